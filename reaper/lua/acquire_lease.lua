@@ -1,0 +1,43 @@
+-- no leader -> leader: takes the lease, and with it the next fencing token.
+--
+-- KEYS[1] lease     {reaper}:lease     string, the holder, with an expiry
+-- KEYS[2] token     {reaper}:token     counter
+-- KEYS[3] replicas  {reaper}:replicas  hash
+-- KEYS[4] journal   {reaper}:journal   stream
+-- ARGV[1] holder (with a nonce per attempt)  ARGV[2] lease TTL in ms  ARGV[3] journal's MAXLEN
+--
+-- Returns {won (1|0), token (0 when lost), holder now, lease's remaining ms, server time in ms}.
+-- Fence: SET NX. Our own value counts as won: it is what a lost reply looks like. Its expiry is set again.
+
+--- @prelude
+
+local lease, token, replicas, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local holder, ttl = ARGV[1], tonumber(ARGV[2])
+
+-- Harmless, and a write: under maxmemory a new leader can be elected all the same.
+redis.pcall('HDEL', replicas, '')
+
+local at = now_ms()
+local current = redis.call('GET', lease)
+if current and current ~= holder then
+  local left = redis.call('PTTL', lease)
+  -- Without an expiry, or with one further away than any lease lasts (the server's clock was set back), the lease
+  -- would lock everybody out.
+  if left < 0 or left > ttl then
+    redis.call('PEXPIRE', lease, ttl)
+    left = ttl
+  end
+  return { 0, 0, current, left, at }
+end
+
+if current == holder then
+  redis.call('PEXPIRE', lease, ttl)
+  local held = tonumber(redis.call('GET', token) or '') or redis.call('INCR', token)
+  return { 1, held, holder, ttl, at }
+end
+
+local number = redis.call('INCR', token)
+redis.call('SET', lease, holder, 'NX', 'PX', ttl)
+journal_event(journal, ARGV[3], 'lease_acquired', '',
+  '{"v":1,"holder":' .. json_string(holder) .. ',"token":' .. string.format('%d', number) .. '}')
+return { 1, number, holder, ttl, at }

@@ -1,0 +1,206 @@
+-- pending, overdue -> ready | suspect | dead: the leader recovers a batch of one source.
+--
+-- KEYS[1] source     orders, or {orders}:retry:billing   stream whose pending entries are meant
+-- KEYS[2] stream     orders                              stream
+-- KEYS[3] retry      {orders}:retry:billing              stream
+-- KEYS[4] dead       {orders}:dead:billing               stream
+-- KEYS[5] schedule   {orders}:scheduled:billing          sorted set: suspects are parked here
+-- KEYS[6] suspects   {orders}:suspects:billing           hash: released and not settled yet
+-- KEYS[7] fence      {orders}:fence:billing              string
+-- KEYS[8] agreement  {orders}:group:billing              hash
+-- KEYS[9] journal    {orders}:journal                    stream
+-- ARGV[1] fence of the caller: namespace:token:holder  ARGV[2] group
+-- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries  ARGV[5] policy: stream | retry-stream
+-- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
+-- ARGV[9] CPU seconds after which the rest of the batch is put off  ARGV[10…] entry IDs, ascending
+--
+-- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}
+--   0 not pending any more   1 ready again, detail = new entry ID   2 parked as suspect   3 dead letter, detail = its ID
+--   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
+--   7 put off, ask again
+-- or {'stale', fence found}, {'paused'}, {'refused', why}: nothing was done.
+-- Fence: the whole value is compared; a missing fence is stale too (a paused leader must not find an open door).
+
+--- @prelude
+
+local source, stream, retry, dead, schedule = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local suspects, fence, agreement, journal = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local own, group = ARGV[1], ARGV[2]
+local visibility, max_deliveries, policy = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
+local budget = tonumber(ARGV[9])
+local first = 10
+local items = #ARGV - first + 1
+
+local GONE, REDELIVERED, SUSPECTED, DEAD, NOT_DUE, LOST, HELD, PUT_OFF = 0, 1, 2, 3, 4, 5, 6, 7
+local SUSPECT_SCORE = 4503599627370496 -- 2^52: behind every due time, in order of parking
+local LARGE = 65536
+
+local found = redis.call('GET', fence) or ''
+if found ~= own then
+  if write_journal then
+    journal_event(journal, maxlen, 'refused', '', '{"v":1,"group":' .. json_string(group) .. ',"verb":"recover","token":'
+      .. token .. ',"fence":' .. json_string(found) .. ',"entries":' .. items .. '}')
+  end
+  return { 'stale', found }
+end
+if redis.call('HGET', agreement, 'paused') == '1' then
+  return { 'paused' }
+end
+open_for_writing(source, group)
+local at = now_ms()
+local refusal = layout_refusal(policy, stream, at)
+if refusal then
+  return { 'refused', refusal }
+end
+local started = os.clock()
+
+-- Overdue entries lie together: one XPENDING serves a run of neighbours. `look` grows while it hits.
+local rows_by_id = {}
+local look = 4
+local function pending(entry_id)
+  local row = rows_by_id[entry_id]
+  if row then
+    return row
+  end
+  local rows = redis.call('XPENDING', source, group, entry_id, '+', look)
+  if #rows == 0 or rows[1][1] ~= entry_id then
+    look = 1
+    return nil
+  end
+  for i = 1, #rows do
+    rows_by_id[rows[i][1]] = rows[i]
+  end
+  look = math.min(look * 2, 128)
+  return rows[1]
+end
+
+local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"reaper","token":' .. token .. ',"visibility_ms":'
+  .. string.format('%d', visibility)
+local function event(name, job, row, count, tail)
+  if write_journal then
+    journal_event(journal, maxlen, name, job.job_id, string.format(
+      '%s,"entry":"%s","consumer":%s,"delivery":%d,"generation":%d,"enqueued_ms":%d,"idle_ms":%d%s}',
+      head, job.entry_id, json_string(row[2]), count, job.generation, job.first_ms, row[3], tail))
+  end
+end
+
+local function finish(entry_id, delete)
+  redis.call('XACK', source, group, entry_id)
+  if delete then
+    redis.call('XDEL', source, entry_id)
+  end
+end
+
+-- A released suspect that crashed together with another one on the same consumer may be the innocent of the two: nobody
+-- is convicted; both are parked again, uncounted, in front, and run alone. Marks the others, which may fall due later.
+local function crashed_in_company(entry_id, consumer)
+  local value = redis.call('HGET', suspects, entry_id)
+  if not value then
+    return false
+  end
+  local company = string.sub(value, -1) == '!'
+  local released = redis.call('HGETALL', suspects)
+  for i = 1, #released, 2 do
+    if released[i] ~= entry_id then
+      local other = redis.call('XPENDING', source, group, released[i], released[i], 1)[1]
+      if other and other[2] == consumer then
+        company = true
+        if string.sub(released[i + 1], -1) ~= '!' then
+          redis.call('HSET', suspects, released[i], released[i + 1] .. '!')
+        end
+      end
+    end
+  end
+  redis.call('HDEL', suspects, entry_id)
+  redis.call('HSET', agreement, 'suspects_settled', '0')
+  return company
+end
+
+local function park(job, deliveries, consumers, score)
+  local packed = cmsgpack.pack({
+    v = 1, kind = 'suspect', job_id = job.job_id, deliveries = deliveries, generation = job.generation,
+    first_ms = job.first_ms, consumers = consumers, user = job.user, entry_id = job.entry_id,
+  })
+  local reply = redis.pcall('ZADD', schedule, string.format('%.0f', score), packed)
+  return type(reply) ~= 'table', reply
+end
+
+local function recover(entry_id)
+  local row = pending(entry_id)
+  if not row then
+    return { GONE }
+  end
+  local consumer, idle, times = row[2], row[3], row[4]
+  if idle >= 0 and idle < visibility then
+    return { NOT_DUE, visibility - idle, idle, consumer, '', times }
+  end
+  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+  if not entry then
+    redis.call('XACK', source, group, entry_id)
+    event('lost_payload', { job_id = entry_id, entry_id = entry_id, generation = 0, first_ms = 0 }, row, times, '')
+    return { LOST, '', idle, consumer, entry_id, times }
+  end
+  local job = open_entry(entry_id, entry[2])
+  if idle >= 0 and idle < job.visibility_ms then
+    return { NOT_DUE, job.visibility_ms - idle, idle, consumer, job.job_id, times }
+  end
+  local count = delivery_count(job, times, max_deliveries)
+  local consumers = with_consumer(job, consumer)
+  local in_company = count >= max_deliveries and crashed_in_company(entry_id, consumer)
+  if in_company then
+    count = max_deliveries - 1
+  end
+
+  if count >= max_deliveries then
+    local id, why = add_entry(dead, dead_letter_fields(job, {
+      stream = stream, group = group, reason = 'max_deliveries', deliveries = count, consumers = consumers,
+      error = 'not settled within the visibility timeout', last_ms = at - math.max(idle, 0), at_ms = at,
+    }))
+    if not id then
+      return { HELD, why, idle, consumer, job.job_id, count }
+    end
+    finish(entry_id, source == retry)
+    event('dead_lettered', job, row, count, ',"reason":"max_deliveries","dead_letter":"' .. id .. '"')
+    return { DEAD, id, idle, consumer, job.job_id, count }
+  end
+
+  if count == max_deliveries - 1 then
+    local ok, why = park(job, count, consumers, in_company and SUSPECT_SCORE or SUSPECT_SCORE + at)
+    if not ok then
+      return { HELD, why.err or 'cannot be parked', idle, consumer, job.job_id, count }
+    end
+    finish(entry_id, source == retry or policy == 'stream')
+    event('suspected', job, row, count, in_company and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
+    return { SUSPECTED, '', idle, consumer, job.job_id, count }
+  end
+
+  local target = policy == 'stream' and stream or retry
+  local id, why = add_entry(target, ready_fields(job, count, consumers))
+  if not id then
+    return { HELD, why, idle, consumer, job.job_id, count }
+  end
+  finish(entry_id, source == retry or policy == 'stream')
+  event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. id .. '"')
+  return { REDELIVERED, id, idle, consumer, job.job_id, count }
+end
+
+local reply, recovered = { 'ok' }, 0
+for i = 1, items do
+  local spent = i > 1 and i % 8 == 1 and os.clock() - started > budget
+  if spent then
+    for rest = i, items do
+      reply[rest + 1] = { PUT_OFF }
+    end
+    break
+  end
+  local row = recover(ARGV[first + i - 1])
+  reply[i + 1] = row
+  if row[1] == REDELIVERED or row[1] == SUSPECTED then
+    recovered = recovered + 1
+  end
+end
+if recovered > 0 then
+  redis.call('HINCRBY', agreement, 'recovered', recovered)
+end
+return reply

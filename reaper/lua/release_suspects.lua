@@ -1,0 +1,123 @@
+-- suspect -> ready, a few at a time: the leader lets suspects out so slowly that a poison job among them runs alone.
+--
+-- The first SOLO of a row that settle go one at a time; then each that settles doubles how many may be out, up to
+-- MAX_OUT. A crash starts over (recover_entries.lua). MAX_OUT < SOLO: those that crashed in company run alone next.
+--
+-- KEYS[1] stream     orders                       stream
+-- KEYS[2] retry      {orders}:retry:billing       stream
+-- KEYS[3] schedule   {orders}:scheduled:billing   sorted set
+-- KEYS[4] suspects   {orders}:suspects:billing    hash: entry ID -> stream | retry, with '!' when it crashed in company
+-- KEYS[5] fence      {orders}:fence:billing       string
+-- KEYS[6] agreement  {orders}:group:billing       hash
+-- KEYS[7] journal    {orders}:journal             stream
+-- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] policy  ARGV[4] journal: '1' = write events
+-- ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
+--
+-- Returns {'ok', parked, out, settled since the last call, {job ID, new entry ID}…}, or {'stale', fence found},
+-- {'paused'}, {'refused', why}.
+-- Fence: the whole value is compared.
+
+--- @prelude
+
+local stream, retry, schedule, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7]
+local own, group, policy = ARGV[1], ARGV[2], ARGV[3]
+local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
+local SUSPECT_SCORE = 4503599627370496
+local SOLO, MAX_OUT = 100, 64
+
+local found = redis.call('GET', fence) or ''
+if found ~= own then
+  if write_journal then
+    journal_event(journal, maxlen, 'refused', '', '{"v":1,"group":' .. json_string(group)
+      .. ',"verb":"release_suspects","token":' .. token .. ',"fence":' .. json_string(found) .. ',"entries":0}')
+  end
+  return { 'stale', found }
+end
+if redis.call('HGET', agreement, 'paused') == '1' then
+  return { 'paused' }
+end
+redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
+local at = now_ms()
+local refusal = layout_refusal(policy, stream, at)
+if refusal then
+  return { 'refused', refusal }
+end
+
+local function after(a, b)
+  local a_ms, b_ms = entry_ms(a), entry_ms(b)
+  if a_ms ~= b_ms then
+    return a_ms > b_ms
+  end
+  return (tonumber(string.match(a, '%-(%d+)$')) or 0) > (tonumber(string.match(b, '%-(%d+)$')) or 0)
+end
+
+local function last_delivered(key)
+  local groups = redis.pcall('XINFO', 'GROUPS', key)
+  for _, info in ipairs(groups) do
+    local name, last
+    for i = 1, #info, 2 do
+      if info[i] == 'name' then
+        name = info[i + 1]
+      elseif info[i] == 'last-delivered-id' then
+        last = info[i + 1]
+      end
+    end
+    if name == group then
+      return last
+    end
+  end
+  return '0-0'
+end
+
+local out, settled = 0, 0
+local delivered = {}
+local released = redis.call('HGETALL', suspects)
+for i = 1, #released, 2 do
+  local entry_id = released[i]
+  local key = string.sub(released[i + 1], 1, 5) == 'retry' and retry or stream
+  delivered[key] = delivered[key] or last_delivered(key)
+  local waiting = after(entry_id, delivered[key]) and #redis.call('XRANGE', key, entry_id, entry_id) == 1
+  if waiting or #redis.call('XPENDING', key, group, entry_id, entry_id, 1) == 1 then
+    out = out + 1
+  else
+    redis.call('HDEL', suspects, entry_id)
+    settled = settled + 1
+  end
+end
+local in_a_row = whole_number(redis.call('HGET', agreement, 'suspects_settled'), 0) + settled
+if settled > 0 then
+  redis.call('HSET', agreement, 'suspects_settled', string.format('%d', in_a_row))
+end
+local window = 1
+if in_a_row > SOLO then
+  window = math.min(2 ^ math.min(in_a_row - SOLO, 16), MAX_OUT)
+end
+
+local reply = { 'ok', 0, 0, settled }
+local target = policy == 'stream' and stream or retry
+local kind = policy == 'stream' and 'stream' or 'retry'
+while out < window do
+  local member = redis.call('ZRANGEBYSCORE', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf', 'LIMIT', 0, 1)[1]
+  if not member then
+    break
+  end
+  local job = cmsgpack.unpack(member)
+  local id = add_entry(target, ready_fields(job, job.deliveries, job.consumers))
+  if not id then
+    break
+  end
+  redis.call('ZREM', schedule, member)
+  redis.call('HSET', suspects, id, kind)
+  out = out + 1
+  reply[#reply + 1] = { job.job_id, id }
+  if write_journal then
+    journal_event(journal, maxlen, 'recovered', job.job_id, string.format(
+      '{"v":1,"group":%s,"mode":"reaper","token":%s,"entry":"%s","delivery":%d,"generation":%d,"enqueued_ms":%d,'
+      .. '"reason":"suspect","new_entry":"%s"}',
+      json_string(group), token, job.entry_id, job.deliveries, job.generation, job.first_ms, id))
+  end
+end
+reply[2] = redis.call('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf')
+reply[3] = out
+return reply

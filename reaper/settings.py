@@ -1,0 +1,214 @@
+"""Settings of a reaper replica. `reaper.cli` reads them; everything else is given values."""
+
+from datetime import timedelta
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
+from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
+from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
+from workers.protocol.settings import Seconds, Section, Settings
+
+TRUST_MARGIN = timedelta(milliseconds=100)
+"""Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
+
+
+class GroupSettings(Section):
+    """One stream/group pair; what is not given here is taken from the defaults above it."""
+
+    stream: str = Field(description="Name of the stream the jobs live in.")
+    group: str = Field(description="Name of the consumer group that is watched.")
+    visibility_timeout: Seconds | None = Field(
+        None, gt=timedelta(0), description="Overrides `visibility_timeout` for this pair."
+    )
+    max_deliveries: int | None = Field(
+        None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
+    )
+    redelivery: Redelivery | None = Field(None, description="Overrides `redelivery` for this pair.")
+
+    @property
+    def keys(self) -> GroupKeys:
+        """The Redis keys of this pair."""
+        return group_keys(self.stream, self.group)
+
+
+class WatchedGroup(Section):
+    """A pair with every value filled in: what the leader works with."""
+
+    stream: str
+    group: str
+    visibility_timeout: timedelta
+    max_deliveries: int
+    redelivery: Redelivery
+
+    @property
+    def keys(self) -> GroupKeys:
+        """The Redis keys of this pair."""
+        return group_keys(self.stream, self.group)
+
+
+def _read_groups(value: Any) -> Any:
+    """Accept ``orders/billing,orders/audit`` (flags, environment) beside a list of tables (TOML)."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, (list, tuple)):
+        return tuple(_read_pair(item) if isinstance(item, str) else item for item in value)
+    return value
+
+
+def _read_pair(pair: str) -> dict[str, str]:
+    stream, slash, group = pair.rpartition("/")
+    if not (slash and stream and group):
+        raise ValueError(f"write the pair {pair!r} as stream/group, for example 'orders/billing'")
+    return {"stream": stream, "group": group}
+
+
+class ReaperSettings(Settings):
+    """Everything one replica needs to know. Durations are seconds."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="REAPER_")
+    other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_FAILPOINTS", "REAPER_CONFIG"})
+
+    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Address of Redis.")
+    namespace: str = Field(
+        "reaper", description="Replicas with the same namespace elect one leader; a group belongs to one namespace."
+    )
+    name: str = Field("", description="Name of this replica in `reaper status`; default: host name and process ID.")
+    groups: Annotated[tuple[GroupSettings, ...], NoDecode, BeforeValidator(_read_groups)] = Field(
+        (), description="The stream/group pairs to watch: `[[groups]]` tables, or `stream/group,…` in one string."
+    )
+
+    visibility_timeout: Seconds = Field(
+        timedelta(seconds=30),
+        gt=timedelta(0),
+        description="How long a delivery may stay unsettled before it is recovered. Longer than the slowest job.",
+    )
+    max_deliveries: int = Field(
+        3, ge=1, le=MAX_DELIVERIES_LIMIT, description="Counted deliveries of a job before it is dead-lettered."
+    )
+    redelivery: Redelivery = Field(
+        Redelivery.STREAM,
+        description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
+        "its only one) or `retry-stream` (copy to the group's own retry stream).",
+    )
+
+    leader_election: bool = Field(True, description="Off for a single reaper; the fence stays.")
+    lease_ttl: Seconds = Field(
+        timedelta(seconds=10), gt=timedelta(0), description="How long leadership lasts without renewal."
+    )
+    renew_interval: Seconds | None = Field(
+        None, gt=timedelta(0), description="How often the leader renews; default 0.3 × `lease_ttl`."
+    )
+    trust_window: Seconds | None = Field(
+        None,
+        gt=timedelta(0),
+        description="How long after the start of its last renewal a leader trusts its lease; default 0.7 × `lease_ttl`.",
+    )
+    acquire_retry_interval: Seconds | None = Field(
+        None, gt=timedelta(0), description="The longest a follower waits between attempts; default 0.5 × `lease_ttl`."
+    )
+    heartbeat_interval: Seconds = Field(
+        timedelta(seconds=5), gt=timedelta(0), description="How often a replica registers what it is doing."
+    )
+
+    scan_interval: Seconds = Field(
+        timedelta(seconds=1),
+        gt=timedelta(0),
+        description="How often new deliveries are looked for; at most a quarter of the shortest visibility timeout.",
+    )
+    full_scan_interval: Seconds = Field(
+        timedelta(seconds=30), gt=timedelta(0), description="How often the whole pending entries list is scanned."
+    )
+    scan_page: int = Field(500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
+    recover_batch: int = Field(256, ge=1, le=1_000, description="Deliveries that one recovery script call may take.")
+    recovery_rate: float = Field(0, ge=0, description="Recoveries per second and group; 0 = no limit.")
+    grace: Seconds = Field(
+        timedelta(seconds=30),
+        ge=timedelta(0),
+        description="Longest wait after an outage of Redis before recovery goes on (at most the visibility timeout).",
+    )
+    observe: bool = Field(False, description="Elect, scan and report, but write nothing to the streams.")
+
+    journal: JournalLevel = Field(JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements or full.")
+    journal_maxlen: int = Field(
+        DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately)."
+    )
+
+    recreate_groups: bool = Field(
+        False, description="Recreate a watched group that was destroyed, at its last known position."
+    )
+    consumer_retention: Seconds | None = Field(
+        None,
+        gt=timedelta(0),
+        description="Delete consumers that hold nothing and were silent for this long; default: never.",
+    )
+
+    @field_validator("groups")
+    @classmethod
+    def _no_pair_twice(cls, groups: tuple[GroupSettings, ...]) -> tuple[GroupSettings, ...]:
+        pairs = [group.keys.pair for group in groups]  # spells the keys: names that cannot work are refused here
+        for pair in pairs:
+            if pairs.count(pair) > 1:
+                raise ValueError(f"{pair!r} is there twice: give each stream/group pair once")
+        return groups
+
+    @model_validator(mode="after")
+    def _check_relations(self) -> Self:
+        namespace_keys(self.namespace)
+        for group in self.groups:
+            check_apart(self.namespace, group.stream)
+        if self.trust + TRUST_MARGIN > self.lease_ttl:
+            raise ValueError(
+                f"trust_window ({self.trust.total_seconds():g} s) must end at least "
+                f"{TRUST_MARGIN.total_seconds():g} s before lease_ttl ({self.lease_ttl.total_seconds():g} s), or a "
+                "leader would act while another is elected: lower trust_window or raise lease_ttl."
+            )
+        if self.renew * 2 > self.trust:
+            raise ValueError(
+                f"renew_interval ({self.renew.total_seconds():g} s) must fit twice into trust_window "
+                f"({self.trust.total_seconds():g} s), or one lost renewal ends the term: lower renew_interval or raise "
+                "lease_ttl."
+            )
+        if self.full_scan_interval < self.scan_interval:
+            raise ValueError("full_scan_interval must not be shorter than scan_interval: raise it, or lower the other.")
+        return self
+
+    @property
+    def renew(self) -> timedelta:
+        """The renewal interval in force."""
+        return self.renew_interval or self.lease_ttl * 0.3
+
+    @property
+    def trust(self) -> timedelta:
+        """The trust window in force."""
+        return self.trust_window or self.lease_ttl * 0.7
+
+    @property
+    def acquire_retry(self) -> timedelta:
+        """The longest wait between attempts in force."""
+        return self.acquire_retry_interval or self.lease_ttl * 0.5
+
+    @property
+    def namespace_keys(self) -> NamespaceKeys:
+        """The leadership keys."""
+        return namespace_keys(self.namespace)
+
+    @property
+    def watched(self) -> tuple[WatchedGroup, ...]:
+        """The pairs with the defaults filled in."""
+        return tuple(
+            WatchedGroup(
+                stream=group.stream,
+                group=group.group,
+                visibility_timeout=group.visibility_timeout or self.visibility_timeout,
+                max_deliveries=group.max_deliveries or self.max_deliveries,
+                redelivery=group.redelivery or self.redelivery,
+            )
+            for group in self.groups
+        )
+
+    def scan_interval_of(self, group: WatchedGroup) -> timedelta:
+        """How often ``group`` is scanned for new deliveries: a timer must be armed well before it is due."""
+        return min(self.scan_interval, group.visibility_timeout / 4)

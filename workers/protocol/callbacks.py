@@ -1,0 +1,82 @@
+"""Reports lifecycle facts to the program's own async callbacks, never in the way of the work itself."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import anyio
+from anyio.abc import TaskStatus
+
+logger = logging.getLogger(__name__)
+
+Callback = Callable[[Any], Awaitable[None]]
+CallbackT = TypeVar("CallbackT", bound=Callback)
+NameT = TypeVar("NameT", bound=str)
+
+BACKLOG = 10_000
+"""Reports that may wait for a slow callback; beyond it the newest are dropped and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a callback gets: the name of the event and its facts (keys as in the journal's ``data``)."""
+
+    name: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Callbacks(Generic[NameT]):
+    """A registry of callbacks by event name and the one task that calls them, in order."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+        self._registered: dict[str, list[Callback]] = {}
+        self._send, self._receive = anyio.create_memory_object_stream[Report](BACKLOG)
+        self.dropped = 0
+
+    def on(self, name: NameT) -> Callable[[CallbackT], CallbackT]:
+        """Register an async function for ``name``. Raises ValueError for a name that is never reported."""
+        if name not in self._names:
+            raise ValueError(f"no event {name!r}: choose one of {', '.join(sorted(self._names))}")
+
+        def register(callback: CallbackT) -> CallbackT:
+            self._registered.setdefault(name, []).append(callback)
+            return callback
+
+        return register
+
+    def wants(self, name: NameT) -> bool:
+        """Tell whether anybody listens, so that callers need not gather facts for nobody."""
+        return name in self._registered
+
+    def report(self, name: NameT, **facts: Any) -> None:
+        """Queue a report; returns at once."""
+        if name not in self._registered:
+            return
+        try:
+            self._send.send_nowait(Report(name, facts))
+        except anyio.WouldBlock:
+            self.dropped += 1
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Call the callbacks until cancelled. A callback that fails is logged and stops nothing."""
+        task_status.started()
+        async for report in self._receive:
+            await self._call(report)
+
+    async def drain(self) -> None:
+        """Call what is still queued (at shutdown)."""
+        while True:
+            try:
+                report = self._receive.receive_nowait()
+            except anyio.WouldBlock:
+                return
+            await self._call(report)
+
+    async def _call(self, report: Report) -> None:
+        for callback in self._registered.get(report.name, ()):
+            try:
+                await callback(report)
+            except Exception:
+                logger.exception("a callback for %r failed", report.name)

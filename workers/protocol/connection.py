@@ -1,0 +1,110 @@
+"""The two factories for Redis clients; nothing else builds one.
+
+Both switch redis-py's own retries off: a command whose *reply* was lost would be sent twice, which makes a
+duplicate job of an ``XADD`` and swallows a batch read by ``XREADGROUP``. Idempotent scripts are retried by
+`workers.protocol.scripts` instead. Replies stay raw bytes: a value that is no UTF-8 would raise only after the
+server has put its entry into the pending entries list.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
+
+OLDEST_SERVER = (6, 2)
+COMMAND_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
+BLOCK_MS = 2_000
+"""How long a blocking read waits: well under the socket timeout, which redis-py does not extend for BLOCK."""
+
+# Replies that are parsed in `workers.protocol.messages` or by their callers, as they come from the wire.
+_RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAIM", "XAUTOCLAIM")
+
+# What a node answers that is up but not (any more) the one to write to: drop the connection and look again.
+_FAILOVER_ERRORS = ("READONLY", "UNBLOCKED", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN")
+
+CONTACT_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
+"""Exceptions that say: no contact. Whether the command ran is unknown."""
+
+
+def commands_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 16) -> "Redis":
+    """Return a client for everything that does not block. ``timeout_s`` bounds connect, send and reply."""
+    return _client(url, timeout_s, max_connections)
+
+
+def reader_client(url: str, *, block_ms: int = BLOCK_MS, timeout_s: float = COMMAND_TIMEOUT_S) -> "Redis":
+    """Return a client with one connection of its own for reads that block up to ``block_ms``."""
+    return _client(url, block_ms / 1000 + timeout_s, 1)
+
+
+def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=max_connections,
+            timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=min(timeout_s, CONNECT_TIMEOUT_S),
+            decode_responses=False,
+            legacy_responses=False,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+        )
+    except (ValueError, RedisError) as error:
+        raise ConfigurationError(
+            f"redis_url {hide_password(url)!r} cannot be used: {error}. "
+            "Write it as redis://[[user]:password@]host:port/db, rediss://… or unix://path."
+        ) from error
+    client = Redis.from_pool(pool)
+    for command in _RAW_REPLIES:
+        client.set_response_callback(command, _as_it_comes)
+    return client
+
+
+def _as_it_comes(reply: Any, **_options: Any) -> Any:
+    return reply
+
+
+def hide_password(url: str) -> str:
+    """Return ``url`` fit for logs."""
+    return re.sub(r"(://[^/@]*:)[^/@]*@", r"\1***@", url)
+
+
+def is_failover_error(error: BaseException) -> bool:
+    """Tell whether the server answered that it is not the one to write to now. Match on the text: repr() has none."""
+    return isinstance(error, ResponseError) and str(error).startswith(_FAILOVER_ERRORS)
+
+
+def is_contact_error(error: BaseException) -> bool:
+    """Tell whether ``error`` will pass once Redis can be reached again."""
+    return isinstance(error, CONTACT_LOST) or is_failover_error(error)
+
+
+async def check_server(client: "Redis", url: str) -> str:
+    """Return the server's version. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
+    try:
+        info: Mapping[str, Any] = await client.info("server")
+    except RedisError as error:
+        raise UnreachableError(
+            f"no usable Redis at redis_url {hide_password(url)!r}: {error}. "
+            "Start one there, or set redis_url (or its environment variable) to the right address."
+        ) from error
+    except OSError as error:
+        raise UnreachableError(f"no Redis at redis_url {hide_password(url)!r}: {error}") from error
+    version = str(info["redis_version"])
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST_SERVER:
+        raise UnsupportedServerError(
+            f"Redis {version} at {hide_password(url)!r} is older than 6.2, the first version with what recovery "
+            "needs: upgrade the server."
+        )
+    return version

@@ -1,0 +1,24 @@
+"""Errors that callers can act on: few, flat, one cause each.
+
+Outcomes are not errors: "not leader any more" or "settlement refused" are return values.
+"""
+
+
+class StreamReaperError(Exception):
+    """Base of every error this distribution raises on purpose. The message is for people."""
+
+
+class ConfigurationError(StreamReaperError):
+    """A setting, key name or combination cannot work. The message names it and what to write instead."""
+
+
+class UnreachableError(StreamReaperError):
+    """Redis cannot be reached or refuses us. The message names the address (never the password)."""
+
+
+class UnsupportedServerError(StreamReaperError):
+    """The server lacks something we need (Redis below 6.2, for example)."""
+
+
+class UnexpectedReplyError(StreamReaperError):
+    """Redis answered something that no supported server answers."""

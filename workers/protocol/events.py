@@ -1,0 +1,81 @@
+"""Lifecycle events: facts about a job, past tense, kept in a journal stream.
+
+A journal entry has three fields, ``event``, ``job`` and ``data`` (compact JSON with a version). Its entry ID is
+the one clock. ``docs/protocol.md`` lists what ``data`` holds for each event.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+DATA_VERSION = 1
+DEFAULT_JOURNAL_MAXLEN = 100_000
+
+
+class EventName(StrEnum):
+    """Every lifecycle event that is journalled."""
+
+    DELIVERED = "delivered"
+    STARTED = "started"
+    ACKED = "acked"
+    NACKED = "nacked"
+    HANDED_BACK = "handed_back"
+    EXTENDED = "extended"
+    SCHEDULED = "scheduled"
+    RECOVERED = "recovered"
+    SUSPECTED = "suspected"
+    DEAD_LETTERED = "dead_lettered"
+    REDRIVEN = "redriven"
+    REFUSED = "refused"
+    LOST_PAYLOAD = "lost_payload"
+    LEASE_ACQUIRED = "lease_acquired"
+    LEASE_LOST = "lease_lost"
+    LEASE_RELEASED = "lease_released"
+    FAULT_INJECTED = "fault_injected"
+
+
+class JournalLevel(StrEnum):
+    """How much is journalled. ``settlements``: one event for a job that goes well, and everything out of the ordinary."""
+
+    OFF = "off"
+    SETTLEMENTS = "settlements"
+    FULL = "full"
+
+
+FULL_ONLY = frozenset({EventName.DELIVERED, EventName.STARTED, EventName.EXTENDED})
+
+
+def journalled(event: EventName, level: JournalLevel) -> bool:
+    """Tell whether ``event`` is written at ``level``."""
+    return level is JournalLevel.FULL or (level is JournalLevel.SETTLEMENTS and event not in FULL_ONLY)
+
+
+def encode_data(data: Mapping[str, Any]) -> str:
+    """Encode the ``data`` field: compact JSON with the version first."""
+    return json.dumps({"v": DATA_VERSION, **data}, separators=(",", ":"), ensure_ascii=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleEvent:
+    """One journal entry, decoded. ``at_ms`` is the server's time, from the entry ID."""
+
+    entry_id: str
+    at_ms: int
+    event: str
+    job: str
+    data: Mapping[str, Any]
+
+
+def decode_event(entry_id: bytes, flat: Sequence[bytes]) -> LifecycleEvent:
+    """Decode a journal entry. Raises ValueError where it is none."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=False))
+    try:
+        data = json.loads(fields[b"data"].decode("utf-8", "replace"))
+        event, job = fields[b"event"].decode(), fields[b"job"].decode("utf-8", "backslashreplace")
+    except (KeyError, UnicodeDecodeError) as error:
+        raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"journal entry {entry_id!r} has data that is no JSON object")  # noqa: TRY004
+    return LifecycleEvent(entry_id.decode(), int(entry_id.split(b"-")[0]), event, job, data)

@@ -1,0 +1,128 @@
+"""The one place that spells Redis keys.
+
+Every key derived from a stream shares the stream's hash slot, so that one script may touch them together
+in Redis Cluster: the stream's name is wrapped as a hash tag (``{orders}:dead:billing`` lies with ``orders``).
+A name that already holds a tag (``{shop}orders``) keeps it.
+"""
+
+from dataclasses import dataclass
+
+from workers.protocol.errors import ConfigurationError
+
+MAX_NAME_LENGTH = 255
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not name:
+        raise ConfigurationError(f"{kind} is empty: give it a name such as 'orders'.")
+    if len(name.encode()) > MAX_NAME_LENGTH:
+        raise ConfigurationError(f"{kind} {name[:40]!r}… is longer than {MAX_NAME_LENGTH} bytes: use a shorter name.")
+    if any(ord(character) < 0x20 or ord(character) == 0x7F for character in name):
+        raise ConfigurationError(f"{kind} {name!r} holds control characters: use printable ones.")
+
+
+def _hash_tag(name: str) -> str | None:
+    """Return the tag Redis Cluster would hash instead of the whole name, if the name has one."""
+    start = name.find("{")
+    if start < 0:
+        return None
+    end = name.find("}", start + 1)
+    return name[start + 1 : end] if end > start + 1 else None
+
+
+def _prefix(stream: str) -> str:
+    """Return what derived keys of ``stream`` start with. Raises ConfigurationError."""
+    _check_name("stream", stream)
+    tag = _hash_tag(stream)
+    if tag is None:
+        if "}" in stream:
+            raise ConfigurationError(
+                f"stream {stream!r} holds a '}}' outside a hash tag, so no key can be derived that lies in its "
+                "hash slot: rename the stream, or give it a tag such as '{orders}:eu'."
+            )
+        return "{" + stream + "}"
+    if stream == "{" + tag + "}":
+        raise ConfigurationError(
+            f"stream {stream!r} is nothing but a hash tag; its derived keys would collide with those of stream "
+            f"{tag!r}: rename it, for example to '{stream}:jobs'."
+        )
+    return stream
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKeys:
+    """All keys of one stream/group pair. Use `group_keys` to build it."""
+
+    stream: str
+    group: str
+    retry: str
+    """Stream of redelivery copies for policy ``retry-stream``."""
+    stream_schedule: str
+    """Sorted set of delayed enqueues, seen by every group when due."""
+    schedule: str
+    """Sorted set of this group's delayed retries and parked suspects."""
+    dead: str
+    """Stream of dead letters."""
+    fence: str
+    """String ``namespace:token:holder`` of the latest leader that acted here."""
+    agreement: str
+    """Hash of what all processes of the group must agree on, and counters."""
+    suspects: str
+    """Hash of suspects that were released and have not settled: entry ID → release time in ms."""
+    journal: str
+    """Capped stream of lifecycle events, shared by the groups of the stream."""
+
+    @property
+    def pair(self) -> str:
+        """The pair as people write it: ``orders/billing``."""
+        return f"{self.stream}/{self.group}"
+
+
+def group_keys(stream: str, group: str) -> GroupKeys:
+    """Spell the keys of ``stream``/``group``. Raises ConfigurationError for names that cannot work."""
+    prefix = _prefix(stream)
+    _check_name("group", group)
+    return GroupKeys(
+        stream=stream,
+        group=group,
+        retry=f"{prefix}:retry:{group}",
+        stream_schedule=f"{prefix}:scheduled",
+        schedule=f"{prefix}:scheduled:{group}",
+        dead=f"{prefix}:dead:{group}",
+        fence=f"{prefix}:fence:{group}",
+        agreement=f"{prefix}:group:{group}",
+        suspects=f"{prefix}:suspects:{group}",
+        journal=f"{prefix}:journal",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceKeys:
+    """Keys of one set of replicas: they elect one leader among them."""
+
+    namespace: str
+    lease: str
+    token: str
+    replicas: str
+    journal: str
+
+
+def namespace_keys(namespace: str) -> NamespaceKeys:
+    """Spell the leadership keys of ``namespace``. Raises ConfigurationError for names that cannot work."""
+    _check_name("namespace", namespace)
+    if any(character in "{}:" for character in namespace):
+        raise ConfigurationError(
+            f"namespace {namespace!r} holds one of '{{', '}}' or ':', which separate the parts of keys and fences: "
+            "use letters, digits, '-' and '_'."
+        )
+    tag = "{" + namespace + "}"
+    return NamespaceKeys(namespace, f"{tag}:lease", f"{tag}:token", f"{tag}:replicas", f"{tag}:journal")
+
+
+def check_apart(namespace: str, stream: str) -> None:
+    """Refuse a stream whose derived keys would fall on the namespace's own (both have a ``:journal``)."""
+    if _prefix(stream) == "{" + namespace + "}":
+        raise ConfigurationError(
+            f"stream {stream!r} has the name of the namespace, so both would use the key "
+            f"'{{{namespace}}}:journal': choose another namespace."
+        )

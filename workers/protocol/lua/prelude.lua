@@ -1,0 +1,178 @@
+-- Shared by every effect script: put in front of its body by workers/protocol/scripts.py.
+--
+-- Rules that every effect script keeps (a script is atomic, but never rolled back):
+--   * check everything first, then write the copy, and only then acknowledge and delete;
+--   * begin with a no-op write (`open_for_writing`): under maxmemory a script whose first write may use memory fails,
+--     and one that has already written goes on, so workers can settle and memory can drain;
+--   * the journal is written by pcall: it may never stop an effect;
+--   * one bad entry has its own result and never stops its batch.
+
+local MAX_JOB_ID_BYTES = 256
+local MAX_CONSUMERS_BYTES = 1024
+local MAX_SAFE_COUNT = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, not a number
+local MAX_ARGUMENTS = 7000 -- unpack() fails a little below 8,000
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function open_for_writing(stream, group)
+  redis.call('XACK', stream, group, '0-0')
+end
+
+local function entry_ms(entry_id)
+  return tonumber(string.match(entry_id, '^%d+')) or 0
+end
+
+-- Reads a whole number that came from outside; anything else is `default`. 15 digits are exact in Lua.
+local function whole_number(value, default)
+  if type(value) ~= 'string' or #value > 15 or not string.find(value, '^%d+$') then
+    return default
+  end
+  return tonumber(value)
+end
+
+local REWRITTEN = {
+  ['reaper.job'] = true,
+  ['reaper.deliveries'] = true,
+  ['reaper.generation'] = true,
+  ['reaper.first_ms'] = true,
+  ['reaper.consumers'] = true,
+}
+
+-- Splits an entry's flat fields into what is the user's (order and duplicates kept) and what is ours, sanitised.
+-- The same rules stand in workers/protocol/messages.py.
+local function open_entry(entry_id, fields)
+  local user, found, n = {}, {}, 0
+  for i = 1, #fields, 2 do
+    local name = fields[i]
+    if REWRITTEN[name] then
+      found[name] = fields[i + 1]
+    else
+      if name == 'reaper.visibility_ms' then
+        found[name] = fields[i + 1]
+      end
+      user[n + 1] = name
+      user[n + 2] = fields[i + 1]
+      n = n + 2
+    end
+  end
+  local job_id = found['reaper.job']
+  if not job_id or #job_id == 0 or #job_id > MAX_JOB_ID_BYTES then
+    job_id = entry_id
+  end
+  return {
+    entry_id = entry_id,
+    job_id = job_id,
+    deliveries = whole_number(found['reaper.deliveries'], 0),
+    generation = whole_number(found['reaper.generation'], 0),
+    first_ms = whole_number(found['reaper.first_ms'], entry_ms(entry_id)),
+    visibility_ms = whole_number(found['reaper.visibility_ms'], 0),
+    consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES),
+    user = user,
+  }
+end
+
+-- Counted deliveries of a job, the one under way included. A base from outside is cut to `max - 1`: whatever a
+-- producer wrote there, every entry is executed at least once.
+local function delivery_count(job, times_delivered, max_deliveries)
+  if times_delivered >= MAX_SAFE_COUNT then
+    return MAX_SAFE_COUNT
+  end
+  return math.min(job.deliveries, max_deliveries - 1) + times_delivered
+end
+
+local function with_consumer(job, consumer)
+  consumer = string.gsub(consumer, '[,%c]', '_')
+  if job.consumers == '' then
+    return consumer
+  end
+  return string.sub(job.consumers .. ',' .. consumer, -MAX_CONSUMERS_BYTES)
+end
+
+-- The flat fields of the job's next entry: the user's own, byte for byte, then ours.
+local function ready_fields(job, deliveries, consumers)
+  local fields, n = {}, #job.user
+  for i = 1, n do
+    fields[i] = job.user[i]
+  end
+  fields[n + 1], fields[n + 2] = 'reaper.job', job.job_id
+  fields[n + 3], fields[n + 4] = 'reaper.deliveries', string.format('%d', deliveries)
+  fields[n + 5], fields[n + 6] = 'reaper.generation', string.format('%d', job.generation)
+  fields[n + 7], fields[n + 8] = 'reaper.first_ms', string.format('%d', job.first_ms)
+  fields[n + 9], fields[n + 10] = 'reaper.consumers', consumers
+  return fields
+end
+
+-- Adds an entry; returns its ID, or nil and the error's text.
+local function add_entry(stream, fields)
+  if #fields > MAX_ARGUMENTS then
+    return nil, 'too many fields'
+  end
+  local reply = redis.pcall('XADD', stream, '*', unpack(fields))
+  if type(reply) == 'table' and reply.err then
+    return nil, reply.err
+  end
+  return reply
+end
+
+-- The flat fields of a dead letter: the payload byte for byte, then what is known of the job's end.
+local function dead_letter_fields(job, letter)
+  local fields = ready_fields(job, letter.deliveries, letter.consumers)
+  local n = #fields
+  local extra = {
+    'reaper.dead.stream', letter.stream,
+    'reaper.dead.group', letter.group,
+    'reaper.dead.entry', job.entry_id,
+    'reaper.dead.reason', letter.reason,
+    'reaper.dead.error', letter.error or '',
+    'reaper.dead.last_ms', string.format('%d', letter.last_ms),
+    'reaper.dead.at_ms', string.format('%d', letter.at_ms),
+  }
+  for i = 1, #extra do
+    fields[n + i] = extra[i]
+  end
+  return fields
+end
+
+-- JSON strings, encoded once per call: consumer names repeat.
+local encoded = {}
+local function json_string(value)
+  local text = encoded[value]
+  if not text then
+    local ok, result = pcall(cjson.encode, value)
+    text = ok and result or '"?"'
+    encoded[value] = text
+  end
+  return text
+end
+
+-- Writes one lifecycle event. `data` is JSON text. A journal that is broken or full never stops an effect.
+local function journal_event(journal, maxlen, event, job_id, data)
+  redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', 'event', event, 'job', job_id, 'data', data)
+end
+
+-- The agreement says how jobs become ready again. Policy `stream` copies within the stream itself, which is only right
+-- where this group is its only one (others would see the copy) and entry IDs are automatic (an explicit ID below the
+-- copy's would be refused from then on). Returns why not, or nil.
+local FIRST_AUTOMATIC_MS = 1483228800000 -- 2017-01-01: streams are younger, so an ID below it was made by somebody
+local CLOCK_TOLERANCE_MS = 60000
+local function layout_refusal(policy, stream, at_ms)
+  if policy ~= 'stream' or redis.call('EXISTS', stream) == 0 then
+    return nil
+  end
+  if #redis.call('XINFO', 'GROUPS', stream) > 1 then
+    return 'several_groups'
+  end
+  local info = redis.call('XINFO', 'STREAM', stream)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then
+      local last_ms = entry_ms(info[i + 1])
+      if info[i + 1] ~= '0-0' and (last_ms < FIRST_AUTOMATIC_MS or last_ms > at_ms + CLOCK_TOLERANCE_MS) then
+        return 'explicit_ids'
+      end
+    end
+  end
+  return nil
+end

@@ -1,0 +1,153 @@
+-- pending -> done | ready | dead: a worker settles many deliveries of one source in one call.
+--
+-- KEYS[1] source     orders, or {orders}:retry:billing   stream the deliveries were read from
+-- KEYS[2] stream     orders                              stream
+-- KEYS[3] retry      {orders}:retry:billing              stream
+-- KEYS[4] dead       {orders}:dead:billing               stream
+-- KEYS[5] agreement  {orders}:group:billing              hash
+-- KEYS[6] journal    {orders}:journal                    stream
+-- ARGV[1] group  ARGV[2] consumer (of every item)
+-- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none
+-- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
+-- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
+-- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)
+-- ARGV[9…] per item: entry ID, PEL delivery count, verb (ack | nack | reject), job ID, reason, error, data (JSON of
+--          the event, without its closing brace)
+--
+-- Returns one number an item: 1 done (acked, or made ready again), 2 dead-lettered, 0 refused (the delivery is not
+-- ours any more), 3 unknown (not pending, and an earlier reply was lost), 4 held (could not be copied; stays pending).
+-- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check.
+
+--- @prelude
+
+local source, stream, retry, dead, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local group, consumer = ARGV[1], ARGV[2]
+local write_journal, maxlen = ARGV[5] == '1', ARGV[6]
+local reply_was_lost, delete_acked = ARGV[7] == '1', ARGV[8] == '1'
+
+local DONE, DEAD, REFUSED, UNKNOWN, HELD = 1, 2, 0, 3, 4
+local ITEM = 7
+local first = 9
+local items = (#ARGV - first + 1) / ITEM
+
+-- Who owns what: one XPENDING over a run of neighbours serves many items, since a worker's deliveries lie together.
+-- `look` grows while neighbours hit and falls back to one where the worker's entries are scattered.
+local owned = {}
+local look = 8
+local function pending(entry_id)
+  local row = owned[entry_id]
+  if row ~= nil then
+    return row
+  end
+  local rows = redis.call('XPENDING', source, group, entry_id, '+', look, consumer)
+  if #rows == 0 or rows[1][1] ~= entry_id then
+    owned[entry_id] = false
+    look = 1
+    return false
+  end
+  for i = 1, #rows do
+    owned[rows[i][1]] = rows[i][4]
+  end
+  look = math.min(look * 2, 128)
+  return owned[entry_id]
+end
+
+local function event(name, item, tail)
+  if write_journal then
+    journal_event(journal, maxlen, name, ARGV[item + 3], ARGV[item + 6] .. tail .. '}')
+  end
+end
+
+open_for_writing(source, group)
+
+local results, acked, ids, n_acked = {}, {}, {}, 0
+local policy, max_deliveries, at
+local function agreed()
+  if not policy then
+    local values = redis.call('HMGET', agreement, 'policy', 'max_deliveries')
+    policy = values[1] or ARGV[4]
+    max_deliveries = math.max(1, whole_number(values[2], tonumber(ARGV[3])))
+    at = now_ms()
+  end
+end
+
+local function remove(entry_id, delete)
+  redis.call('XACK', source, group, entry_id)
+  owned[entry_id] = false
+  if delete then
+    redis.call('XDEL', source, entry_id)
+  end
+end
+
+-- nack and reject need the payload; returns a result code
+local function give_up_or_redeliver(item)
+  agreed()
+  local entry_id, times, verb = ARGV[item], tonumber(ARGV[item + 1]), ARGV[item + 2]
+  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+  if not entry then
+    remove(entry_id, false)
+    event('lost_payload', item, '')
+    return DONE
+  end
+  local job = open_entry(entry_id, entry[2])
+  local count = delivery_count(job, times, max_deliveries)
+  if verb == 'reject' or count >= max_deliveries then
+    local reason = ARGV[item + 4]
+    local id = add_entry(dead, dead_letter_fields(job, {
+      stream = stream, group = group, reason = reason, error = ARGV[item + 5],
+      deliveries = count, consumers = with_consumer(job, consumer), last_ms = at, at_ms = at,
+    }))
+    if not id then
+      return HELD
+    end
+    remove(entry_id, source == retry)
+    event('dead_lettered', item, ',"dead_letter":' .. json_string(id) .. ',"reason":' .. json_string(reason))
+    return DEAD
+  end
+  local target = stream
+  if policy == 'retry-stream' or source == retry then
+    target = retry
+  elseif layout_refusal(policy, stream, at) then
+    return HELD
+  end
+  local id = add_entry(target, ready_fields(job, count, with_consumer(job, consumer)))
+  if not id then
+    return HELD
+  end
+  remove(entry_id, target == source)
+  event('nacked', item, ',"new_entry":' .. json_string(id))
+  return DONE
+end
+
+for i = 1, items do
+  local item = first + (i - 1) * ITEM
+  local entry_id = ARGV[item]
+  local times = pending(entry_id)
+  if times == false or times ~= tonumber(ARGV[item + 1]) then
+    if reply_was_lost and not redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1] then
+      results[i] = UNKNOWN
+    else
+      results[i] = REFUSED
+      event('refused', item, ',"verb":' .. json_string(ARGV[item + 2]))
+    end
+  elseif ARGV[item + 2] == 'ack' then
+    n_acked = n_acked + 1
+    ids[n_acked], acked[n_acked] = entry_id, item
+    owned[entry_id] = false
+    results[i] = DONE
+  else
+    results[i] = give_up_or_redeliver(item)
+  end
+end
+
+for from = 1, n_acked, 1000 do
+  local to = math.min(from + 999, n_acked)
+  redis.call('XACK', source, group, unpack(ids, from, to))
+  if source == retry or delete_acked then
+    redis.call('XDEL', source, unpack(ids, from, to))
+  end
+end
+for i = 1, n_acked do
+  event('acked', acked[i], '')
+end
+return results

@@ -1,0 +1,149 @@
+"""What an entry says, read defensively: reserved fields, IDs, and raw replies.
+
+Replies are taken as RESP2 arrays of bytes (see `workers.protocol.connection`): redis-py's own parsing turns an
+entry into a dict and so loses duplicate fields, and it costs time in the hot path.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from workers.protocol.errors import UnexpectedReplyError
+
+FIELD_JOB = b"reaper.job"
+FIELD_DELIVERIES = b"reaper.deliveries"
+FIELD_GENERATION = b"reaper.generation"
+FIELD_VISIBILITY_MS = b"reaper.visibility_ms"
+FIELD_FIRST_MS = b"reaper.first_ms"
+FIELD_CONSUMERS = b"reaper.consumers"
+DEAD_PREFIX = b"reaper.dead."
+RESERVED_PREFIX = b"reaper."
+
+MAX_JOB_ID_BYTES = 256
+MAX_DELIVERIES_LIMIT = 1_000_000
+_MAX_DIGITS = 15  # below 2**53, so that Lua reads the same number
+
+Pairs = list[tuple[bytes, bytes]]
+
+
+class Redelivery(StrEnum):
+    """How a recovered job is made ready again (the group's redelivery policy)."""
+
+    STREAM = "stream"
+    RETRY_STREAM = "retry-stream"
+
+
+class RecoveryMode(StrEnum):
+    """Who recovers the group's stalled deliveries."""
+
+    REAPER = "reaper"
+
+
+def text(value: bytes | str) -> str:
+    """Decode what came from Redis without ever failing; bytes that are no UTF-8 show as ``\\xNN``."""
+    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+
+
+def entry_ms(entry_id: bytes | str) -> int:
+    """Return the milliseconds part of an entry ID."""
+    return int(entry_id.split(b"-" if isinstance(entry_id, bytes) else "-", 1)[0])  # type: ignore[arg-type]
+
+
+def entry_order(entry_id: bytes | str) -> tuple[int, int]:
+    """Return a key that sorts entry IDs as Redis does."""
+    milliseconds, _, sequence = text(entry_id).partition("-")
+    return int(milliseconds), int(sequence or 0)
+
+
+def whole_number(value: bytes | None, default: int, *, high: int = 10**_MAX_DIGITS - 1) -> int:
+    """Read a non-negative number that came from outside; anything else is ``default``, more than ``high`` is ``high``."""
+    if value is None or not value.isdigit() or len(value) > _MAX_DIGITS:
+        return default
+    return min(int(value), high)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The reserved fields of an entry, sanitised: a producer may send anything.
+
+    The same rules stand in ``lua/prelude.lua``; a test holds the two together.
+    """
+
+    job_id: bytes
+    deliveries: int
+    """Counted deliveries before this entry."""
+    generation: int
+    first_ms: int
+    visibility_ms: int
+    """0 where the job asks for no longer visibility timeout."""
+
+
+def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Metadata:
+    """Read the reserved fields of an entry; the last one of a name counts."""
+    found = {name: value for name, value in pairs if name.startswith(RESERVED_PREFIX)}
+    if not found:
+        return Metadata(entry_id, 0, 0, entry_ms(entry_id), 0)
+    job_id = found.get(FIELD_JOB, b"")
+    return Metadata(
+        job_id=job_id if 0 < len(job_id) <= MAX_JOB_ID_BYTES else entry_id,
+        deliveries=whole_number(found.get(FIELD_DELIVERIES), 0),
+        generation=whole_number(found.get(FIELD_GENERATION), 0),
+        first_ms=whole_number(found.get(FIELD_FIRST_MS), entry_ms(entry_id)),
+        visibility_ms=whole_number(found.get(FIELD_VISIBILITY_MS), 0),
+    )
+
+
+def pair_up(flat: Sequence[bytes]) -> Pairs:
+    """Turn Redis's flat field array into pairs, duplicates and order kept."""
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a stream. ``flat`` is None where the payload is gone (deleted while pending)."""
+
+    stream: bytes
+    entry_id: bytes
+    flat: Sequence[bytes] | None
+
+
+def parse_read_reply(reply: Any) -> list[Entry]:
+    """Read an XREADGROUP or XREAD reply: RESP2 ``[[stream, [[id, [f, v…]]…]]…]``, RESP3 ``{stream: […]}``, or nothing.
+
+    Raises UnexpectedReplyError.
+    """
+    if not reply:
+        return []
+    streams = reply.items() if isinstance(reply, dict) else reply
+    try:
+        return [
+            Entry(stream, item[0], _flatten(item[1])) for stream, entries in streams for item in _unnest(entries)
+        ]
+    except (TypeError, ValueError, IndexError) as error:
+        raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
+
+
+def _unnest(entries: Any) -> Any:
+    # redis-py with protocol=3 and legacy responses wraps the entries of a stream in one more list.
+    if entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], (list, tuple)):
+        return entries[0]
+    return entries
+
+
+def _flatten(fields: Any) -> Sequence[bytes] | None:
+    if isinstance(fields, dict):
+        return [part for pair in fields.items() for part in pair]
+    if fields is None:
+        return None
+    return list(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """One row of the pending entries list. ``idle_ms`` is -1 and ``consumer`` empty where nobody owns the entry."""
+
+    entry_id: bytes
+    consumer: bytes
+    idle_ms: int
+    delivery_count: int

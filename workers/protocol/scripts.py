@@ -1,0 +1,65 @@
+"""Loads and runs the Lua scripts. One file is one transition; its header is its contract.
+
+A script is put together here from the shared ``prelude.lua`` and its own file, because Redis has no include and
+6.2 has no functions.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+from workers.protocol.connection import is_contact_error
+
+RETRY_DELAYS_S = (0.05, 0.2)
+_PRELUDE_MARK = "--- @prelude"
+
+
+class Script:
+    """One Lua script, run by its digest and loaded by itself where the server does not know it."""
+
+    def __init__(self, package: str, name: str) -> None:
+        self.name = name
+        self.source = _assemble(package, name)
+        self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    async def run(self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int | float]) -> Any:
+        """Run once. Raises what redis-py raises; after a lost contact the effect is unknown."""
+        try:
+            return await client.execute_command("EVALSHA", self.digest, len(keys), *keys, *args)
+        except NoScriptError:
+            return await client.execute_command("EVAL", self.source, len(keys), *keys, *args)
+
+    async def run_idempotent(
+        self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int | float]
+    ) -> Any:
+        """Run, and again after a lost contact: only for scripts that guard every write by the state it changes."""
+        for delay in RETRY_DELAYS_S:
+            try:
+                return await self.run(client, keys, args)
+            except Exception as error:
+                if not is_contact_error(error):
+                    raise
+            await anyio.sleep(delay)
+        return await self.run(client, keys, args)
+
+
+@cache
+def _prelude() -> str:
+    return (files("workers.protocol") / "lua" / "prelude.lua").read_text(encoding="utf-8")
+
+
+def _assemble(package: str, name: str) -> str:
+    body = (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    return body.replace(_PRELUDE_MARK, _prelude(), 1)
+
+
+@cache
+def load_script(package: str, name: str) -> Script:
+    """Return script ``name`` of ``package`` (``workers.protocol`` or ``reaper``), read once."""
+    return Script(package, name)
