@@ -73,11 +73,13 @@ class ReaperSettings(Settings):
 
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="Address of Redis.")
     namespace: str = Field(
-        "reaper", description="Replicas with the same namespace elect one leader; a group belongs to one namespace."
+        "reaper",
+        description="Replicas with the same namespace elect one leader; a group belongs to one namespace.",
     )
     name: str = Field("", description="Name of this replica in `reaper status`; default: host name and process ID.")
     groups: Annotated[tuple[GroupSettings, ...], NoDecode, BeforeValidator(_read_groups)] = Field(
-        (), description="The stream/group pairs to watch: `[[groups]]` tables, or `stream/group,…` in one string."
+        (),
+        description="The stream/group pairs to watch: `[[groups]]` tables, or `stream/group,…` in one string.",
     )
 
     visibility_timeout: Seconds = Field(
@@ -86,7 +88,10 @@ class ReaperSettings(Settings):
         description="How long a delivery may stay unsettled before it is recovered. Longer than the slowest job.",
     )
     max_deliveries: int = Field(
-        3, ge=1, le=MAX_DELIVERIES_LIMIT, description="Counted deliveries of a job before it is dead-lettered."
+        3,
+        ge=1,
+        le=MAX_DELIVERIES_LIMIT,
+        description="Counted deliveries of a job before it is dead-lettered.",
     )
     redelivery: Redelivery = Field(
         Redelivery.STREAM,
@@ -99,15 +104,17 @@ class ReaperSettings(Settings):
         timedelta(seconds=10), gt=timedelta(0), description="How long leadership lasts without renewal."
     )
     renew_interval: Seconds | None = Field(
-        None, gt=timedelta(0), description="How often the leader renews; default 0.3 × `lease_ttl`."
+        None, gt=timedelta(0), description="How often the leader renews; default 0.3 * `lease_ttl`."
     )
     trust_window: Seconds | None = Field(
         None,
         gt=timedelta(0),
-        description="How long after the start of its last renewal a leader trusts its lease; default 0.7 × `lease_ttl`.",
+        description="How long a leader trusts its lease, from the start of a renewal; default 0.7 * `lease_ttl`.",
     )
     acquire_retry_interval: Seconds | None = Field(
-        None, gt=timedelta(0), description="The longest a follower waits between attempts; default 0.5 × `lease_ttl`."
+        None,
+        gt=timedelta(0),
+        description="The longest a follower waits between attempts; default 0.5 * `lease_ttl`.",
     )
     heartbeat_interval: Seconds = Field(
         timedelta(seconds=5), gt=timedelta(0), description="How often a replica registers what it is doing."
@@ -119,7 +126,9 @@ class ReaperSettings(Settings):
         description="How often new deliveries are looked for; at most a quarter of the shortest visibility timeout.",
     )
     full_scan_interval: Seconds = Field(
-        timedelta(seconds=30), gt=timedelta(0), description="How often the whole pending entries list is scanned."
+        timedelta(seconds=30),
+        gt=timedelta(0),
+        description="How often the whole pending entries list is scanned.",
     )
     scan_page: int = Field(500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
     recover_batch: int = Field(256, ge=1, le=1_000, description="Deliveries that one recovery script call may take.")
@@ -132,9 +141,7 @@ class ReaperSettings(Settings):
     observe: bool = Field(False, description="Elect, scan and report, but write nothing to the streams.")
 
     journal: JournalLevel = Field(JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements or full.")
-    journal_maxlen: int = Field(
-        DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately)."
-    )
+    journal_maxlen: int = Field(DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately).")
 
     recreate_groups: bool = Field(
         False, description="Recreate a watched group that was destroyed, at its last known position."

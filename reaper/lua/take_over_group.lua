@@ -3,6 +3,8 @@
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] fence      {orders}:fence:billing   string namespace:token:holder
 -- KEYS[3] agreement  {orders}:group:billing   hash
+-- KEYS[4] retry      {orders}:retry:billing   stream, made with its group where the policy needs it: a worker reads both
+--                                             streams in one XREADGROUP, which fails whole where one group is missing
 -- ARGV[1] namespace  ARGV[2] token  ARGV[3] holder  ARGV[4] group
 -- ARGV[5] policy  ARGV[6] visibility timeout in ms  ARGV[7] max_deliveries  ARGV[8] recovery mode
 --
@@ -14,7 +16,7 @@
 
 --- @prelude
 
-local stream, fence, agreement = KEYS[1], KEYS[2], KEYS[3]
+local stream, fence, agreement, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local namespace, token, holder, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 local own = namespace .. ':' .. ARGV[2] .. ':' .. holder
@@ -40,5 +42,8 @@ local before = redis.call('HMGET', agreement, 'policy', 'visibility_ms', 'max_de
 redis.call('HSET', agreement, 'fence_token', ARGV[2], 'policy', ARGV[5], 'visibility_ms', ARGV[6],
   'max_deliveries', ARGV[7], 'recovery', ARGV[8])
 redis.call('HDEL', agreement, 'mismatch')
+if ARGV[5] == 'retry-stream' then
+  redis.pcall('XGROUP', 'CREATE', retry, group, '0', 'MKSTREAM')
+end
 return { 1, layout_refusal(ARGV[5], stream, now_ms()) or '', before[1] or '', before[2] or '', before[3] or '',
   before[4] or '' }

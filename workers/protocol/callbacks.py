@@ -1,6 +1,7 @@
 """Reports lifecycle facts to the program's own async callbacks, never in the way of the work itself."""
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -27,12 +28,16 @@ class Report:
 
 
 class Callbacks(Generic[NameT]):
-    """A registry of callbacks by event name and the one task that calls them, in order."""
+    """A registry of callbacks by event name and the one task that calls them, in order.
+
+    Made at import time, long before an event loop runs: it holds nothing that belongs to one until `run`.
+    """
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
         self._registered: dict[str, list[Callback]] = {}
-        self._send, self._receive = anyio.create_memory_object_stream[Report](BACKLOG)
+        self._waiting: deque[Report] = deque()
+        self._arrived: anyio.Event | None = None
         self.dropped = 0
 
     def on(self, name: NameT) -> Callable[[CallbackT], CallbackT]:
@@ -51,28 +56,28 @@ class Callbacks(Generic[NameT]):
         return name in self._registered
 
     def report(self, name: NameT, **facts: Any) -> None:
-        """Queue a report; returns at once."""
+        """Queue a report; returns at once. Called from the event loop's thread."""
         if name not in self._registered:
             return
-        try:
-            self._send.send_nowait(Report(name, facts))
-        except anyio.WouldBlock:
+        if len(self._waiting) >= BACKLOG:
             self.dropped += 1
+            return
+        self._waiting.append(Report(name, facts))
+        if self._arrived is not None:
+            self._arrived.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Call the callbacks until cancelled. A callback that fails is logged and stops nothing."""
         task_status.started()
-        async for report in self._receive:
-            await self._call(report)
+        while True:
+            await self.drain()
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
 
     async def drain(self) -> None:
         """Call what is still queued (at shutdown)."""
-        while True:
-            try:
-                report = self._receive.receive_nowait()
-            except anyio.WouldBlock:
-                return
-            await self._call(report)
+        while self._waiting:
+            await self._call(self._waiting.popleft())
 
     async def _call(self, report: Report) -> None:
         for callback in self._registered.get(report.name, ()):

@@ -70,8 +70,8 @@ def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
     return client
 
 
-def _as_it_comes(reply: Any, **_options: Any) -> Any:
-    return reply
+def _as_it_comes(response: Any, **_options: Any) -> Any:
+    return response
 
 
 def hide_password(url: str) -> str:

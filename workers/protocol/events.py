@@ -37,7 +37,10 @@ class EventName(StrEnum):
 
 
 class JournalLevel(StrEnum):
-    """How much is journalled. ``settlements``: one event for a job that goes well, and everything out of the ordinary."""
+    """How much is journalled.
+
+    ``settlements``: one event for a job that goes well, and everything out of the ordinary.
+    """
 
     OFF = "off"
     SETTLEMENTS = "settlements"

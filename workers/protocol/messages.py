@@ -41,7 +41,7 @@ class RecoveryMode(StrEnum):
 
 
 def text(value: bytes | str) -> str:
-    """Decode what came from Redis without ever failing; bytes that are no UTF-8 show as ``\\xNN``."""
+    r"""Decode what came from Redis without ever failing; bytes that are no UTF-8 show as ``\xNN``."""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
@@ -57,7 +57,7 @@ def entry_order(entry_id: bytes | str) -> tuple[int, int]:
 
 
 def whole_number(value: bytes | None, default: int, *, high: int = 10**_MAX_DIGITS - 1) -> int:
-    """Read a non-negative number that came from outside; anything else is ``default``, more than ``high`` is ``high``."""
+    """Read a whole number that came from outside; anything else is ``default``, more than ``high`` is ``high``."""
     if value is None or not value.isdigit() or len(value) > _MAX_DIGITS:
         return default
     return min(int(value), high)
@@ -117,9 +117,7 @@ def parse_read_reply(reply: Any) -> list[Entry]:
         return []
     streams = reply.items() if isinstance(reply, dict) else reply
     try:
-        return [
-            Entry(stream, item[0], _flatten(item[1])) for stream, entries in streams for item in _unnest(entries)
-        ]
+        return [Entry(stream, item[0], _flatten(item[1])) for stream, entries in streams for item in _unnest(entries)]
     except (TypeError, ValueError, IndexError) as error:
         raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
 

@@ -109,9 +109,7 @@ def _check_environment(kind: type[Settings], prefix: str) -> None:
     known = {f"{prefix}{name.upper()}" for name in kind.model_fields} | kind.other_env
     for variable in os.environ:
         if prefix and variable.startswith(prefix) and variable not in known:
-            raise ConfigurationError(
-                f"unknown setting {variable!r} in the environment{did_you_mean(variable, known)}"
-            )
+            raise ConfigurationError(f"unknown setting {variable!r} in the environment{did_you_mean(variable, known)}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

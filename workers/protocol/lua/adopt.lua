@@ -17,7 +17,10 @@
 -- ARGV[8] journal: '1' = write events  ARGV[9] journal's MAXLEN
 -- ARGV[10] exclusive start of the page ('-' = the beginning)  ARGV[11…] entry IDs in flight here, never taken
 --
--- Returns {next start ('' = done), suspects left alone, dead-lettered, {entry ID, times delivered, flat fields}…}.
+-- Returns {next start ('' = done), suspects left alone, dead letters, held, taken}:
+--   dead letters  {job ID, entry ID, delivery count, dead letter's ID}…
+--   held          {entry ID, why}… that should be dead letters and could not be copied; they stay pending
+--   taken         {entry ID, times delivered, flat fields}…
 -- Fence: none needed; a settlement by the earlier owner is refused, since consumer and count have changed.
 
 --- @prelude
@@ -27,6 +30,7 @@ local group, consumer, from, restart = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 're
 local room, suspect_room = tonumber(ARGV[5]), tonumber(ARGV[6])
 local write_journal, maxlen = ARGV[8] == '1', ARGV[9]
 local PAGE = 100
+local MAX_BYTES = 1048576 -- of payloads a call returns or copies, give or take one entry
 
 local in_flight = {}
 for i = 11, #ARGV do
@@ -37,8 +41,8 @@ open_for_writing(source, group)
 local agreed = redis.call('HGET', agreement, 'max_deliveries')
 local max_deliveries = math.max(1, whole_number(agreed, tonumber(ARGV[7])))
 local at = now_ms()
-local suspects, dead_lettered = 0, 0
-local taken = {}
+local suspects, bytes = 0, 0
+local taken, dead_letters, held = {}, {}, {}
 
 local function data(job, count, idle)
   return '{"v":1,"group":' .. json_string(group) .. ',"entry":' .. json_string(job.entry_id) .. ',"consumer":'
@@ -60,25 +64,30 @@ local function adopt(entry_id, idle, times)
     event('lost_payload', { job_id = entry_id }, data({ entry_id = entry_id, generation = 0, first_ms = 0 }, times, idle))
     return
   end
+  for i = 1, #entry[2] do
+    bytes = bytes + #entry[2][i]
+  end
   local job = open_entry(entry_id, entry[2])
   local count = delivery_count(job, times, max_deliveries)
   if not restart then
     redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'JUSTID')
     taken[#taken + 1] = { entry_id, times, entry[2] }
   elseif count >= max_deliveries then
-    local id = add_entry(dead, dead_letter_fields(job, {
+    local id, why = add_entry(dead, dead_letter_fields(job, {
       stream = stream, group = group, reason = 'max_deliveries', error = 'the worker process ended while it held the job',
       deliveries = count, consumers = with_consumer(job, from), last_ms = at - math.max(idle, 0), at_ms = at,
     }))
-    if id then
-      redis.call('XACK', source, group, entry_id)
-      if source ~= stream then
-        redis.call('XDEL', source, entry_id)
-      end
-      dead_lettered = dead_lettered + 1
-      event('dead_lettered', job, data(job, count, idle) .. ',"mode":"adopt","reason":"max_deliveries","dead_letter":'
-        .. json_string(id))
+    if not id then
+      held[#held + 1] = { entry_id, why }
+      return
     end
+    redis.call('XACK', source, group, entry_id)
+    if source ~= stream then
+      redis.call('XDEL', source, entry_id)
+    end
+    dead_letters[#dead_letters + 1] = { job.job_id, entry_id, count, id }
+    event('dead_lettered', job, data(job, count, idle) .. ',"mode":"adopt","reason":"max_deliveries","dead_letter":'
+      .. json_string(id))
   elseif count == max_deliveries - 1 and suspect_room == 0 then
     suspects = suspects + 1
   else
@@ -96,7 +105,7 @@ local start = ARGV[10] == '-' and '-' or '(' .. ARGV[10]
 local rows = redis.call('XPENDING', source, group, start, '+', PAGE, from)
 local last = ''
 for _, row in ipairs(rows) do
-  if #taken >= room then
+  if #taken >= room or bytes >= MAX_BYTES then
     break
   end
   last = row[1]
@@ -107,4 +116,4 @@ end
 if #rows < PAGE and (#rows == 0 or last == rows[#rows][1]) then
   last = ''
 end
-return { last, suspects, dead_lettered, unpack(taken) }
+return { last, suspects, dead_letters, held, taken }

@@ -14,8 +14,10 @@
 -- ARGV[9…] per item: entry ID, PEL delivery count, verb (ack | nack | reject), job ID, reason, error, data (JSON of
 --          the event, without its closing brace)
 --
--- Returns one number an item: 1 done (acked, or made ready again), 2 dead-lettered, 0 refused (the delivery is not
--- ours any more), 3 unknown (not pending, and an earlier reply was lost), 4 held (could not be copied; stays pending).
+-- Returns one result an item: 1 done (acked, or made ready again), {2, dead letter's ID} dead-lettered, 0 refused (the
+-- delivery is not ours any more), 3 unknown (not pending, and an earlier reply was lost), {4, why} held (could not be
+-- copied: several_groups | explicit_ids | an error's text; stays pending).
+-- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check.
 
 --- @prelude
@@ -23,7 +25,7 @@
 local source, stream, retry, dead, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[5] == '1', ARGV[6]
-local reply_was_lost, delete_acked = ARGV[7] == '1', ARGV[8] == '1'
+local reply_was_lost = ARGV[7] == '1'
 
 local DONE, DEAD, REFUSED, UNKNOWN, HELD = 1, 2, 0, 3, 4
 local ITEM = 7
@@ -59,6 +61,8 @@ local function event(name, item, tail)
 end
 
 open_for_writing(source, group)
+-- Entries of the stream belong to every group that reads it: one that was added later must still see them.
+local delete_acked = source == retry or (ARGV[8] == '1' and #redis.call('XINFO', 'GROUPS', stream) == 1)
 
 local results, acked, ids, n_acked = {}, {}, {}, 0
 local policy, max_deliveries, at
@@ -93,26 +97,29 @@ local function give_up_or_redeliver(item)
   local count = delivery_count(job, times, max_deliveries)
   if verb == 'reject' or count >= max_deliveries then
     local reason = ARGV[item + 4]
-    local id = add_entry(dead, dead_letter_fields(job, {
+    local id, why = add_entry(dead, dead_letter_fields(job, {
       stream = stream, group = group, reason = reason, error = ARGV[item + 5],
       deliveries = count, consumers = with_consumer(job, consumer), last_ms = at, at_ms = at,
     }))
     if not id then
-      return HELD
+      return { HELD, why }
     end
     remove(entry_id, source == retry)
     event('dead_lettered', item, ',"dead_letter":' .. json_string(id) .. ',"reason":' .. json_string(reason))
-    return DEAD
+    return { DEAD, id }
   end
   local target = stream
   if policy == 'retry-stream' or source == retry then
     target = retry
-  elseif layout_refusal(policy, stream, at) then
-    return HELD
+  else
+    local refusal = layout_refusal(policy, stream, at)
+    if refusal then
+      return { HELD, refusal }
+    end
   end
-  local id = add_entry(target, ready_fields(job, count, with_consumer(job, consumer)))
+  local id, why = add_entry(target, ready_fields(job, count, with_consumer(job, consumer)))
   if not id then
-    return HELD
+    return { HELD, why }
   end
   remove(entry_id, target == source)
   event('nacked', item, ',"new_entry":' .. json_string(id))
@@ -143,7 +150,7 @@ end
 for from = 1, n_acked, 1000 do
   local to = math.min(from + 999, n_acked)
   redis.call('XACK', source, group, unpack(ids, from, to))
-  if source == retry or delete_acked then
+  if delete_acked then
     redis.call('XDEL', source, unpack(ids, from, to))
   end
 end

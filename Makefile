@@ -1,0 +1,84 @@
+# Everything starts from here: `make demo`, `make test`, `make check`, `make bench`, `make soak`, `make test-matrix`.
+# Each target makes the virtual environment it needs, from Python 3.11 or 3.12 (another one: `make PYTHON=… test`).
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?=
+PYTEST_ARGS ?=
+SOAK_MINUTES ?= 30
+SOAK_SEED ?= 1
+
+# Stamps: an extra is installed once per change of pyproject.toml. Stamps lie in the environment and vanish with it.
+DEMO := $(VENV)/.installed-demo
+DEV := $(VENV)/.installed-dev
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+
+# A candidate must really run (a version manager's shim may not), fit, and be able to make environments.
+FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3 python)
+
+.PHONY: help demo test check bench soak test-matrix clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+demo: $(DEMO)  ## show a crash without and with the reaper, on a Redis of its own (under a minute)
+	@$(BIN)/reaper drill --demo
+
+test: $(DEV)  ## run every test on every Redis at hand
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(DEV)  ## lint, formatting, types, import contracts, generated documentation
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m reaper.configuration --check
+
+bench: $(DEV)  ## measure; writes docs/benchmarks.md
+	@$(BIN)/python -m tests.benchmarks
+
+soak: $(DEV)  ## repeat the drill with a new seed each time, for SOAK_MINUTES, until one does not balance
+	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
+	while [ "$$(date +%s)" -lt "$$end" ]; do \
+	  $(BIN)/reaper drill --seed "$$seed" --json "soak/$$seed.json" >"soak/$$seed.log" 2>&1 \
+	    || { tail -n 40 "soak/$$seed.log"; \
+	         echo "soak: seed $$seed failed; replay it with: $(BIN)/reaper drill --seed $$seed" >&2; exit 1; }; \
+	  echo "soak: seed $$seed balanced"; seed=$$(( seed + 1 )); \
+	done
+
+test-matrix:  ## run the tests on Python 3.11 and 3.12, each in an environment of its own
+	@ran=; for version in 3.11 3.12; do \
+	  if python$$version -c '$(FITS)' 2>/dev/null; then \
+	    echo "== Python $$version"; ran=1; \
+	    $(MAKE) --no-print-directory VENV=.venv-$$version PYTHON=python$$version test || exit 1; \
+	  else echo "== Python $$version: not at hand"; fi; \
+	done; \
+	[ -n "$$ran" ] || { echo "make: neither python3.11 nor python3.12 (with venv) was found on the PATH." >&2; exit 1; }
+
+clean:  ## remove what the other targets made
+	rm -rf .venv .venv-3.11 .venv-3.12 build dist soak *.egg-info
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find reaper workers tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@for candidate in $(CANDIDATES); do \
+	  if "$$candidate" -c '$(FITS)' 2>/dev/null; then \
+	    exec "$$candidate" -m venv $(VENV); \
+	  fi; \
+	done; \
+	echo "make: Python 3.11 or 3.12 with its venv module is needed, and none of these is one: $(CANDIDATES)." \
+	  "Install it (Debian 12: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python3.12 …" >&2; \
+	exit 1
+
+$(DEMO): pyproject.toml | $(BIN)/python
+	@[ $(DEV) -nt pyproject.toml ] || { echo "make: installing into $(VENV) …"; $(PIP) install -e '.[demo]'; }
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	@echo "make: installing into $(VENV) …"
+	@$(PIP) install -e '.[dev]'
+	@touch $@

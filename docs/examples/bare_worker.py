@@ -1,0 +1,1 @@
+../../reaper/drill/bare_worker.py

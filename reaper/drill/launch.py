@@ -1,0 +1,70 @@
+"""Starts child processes that cannot outlive the drill.
+
+On Linux a child asks the kernel to kill it when its parent dies (``PR_SET_PDEATHSIG``), so that even a drill that is
+itself killed with -9 leaves nothing behind. It asks through a trampoline that then becomes the program, with the same
+process ID: ``preexec_fn`` would run Python between fork and exec.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from anyio import CancelScope, move_on_after
+
+_TRAMPOLINE = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+parent = int(sys.argv[1])
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != parent:
+    os._exit(1)  # the parent died before we asked
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def _tied_to_us(argv: Sequence[str]) -> list[str]:
+    """Return a command that runs ``argv`` and dies with this process, where the system can do that."""
+    if not sys.platform.startswith("linux"):
+        return list(argv)
+    return [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *argv]
+
+
+async def launch(argv: Sequence[str], *, env: Mapping[str, str], stdout: Path, stderr: Path) -> Process:
+    """Start ``argv`` in a session of its own (a Ctrl-C reaches the drill alone), its output appended to two files."""
+    with stdout.open("ab") as out, stderr.open("ab") as err, CancelScope(shield=True):
+        return await asyncio.create_subprocess_exec(
+            *_tied_to_us(argv),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=dict(env),
+            start_new_session=True,
+        )
+
+
+def send_signal(process: Process, number: int) -> None:
+    """Signal a process we started; harmless where it has ended."""
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+async def end(process: Process, *, within_s: float = 0) -> None:
+    """End a process for certain: SIGTERM, and SIGKILL to its whole session where it takes longer than ``within_s``.
+
+    Whoever awaits this cannot be cancelled out of it, so it must be bounded: it is.
+    """
+    with CancelScope(shield=True):
+        if within_s > 0 and process.returncode is None:
+            send_signal(process, signal.SIGCONT)  # a paused process would not see the SIGTERM
+            send_signal(process, signal.SIGTERM)
+            with move_on_after(within_s):
+                await process.wait()
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()

@@ -1,0 +1,130 @@
+"""What the drill writes down while it plays: plain facts, judged later by `ledger`.
+
+Every ``…_at`` is seconds of the wall clock of this machine (all processes of a drill run here); instants of the server's
+clock are converted when they are read.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What a process of the drill is."""
+
+    WORKER = "worker"
+    BARE_WORKER = "bare worker"
+    """A plain redis-py loop that knows nothing of us."""
+    REAPER = "reaper"
+
+
+@dataclass(slots=True)
+class ProcessRun:
+    """One process from its start to its end. The next process of the same slot has a name of its own."""
+
+    name: str
+    role: Role
+    pid: int
+    started_at: float
+    ended_at: float | None = None
+    exit_code: int | None = None
+    """As Python says it: negative = ended by that signal."""
+    killed_at: float | None = None
+    """When a fault killed it."""
+    stopped: bool = False
+    """Told to stop in order, at the end of the act."""
+
+    def lived_at(self, at: float) -> bool:
+        """Tell whether the process ran at ``at``."""
+        return self.started_at <= at and (self.ended_at is None or at <= self.ended_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A job the producer put in. ``entry_id`` is its first entry, and so its job ID."""
+
+    n: int
+    entry_id: str
+    at: float
+    digest: str
+    """SHA-256 of the payload."""
+    poison: bool = False
+
+
+class Step(StrEnum):
+    """What a job's handler writes down."""
+
+    START = "start"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that a job's handler wrote: the truth about executions, whatever Redis says."""
+
+    step: Step
+    n: int
+    entry_id: str
+    pid: int
+    at: float
+    digest: str = ""
+    """SHA-256 of the payload as it arrived (start lines)."""
+
+
+def read_lines(text: str) -> Iterable[Line]:
+    """Read whole lines ``start <n> <entry> <pid> <time> <digest>`` or ``done <n> <entry> <pid> <time>``.
+
+    Raises ValueError for anything else: a worker that prints something else is no worker of the drill.
+    """
+    for line in text.splitlines():
+        step, n, entry_id, pid, at, *digest = line.split()
+        yield Line(Step(step), int(n), entry_id, int(pid), float(at), digest[0] if digest else "")
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedFault:
+    """A fault that was injected: what, on whom, when."""
+
+    kind: str
+    target: str
+    at: float
+    holder: str = ""
+    """The lease's holder, for faults that hit a leader."""
+    until: float | None = None
+    """When a paused process went on."""
+    in_flight: int = 0
+    """Jobs the target held."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissedFault:
+    """A fault that could not be injected, and why."""
+
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One dead letter, as read from its stream."""
+
+    n: int
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """Where jobs lie in Redis at the end, by number ``n`` (0 where an entry has none that can be read)."""
+
+    ready: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    parked: int = 0
+    """Suspects in the group's schedule; which ones, the journal tells."""
+    dead: tuple[DeadLetter, ...] = ()
+
+
+def number_of(fields: Mapping[bytes, bytes]) -> int:
+    """Return a job's ``n``, or 0 where it has none."""
+    value = fields.get(b"n", b"")
+    return int(value) if value.isdigit() else 0

@@ -1,0 +1,161 @@
+"""Starts processes and restarts what dies, as systemd would (``Restart=always``); keeps a record of every one."""
+
+import signal
+import time
+from asyncio.subprocess import Process
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskStatus
+
+from reaper.drill.launch import end, launch, send_signal
+from reaper.drill.records import ProcessRun, Role
+from workers.protocol.errors import StreamReaperError
+
+RESTART_DELAY_S = 1.0
+"""As in the units a service is deployed with."""
+STOP_TIMEOUT_S = 15.0
+LOG_TAIL = 2_000
+
+_FALSE_START_S = 5.0
+_FALSE_STARTS = 3  # in a row; then it is no accident
+
+
+class ProcessFailedError(StreamReaperError):
+    """A process cannot be kept running. The message ends with what it printed last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How to start a process."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place that one process at a time fills. ``command`` gets the process's own name: ``w1-2``, the second of w1."""
+
+    name: str
+    role: Role
+    command: Callable[[str], Command]
+
+
+@dataclass(slots=True)
+class _Running:
+    run: ProcessRun
+    process: Process
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Keeps one process running in each slot. ``folder`` gets what they print: ``<name>.out`` and ``<name>.log``."""
+
+    folder: Path
+    restart_delay_s: float = RESTART_DELAY_S
+    history: list[ProcessRun] = field(default_factory=list)
+    """Every process that was started, in order."""
+    _running: dict[str, _Running] = field(default_factory=dict)
+    _stopping: set[Role] = field(default_factory=set)
+
+    async def run(self, slots: Sequence[Slot], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Start one process a slot and keep it running; return once `stop` has ended them all.
+
+        Raises ProcessFailedError for one that fails again and again. Leaves no process behind, however it ends.
+        """
+        try:
+            async with anyio.create_task_group() as group:
+                for slot in slots:
+                    group.start_soon(self._keep_running, slot)
+                task_status.started()
+        finally:
+            await self._end_all()
+
+    async def _keep_running(self, slot: Slot) -> None:
+        false_starts = number = 0
+        while slot.role not in self._stopping:
+            number += 1
+            run = await self._run_once(slot, f"{slot.name}-{number}")
+            failed_early = (run.exit_code or 0) > 0 and time.time() - run.started_at < _FALSE_START_S
+            false_starts = false_starts + 1 if failed_early else 0
+            if false_starts == _FALSE_STARTS:
+                raise ProcessFailedError(
+                    f"{slot.role} {run.name} ended {false_starts} times right after its start, with exit code "
+                    f"{run.exit_code}. It printed:\n{self.log_of(run.name)}"
+                )
+            if slot.role not in self._stopping:
+                await anyio.sleep(self.restart_delay_s)
+
+    async def _run_once(self, slot: Slot, name: str) -> ProcessRun:
+        command = slot.command(name)
+        process = await launch(
+            command.argv, env=command.env, stdout=self.folder / f"{name}.out", stderr=self.folder / f"{name}.log"
+        )
+        run = ProcessRun(name, slot.role, process.pid, time.time())
+        self.history.append(run)
+        self._running[name] = _Running(run, process)
+        if slot.role in self._stopping:  # told to stop while it was being started
+            self._tell_to_stop(self._running[name])
+        run.exit_code = await process.wait()
+        run.ended_at = time.time()
+        del self._running[name]
+        return run
+
+    def log_of(self, name: str) -> str:
+        """Return the end of what process ``name`` printed to stderr."""
+        log = self.folder / f"{name}.log"
+        return log.read_text(errors="replace")[-LOG_TAIL:].strip() if log.exists() else ""
+
+    def alive(self, *roles: Role) -> list[ProcessRun]:
+        """Return the processes of ``roles`` that run now, by name."""
+        return sorted(
+            (running.run for running in self._running.values() if running.run.role in roles),
+            key=lambda run: run.name,
+        )
+
+    def kill(self, run: ProcessRun) -> bool:
+        """Kill -9; False where it has ended by itself meanwhile."""
+        running = self._running.get(run.name)
+        if not running:
+            return False
+        run.killed_at = time.time()
+        send_signal(running.process, signal.SIGKILL)
+        return True
+
+    def pause(self, run: ProcessRun) -> None:
+        """Freeze a process (SIGSTOP)."""
+        self._signal(run, signal.SIGSTOP)
+
+    def resume(self, run: ProcessRun) -> None:
+        """Let a frozen process go on; harmless otherwise."""
+        self._signal(run, signal.SIGCONT)
+
+    def _signal(self, run: ProcessRun, number: int) -> None:
+        if run.name in self._running:
+            send_signal(self._running[run.name].process, number)
+
+    async def stop(self, *roles: Role, within_s: float = STOP_TIMEOUT_S) -> None:
+        """Tell all of ``roles`` to stop in order (SIGTERM), restart none of them, and wait; then kill what is left."""
+        self._stopping |= set(roles)
+        for running in list(self._running.values()):
+            if running.run.role in roles:
+                self._tell_to_stop(running)
+        with anyio.move_on_after(within_s):
+            while self.alive(*roles):
+                await anyio.sleep(0.02)
+        for running in list(self._running.values()):
+            if running.run.role in roles:
+                await end(running.process)
+
+    def _tell_to_stop(self, running: _Running) -> None:
+        running.run.stopped = True
+        send_signal(running.process, signal.SIGTERM)
+
+    async def _end_all(self) -> None:
+        for running in list(self._running.values()):
+            await end(running.process)
+            running.run.exit_code, running.run.ended_at = running.process.returncode, time.time()
+        self._running.clear()

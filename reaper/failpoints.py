@@ -1,0 +1,61 @@
+"""Places where a test or a drill may stop, kill or fail this process. None is active by default.
+
+A failpoint is a name in the code. When the process starts with ``REAPER_FAILPOINTS=<directory>``, a file of that name
+in the directory arms it: the first process that comes by claims it, by renaming it to ``<name>.hit.<pid>`` (atomic, so
+exactly one does), and does what the file says:
+
+- ``stop``: SIGSTOP to itself, until somebody sends SIGCONT;
+- ``kill``: SIGKILL to itself;
+- ``raise``: raises ConnectionError, as a lost connection would.
+
+The names: ``elect.before_acquire``, ``elect.after_acquire``, ``elect.before_renew``, ``take_over.before_write``,
+``scan.before_page``, ``recover.before_write``, ``recover.after_write``, ``suspects.before_write``.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+ENVIRONMENT_VARIABLE = "REAPER_FAILPOINTS"
+
+_DIRECTORY = os.environ.get(ENVIRONMENT_VARIABLE)
+
+
+def failpoint(name: str) -> None:
+    """Do what is armed here. Raises ConnectionError where that says ``raise``, ValueError for an unknown action."""
+    if _DIRECTORY:
+        _pass(Path(_DIRECTORY), name)
+
+
+def arm(directory: Path, name: str, action: str) -> None:
+    """Arm failpoint ``name`` for the first process that comes by. ``action``: stop, kill or raise."""
+    draft = directory / f"{name}.draft"
+    draft.write_text(action, encoding="ascii")
+    draft.rename(directory / name)  # it appears whole
+
+
+def disarm(directory: Path, name: str) -> None:
+    """Take back what nobody has claimed."""
+    (directory / name).unlink(missing_ok=True)
+
+
+def claimed_by(directory: Path, name: str) -> int | None:
+    """Return the process ID of who passed failpoint ``name`` while it was armed."""
+    return next((int(hit.suffix[1:]) for hit in directory.glob(f"{name}.hit.*")), None)
+
+
+def _pass(directory: Path, name: str) -> None:
+    claim = directory / f"{name}.hit.{os.getpid()}"
+    try:
+        (directory / name).rename(claim)
+    except FileNotFoundError:
+        return
+    match claim.read_text(encoding="ascii").strip():
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "raise":
+            raise ConnectionError(f"failpoint {name}")
+        case action:
+            raise ValueError(f"failpoint {name} is armed with {action!r}: write stop, kill or raise")

@@ -1,0 +1,75 @@
+"""Decides when recovery waits because Redis was away: pure, told what happened and when.
+
+After an outage every delivery looks idle while its worker lives and could not settle or extend. Recovery then waits
+once, so that live workers come first. A term after an ordinary failover waits for nothing.
+
+A replica that was itself paused must not take the gap for an outage of Redis: an outage shows as failed attempts spread
+over time, a pause as none, or as a few in the moment it ends.
+"""
+
+import logging
+
+logger = logging.getLogger(__name__)
+
+CLOCK_JUMP_MS = 5_000
+LEAST_SPREAD_MS = 300
+"""Failed attempts must lie at least this far apart to count as an outage."""
+
+
+class Grace:
+    """Remembers contact with Redis across terms. Instants are local monotonic milliseconds."""
+
+    def __init__(self, longest_ms: int, outage_ms: int) -> None:
+        """``longest_ms``: longest wait; ``outage_ms``: loss of contact that counts (the trust window)."""
+        self._longest_ms = longest_ms
+        self._outage_ms = outage_ms
+        self._last_contact: int | None = None
+        self._first_failure: int | None = None
+        self._last_failure = 0
+        self._clock_offset: int | None = None
+        self._outage_ended: int | None = None
+        self._server_started: int | None = None
+
+    def failed(self, now_ms: int) -> None:
+        """An attempt to reach Redis failed."""
+        if self._first_failure is None:
+            self._first_failure = now_ms
+        self._last_failure = now_ms
+
+    def contact(self, now_ms: int, server_ms: int) -> None:
+        """Redis answered, and said what time it has."""
+        if self._was_outage(now_ms):
+            self._wait_from(now_ms, "Redis was out of reach")
+        offset = server_ms - now_ms
+        if self._clock_offset is not None and abs(offset - self._clock_offset) > CLOCK_JUMP_MS:
+            self._wait_from(now_ms, "the server's clock jumped")
+        self._clock_offset = offset
+        self._last_contact = now_ms
+        self._first_failure = None
+
+    def server_uptime(self, now_ms: int, uptime_ms: int) -> None:
+        """Redis said how long it has been up."""
+        started = now_ms - uptime_ms
+        # Uptime is told in whole seconds: the same start looks up to a second apart.
+        if self._server_started is None or started > self._server_started + 1_500:
+            self._server_started = started
+
+    def until(self, visibility_ms: int) -> int:
+        """Return the instant from which deliveries of a group may be recovered; in the past when there is no grace."""
+        wait = min(visibility_ms, self._longest_ms)
+        ends = [0]
+        if self._outage_ended is not None:
+            ends.append(self._outage_ended + wait)
+        if self._server_started is not None:
+            ends.append(self._server_started + wait)
+        return max(ends)
+
+    def _was_outage(self, now_ms: int) -> bool:
+        if self._last_contact is None or self._first_failure is None:
+            return False
+        spread = self._last_failure - self._first_failure
+        return now_ms - self._last_contact > self._outage_ms and spread >= LEAST_SPREAD_MS
+
+    def _wait_from(self, now_ms: int, why: str) -> None:
+        self._outage_ended = now_ms
+        logger.warning("%s: recovery waits up to %.1f s, so that live workers come first", why, self._longest_ms / 1000)

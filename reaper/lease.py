@@ -1,0 +1,64 @@
+"""The lease in Redis: acquire, renew, release. Each call is one script; its answer is an outcome, not an error."""
+
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from workers.protocol.keys import NamespaceKeys
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What an attempt to acquire came to. ``token`` is 0 when lost; ``left_ms`` is what the lease has left."""
+
+    won: bool
+    token: int
+    holder: str
+    left_ms: int
+    server_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Leadership of one namespace for a bounded time. All methods raise what redis-py raises."""
+
+    client: Redis
+    keys: NamespaceKeys
+    ttl_ms: int
+    journal_maxlen: int
+
+    async def acquire(self, holder: str) -> Attempt:
+        """Take the lease if nobody has it, or confirm that ``holder`` has it already (a lost reply)."""
+        won, token, current, left_ms, server_ms = await load_script("reaper", "acquire_lease").run(
+            self.client,
+            [self.keys.lease, self.keys.token, self.keys.replicas, self.keys.journal],
+            [holder, self.ttl_ms, self.journal_maxlen],
+        )
+        return Attempt(bool(won), int(token), text(current), int(left_ms), int(server_ms))
+
+    async def renew(self, holder: str) -> tuple[bool, int]:
+        """Move the lease's expiry; return whether ``holder`` has it still, and the server's time in ms."""
+        renewed, server_ms = await load_script("reaper", "renew_lease").run(
+            self.client, [self.keys.lease], [holder, self.ttl_ms]
+        )
+        return bool(renewed), int(server_ms)
+
+    async def release(self, holder: str, token: int, reason: str) -> bool:
+        """Give the lease up and wake the followers; return whether it was ``holder``'s."""
+        return bool(
+            await load_script("reaper", "release_lease").run(
+                self.client,
+                [self.keys.lease, self.keys.journal],
+                [holder, token, reason, self.journal_maxlen],
+            )
+        )
+
+    async def raise_token(self, holder: str, at_least: int) -> bool:
+        """Lift the token counter to ``at_least``, so that the next term's token is higher; False if not the holder."""
+        return bool(
+            await load_script("reaper", "raise_token").run(
+                self.client, [self.keys.lease, self.keys.token], [holder, at_least]
+            )
+        )

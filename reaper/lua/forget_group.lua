@@ -1,0 +1,133 @@
+-- group of ours -> plain group: an operator removes what we keep of it; jobs that wait with us become ready first.
+--
+-- KEYS[1] stream     orders                       stream
+-- KEYS[2] retry      {orders}:retry:billing       stream
+-- KEYS[3] schedule   {orders}:scheduled:billing   sorted set
+-- KEYS[4] suspects   {orders}:suspects:billing    hash
+-- KEYS[5] dead       {orders}:dead:billing        stream
+-- KEYS[6] fence      {orders}:fence:billing       string
+-- KEYS[7] agreement  {orders}:group:billing       hash
+-- KEYS[8] journal    {orders}:journal             stream
+-- KEYS[9…]           agreements of the stream's other groups: the journal stays while there is one
+-- ARGV[1] group  ARGV[2] the fence the caller found ('' = none)
+-- ARGV[3] '1' = remove dead letters too  ARGV[4] CPU seconds after which the rest of the jobs is put off
+-- ARGV[5] policy, where the group has agreed on none  ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN
+--
+-- Returns {code, jobs made ready by this call, detail}:
+--   'done'           everything is removed that may be
+--   'more'           jobs are still waiting in the schedule: call again
+--   'served'         a leader has acted here since the caller looked; detail = its fence. Nothing was done
+--   'no_group'       jobs wait in the schedule, and there is no group for which they could become ready
+--   'held'           a waiting job cannot be made ready; detail = why
+--   'retry_waiting'  the retry stream holds jobs that are not settled; detail = how many entries it has
+--   'dead_letters'   dead letters are there, and ARGV[3] is not set; they stay, everything else is removed
+-- Fence: the caller checked that no live leader serves the group; the fence it saw must still be there. Without
+-- its fence a leader of the past finds itself stale.
+
+--- @prelude
+
+local stream, retry, schedule, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local dead, fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local group, budget = ARGV[1], tonumber(ARGV[4])
+local write_journal, maxlen = ARGV[6] == '1', ARGV[7]
+local PAGE = 100
+
+local found = redis.call('GET', fence) or ''
+if found ~= ARGV[2] then
+  return { 'served', 0, found }
+end
+-- Harmless, and a write: what follows then works under maxmemory.
+redis.call('HDEL', agreement, '')
+local at = now_ms()
+
+local function groups_of(key)
+  local groups = {}
+  for _, info in ipairs(redis.pcall('XINFO', 'GROUPS', key)) do
+    local one = {}
+    for i = 1, #info, 2 do
+      one[info[i]] = info[i + 1]
+    end
+    groups[one.name] = one
+  end
+  return groups
+end
+
+local moved = 0
+local policy = redis.call('HGET', agreement, 'policy') or ARGV[5]
+local target = retry
+if policy == 'stream' and not layout_refusal(policy, stream, at) then
+  target = stream
+end
+
+local function make_ready(member)
+  local ok, job = pcall(cmsgpack.unpack, member)
+  if not ok or type(job) ~= 'table' or type(job.user) ~= 'table' then
+    return nil, 'the schedule holds a member that is no job'
+  end
+  local id, why = add_entry(target, ready_fields(job, job.deliveries, job.consumers))
+  if not id then
+    return nil, why
+  end
+  redis.call('ZREM', schedule, member)
+  moved = moved + 1
+  if write_journal then
+    journal_event(journal, maxlen, 'recovered', job.job_id, string.format(
+      '{"v":1,"group":%s,"mode":"operator","delivery":%d,"generation":%d,"enqueued_ms":%d,"reason":"forget",'
+      .. '"new_entry":"%s"}', json_string(group), job.deliveries, job.generation, job.first_ms, id))
+  end
+  return id
+end
+
+local started = os.clock()
+local waiting = redis.call('ZRANGE', schedule, 0, PAGE - 1)
+if #waiting > 0 and target == stream and not groups_of(stream)[group] then
+  return { 'no_group', 0, '' }
+end
+for _, member in ipairs(waiting) do
+  if moved > 0 and os.clock() - started > budget then
+    break
+  end
+  local id, why = make_ready(member)
+  if not id then
+    return { 'held', moved, why }
+  end
+end
+if redis.call('ZCARD', schedule) > 0 then
+  return { 'more', moved, '' }
+end
+
+-- Settled entries of a bare worker stay in the retry stream (it knows no XDEL): what counts is what nobody has settled.
+local function retry_is_settled()
+  if redis.call('EXISTS', retry) == 0 or redis.call('XLEN', retry) == 0 then
+    return true
+  end
+  local readers = groups_of(retry)
+  if not readers[group] then
+    return false
+  end
+  for _, reader in pairs(readers) do
+    if reader.pending > 0 or #redis.call('XRANGE', retry, '(' .. reader['last-delivered-id'], '+', 'COUNT', 1) > 0 then
+      return false
+    end
+  end
+  return true
+end
+if not retry_is_settled() then
+  return { 'retry_waiting', moved, redis.call('XLEN', retry) }
+end
+
+redis.call('DEL', fence, agreement, suspects, schedule)
+redis.call('UNLINK', retry)
+local other = false
+for i = 9, #KEYS do
+  other = other or redis.call('EXISTS', KEYS[i]) == 1
+end
+if not other then
+  redis.call('UNLINK', journal)
+end
+local letters = redis.call('EXISTS', dead) == 1 and redis.call('XLEN', dead) or 0
+if letters > 0 and ARGV[3] ~= '1' then
+  return { 'dead_letters', moved, letters }
+end
+redis.call('UNLINK', dead)
+return { 'done', moved, '' }

@@ -1,0 +1,43 @@
+-- After a full scan: remembers where the group stands, and deletes consumers that hold nothing and were silent.
+--
+-- KEYS[1] stream     orders                   stream
+-- KEYS[2] fence      {orders}:fence:billing   string
+-- KEYS[3] agreement  {orders}:group:billing   hash
+-- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
+--
+-- Returns {'ok', consumers deleted} or {'stale', fence found}.
+-- Fence: the whole value is compared. A consumer with pending entries is never deleted: they would go with it.
+
+local stream, fence, agreement = KEYS[1], KEYS[2], KEYS[3]
+local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local found = redis.call('GET', fence) or ''
+if found ~= own then
+  return { 'stale', found }
+end
+redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
+
+local function field(info, name)
+  for i = 1, #info, 2 do
+    if info[i] == name then
+      return info[i + 1]
+    end
+  end
+end
+
+for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+  if field(info, 'name') == group then
+    redis.call('HSET', agreement, 'last_id', field(info, 'last-delivered-id'))
+  end
+end
+
+local deleted = 0
+if silence then
+  for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+    if field(info, 'pending') == 0 and field(info, 'idle') > silence then
+      redis.call('XGROUP', 'DELCONSUMER', stream, group, field(info, 'name'))
+      deleted = deleted + 1
+    end
+  end
+end
+return { 'ok', deleted }

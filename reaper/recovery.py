@@ -1,0 +1,152 @@
+"""What the leader writes in a group: each call is one fenced script, typed on this side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from redis.asyncio import Redis
+
+from reaper.settings import WatchedGroup
+from workers.protocol.events import JournalLevel
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+from workers.protocol.settings import to_ms
+
+CALL_BUDGET_S = 0.003
+"""CPU time after which a call puts off the rest of its batch: no call may block the server for more than 5 ms."""
+
+
+TOKEN_BEHIND, FOREIGN_NAMESPACE = 2, 3
+"""Codes of ``take_over_group.lua``; 1 is success."""
+
+
+class Outcome(IntEnum):
+    """What became of one delivery. Numbers as in ``recover_entries.lua``."""
+
+    GONE = 0
+    REDELIVERED = 1
+    SUSPECTED = 2
+    DEAD_LETTERED = 3
+    NOT_DUE = 4
+    LOST_PAYLOAD = 5
+    HELD = 6
+    PUT_OFF = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """One delivery's result. ``detail``: new entry ID, dead letter's ID, remaining ms, or why it is held."""
+
+    entry_id: bytes
+    outcome: Outcome
+    detail: bytes | int = b""
+    idle_ms: int = 0
+    consumer: bytes = b""
+    job_id: bytes = b""
+    delivery_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The whole call did nothing: ``kind`` is stale, paused or refused, ``detail`` says why."""
+
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Answer to taking a group over. ``detail``: why the policy cannot work here, the token found, or the namespace."""
+
+    code: int
+    detail: str
+    before: tuple[str, ...] = ()
+    """What was agreed before: policy, visibility timeout in ms, max_deliveries, recovery mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """State of the group's suspects after a release."""
+
+    parked: int
+    out: int
+    settled: int
+    jobs: tuple[tuple[bytes, bytes], ...]
+    """Job ID and new entry ID of those made ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWriter:
+    """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
+
+    client: Redis
+    group: WatchedGroup
+    keys: GroupKeys
+    namespace: str
+    token: int
+    holder: str
+    journal: JournalLevel
+    journal_maxlen: int
+
+    @property
+    def fence(self) -> str:
+        """The fence's value of this term."""
+        return f"{self.namespace}:{self.token}:{self.holder}"
+
+    @property
+    def _journal_flag(self) -> int:
+        return int(self.journal is not JournalLevel.OFF)
+
+    async def take_over(self) -> TakeOver:
+        """Install the fence and write the agreement."""
+        keys, group = self.keys, self.group
+        reply = await load_script("reaper", "take_over_group").run_idempotent(
+            self.client,
+            [keys.stream, keys.fence, keys.agreement, keys.retry],
+            [
+                self.namespace, self.token, self.holder, group.group, group.redelivery,
+                to_ms(group.visibility_timeout), group.max_deliveries, "reaper",
+            ],
+        )  # fmt: skip
+        detail = reply[1] if isinstance(reply[1], int) else text(reply[1])
+        return TakeOver(int(reply[0]), str(detail), tuple(text(value) for value in reply[2:]))
+
+    async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
+        """Recover what is overdue among ``entry_ids`` (ascending) of ``source``."""
+        keys, group = self.keys, self.group
+        reply = await load_script("reaper", "recover_entries").run(
+            self.client,
+            [
+                source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
+                keys.journal,
+            ],
+            [
+                self.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries, group.redelivery,
+                self._journal_flag, self.journal_maxlen, self.token, CALL_BUDGET_S, *entry_ids,
+            ],
+        )  # fmt: skip
+        if reply[0] != b"ok":
+            return _refusal(reply)
+        return [
+            Recovered(entry_id, Outcome(row[0]), *row[1:]) for entry_id, row in zip(entry_ids, reply[1:], strict=True)
+        ]
+
+    async def release_suspects(self) -> Released | Refusal:
+        """Make the next suspects ready, as many as may be out."""
+        keys = self.keys
+        reply = await load_script("reaper", "release_suspects").run(
+            self.client,
+            [keys.stream, keys.retry, keys.schedule, keys.suspects, keys.fence, keys.agreement, keys.journal],
+            [
+                self.fence, self.group.group, self.group.redelivery, self._journal_flag, self.journal_maxlen,
+                self.token,
+            ],
+        )  # fmt: skip
+        if reply[0] != b"ok":
+            return _refusal(reply)
+        return Released(reply[1], reply[2], reply[3], tuple((row[0], row[1]) for row in reply[4:]))
+
+
+def _refusal(reply: Sequence[bytes]) -> Refusal:
+    return Refusal(text(reply[0]), text(reply[1]) if len(reply) > 1 else "")

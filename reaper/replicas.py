@@ -1,0 +1,109 @@
+"""What a replica registers about itself: one JSON heartbeat each in the hash ``{<namespace>}:replicas``.
+
+Written by the service every `heartbeat_interval` (field = `Replica.id`), read by ``reaper status`` and
+``reaper forget``. Times named ``…_ms`` are milliseconds; instants are the *server's* clock, so that nobody's
+own clock matters. A reader ignores fields it does not know and fills in those an older replica did not write.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Self
+
+from pydantic import TypeAdapter
+
+HEARTBEATS_MISSED = 3
+"""A replica is gone once this many heartbeats were missed."""
+
+LEADER = "leader"
+FOLLOWER = "follower"
+STANDALONE = "standalone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """What the replica that leads knows of one stream/group pair (followers report its settings alone).
+
+    Counters count since the term began.
+    """
+
+    stream: str
+    group: str
+    visibility_ms: int
+    max_deliveries: int
+    redelivery: str
+
+    scan_interval_ms: int = 0
+    """How often the pair is scanned; 0 = not told."""
+    timers: int = 0
+    next_due_ms: int | None = None
+    """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
+    last_scan_ms: int = 0
+    """When the latest scan (full or not) ended; 0 = none yet."""
+    scan_entries: int = 0
+    """Pending entries that the latest full scan saw."""
+    last_full_scan_ms: int = 0
+
+    recovered: int = 0
+    suspected: int = 0
+    dead_lettered: int = 0
+    held: int = 0
+    """Deliveries that are overdue and cannot be copied now; they stay pending."""
+    lost_payload: int = 0
+    foreign_claims: int = 0
+    """Changes of owner that we did not make: somebody else runs XCLAIM or XAUTOCLAIM here."""
+
+    refusal: str = ""
+    """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""
+    paused: bool = False
+    grace_ms_left: int = 0
+    error: str = ""
+
+    @property
+    def pair(self) -> str:
+        """The pair as people write it: ``orders/billing``."""
+        return f"{self.stream}/{self.group}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One heartbeat."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    version: str
+    role: str
+    """`LEADER`, `FOLLOWER` or `STANDALONE` (leader election is off)."""
+    token: int = 0
+    """Fencing token of its current term, or of its last one."""
+    started_ms: int
+    at_ms: int
+    heartbeat_ms: int
+    """Interval between heartbeats."""
+    observe: bool = False
+    terms: int = 0
+    """Terms this replica has begun."""
+    renewals_failed: int = 0
+    redis_version: str = ""
+    groups: Mapping[str, GroupReport] = field(default_factory=dict)
+    """By pair (``stream/group``)."""
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this replica acts on its groups."""
+        return self.role in (LEADER, STANDALONE)
+
+    def is_live(self, now_ms: int) -> bool:
+        """Tell whether the heartbeat is fresh at ``now_ms`` (the server's clock)."""
+        return now_ms - self.at_ms <= self.heartbeat_ms * HEARTBEATS_MISSED
+
+    def to_json(self) -> str:
+        """Encode for the hash."""
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Decode what some version of a replica wrote. Raises ValueError where it is no heartbeat."""
+        return TypeAdapter(cls).validate_json(text)

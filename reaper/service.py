@@ -1,0 +1,215 @@
+"""A reaper replica: connects, registers, takes part in elections and, while it leads, recovers.
+
+Run it by ``reaper run``, or inside a program::
+
+    async with Reaper(settings) as reaper:
+        ...
+"""
+
+import logging
+import os
+import secrets
+import socket
+from contextlib import AsyncExitStack
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import Literal, Self
+
+import anyio
+from anyio.abc import TaskStatus
+from redis.exceptions import RedisError
+
+from reaper.clock import monotonic_ms
+from reaper.elector import Elector, EndOfTerm, Term
+from reaper.grace import Grace
+from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
+from reaper.settings import ReaperSettings
+from reaper.term import Leadership
+from workers.protocol.callbacks import Callbacks, CallbackT
+from workers.protocol.connection import check_server, commands_client, reader_client
+from workers.protocol.settings import to_ms
+
+logger = logging.getLogger(__name__)
+
+ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "leadership_acquired", "leadership_lost", "error"]
+EVENTS: frozenset[str] = frozenset(
+    {"stalled", "recovered", "dead_lettered", "leadership_acquired", "leadership_lost", "error"}
+)
+FORGET_AFTER_HEARTBEATS = 60
+"""A replica that has not registered for this many heartbeats is removed by the leader."""
+RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
+
+
+def _distribution_version() -> str:
+    try:
+        return version("stream-reaper")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class Reaper:
+    """One replica. `run` lasts until cancelled or `stop`; an instance runs once."""
+
+    def __init__(self, settings: ReaperSettings) -> None:
+        self.settings = settings
+        self.host = socket.gethostname()
+        self.replica_id = f"{settings.name or self.host}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._keys = settings.namespace_keys
+        self._callbacks: Callbacks[str] = Callbacks(EVENTS)
+        self._client = commands_client(settings.redis_url)
+        self._reader = reader_client(settings.redis_url, block_ms=to_ms(settings.acquire_retry))
+        self._grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
+        self._elector = Elector(self._client, self._reader, settings, self.replica_id, self._grace)
+        self._leadership = Leadership(self._client, settings, self._elector, self._grace, self._callbacks)
+        self._scope = anyio.CancelScope()
+        self._registered = anyio.Event()
+        self._redis_version = ""
+        self._started_ms = 0
+        self._last_token = 0
+        self._inside = AsyncExitStack()
+
+    def on(self, event: ReaperEvent) -> "_Register":
+        """Register an async callback: ``@reaper.on("recovered")``. It gets a `Report`."""
+        return _Register(self._callbacks, event)
+
+    @property
+    def is_leader(self) -> bool:
+        """Tell whether this replica believes that it leads. Writes do not rely on it: they are fenced."""
+        return self._elector.term is not None
+
+    @property
+    def term(self) -> Term | None:
+        """The current term, while this replica leads."""
+        return self._elector.term
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Take part until cancelled or stopped; leadership is released on the way out.
+
+        Raises UnreachableError or UnsupportedServerError where Redis cannot be used at the start.
+        """
+        with self._scope:
+            try:
+                self._redis_version = await check_server(self._client, self.settings.redis_url)
+                async with anyio.create_task_group() as tasks:
+                    await tasks.start(self._callbacks.run)
+                    tasks.start_soon(self._register_loop)
+                    tasks.start_soon(self._elector.run, self._leadership.work, self._began, self._ended)
+                    task_status.started()
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(2):
+                    await self._callbacks.drain()
+                    await self._unregister()
+                    await self._client.aclose()
+                    await self._reader.aclose()
+
+    def stop(self) -> None:
+        """End `run`: leave leadership, if we have it, and return."""
+        self._scope.cancel()
+
+    def reload(self, settings: ReaperSettings) -> None:
+        """Take over the watched pairs and their defaults; whatever else changed needs a restart and is named."""
+        fixed = [
+            name
+            for name in ReaperSettings.model_fields
+            if name not in RELOADABLE and getattr(settings, name) != getattr(self.settings, name)
+        ]
+        if fixed:
+            logger.warning("reload: %s changed; a restart is needed for that", ", ".join(sorted(fixed)))
+        changes = {name: getattr(settings, name) for name in RELOADABLE}
+        self.settings = self.settings.model_copy(update=changes)
+        self._leadership.reload(self.settings)
+        logger.info("reloaded: %d stream/group pairs", len(self.settings.groups))
+
+    async def __aenter__(self) -> Self:
+        tasks = await self._inside.enter_async_context(anyio.create_task_group())
+        await tasks.start(self.run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self.stop()
+        return await self._inside.__aexit__(kind, error, trace)
+
+    # ---- terms
+
+    def _began(self, term: Term) -> None:
+        self._last_token = term.token
+        self._registered.set()  # tell the others at once
+        self._callbacks.report("leadership_acquired", holder=term.holder, token=term.token)
+
+    def _ended(self, term: Term, end: EndOfTerm) -> None:
+        self._registered.set()
+        self._callbacks.report("leadership_lost", holder=term.holder, token=term.token, reason=str(end))
+
+    # ---- registration
+
+    async def _register_loop(self) -> None:
+        interval = self.settings.heartbeat_interval.total_seconds()
+        while True:
+            self._registered = anyio.Event()
+            try:
+                await self._register()
+            except (RedisError, OSError):
+                logger.debug("cannot register", exc_info=True)  # the elector tells of outages
+            with anyio.move_on_after(interval):
+                await self._registered.wait()
+
+    async def _register(self) -> None:
+        if self._elector.clock_offset_ms == 0:
+            seconds, microseconds = await self._client.time()
+            self._elector.clock_offset_ms = seconds * 1000 + microseconds // 1000 - monotonic_ms()
+        at_ms = monotonic_ms() + self._elector.clock_offset_ms
+        self._started_ms = self._started_ms or at_ms
+        await self._client.hset(self._keys.replicas, self.replica_id, self._replica(at_ms).to_json())
+        if self.is_leader:
+            await self._forget_gone(at_ms)
+
+    def _replica(self, at_ms: int) -> Replica:
+        leads = LEADER if self.settings.leader_election else STANDALONE
+        return Replica(
+            id=self.replica_id,
+            name=self.settings.name or self.host,
+            host=self.host,
+            pid=os.getpid(),
+            version=_distribution_version(),
+            role=leads if self.is_leader else FOLLOWER,
+            token=self._last_token,
+            started_ms=self._started_ms,
+            at_ms=at_ms,
+            heartbeat_ms=to_ms(self.settings.heartbeat_interval),
+            observe=self.settings.observe,
+            terms=self._elector.terms,
+            renewals_failed=self._elector.renewals_failed,
+            redis_version=self._redis_version,
+            groups=self._leadership.reports(),
+        )
+
+    async def _forget_gone(self, now_ms: int) -> None:
+        """Remove replicas that died long ago, so that the hash stays small."""
+        registered = await self._client.hgetall(self._keys.replicas)
+        for replica_id, heartbeat in registered.items():
+            try:
+                replica = Replica.from_json(heartbeat)
+            except ValueError:
+                gone = True
+            else:
+                gone = now_ms - replica.at_ms > replica.heartbeat_ms * FORGET_AFTER_HEARTBEATS
+            if gone:
+                await self._client.hdel(self._keys.replicas, replica_id)
+
+    async def _unregister(self) -> None:
+        try:
+            await self._client.hdel(self._keys.replicas, self.replica_id)
+        except (RedisError, OSError):
+            logger.debug("cannot unregister", exc_info=True)
+
+
+class _Register:
+    """What `Reaper.on` returns: a decorator for the callback."""
+
+    def __init__(self, callbacks: Callbacks[str], event: str) -> None:
+        self._register = callbacks.on(event)
+
+    def __call__(self, callback: CallbackT) -> CallbackT:
+        return self._register(callback)

@@ -1,0 +1,169 @@
+"""Watches one source of a group (the stream, or the group's retry stream): its timers, and the task that fires them.
+
+A timer is a hint; the script decides.
+"""
+
+from collections.abc import Callable
+
+import anyio
+from redis.exceptions import RedisError
+
+from reaper.clock import monotonic_ms
+from reaper.failpoints import failpoint
+from reaper.group_notes import GroupNotes
+from reaper.observer import overdue_now
+from reaper.rate import RateLimit
+from reaper.recovery import GroupWriter, Outcome, Recovered, Refusal
+from reaper.scanner import Scanner
+from reaper.term_context import TermContext
+from reaper.timers import Timers
+from workers.protocol.messages import entry_order
+from workers.protocol.settings import to_ms
+
+RETRY_MS = 1_000
+"""When a delivery is tried again whose recovery call did not come back."""
+LATEST_WAKE_S = 5.0
+"""Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
+SHIELD_S = 30.0
+"""Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
+
+_RECOVERIES = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
+
+
+class SourceWatch:
+    """Timers of one source, kept by its scanner and fired here."""
+
+    def __init__(
+        self,
+        context: TermContext,
+        writer: GroupWriter,
+        source: str,
+        *,
+        notes: GroupNotes,
+        rate: RateLimit,
+        refused: Callable[[Refusal], None],
+        suspects_parked: Callable[[], None],
+    ) -> None:
+        self.timers = Timers()
+        self._context = context
+        self._writer = writer
+        self._source = source
+        self._notes = notes
+        self._rate = rate
+        self._refused = refused
+        self._suspects_parked = suspects_parked
+        self._visibility_ms = to_ms(writer.group.visibility_timeout)
+        self._armed = anyio.Event()
+        self._sleeps_until: int | None = None
+        self._scope = anyio.CancelScope()
+        self.scanner = Scanner(
+            client=context.client,
+            source=source,
+            group=writer.group.group,
+            visibility_ms=self._visibility_ms,
+            page=context.settings.scan_page,
+            timers=self.timers,
+            armed=self._wake_if_earlier,
+        )
+
+    async def run(self) -> None:
+        """Fire timers until cancelled or stopped."""
+        with self._scope:
+            while True:
+                await self._sleep_until_due()
+                await self._fire()
+
+    def stop(self) -> None:
+        """Stop firing (the stream is gone)."""
+        self._scope.cancel()
+
+    # ---- sleeping
+
+    def _wake_if_earlier(self) -> None:
+        due = self.timers.next_due()
+        if due is not None and (self._sleeps_until is None or due < self._sleeps_until):
+            self._armed.set()
+
+    async def _sleep_until_due(self) -> None:
+        while True:
+            now, ready_at = monotonic_ms(), self._ready_at()
+            if ready_at is not None and ready_at <= now:
+                return
+            self._sleeps_until = ready_at
+            with anyio.move_on_after(
+                LATEST_WAKE_S if ready_at is None else min(LATEST_WAKE_S, (ready_at - now) / 1000)
+            ):
+                await self._armed.wait()
+            self._armed = anyio.Event()
+
+    def _ready_at(self) -> int | None:
+        """Return the instant of the next recovery: a timer is due, no grace holds, the rate allows it."""
+        due = self.timers.next_due()
+        if due is None:
+            return None
+        return max(due, self._context.grace.until(self._visibility_ms), self._rate.ready_at_ms(monotonic_ms()))
+
+    # ---- firing
+
+    async def _fire(self) -> None:
+        now = monotonic_ms()
+        due = self.timers.pop_due(now, self._rate.most(self._context.settings.recover_batch))
+        if not due:
+            return
+        # Armed again before anything is sent: a lost reply loses no timer.
+        for entry_id in due:
+            self.timers.arm(entry_id, now + RETRY_MS)
+        act = self._observe if self._context.settings.observe else self._recover
+        try:
+            await act(sorted(due, key=entry_order))
+        except (RedisError, OSError) as error:
+            self._notes.failed("recover", error)
+            await anyio.sleep(RETRY_MS / 1000)
+
+    async def _recover(self, due: list[bytes]) -> None:
+        failpoint("recover.before_write")
+        # Begun is finished: a term that ends meanwhile must know what became of the batch. The fence decides.
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
+            result = await self._writer.recover(self._source, due)
+        failpoint("recover.after_write")
+        if isinstance(result, Refusal):
+            self._refused(result)
+            await anyio.sleep(RETRY_MS / 1000)
+            return
+        self._notes.call_done()
+        now = monotonic_ms()
+        for row in result:
+            self._apply(row, now)
+        self._rate.spend(sum(row.outcome in _RECOVERIES for row in result))
+
+    def _apply(self, row: Recovered, now: int) -> None:
+        """Bring the timer in line with what the script found."""
+        if row.outcome is Outcome.NOT_DUE:
+            self.timers.arm(row.entry_id, now + int(row.detail))
+            if row.delivery_count > 1:
+                self._notes.claimed(row.entry_id, row.consumer)
+            return
+        if row.outcome is Outcome.PUT_OFF:
+            self.timers.arm(row.entry_id, now)
+            return
+        self.timers.disarm(row.entry_id)
+        if row.outcome is not Outcome.GONE:
+            self._notes.overdue(row)
+        if row.outcome is Outcome.SUSPECTED:
+            self._suspects_parked()
+
+    async def _observe(self, due: list[bytes]) -> None:
+        """Report what would be recovered; write nothing."""
+        now = monotonic_ms()
+        found = await overdue_now(self._context.client, self._source, self._writer.group.group, due)
+        for entry_id in due:
+            row = found.get(entry_id)
+            if row is None:
+                self.timers.disarm(entry_id)
+            elif 0 <= row.idle_ms < self._visibility_ms:
+                self.timers.arm(entry_id, now + self._visibility_ms - row.idle_ms)
+                if row.delivery_count > 1:
+                    self._notes.claimed(entry_id, row.consumer)
+            else:
+                self.timers.arm(entry_id, now + self._visibility_ms)
+                self._notes.would_recover(entry_id, row)

@@ -1,0 +1,30 @@
+"""What the watches of one term share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from reaper.clock import monotonic_ms
+from reaper.elector import Elector, EndOfTerm, Term
+from reaper.grace import Grace
+from reaper.settings import ReaperSettings
+from workers.protocol.callbacks import Callbacks
+
+
+@dataclass(frozen=True, slots=True)
+class TermContext:
+    """One term, and what its watches work with."""
+
+    client: Redis
+    settings: ReaperSettings
+    term: Term
+    elector: Elector
+    grace: Grace
+    callbacks: Callbacks[str]
+    end: Callable[[EndOfTerm], None]
+    """Ends the term."""
+
+    def server_ms(self) -> int:
+        """Return about what the server's clock says now; for people, never for decisions."""
+        return monotonic_ms() + self.elector.clock_offset_ms

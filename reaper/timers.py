@@ -1,0 +1,129 @@
+"""Visibility timers: one per pending delivery, pure, without clock or I/O.
+
+A million of them must stay small, so there is no object per timer: timers that are due within the same few
+milliseconds share a bucket, and one heap orders the buckets.
+
+Update rule: the newest knowledge counts. `arm` moves a timer later (an extension) as well as earlier; a move by less
+than `TOLERANCE_MS` is no move, so that a scan that measures the same idle time again costs nothing.
+
+Mark and sweep: nothing tells the leader of an ``XACK``. A full scan calls `begin_sweep`, arms what it finds, and then
+calls `sweep`, which forgets what the scan did not find.
+"""
+
+import heapq
+from collections.abc import Iterable
+
+BUCKET_MS = 5
+TOLERANCE_MS = 50
+
+
+class _Bucket:
+    """Timers due at the same moment. ``ids`` may hold stale ones: a timer's bucket is the one the map names."""
+
+    __slots__ = ("due_ms", "ids", "live", "mark")
+
+    def __init__(self, due_ms: int, mark: int) -> None:
+        self.due_ms = due_ms
+        self.ids: list[bytes] = []
+        self.live = 0
+        self.mark = mark
+
+    def __lt__(self, other: "_Bucket") -> bool:
+        return self.due_ms < other.due_ms
+
+
+class Timers:
+    """Timers by entry ID. Instants are milliseconds of any one monotonic clock."""
+
+    __slots__ = ("_by_id", "_fresh", "_heap", "_mark", "_unseen")
+
+    def __init__(self) -> None:
+        self._by_id: dict[bytes, _Bucket] = {}
+        self._heap: list[_Bucket] = []
+        self._fresh: dict[int, _Bucket] = {}
+        self._unseen: list[_Bucket] = []
+        self._mark = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, entry_id: bytes) -> bool:
+        return entry_id in self._by_id
+
+    def ids(self) -> Iterable[bytes]:
+        """Return the entry IDs that have a timer."""
+        return self._by_id.keys()
+
+    def arm(self, entry_id: bytes, due_ms: int) -> None:
+        """Set the timer of ``entry_id`` to ``due_ms``, rounded up to the bucket."""
+        slot = -(-due_ms // BUCKET_MS) * BUCKET_MS
+        known = self._by_id.get(entry_id)
+        if known is not None:
+            if abs(known.due_ms - slot) <= TOLERANCE_MS:
+                if known.mark == self._mark:
+                    return
+                slot = known.due_ms
+            known.live -= 1
+            # The key's object goes with its old bucket: else each scan would leave two copies of every ID behind.
+            del self._by_id[entry_id]
+        bucket = self._fresh.get(slot)
+        if bucket is None:
+            bucket = self._fresh[slot] = _Bucket(slot, self._mark)
+            heapq.heappush(self._heap, bucket)
+        bucket.ids.append(entry_id)
+        bucket.live += 1
+        self._by_id[entry_id] = bucket
+
+    def disarm(self, entry_id: bytes) -> None:
+        """Forget the timer of ``entry_id``, if there is one."""
+        bucket = self._by_id.pop(entry_id, None)
+        if bucket is not None:
+            bucket.live -= 1
+
+    def pop_due(self, now_ms: int, limit: int) -> list[bytes]:
+        """Remove and return up to ``limit`` entry IDs whose time has come, earliest bucket first."""
+        due: list[bytes] = []
+        while self._heap and len(due) < limit:
+            bucket = self._heap[0]
+            if bucket.live and bucket.due_ms > now_ms:
+                break
+            while bucket.live and len(due) < limit:
+                entry_id = bucket.ids.pop()
+                if self._by_id.get(entry_id) is bucket:
+                    del self._by_id[entry_id]
+                    bucket.live -= 1
+                    due.append(entry_id)
+            if not bucket.live:
+                self._drop_head()
+        return due
+
+    def next_due(self) -> int | None:
+        """Return the earliest instant a timer is due, or None."""
+        while self._heap and not self._heap[0].live:
+            self._drop_head()
+        return self._heap[0].due_ms if self._heap else None
+
+    def begin_sweep(self) -> None:
+        """Start a mark-and-sweep: what is not armed again before `sweep` returns True is forgotten."""
+        self._mark += 1
+        self._unseen = [bucket for bucket in self._heap if bucket.live]
+        self._fresh = {}
+
+    def sweep(self, limit: int = 10_000) -> bool:
+        """Forget unseen timers, looking at about ``limit``; return whether the sweep is complete."""
+        while self._unseen and limit > 0:
+            bucket = self._unseen.pop()
+            if not bucket.live:
+                continue
+            limit -= len(bucket.ids)
+            for entry_id in bucket.ids:
+                if self._by_id.get(entry_id) is bucket:
+                    del self._by_id[entry_id]
+            bucket.live = 0
+            bucket.ids.clear()
+        return not self._unseen
+
+    def _drop_head(self) -> None:
+        bucket = heapq.heappop(self._heap)
+        if self._fresh.get(bucket.due_ms) is bucket:
+            del self._fresh[bucket.due_ms]

@@ -1,0 +1,95 @@
+"""Fixtures for every tier. Servers are real; a test that needs one never skips.
+
+The session starts each server once. A test that uses `server` runs once per version at hand, and finds it
+empty each time.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.processes import Processes
+from tests.support.proxy import Proxy, started_proxy
+from tests.support.servers import RedisServer, binaries_at_hand, started_server, version_of
+from workers.protocol.connection import commands_client
+
+
+def _name_of(binary: Path) -> str:
+    return ".".join(str(part) for part in version_of(binary) or ())
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """redis.asyncio runs on asyncio only."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", params=binaries_at_hand(), ids=_name_of)
+def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """Every server at hand, one after the other; empty at the start of each test."""
+    with started_server(request.param) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _as_new(request: pytest.FixtureRequest) -> None:
+    """Empty the shared server and put its settings back before each test that uses it."""
+    if "server" in request.fixturenames:
+        running: RedisServer = request.getfixturevalue("server")
+        running.reset()
+
+
+@pytest.fixture
+async def client(server: RedisServer, _as_new: None) -> AsyncIterator[Redis]:
+    """A commands client on `server`."""
+    redis = commands_client(server.url)
+    yield redis
+    await redis.aclose()
+
+
+class StartServer(Protocol):
+    """Type of the `start_server` fixture."""
+
+    def __call__(self, binary: Path | None = None, **config: str) -> RedisServer:
+        """Start a server of the test's own; see `tests.support.servers.started_server`."""
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    """Start servers that the test may stop, kill, pause and restart; all are ended with it."""
+    with ExitStack() as servers:
+
+        def start(binary: Path | None = None, **config: str) -> RedisServer:
+            return servers.enter_context(started_server(binary, **config))
+
+        yield start
+
+
+class StartProxy(Protocol):
+    """Type of the `proxy` fixture."""
+
+    async def __call__(self, server: RedisServer) -> Proxy:
+        """Start a proxy in front of ``server``; see `tests.support.proxy`."""
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[StartProxy]:
+    """Start proxies (``through = await proxy(server)``); all are closed when the test ends."""
+    async with AsyncExitStack() as proxies:
+
+        async def start(server: RedisServer) -> Proxy:
+            return await proxies.enter_async_context(started_proxy(server))
+
+        yield start
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Start worker, reaper and other processes; all are ended with the test."""
+    started = Processes(tmp_path)
+    yield started
+    started.end()

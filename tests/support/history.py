@@ -1,0 +1,109 @@
+"""Gathers from Redis what `tests.support.invariants` judges: the journal, the final state, what handlers noted."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+
+from tests.support.invariants import DeadJob, Execution, FinalState, Pairs, PendingJob
+from workers.protocol.events import LifecycleEvent, decode_event
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import DEAD_PREFIX, RESERVED_PREFIX, pair_up, read_metadata, text
+
+# Everything at one instant: a job that moves while we look would be seen twice or not at all.
+_SNAPSHOT = """
+local group = ARGV[1]
+local function last_delivered(key)
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', key)) do
+    local found = {}
+    for i = 1, #info, 2 do
+      found[info[i]] = info[i + 1]
+    end
+    if found['name'] == group then
+      return found['last-delivered-id']
+    end
+  end
+end
+local ready, pending, scheduled = {}, {}, {}
+for _, key in ipairs({ KEYS[1], KEYS[2] }) do
+  local last = redis.call('EXISTS', key) == 1 and last_delivered(key)
+  if last then
+    for _, entry in ipairs(redis.call('XRANGE', key, '(' .. last, '+')) do
+      ready[#ready + 1] = entry
+    end
+    for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', 10000000)) do
+      local entry = redis.call('XRANGE', key, row[1], row[1])[1] or { row[1], {} }
+      pending[#pending + 1] = { entry, row[3] }
+    end
+  end
+end
+for i, member in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
+  scheduled[i] = cmsgpack.unpack(member).job_id
+end
+return { ready, pending, scheduled, redis.call('XRANGE', KEYS[4], '-', '+'), redis.call('HLEN', KEYS[5]),
+  redis.call('XLEN', KEYS[2]) }
+"""
+
+Entry = tuple[bytes, Sequence[bytes]]
+
+
+async def read_state(client: Redis, keys: GroupKeys, *, timers_armed: int | None = None) -> FinalState:
+    """Return where every job of the group is, at one instant. Read the journal after it, not before."""
+    snapshot: Any = await client.eval(
+        _SNAPSHOT, 5, keys.stream, keys.retry, keys.schedule, keys.dead, keys.suspects, keys.group
+    )
+    ready, pending, scheduled, dead, released, retry_entries = snapshot
+    return FinalState(
+        ready=tuple(_job(entry) for entry in ready),
+        pending=tuple(PendingJob(_job(entry), idle) for entry, idle in pending),
+        scheduled=tuple(text(job) for job in scheduled),
+        dead=tuple(_dead_job(entry) for entry in dead),
+        released_suspects=released,
+        retry_entries=retry_entries,
+        timers_armed=timers_armed,
+    )
+
+
+async def read_events(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
+    """Return the group's lifecycle events, oldest first."""
+    rows: Any = await client.xrange(keys.journal)
+    events = [decode_event(entry_id, flat) for entry_id, flat in rows]
+    return [event for event in events if event.data.get("group") == keys.group]
+
+
+async def note(client: Redis, ledger: str, what: str, job: str, generation: int = 0) -> None:
+    """Write down that a handler did ``what`` ("start" or "completion"): for handlers under test."""
+    await client.xadd(ledger, {"what": what, "job": job, "generation": generation})
+
+
+async def read_notes(client: Redis, ledger: str) -> tuple[list[Execution], list[Execution]]:
+    """Return the starts and completions that handlers wrote into stream ``ledger``, in order."""
+    rows: Any = await client.xrange(ledger)
+    notes: list[Mapping[bytes, bytes]] = [dict(pair_up(flat)) for _, flat in rows]
+    starts, completions = (
+        [Execution(text(line[b"job"]), int(line[b"generation"])) for line in notes if line[b"what"] == what]
+        for what in (b"start", b"completion")
+    )
+    return starts, completions
+
+
+def user_fields(flat: Sequence[bytes]) -> Pairs:
+    """Return what the producer wrote, without the fields of ours."""
+    return [pair for pair in pair_up(flat) if not pair[0].startswith(RESERVED_PREFIX)]
+
+
+def _job(entry: Entry) -> str:
+    entry_id, flat = entry
+    return text(read_metadata(entry_id, pair_up(flat)).job_id)
+
+
+def _dead_job(entry: Entry) -> DeadJob:
+    entry_id, flat = entry
+    metadata = read_metadata(entry_id, pair_up(flat))
+    return DeadJob(
+        job=text(metadata.job_id),
+        generation=metadata.generation,
+        deliveries=metadata.deliveries,
+        reason=text(dict(pair_up(flat)).get(DEAD_PREFIX + b"reason", b"")),
+        payload=user_fields(flat),
+    )

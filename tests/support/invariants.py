@@ -1,0 +1,249 @@
+"""The one checker of invariants I1 to I7 (`docs/architecture.md`): a history in, sentences about what is wrong out.
+
+Pure. `tests.support.history` gathers a history from Redis; simulations and unit tests make theirs by hand.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workers.protocol.events import EventName, LifecycleEvent
+
+Pairs = Sequence[tuple[bytes, bytes]]
+Generation = tuple[str, int]
+"""A job and how often it has been redriven: what is executed at most `max_deliveries` times and ends once."""
+
+_RECOVERIES = {EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED}
+_SETTLEMENTS = {EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK}
+_CRASHED_IN_COMPANY = "crashed_in_company"
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What a handler wrote down by itself: that it started a job, or that it completed it."""
+
+    job: str
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PendingJob:
+    """A job in the pending entries list. ``idle_ms`` is -1 where nobody owns it."""
+
+    job: str
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadJob:
+    """A dead letter. ``payload`` are the user's own fields."""
+
+    job: str
+    generation: int
+    deliveries: int
+    reason: str
+    payload: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FinalState:
+    """Where each job of one group is when the history ends; a job that is nowhere here is settled, or lost."""
+
+    ready: tuple[str, ...] = ()
+    pending: tuple[PendingJob, ...] = ()
+    scheduled: tuple[str, ...] = ()
+    """Delayed retries and parked suspects."""
+    dead: tuple[DeadJob, ...] = ()
+    released_suspects: int = 0
+    retry_entries: int = 0
+    """Length of the retry stream; what is settled there is deleted."""
+    timers_armed: int | None = None
+    """As a leader reports it; None where nobody was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that is known about one group from its first job to its last."""
+
+    enqueued: Mapping[str, Pairs]
+    """The user's fields by job ID, of every entry that Redis accepted."""
+    state: FinalState
+    events: Sequence[LifecycleEvent] = ()
+    """The group's part of the journal, complete and in order. Empty where nothing was journalled."""
+    starts: Sequence[Execution] = ()
+    completions: Sequence[Execution] | None = None
+    """None where handlers wrote nothing down."""
+    visibility_ms: int = 30_000
+    max_deliveries: int = 3
+    recovery_bound_ms: int | None = None
+    """Lease TTL + two full scans + grace: how late a recovery may be (I6). None: not judged."""
+    poison: frozenset[str] | None = None
+    """The jobs that may be dead-lettered for `max_deliveries`. None: not judged."""
+    finished: bool = False
+    """All work should be over: nothing ready, pending or scheduled (I7)."""
+    own_visibility_ms: Mapping[str, int] = field(default_factory=dict)
+    """Jobs that asked for a longer visibility timeout by themselves."""
+
+
+def check(history: History) -> list[str]:
+    """Return one sentence for each violation, each beginning with the invariant's name; empty where all hold."""
+    return [sentence for invariant in _INVARIANTS for sentence in invariant(history)]
+
+
+def no_loss(history: History) -> Iterator[str]:
+    """I1: an accepted job is ready, pending, scheduled, settled or dead; what is settled was executed."""
+    state = history.state
+    held = {job.job for job in state.pending} | {letter.job for letter in state.dead}
+    somewhere = {*state.ready, *state.scheduled} | held
+    settled = {event.job for event in history.events if event.event in (EventName.ACKED, EventName.LOST_PAYLOAD)}
+    completed = {done.job for done in history.completions or ()}
+    for job in history.enqueued:
+        if job not in somewhere | settled | completed:
+            yield f"I1: job {job} was enqueued and is nowhere: not ready, pending, scheduled, settled or dead"
+    if history.completions is not None:
+        acked = {event.job for event in history.events if event.event == EventName.ACKED}
+        for job in sorted(acked - completed):
+            yield f"I1: job {job} was acknowledged and its work was never completed"
+
+
+def no_early_recovery(history: History) -> Iterator[str]:
+    """I2: nothing is recovered before its visibility timeout has passed. Unowned entries (idle -1) are due at once."""
+    for event in _reaper_events(history):
+        idle = event.data.get("idle_ms")
+        needed = _visibility_of(history, event)
+        if isinstance(idle, int) and 0 <= idle < needed:
+            yield f"I2: job {event.job} was {event.event} after {idle} ms, {needed - idle} ms too early"
+
+
+def fenced(history: History) -> Iterator[str]:
+    """I3: once a later term has acted on the group, no earlier one does."""
+    highest = 0
+    for event in _reaper_events(history):
+        token = int(event.data.get("token", 0))
+        if token < highest:
+            yield f"I3: job {event.job} was {event.event} by term {token} after term {highest} had acted"
+        highest = max(highest, token)
+
+
+def settled_once(history: History) -> Iterator[str]:
+    """I4: a delivery is settled once, and a generation of a job ends once."""
+    ends = Counter(
+        _generation(event) for event in history.events if event.event in (EventName.ACKED, EventName.DEAD_LETTERED)
+    )
+    for (job, generation), times in ends.items():
+        if times > 1:
+            yield f"I4: generation {generation} of job {job} was ended {times} times"
+    deliveries = Counter(
+        (event.job, str(event.data["entry"]), int(event.data["delivery"]))
+        for event in history.events
+        if event.event in _SETTLEMENTS and {"entry", "delivery"} <= event.data.keys()
+    )
+    for (job, entry, delivery), times in deliveries.items():
+        if times > 1:
+            yield f"I4: delivery {delivery} of entry {entry} (job {job}) was settled {times} times"
+
+
+def deliveries_limited(history: History) -> Iterator[str]:
+    """I5: at most `max_deliveries` counted executions a generation, then one dead letter, whole, of no bystander."""
+    uncounted = Counter(_generation(event) for event in history.events if _gives_a_delivery_back(event))
+    starts = Counter((start.job, start.generation) for start in history.starts)
+    for (job, generation), times in starts.items():
+        allowed = history.max_deliveries + uncounted[job, generation]
+        if times > allowed:
+            yield f"I5: generation {generation} of job {job} was started {times} times, {allowed} are allowed"
+    yield from _dead_letters_wrong(history)
+
+
+def recovered_in_time(history: History) -> Iterator[str]:
+    """I6: a stalled job is recovered within the bound, and none is left waiting for longer."""
+    if history.recovery_bound_ms is None:
+        return
+    bound = history.recovery_bound_ms
+    for event in _reaper_events(history):
+        late = int(event.data.get("idle_ms", -1)) - _visibility_of(history, event)
+        if late > bound:
+            yield f"I6: job {event.job} was {event.event} {late} ms past its visibility timeout; {bound} are allowed"
+    for job in history.state.pending:
+        late = job.idle_ms - history.own_visibility_ms.get(job.job, history.visibility_ms)
+        if late > bound:
+            yield f"I6: job {job.job} is still pending, {late} ms past its visibility timeout; {bound} are allowed"
+
+
+def back_to_baseline(history: History) -> Iterator[str]:
+    """I7: when the work is done, nothing is kept for it."""
+    if not history.finished:
+        return
+    state = history.state
+    left = {
+        "ready jobs": len(state.ready),
+        "pending jobs": len(state.pending),
+        "scheduled jobs": len(state.scheduled),
+        "released suspects": state.released_suspects,
+        "entries in the retry stream": state.retry_entries,
+        "armed timers": state.timers_armed or 0,
+    }
+    for what, number in left.items():
+        if number:
+            yield f"I7: the work is over and {number} {what} are left"
+
+
+_INVARIANTS: tuple[Callable[[History], Iterable[str]], ...] = (
+    no_loss,
+    no_early_recovery,
+    fenced,
+    settled_once,
+    deliveries_limited,
+    recovered_in_time,
+    back_to_baseline,
+)
+
+
+def _dead_letters_wrong(history: History) -> Iterator[str]:
+    by_generation: defaultdict[Generation, list[DeadJob]] = defaultdict(list)
+    for letter in history.state.dead:
+        by_generation[letter.job, letter.generation].append(letter)
+    for (job, generation), letters in by_generation.items():
+        if len(letters) > 1:
+            yield f"I5: generation {generation} of job {job} has {len(letters)} dead letters"
+        for letter in letters:
+            yield from _letter_wrong(history, letter)
+
+
+def _letter_wrong(history: History, letter: DeadJob) -> Iterator[str]:
+    if letter.job not in history.enqueued:
+        yield f"I5: there is a dead letter of job {letter.job}, which nobody enqueued"
+    elif list(letter.payload) != list(history.enqueued[letter.job]):
+        yield f"I5: the dead letter of job {letter.job} holds {letter.payload!r} instead of its payload"
+    if letter.reason != "max_deliveries":
+        return
+    if letter.deliveries < history.max_deliveries:
+        yield f"I5: job {letter.job} was given up after {letter.deliveries} of {history.max_deliveries} deliveries"
+    if history.poison is not None and letter.job not in history.poison:
+        yield f"I5: job {letter.job} is no poison and was dead-lettered with others"
+
+
+def _reaper_events(history: History) -> Iterator[LifecycleEvent]:
+    """Yield what leaders did, in order."""
+    for event in history.events:
+        if event.event in _RECOVERIES and event.data.get("mode") == "reaper":
+            yield event
+
+
+def _visibility_of(history: History, event: LifecycleEvent) -> int:
+    own = history.own_visibility_ms.get(event.job, 0)
+    return max(own, int(event.data.get("visibility_ms", history.visibility_ms)))
+
+
+def _generation(event: LifecycleEvent) -> Generation:
+    return event.job, int(event.data.get("generation", 0))
+
+
+def _gives_a_delivery_back(event: LifecycleEvent) -> bool:
+    """Tell whether the delivery that ended here does not count."""
+    data: Mapping[str, Any] = event.data
+    return (
+        event.event == EventName.HANDED_BACK
+        or (event.event == EventName.NACKED and data.get("counts") is False)
+        or (event.event == EventName.SUSPECTED and data.get("reason") == _CRASHED_IN_COMPANY)
+    )

@@ -1,0 +1,158 @@
+"""Starts workers, reapers and other programs as processes, collects what they print, and ends them for certain."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+
+from tests.support.launch import launch
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+_SETTINGS = ("REAPER_", "WORKER_")
+
+
+class Running:
+    """One child process. Its stdout and stderr go to one file, in the order written."""
+
+    def __init__(self, name: str, process: "subprocess.Popen[bytes]", printed_to: Path) -> None:
+        self.name = name
+        self._process = process
+        self._printed_to = printed_to
+
+    @property
+    def pid(self) -> int:
+        """Process ID; also the ID of its process group."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Tell whether it is alive (a paused one is)."""
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, -n where signal n ended it, None while it runs."""
+        return self._process.poll()
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._printed_to.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """Kill -9, with everything it started. Returns when it is gone; harmless afterwards."""
+        self._signal_group(signal.SIGKILL)
+        self._process.wait()
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP)."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self._signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
+        self._signal(signal.SIGTERM)
+
+    def interrupt(self) -> None:
+        """Send what Ctrl-C sends (SIGINT)."""
+        self._signal(signal.SIGINT)
+
+    def hang_up(self) -> None:
+        """Ask it to read its settings file again (SIGHUP)."""
+        self._signal(signal.SIGHUP)
+
+    async def wait(self, timeout: float = 10.0) -> int:
+        """Wait for its end and return the exit code. Raises AssertionError after ``timeout`` seconds."""
+        if self.running:
+            with anyio.move_on_after(timeout):
+                await _exited(self._process)
+        code = self.exit_code
+        assert code is not None, f"{self.name} still runs after {timeout:g} s; it printed:\n{self.output}"
+        return code
+
+    async def prints(self, pattern: str, timeout: float = 10.0) -> "re.Match[str]":
+        """Wait until it has printed something that the regular expression ``pattern`` finds."""
+
+        def found() -> "re.Match[str] | None":
+            match = re.search(pattern, self.output, re.MULTILINE)
+            assert match or self.running, f"{self.name} ended without printing {pattern!r}:\n{self.output}"
+            return match
+
+        match = await wait_until(found, f"{self.name} prints {pattern!r}", timeout)
+        assert match
+        return match
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send ``number`` to the process alone. Harmless once it is gone."""
+        if self.running:
+            os.kill(self.pid, number)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # the whole group is gone
+            os.killpg(self.pid, number)
+
+
+async def _exited(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for the end of ``process``: the kernel says so, where it can."""
+    if not hasattr(os, "pidfd_open"):
+        await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+        return
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        await anyio.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
+    process.wait()  # it is over: returns at once, and reaps the child
+
+
+class Processes:
+    """The child processes of one test. The fixture ``processes`` ends them all with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[Running] = []
+
+    def worker(self, target: str, *flags: str, env: Mapping[str, str] | None = None, name: str = "worker") -> Running:
+        """Start ``worker run TARGET FLAGS…``."""
+        return self.python("-m", "workers", "run", target, *flags, env=env, name=name)
+
+    def reaper(self, *flags: str, env: Mapping[str, str] | None = None, name: str = "reaper") -> Running:
+        """Start ``reaper run FLAGS…``."""
+        return self.python("-m", "reaper", "run", *flags, env=env, name=name)
+
+    def python(self, *arguments: str, env: Mapping[str, str] | None = None, name: str = "python") -> Running:
+        """Start this Python with ``arguments``; modules of the project and of the tests can be imported."""
+        return self.start(sys.executable, *arguments, env=env, name=name)
+
+    def start(self, *argv: str, env: Mapping[str, str] | None = None, name: str = "") -> Running:
+        """Start any program. ``env`` is added to an environment that holds no settings of ours."""
+        name = f"{name or Path(argv[0]).name}-{len(self._started) + 1}"
+        printed_to = self._folder / f"{name}.log"
+        with printed_to.open("wb") as output:
+            process = launch(argv, output=output, cwd=ROOT, env=_clean_environment() | dict(env or {}))
+        running = Running(name, process, printed_to)
+        self._started.append(running)
+        return running
+
+    def end(self) -> None:
+        """Kill what still runs, and print what everybody printed (pytest shows it where a test failed)."""
+        for running in self._started:
+            running.kill()
+        for running in self._started:
+            print(f"--- {running.name} (exit code {running.exit_code}) printed:\n{running.output}")  # noqa: T201
+
+
+def _clean_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
+    return kept | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,236 @@
+"""A TCP proxy between a client and Redis that makes the faults a network makes.
+
+It forwards whole requests and whole replies, so that it can swallow exactly the reply of one request: the
+server has done the work, the client never learns it. Subscriptions are not supported: their replies answer no
+request.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+
+from tests.support.resp import ProtocolError, Request, read_reply, read_request
+from tests.support.servers import RedisServer
+from workers.protocol.scripts import Script
+
+Predicate = Callable[[Request], bool]
+
+_LINK_ENDS = (OSError, asyncio.IncompleteReadError, ProtocolError)
+
+
+def command(name: str) -> Predicate:
+    """Match a command by its name, such as ``XADD``."""
+    wanted = name.upper().encode()
+    return lambda request: request.command == wanted
+
+
+def runs(script: Script) -> Predicate:
+    """Match a run of ``script``, by its digest or its source."""
+    wanted = {(b"EVALSHA", script.digest.encode()), (b"EVAL", script.source.encode())}
+    return lambda request: (request.command, *request.words[1:2]) in wanted
+
+
+class Catch:
+    """One request that the proxy waits for."""
+
+    def __init__(self, matches: Predicate, nth: int) -> None:
+        self._matches, self._left = matches, nth
+        self._caught, self._released = anyio.Event(), anyio.Event()
+
+    def take(self, request: Request) -> bool:
+        """Tell whether ``request`` is the one; counts it if it matches. For the proxy."""
+        if self._left and self._matches(request):
+            self._left -= 1
+            return self._left == 0
+        return False
+
+    def report(self) -> None:
+        """Say that it has happened. For the proxy."""
+        self._caught.set()
+
+    @property
+    def happened(self) -> bool:
+        """Tell whether the reply has been dropped, or the request is being held."""
+        return self._caught.is_set()
+
+    async def wait(self, timeout: float = 10.0) -> None:
+        """Wait until it has happened. Raises TimeoutError after ``timeout`` seconds."""
+        with anyio.fail_after(timeout):
+            await self._caught.wait()
+
+    def release(self) -> None:
+        """Let a held request go on to the server."""
+        self._released.set()
+
+    async def wait_for_release(self) -> None:
+        """For the proxy."""
+        await self._released.wait()
+
+
+class Proxy:
+    """One listening port in front of one server. `started_proxy` builds it."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.port = 0
+        self.commands: Counter[str] = Counter()
+        """How many requests of each command passed."""
+        self._delay_s = 0.0
+        self._drops: list[Catch] = []
+        self._holds: list[Catch] = []
+        self._links: set[_Link] = set()
+        self._gate = anyio.Event()
+        self._gate.set()
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def drop_reply(self, matches: Predicate, nth: int = 1) -> Catch:
+        """Swallow the reply of the ``nth`` matching request from now on, and close its connection.
+
+        The request reaches the server and is done when the returned `Catch` has happened.
+        """
+        catch = Catch(matches, nth)
+        self._drops.append(catch)
+        return catch
+
+    def hold_request(self, matches: Predicate, nth: int = 1) -> Catch:
+        """Keep the ``nth`` matching request from the server until the returned `Catch` is released."""
+        catch = Catch(matches, nth)
+        self._holds.append(catch)
+        return catch
+
+    def delay(self, seconds: float) -> None:
+        """Deliver every reply so much later. 0 ends it."""
+        self._delay_s = seconds
+
+    def blackhole(self) -> None:
+        """Accept connections and bytes, but pass none on, in either direction."""
+        if self._gate.is_set():
+            self._gate = anyio.Event()
+
+    async def cut(self) -> None:
+        """Reset every connection, and refuse new ones."""
+        if self._listener:
+            self._listener.close()
+            self._listener = None
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """Reset every connection; new ones are served."""
+        links = list(self._links)
+        for link in links:
+            link.scope.cancel()
+        for link in links:
+            await link.closed.wait()
+
+    async def mend(self) -> None:
+        """End `cut` and `blackhole`: bytes that were kept go on, the same port accepts connections."""
+        self._gate.set()
+        await self.listen()
+
+    async def listen(self) -> None:
+        """Accept connections."""
+        if not self._listener:
+            self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+            self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        link = _Link()
+        self._links.add(link)
+        try:
+            with link.scope:
+                await self._connect(from_client, to_client)
+        finally:
+            to_client.transport.abort()
+            self._links.discard(link)
+            link.closed.set()
+
+    async def _connect(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        await self._gate.wait()
+        try:
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self.server.port)
+        except OSError:
+            return
+        fates: deque[Catch | None] = deque()
+        try:
+            async with anyio.create_task_group() as pumps:
+                pumps.start_soon(self._pump_requests, from_client, to_server, fates, pumps.cancel_scope)
+                pumps.start_soon(self._pump_replies, from_server, to_client, fates, pumps.cancel_scope)
+        finally:
+            to_server.transport.abort()
+
+    async def _pump_requests(
+        self,
+        client: asyncio.StreamReader,
+        server: asyncio.StreamWriter,
+        fates: "deque[Catch | None]",
+        scope: anyio.CancelScope,
+    ) -> None:
+        with suppress(*_LINK_ENDS):
+            while True:
+                request = await read_request(client)
+                self.commands[request.command.decode()] += 1
+                await self._gate.wait()
+                held = _first_taker(self._holds, request)
+                if held:
+                    held.report()
+                    await held.wait_for_release()
+                fates.append(_first_taker(self._drops, request))
+                server.write(request.raw)
+                await server.drain()
+        scope.cancel()
+
+    async def _pump_replies(
+        self,
+        server: asyncio.StreamReader,
+        client: asyncio.StreamWriter,
+        fates: "deque[Catch | None]",
+        scope: anyio.CancelScope,
+    ) -> None:
+        with suppress(*_LINK_ENDS):
+            while True:
+                reply = await read_reply(server)
+                await self._gate.wait()
+                drop = fates.popleft()
+                if drop:
+                    drop.report()
+                    break
+                if self._delay_s:
+                    await anyio.sleep(self._delay_s)
+                client.write(reply)
+                await client.drain()
+        scope.cancel()
+
+
+class _Link:
+    """One client's connection through the proxy."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.closed = anyio.Event()
+
+
+def _first_taker(catches: list[Catch], request: Request) -> Catch | None:
+    for catch in catches:
+        if catch.take(request):
+            catches.remove(catch)
+            return catch
+    return None
+
+
+@asynccontextmanager
+async def started_proxy(server: RedisServer) -> AsyncIterator[Proxy]:
+    """Run a proxy in front of ``server`` on a free port until the block ends."""
+    proxy = Proxy(server)
+    await proxy.listen()
+    try:
+        yield proxy
+    finally:
+        await proxy.cut()

@@ -1,0 +1,22 @@
+-- consumer without deliveries -> gone: a worker clears away its own consumer, or one of an earlier process.
+-- XGROUP DELCONSUMER drops what its consumer holds, so it may only run where a script has seen that this is nothing.
+--
+-- KEYS[1] source  orders, or {orders}:retry:billing   stream
+-- ARGV[1] group  ARGV[2…] consumers
+--
+-- Returns one number a consumer: 1 gone, 0 kept, since it holds something.
+-- Raises NOGROUP where the group is gone.
+-- Fence: none needed; nothing pending is touched.
+
+local source, group = KEYS[1], ARGV[1]
+
+local results = {}
+for i = 2, #ARGV do
+  if #redis.call('XPENDING', source, group, '-', '+', 1, ARGV[i]) == 0 then
+    redis.call('XGROUP', 'DELCONSUMER', source, group, ARGV[i])
+    results[i - 1] = 1
+  else
+    results[i - 1] = 0
+  end
+end
+return results

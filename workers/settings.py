@@ -1,0 +1,133 @@
+"""Settings of a worker process. `workers.cli` reads them for `worker run`; a program gives them to `Worker`."""
+
+import re
+import socket
+from datetime import timedelta
+from typing import ClassVar, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
+from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery
+from workers.protocol.settings import Seconds, Settings
+
+DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
+DEFAULT_MAX_DELIVERIES = 3
+DEFAULT_REDELIVERY = Redelivery.STREAM
+
+MAX_NAME_LENGTH = 200
+_GROUP_START = re.compile(r"\$|\d+(-\d+)?")
+
+
+class WorkerSettings(Settings):
+    """Everything one worker process needs to know. Durations are seconds."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="WORKER_")
+    other_env: ClassVar[frozenset[str]] = frozenset({"WORKER_CONFIG"})
+
+    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Address of Redis.")
+    stream: str = Field(description="Name of the stream the jobs live in.")
+    group: str = Field(description="Name of the consumer group to work in; it is created where it is missing.")
+    name: str = Field(
+        "",
+        max_length=MAX_NAME_LENGTH,
+        description="Stable name of this worker, of one process at a time: at its start it runs again what an "
+        "earlier process of that name held. Default: the host name, and nothing is run again.",
+    )
+    concurrency: int = Field(64, ge=1, le=10_000, description="Jobs that run at the same time (slots).")
+    read_count: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Entries asked for at a time, never more than the free slots; default: the free slots.",
+    )
+
+    visibility_timeout: Seconds | None = Field(
+        None,
+        gt=timedelta(0),
+        description="How long a delivery may stay unsettled before it is recovered. "
+        "Default: what the group has agreed on, else 30.",
+    )
+    max_deliveries: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_DELIVERIES_LIMIT,
+        description="Counted deliveries of a job before it is dead-lettered. "
+        "Default: what the group has agreed on, else 3.",
+    )
+    redelivery: Redelivery | None = Field(
+        None,
+        description="How a failed job becomes ready again: `stream` (copy to the stream's tail; the group must be "
+        "its only one) or `retry-stream` (copy to the group's own retry stream). "
+        "Default: what the group has agreed on, else `stream`.",
+    )
+    recovery: RecoveryMode = Field(
+        RecoveryMode.REAPER, description="Who gives stalled deliveries back: `reaper`, which runs on its own."
+    )
+    group_start: str = Field(
+        "0",
+        description="Where a group that has to be created starts: `0` (everything that is there), `$` (only what "
+        "comes from now on) or an entry ID.",
+    )
+
+    drain_timeout: Seconds = Field(
+        timedelta(seconds=30),
+        ge=timedelta(0),
+        description="How long running jobs may go on after the first signal to stop; the rest is left pending.",
+    )
+    settle_batch: int = Field(128, ge=1, le=512, description="Settlements sent in one call at most.")
+    delete_settled: bool = Field(
+        False,
+        description="Delete an entry from the stream once it is acknowledged. Only done while the group is the "
+        "stream's only one; readers without a group miss what is deleted.",
+    )
+    refresh_interval: Seconds = Field(
+        timedelta(seconds=30),
+        gt=timedelta(0),
+        description="How often the worker looks at what the group has agreed on.",
+    )
+    journal: JournalLevel = Field(
+        JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements (one a job) or full."
+    )
+    journal_maxlen: int = Field(
+        DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately)."
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _printable(cls, name: str) -> str:
+        if not name.isprintable() or "," in name:
+            raise ValueError("use printable characters without commas: it becomes part of consumer names")
+        return name
+
+    @field_validator("group_start")
+    @classmethod
+    def _start_id(cls, start: str) -> str:
+        if not _GROUP_START.fullmatch(start):
+            raise ValueError("write '0', '$' or an entry ID such as '1700000000000-0'")
+        return start
+
+    @model_validator(mode="after")
+    def _names_can_work(self) -> Self:
+        try:
+            group_keys(self.stream, self.group)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def keys(self) -> GroupKeys:
+        """The Redis keys of the pair."""
+        return group_keys(self.stream, self.group)
+
+    @property
+    def adopts(self) -> bool:
+        """Tell whether the name was configured, so that what earlier processes of it held is ours to run."""
+        return bool(self.name)
+
+    @property
+    def base_name(self) -> str:
+        """The part of the consumer name that earlier processes share: the configured name, else the host's."""
+        return self.name or socket.gethostname()
