@@ -11,7 +11,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.replicas import Replica
-from reaper.settings import GroupSettings
+from reaper.settings import GroupSettings, WatchedGroup
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys
@@ -47,7 +47,9 @@ def parse_replicas(values: Iterable[bytes]) -> tuple[Replica, ...]:
 # --- finding ------------------------------------------------------------------------------------------------
 
 
-def known_pairs(configured: Iterable[GroupSettings], replicas: Iterable[Replica]) -> list[GroupKeys]:
+def known_pairs(
+    configured: Iterable[GroupSettings | WatchedGroup], replicas: Iterable[Replica]
+) -> list[GroupKeys]:
     """Return the pairs that settings or heartbeats name, each once, sorted."""
     pairs = {(group.stream, group.group) for group in configured}
     pairs |= {(report.stream, report.group) for replica in replicas for report in replica.groups.values()}

@@ -1,6 +1,7 @@
 """Gathers from Redis what ``reaper status`` shows. Reads only, in few round trips, bounded in what it counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from redis.asyncio import Redis
@@ -12,6 +13,7 @@ from reaper.settings import WatchedGroup
 from workers.protocol.keys import GroupKeys, NamespaceKeys
 from workers.protocol.messages import entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
+from workers.protocol.settings import to_ms
 
 MOST_COUNTED = 10_000
 """Ready jobs that are counted one by one where the server does not know how many there are."""
@@ -49,16 +51,7 @@ async def take_snapshot(
         await _read_group(client, pair, snapshot.leader, now_ms, _settings_of(pair, configured))
         for pair in known_pairs(configured, snapshot.live or snapshot.replicas)
     ]
-    return Snapshot(
-        now_ms=now_ms,
-        namespace=snapshot.namespace,
-        redis_version=redis_version,
-        holder=snapshot.holder,
-        lease_left_ms=snapshot.lease_left_ms,
-        token=snapshot.token,
-        replicas=snapshot.replicas,
-        groups=tuple(states),
-    )
+    return replace(snapshot, groups=tuple(states))
 
 
 def _readable(replies: Iterable[Any]) -> list[Any]:
@@ -85,13 +78,13 @@ async def _read_group(
     report = leader.groups.get(keys.pair) if leader else None
     visibility_ms = _first_number(
         agreement.get("visibility_ms"),
-        report.visibility_ms if report else None,
-        round(configured.visibility_timeout.total_seconds() * 1000) if configured else None,
+        report and report.visibility_ms,
+        configured and to_ms(configured.visibility_timeout),
     )
     max_deliveries = _first_number(
         agreement.get("max_deliveries"),
-        report.max_deliveries if report else None,
-        configured.max_deliveries if configured else None,
+        report and report.max_deliveries,
+        configured and configured.max_deliveries,
     )
     return GroupState(
         stream=keys.stream,

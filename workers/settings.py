@@ -111,10 +111,7 @@ class WorkerSettings(Settings):
 
     @model_validator(mode="after")
     def _names_can_work(self) -> Self:
-        try:
-            group_keys(self.stream, self.group)
-        except Exception as error:
-            raise ValueError(str(error)) from error
+        group_keys(self.stream, self.group)  # raises ConfigurationError, with a sentence of its own
         return self
 
     @property

@@ -1,0 +1,16 @@
+"""Consume jobs from Redis Streams: read, execute, settle. Usable without the reaper.
+
+::
+
+    from workers import Job, Worker
+
+    worker = Worker("orders", "billing")
+
+    @worker.handler
+    async def handle(job: Job) -> None:
+        ...
+
+Run it by ``worker run module:worker``, or inside a program by ``await worker.run()``. A handler that returns
+acknowledges its job; one that raises makes it ready again, and the last of `max_deliveries` deliveries makes it a
+dead letter. `Retry` and `Reject` say so on purpose.
+"""
