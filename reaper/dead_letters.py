@@ -6,7 +6,7 @@ end (``docs/protocol.md``).
 
 import base64
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,21 +172,9 @@ async def select(client: Redis, keys: GroupKeys, selection: Selection) -> AsyncI
         start = f"({text(rows[-1][0])}"
 
 
-async def in_batches(items: AsyncIterable[str], size: int) -> AsyncIterator[list[str]]:
-    """Group ``items`` into lists of at most ``size``."""
-    batch: list[str] = []
-    async for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-async def purge(client: Redis, keys: GroupKeys, ids: AsyncIterable[str]) -> int:
+async def purge(client: Redis, keys: GroupKeys, ids: Sequence[str]) -> int:
     """Delete dead letters for good; return how many were there. Raises what redis-py raises."""
     purged = 0
-    async for batch in in_batches(ids, PURGE_BATCH):
-        purged += int(await client.xdel(keys.dead, *batch))
+    for start in range(0, len(ids), PURGE_BATCH):
+        purged += int(await client.xdel(keys.dead, *ids[start : start + PURGE_BATCH]))
     return purged

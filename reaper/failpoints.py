@@ -29,6 +29,8 @@ def failpoint(name: str) -> None:
 
 def arm(directory: Path, name: str, action: str) -> None:
     """Arm failpoint ``name`` for the first process that comes by. ``action``: stop, kill or raise."""
+    for earlier in directory.glob(f"{name}.hit.*"):
+        earlier.unlink()
     draft = directory / f"{name}.draft"
     draft.write_text(action, encoding="ascii")
     draft.rename(directory / name)  # it appears whole

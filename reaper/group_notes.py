@@ -5,6 +5,8 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 
 import logging
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,9 @@ FOREIGN_CLAIM_LOG_S = 60.0
 
 # `<name>.<nonce>`: how our own workers name their consumers. They raise counts when they adopt, as nobody else of ours.
 _OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{12}$")
+
+_MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
+_OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
 
 LAYOUT_ADVICE = {
     "several_groups": "the stream has several groups, and with redelivery 'stream' the others would see every copy: "
@@ -73,6 +78,7 @@ class GroupNotes:
         self._pair = group.keys.pair
         self._callbacks = callbacks
         self._foreign_logged_at = float("-inf")
+        self._errors: dict[str, str] = {}
 
     def _report(self, name: str, **facts: Any) -> None:
         self._callbacks.report(name, stream=self._group.stream, group=self._group.group, **facts)
@@ -82,18 +88,24 @@ class GroupNotes:
     def failed(self, what: str, error: BaseException) -> None:
         """``what`` could not be done."""
         message = f"{what}: {error}"
-        if message != self.tally.error:
+        if message != self._errors.get(what):
             level = logging.WARNING if is_contact_error(error) else logging.ERROR
             logger.log(level, "%s: cannot %s", self._pair, message)
             self._report("error", error=message)
-        self.tally.error = message
+        self._errors[what] = message
+        self.tally.error = "; ".join(self._errors.values())
+
+    def worked(self, *what: str) -> None:
+        """``what`` works: errors noted for it have passed."""
+        passed = [self._errors.pop(name) for name in what if name in self._errors]
+        if passed:
+            logger.info("%s: works again (%s)", self._pair, ", ".join(what))
+            self.tally.error = "; ".join(self._errors.values())
 
     def scanned(self, server_ms: int) -> None:
-        """A scan went through: no error stands any more, and the group exists."""
+        """A scan went through: the group exists."""
         self.tally.last_scan_ms = server_ms
-        if self.tally.error:
-            logger.info("%s: watched again", self._pair)
-        self.tally.error = ""
+        self.worked("scan")
         if self.tally.refusal == "no_group":
             self.tally.refusal = ""
 
@@ -126,6 +138,7 @@ class GroupNotes:
 
     def call_done(self) -> None:
         """A recovery call went through: nothing is paused or refused any more."""
+        self.worked("recover")
         if self.tally.paused:
             logger.warning("%s: resumed", self._pair)
             self.tally.paused = False
@@ -133,8 +146,35 @@ class GroupNotes:
 
     # ---- deliveries
 
-    def overdue(self, row: Recovered) -> None:
-        """Count, log and report one delivery that was overdue, and what became of it."""
+    def batch(self, rows: Sequence[Recovered]) -> None:
+        """Count, log and report what one recovery call found overdue, and what became of it."""
+        became = Counter(row.outcome for row in rows)
+        tally = self.tally
+        tally.recovered += became[Outcome.REDELIVERED]
+        tally.suspected += became[Outcome.SUSPECTED]
+        tally.dead_lettered += became[Outcome.DEAD_LETTERED]
+        tally.lost_payload += became[Outcome.LOST_PAYLOAD]
+        tally.held += became[Outcome.HELD]
+        if became[Outcome.REDELIVERED] or became[Outcome.SUSPECTED]:
+            self._log_moved(rows, became)
+        # Hot in a mass recovery: facts are gathered for those who listen, and for what needs a line of its own.
+        listeners = any(self._callbacks.wants(name) for name in ("stalled", "recovered"))
+        for row in rows:
+            if row.outcome in _OVERDUE and (listeners or row.outcome not in _MOVED):
+                self._tell(row)
+
+    def _log_moved(self, rows: Sequence[Recovered], became: Mapping[Outcome, int]) -> None:
+        consumers = sorted({row.consumer for row in rows if row.outcome in _MOVED})
+        logger.info(
+            "%s: %d deliveries of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
+            self._pair,
+            became[Outcome.REDELIVERED] + became[Outcome.SUSPECTED],
+            ", ".join(map(text, consumers[:3])) + (" …" if len(consumers) > 3 else ""),
+            became[Outcome.REDELIVERED],
+            became[Outcome.SUSPECTED],
+        )
+
+    def _tell(self, row: Recovered) -> None:
         facts: dict[str, Any] = {
             "job": text(row.job_id),
             "entry": text(row.entry_id),
@@ -144,27 +184,17 @@ class GroupNotes:
         }
         self._report("stalled", **facts)
         detail = text(row.detail) if isinstance(row.detail, bytes) else str(row.detail)
-        tell = {
-            Outcome.REDELIVERED: self._redelivered,
-            Outcome.SUSPECTED: self._suspected,
-            Outcome.DEAD_LETTERED: self._dead_lettered,
-            Outcome.LOST_PAYLOAD: self._lost_payload,
-            Outcome.HELD: self._held,
-        }[row.outcome]
-        tell(facts, detail)
-
-    def _redelivered(self, facts: dict[str, Any], new_entry: str) -> None:
-        self.tally.recovered += 1
-        self._report("recovered", **facts, new_entry=new_entry, reason="visibility_timeout")
-
-    def _suspected(self, facts: dict[str, Any], _detail: str) -> None:
-        self.tally.suspected += 1
-        logger.warning(
-            "%s: job %s has one delivery left: parked, to run apart from its neighbours", self._pair, facts["job"]
-        )
+        match row.outcome:
+            case Outcome.REDELIVERED:
+                self._report("recovered", **facts, new_entry=detail, reason="visibility_timeout")
+            case Outcome.DEAD_LETTERED:
+                self._dead_lettered(facts, detail)
+            case Outcome.LOST_PAYLOAD:
+                self._lost_payload(facts)
+            case Outcome.HELD:
+                self._held(facts, detail)
 
     def _dead_lettered(self, facts: dict[str, Any], dead_letter: str) -> None:
-        self.tally.dead_lettered += 1
         logger.error(
             "dead letter %s: stream=%s group=%s job=%s limit=%d consumer=%s reason=max_deliveries",
             dead_letter,
@@ -176,8 +206,7 @@ class GroupNotes:
         )
         self._report("dead_lettered", **facts, dead_letter=dead_letter, reason="max_deliveries")
 
-    def _lost_payload(self, facts: dict[str, Any], _detail: str) -> None:
-        self.tally.lost_payload += 1
+    def _lost_payload(self, facts: dict[str, Any]) -> None:
         logger.error(
             "%s: entry %s was deleted while it was pending: its payload is lost; acknowledged",
             self._pair,
@@ -186,7 +215,6 @@ class GroupNotes:
         self._report("error", **facts, error="lost_payload")
 
     def _held(self, facts: dict[str, Any], why: str) -> None:
-        self.tally.held += 1
         logger.error(
             "%s: entry %s cannot be copied (%s): it stays pending and is tried again at the next full scan",
             self._pair,

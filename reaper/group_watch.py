@@ -84,7 +84,7 @@ class GroupWatch:
             notes=self._notes,
             rate=self._rate,
             refused=self._call_refused,
-            suspects_parked=self._wake_suspects,
+            wake_suspects=self._wake_suspects,
         )
         self._sources[source] = watch
         tasks.start_soon(watch.run)
@@ -95,6 +95,7 @@ class GroupWatch:
         while True:
             try:
                 if await action():
+                    self._notes.worked(what)
                     return
                 pause = longest
             except (RedisError, OSError) as error:
@@ -215,9 +216,9 @@ class GroupWatch:
         quick, slow = SUSPECTS_POLL_S
         while True:
             await self._parked.wait()
-            self._parked = anyio.Event()
             more, pause = True, quick
             while more:
+                self._parked = anyio.Event()
                 try:
                     more, moved = await self._release_suspects()
                 except (RedisError, OSError) as error:
@@ -225,7 +226,8 @@ class GroupWatch:
                     moved = False
                 pause = quick if moved else min(pause * 1.5, slow)
                 if more:
-                    await anyio.sleep(pause)
+                    with anyio.move_on_after(pause):
+                        await self._parked.wait()
 
     def _wake_suspects(self) -> None:
         self._parked.set()
@@ -238,6 +240,7 @@ class GroupWatch:
         if isinstance(released, Refusal):
             self._call_refused(released)
             return True, False
+        self._notes.worked("release suspects")
         for job_id, new_entry in released.jobs:
             self._notes.suspect_released(job_id, new_entry)
         return released.parked + released.out > 0, bool(released.jobs or released.settled)

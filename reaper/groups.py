@@ -10,6 +10,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from reaper.recovery import CALL_BYTES
 from reaper.replicas import Replica
 from reaper.settings import GroupSettings, WatchedGroup
 from workers.protocol.errors import ConfigurationError
@@ -17,8 +18,6 @@ from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys
 from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import load_script
-
-CALL_BUDGET_S = 0.003
 
 
 async def server_ms(client: Redis) -> int:
@@ -47,9 +46,7 @@ def parse_replicas(values: Iterable[bytes]) -> tuple[Replica, ...]:
 # --- finding ------------------------------------------------------------------------------------------------
 
 
-def known_pairs(
-    configured: Iterable[GroupSettings | WatchedGroup], replicas: Iterable[Replica]
-) -> list[GroupKeys]:
+def known_pairs(configured: Iterable[GroupSettings | WatchedGroup], replicas: Iterable[Replica]) -> list[GroupKeys]:
     """Return the pairs that settings or heartbeats name, each once, sorted."""
     pairs = {(group.stream, group.group) for group in configured}
     pairs |= {(report.stream, report.group) for replica in replicas for report in replica.groups.values()}
@@ -170,7 +167,7 @@ async def forget(
                 keys.journal, *others,
             ],
             [
-                keys.group, fence, int(dead_letters), CALL_BUDGET_S, policy,
+                keys.group, fence, int(dead_letters), CALL_BYTES, policy,
                 int(journal is not JournalLevel.OFF), journal_maxlen,
             ],
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -13,8 +14,8 @@ from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 from workers.protocol.settings import to_ms
 
-CALL_BUDGET_S = 0.003
-"""CPU time after which a call puts off the rest of its batch: no call may block the server for more than 5 ms."""
+CALL_BYTES = 512 * 1024
+"""Payload after which a call puts off the rest of its batch: no call may block the server for more than 5 ms."""
 
 
 TOKEN_BEHIND, FOREIGN_NAMESPACE = 2, 3
@@ -34,8 +35,7 @@ class Outcome(IntEnum):
     PUT_OFF = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(NamedTuple):
     """One delivery's result. ``detail``: new entry ID, dead letter's ID, remaining ms, or why it is held."""
 
     entry_id: bytes
@@ -123,14 +123,12 @@ class GroupWriter:
             ],
             [
                 self.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries, group.redelivery,
-                self._journal_flag, self.journal_maxlen, self.token, CALL_BUDGET_S, *entry_ids,
+                self._journal_flag, self.journal_maxlen, self.token, CALL_BYTES, *entry_ids,
             ],
         )  # fmt: skip
         if reply[0] != b"ok":
             return _refusal(reply)
-        return [
-            Recovered(entry_id, Outcome(row[0]), *row[1:]) for entry_id, row in zip(entry_ids, reply[1:], strict=True)
-        ]
+        return list(map(_recovered, entry_ids, reply[1:]))
 
     async def release_suspects(self) -> Released | Refusal:
         """Make the next suspects ready, as many as may be out."""
@@ -146,6 +144,13 @@ class GroupWriter:
         if reply[0] != b"ok":
             return _refusal(reply)
         return Released(reply[1], reply[2], reply[3], tuple((row[0], row[1]) for row in reply[4:]))
+
+
+_OUTCOMES = tuple(Outcome)
+
+
+def _recovered(entry_id: bytes, row: Sequence[Any]) -> Recovered:
+    return Recovered(entry_id, _OUTCOMES[row[0]], *row[1:])
 
 
 def _refusal(reply: Sequence[bytes]) -> Refusal:

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 from redis.asyncio import Redis
 
-from reaper.dead_letters import in_batches
+from reaper.recovery import CALL_BYTES
 from workers.protocol.connection import is_contact_error
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
@@ -21,8 +21,6 @@ from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import RETRY_DELAYS_S, load_script
 
 REDRIVE_BATCH = 100
-CALL_BUDGET_S = 0.003
-"""CPU time after which a call puts off the rest of its batch: no call may block the server for over 5 ms."""
 DEFAULT_MAX_GENERATION = 5
 
 
@@ -76,7 +74,7 @@ async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: 
     Raises ConfigurationError where the group does not exist, and what redis-py raises.
     """
     started, sent = anyio.current_time(), 0
-    async for batch in in_batches(ids, how.batch):
+    async for batch in _in_batches(ids, how.batch):
         if how.rate and not how.dry_run:
             await anyio.sleep_until(started + sent / how.rate)
         left = batch
@@ -89,13 +87,25 @@ async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: 
         sent += len(batch)
 
 
+async def _in_batches(items: AsyncIterable[str], size: int) -> AsyncIterator[list[str]]:
+    """Group ``items`` into lists of at most ``size``."""
+    batch: list[str] = []
+    async for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
 async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how: Redrive) -> list[Redriven]:
     reply, reply_was_lost = await _run_again_if_lost(
         client,
         [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
         [
             keys.group, how.policy, "" if how.max_generation is None else how.max_generation,
-            int(how.dry_run), int(how.journal is not JournalLevel.OFF), how.journal_maxlen, CALL_BUDGET_S,
+            int(how.dry_run), int(how.journal is not JournalLevel.OFF), how.journal_maxlen, CALL_BYTES,
             *ids,
         ],
     )  # fmt: skip

@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from reaper.groups import known_pairs, parse_replicas
 from reaper.health import Count, GroupState, SilentConsumer, Snapshot, SourceState
+from reaper.recovery import CALL_BYTES
 from reaper.replicas import GroupReport, Replica
 from reaper.settings import WatchedGroup
 from workers.protocol.keys import GroupKeys, NamespaceKeys
@@ -17,7 +18,6 @@ from workers.protocol.settings import to_ms
 
 MOST_COUNTED = 10_000
 """Ready jobs that are counted one by one where the server does not know how many there are."""
-COUNT_BUDGET_S = 0.003
 COUNT_CALLS = 40
 SUSPECT_SCORE = 2**52
 """Where parked suspects begin in a group's schedule; see ``recover_entries.lua``."""
@@ -78,13 +78,13 @@ async def _read_group(
     report = leader.groups.get(keys.pair) if leader else None
     visibility_ms = _first_number(
         agreement.get("visibility_ms"),
-        report and report.visibility_ms,
-        configured and to_ms(configured.visibility_timeout),
+        report.visibility_ms if report else None,
+        to_ms(configured.visibility_timeout) if configured else None,
     )
     max_deliveries = _first_number(
         agreement.get("max_deliveries"),
-        report and report.max_deliveries,
-        configured and configured.max_deliveries,
+        report.max_deliveries if report else None,
+        configured.max_deliveries if configured else None,
     )
     return GroupState(
         stream=keys.stream,
@@ -179,6 +179,6 @@ async def _count_ready(client: Redis, key: str, info: Mapping[str, Any]) -> tupl
 
 async def _count_after(client: Redis, key: str, last: bytes, most: int) -> tuple[int, bytes, bool, bytes]:
     counted, last, complete, first = await load_script("reaper", "count_after").run(
-        client, [key], [last, most, COUNT_BUDGET_S]
+        client, [key], [last, most, CALL_BYTES]
     )
     return int(counted), last, bool(complete), first

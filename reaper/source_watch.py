@@ -24,6 +24,8 @@ RETRY_MS = 1_000
 """When a delivery is tried again whose recovery call did not come back."""
 LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
+CALLS_UNDER_WAY = 2
+"""Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
 SHIELD_S = 30.0
 """Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
 
@@ -42,7 +44,7 @@ class SourceWatch:
         notes: GroupNotes,
         rate: RateLimit,
         refused: Callable[[Refusal], None],
-        suspects_parked: Callable[[], None],
+        wake_suspects: Callable[[], None],
     ) -> None:
         self.timers = Timers()
         self._context = context
@@ -51,11 +53,12 @@ class SourceWatch:
         self._notes = notes
         self._rate = rate
         self._refused = refused
-        self._suspects_parked = suspects_parked
+        self._wake_suspects = wake_suspects
         self._visibility_ms = to_ms(writer.group.visibility_timeout)
         self._armed = anyio.Event()
         self._sleeps_until: int | None = None
         self._scope = anyio.CancelScope()
+        self._room = anyio.Semaphore(CALLS_UNDER_WAY)
         self.scanner = Scanner(
             client=context.client,
             source=source,
@@ -69,9 +72,11 @@ class SourceWatch:
     async def run(self) -> None:
         """Fire timers until cancelled or stopped."""
         with self._scope:
-            while True:
-                await self._sleep_until_due()
-                await self._fire()
+            async with anyio.create_task_group() as calls:
+                while True:
+                    await self._sleep_until_due()
+                    await self._room.acquire()
+                    calls.start_soon(self._fire)
 
     def stop(self) -> None:
         """Stop firing (the stream is gone)."""
@@ -106,6 +111,12 @@ class SourceWatch:
     # ---- firing
 
     async def _fire(self) -> None:
+        try:
+            await self._fire_batch()
+        finally:
+            self._room.release()
+
+    async def _fire_batch(self) -> None:
         now = monotonic_ms()
         due = self.timers.pop_due(now, self._rate.most(self._context.settings.recover_batch))
         if not due:
@@ -134,6 +145,7 @@ class SourceWatch:
         now = monotonic_ms()
         for row in result:
             self._apply(row, now)
+        self._notes.batch(result)
         self._rate.spend(sum(row.outcome in _RECOVERIES for row in result))
 
     def _apply(self, row: Recovered, now: int) -> None:
@@ -147,10 +159,8 @@ class SourceWatch:
             self.timers.arm(row.entry_id, now)
             return
         self.timers.disarm(row.entry_id)
-        if row.outcome is not Outcome.GONE:
-            self._notes.overdue(row)
-        if row.outcome is Outcome.SUSPECTED:
-            self._suspects_parked()
+        if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
+            self._wake_suspects()
 
     async def _observe(self, due: list[bytes]) -> None:
         """Report what would be recovered; write nothing."""

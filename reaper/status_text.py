@@ -17,7 +17,7 @@ def duration(milliseconds: int) -> str:
     for size, unit in _UNITS:
         if milliseconds >= size:
             amount = milliseconds / size
-            return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"  # noqa: PLR2004
+            return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
     return f"{milliseconds} ms"
 
 

@@ -4,3 +4,10 @@ Read in this order: `demo` and `act` (what is played), `faults` and `injection` 
 and `ledger` (what is known afterwards, and what follows from it). The drill starts workers and reapers as processes, as
 systemd would, and imports neither's loop: it judges them by what they leave in Redis and by what the jobs wrote down.
 """
+
+from pathlib import Path
+
+
+def bare_worker_path() -> Path:
+    """Return the program of the bare worker, which is started as a file and never imported."""
+    return Path(__file__).with_name("bare_worker.py")

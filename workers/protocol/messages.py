@@ -52,7 +52,8 @@ def entry_ms(entry_id: bytes | str) -> int:
 
 def entry_order(entry_id: bytes | str) -> tuple[int, int]:
     """Return a key that sorts entry IDs as Redis does."""
-    milliseconds, _, sequence = text(entry_id).partition("-")
+    raw = entry_id if isinstance(entry_id, bytes) else entry_id.encode()
+    milliseconds, _, sequence = raw.partition(b"-")
     return int(milliseconds), int(sequence or 0)
 
 

@@ -1,0 +1,219 @@
+"""The ``reaper`` command. Commands parse, build settings, call one function and map its result to an exit code."""
+
+import json
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from reaper import groups
+from reaper.dead_letters_cli import dead_letters
+from reaper.health import judge
+from reaper.operator_options import connected, find_pair, known, operator_options, operator_settings
+from reaper.settings import ReaperSettings
+from reaper.snapshot import take_snapshot
+from reaper.status_text import as_json, status_text
+from workers.protocol.errors import StreamReaperError
+from workers.protocol.options import USAGE_EXIT, errors_as_sentences, log_to_stderr, settings_options
+from workers.protocol.settings import load_settings
+
+DEGRADED_EXIT = 1
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="stream-reaper", prog_name="reaper")
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Give stalled jobs of Redis Streams back to their consumer groups."""
+    if os.environ.get("NO_COLOR"):
+        context.color = False
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@settings_options(ReaperSettings)
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged.")
+def run(config: Path | None, log_level: str, **flags: Any) -> None:
+    """Run one replica; any number of them elect one leader.
+
+    SIGTERM or SIGINT leaves leadership and ends it, SIGHUP reads the settings file again (groups and their defaults).
+    """
+    log_to_stderr(logging.getLevelName(log_level.upper()))
+    with errors_as_sentences():
+        from reaper.process import check_groups, serve  # operators' commands need no service
+
+        def load() -> ReaperSettings:
+            return check_groups(load_settings(ReaperSettings, flags=flags, file=config))
+
+        anyio.run(serve, load(), load if config else None)
+
+
+# --- status -------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@operator_options
+@click.option("--json", "machine", is_flag=True, help="Print JSON (with --watch: one document a line).")
+@click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again and again.")
+@click.pass_context
+def status(context: click.Context, /, config: Path | None, machine: bool, watch: float | None, **flags: Any) -> None:
+    """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 2 unreachable."""
+    with errors_as_sentences():
+        settings = operator_settings(config, flags)
+    context.exit(anyio.run(_status, settings, machine, watch))
+
+
+async def _status(settings: ReaperSettings, machine: bool, watch: float | None) -> int:
+    while True:
+        code, text = await _look(settings, machine)
+        if watch and not machine:
+            click.clear()
+        click.echo(text, err=code == USAGE_EXIT and not machine)
+        if not watch:
+            return code
+        await anyio.sleep(watch)
+
+
+async def _look(settings: ReaperSettings, machine: bool) -> tuple[int, str]:
+    """Return the exit code and what to print."""
+    try:
+        async with connected(settings) as (client, version):
+            snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
+    except StreamReaperError as error:
+        document = {"status": "unreachable", "error": str(error)}
+        return USAGE_EXIT, json.dumps(document) if machine else f"error: {error}"
+    problems = judge(snapshot)
+    text = json.dumps(as_json(snapshot, problems)) if machine else status_text(snapshot, problems)
+    return DEGRADED_EXIT if problems else 0, text
+
+
+# --- pause, resume, forget ----------------------------------------------------------------------------------
+
+_group_argument = click.argument("group", metavar="GROUP")
+_stream_option = click.option(
+    "--stream", metavar="STREAM", help="The group's stream, where several have a group of this name."
+)
+
+
+@main.command()
+@_group_argument
+@_stream_option
+@operator_options
+def pause(group: str, stream: str | None, config: Path | None, **flags: Any) -> None:
+    """Stop all recovery in GROUP until `reaper resume GROUP`; workers go on."""
+    _run(_set_paused, group, stream, config, flags, True)
+
+
+@main.command()
+@_group_argument
+@_stream_option
+@operator_options
+def resume(group: str, stream: str | None, config: Path | None, **flags: Any) -> None:
+    """Let recovery in GROUP go on after `reaper pause GROUP`."""
+    _run(_set_paused, group, stream, config, flags, False)
+
+
+async def _set_paused(settings: ReaperSettings, group: str, stream: str | None, paused: bool) -> None:
+    async with connected(settings) as (client, _):
+        keys = await find_pair(client, settings, stream, group)
+        changed = await groups.set_paused(client, keys, paused)
+    state = "paused" if paused else "resumed"
+    click.echo(f"{keys.pair}: {state}" + ("" if changed else f" (it was {state} already)"))
+
+
+@main.command()
+@_group_argument
+@_stream_option
+@click.option("--dead-letters", "with_dead_letters", is_flag=True, help="Remove the dead letters too.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@operator_options
+def forget(
+    group: str, stream: str | None, with_dead_letters: bool, yes: bool, config: Path | None, **flags: Any
+) -> None:
+    """Remove what is kept in Redis for GROUP: fence, agreement, suspects, schedule, retry stream, journal.
+
+    Jobs that wait there become ready first. Stop the replicas that serve the group, and for policy retry-stream the
+    workers that read it, before.
+    """
+    _run(_forget, group, stream, config, flags, with_dead_letters, yes)
+
+
+async def _forget(settings: ReaperSettings, group: str, stream: str | None, with_dead_letters: bool, yes: bool) -> None:
+    async with connected(settings) as (client, _):
+        keys = await find_pair(client, settings, stream, group)
+        if not yes:
+            also = ", dead letters included" if with_dead_letters else ""
+            click.confirm(f"Remove what is kept for {keys.pair}{also}?", abort=True, err=True)
+        forgotten = await groups.forget(
+            client,
+            keys,
+            namespace=settings.namespace,
+            dead_letters=with_dead_letters,
+            known=await known(client, settings),
+            journal=settings.journal,
+            journal_maxlen=settings.journal_maxlen,
+        )
+    if forgotten.made_ready:
+        click.echo(f"{keys.pair}: {forgotten.made_ready} waiting jobs are ready now")
+    for key in forgotten.removed:
+        click.echo(f"removed {key}")
+    for key in forgotten.kept:
+        click.echo(f"kept    {key}")
+    if not forgotten.removed:
+        click.echo(f"{keys.pair}: nothing was there to remove")
+
+
+def _run(
+    function: Callable[..., Awaitable[None]],
+    group: str,
+    stream: str | None,
+    config: Path | None,
+    flags: dict[str, Any],
+    *rest: Any,
+) -> None:
+    with errors_as_sentences():
+        anyio.run(partial(function, operator_settings(config, flags), group, stream, *rest))
+
+
+# --- dead letters, drill ------------------------------------------------------------------------------------
+
+main.add_command(dead_letters)
+
+
+def _lazy(name: str, help_text: str) -> click.Command:
+    """Return a command that imports ``reaper.drill.cli`` when it is used: it needs the `demo` extra."""
+
+    @click.command(
+        name,
+        help=help_text,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+    @click.pass_context
+    def command(context: click.Context, words: tuple[str, ...]) -> None:
+        try:
+            real: click.Command = getattr(import_module("reaper.drill.cli"), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith(("reaper", "workers")):
+                raise
+            click.echo(
+                f"error: `reaper {name}` needs the package {error.name!r}: pip install 'stream-reaper[demo]'", err=True
+            )
+            context.exit(1)
+        real.main(args=list(words), prog_name=context.command_path)
+
+    return command
+
+
+main.add_command(_lazy("drill", "Kill workers and leaders on purpose, and account for every job."))
+main.add_command(_lazy("demo", "Show the failure drill in two acts: without recovery, and with it."))

@@ -1,0 +1,43 @@
+"""What the dead-letter commands share: reading of IDs, filters, rates and ages."""
+
+import re
+from collections.abc import Sequence
+
+import click
+
+from reaper.dead_letters import Selection, check_ids
+from workers.protocol.errors import ConfigurationError
+
+_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+json_option = click.option("--json", "machine", is_flag=True, help="Print JSON.")
+ids_argument = click.argument("ids", nargs=-1, metavar="[ID]…")
+reason_option = click.option("--reason", metavar="REASON", help="Only those given up for this reason.")
+all_option = click.option("--all", "everything", is_flag=True, help="All that are there now.")
+
+
+def read_selection(ids: Sequence[str], *, reason: str | None, everything: bool, has_age: bool = False) -> Selection:
+    """Return what IDs and filters select. Raises ConfigurationError where they say nothing, or two things."""
+    ways = [bool(ids), reason is not None or has_age, everything]
+    if sum(ways) != 1:
+        given = "Nothing is selected" if not any(ways) else "IDs, filters and --all exclude each other"
+        raise ConfigurationError(f"{given}: name IDs, or a filter such as --reason max_deliveries, or --all.")
+    return Selection(ids=check_ids(ids), reason=reason)
+
+
+def read_rate(value: str | None) -> float | None:
+    """Read ``50`` or ``50/s``. Raises click's BadParameter."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", value)
+    if not found or not float(found[1]):
+        raise click.BadParameter(f"{value!r} is no rate: write for example 50/s.")
+    return float(found[1])
+
+
+def read_age_ms(value: str) -> int:
+    """Read ``90``, ``15m``, ``12h`` or ``30d`` as milliseconds. Raises ConfigurationError."""
+    found = re.fullmatch(r"(\d+)([smhd]?)", value)
+    if not found:
+        raise ConfigurationError(f"--older-than {value!r} is no age: write for example 90, 15m, 12h or 30d.")
+    return int(found[1]) * _UNIT_S[found[2]] * 1000

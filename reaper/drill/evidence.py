@@ -1,0 +1,65 @@
+"""Everything known of an act after its end, and how its parts refer to one another. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from reaper.drill.records import Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Step
+from workers.protocol.events import EventName, LifecycleEvent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Rows as they were collected. A job is known by its number in lines, by its first entry ID in events."""
+
+    enqueued: Sequence[Enqueued]
+    lines: Sequence[Line] = ()
+    events: Sequence[LifecycleEvent] = ()
+    processes: Sequence[ProcessRun] = ()
+    remains: Remains = Remains()
+    faults: Sequence[InjectedFault] = ()
+    missed: Sequence[MissedFault] = ()
+    visibility_s: float
+    clock_ahead_s: float = 0.0
+    """How far the server's clock is ahead of ours."""
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number of each job ID."""
+        return {job.entry_id: job.n for job in self.enqueued}
+
+    @cached_property
+    def jobs(self) -> dict[int, Enqueued]:
+        """The jobs by number."""
+        return {job.n: job for job in self.enqueued}
+
+    def local(self, event: LifecycleEvent) -> float:
+        """When ``event`` happened, by the drill's clock."""
+        return event.at_ms / 1000 - self.clock_ahead_s
+
+    def named(self, *names: EventName) -> list[LifecycleEvent]:
+        """Return the events of these names, in order."""
+        return [event for event in self.events if event.event in names]
+
+    def lines_of(self, step: Step) -> dict[int, list[Line]]:
+        """Return the lines of ``step`` by job, in order of time."""
+        found: dict[int, list[Line]] = {}
+        for line in sorted(self.lines, key=lambda line: line.at):
+            if line.step is step:
+                found.setdefault(line.n, []).append(line)
+        return found
+
+    def process_of(self, line: Line) -> ProcessRun | None:
+        """Return the process that wrote ``line``."""
+        return next((run for run in self.processes if run.pid == line.pid and run.lived_at(line.at)), None)
+
+    @cached_property
+    def poisoned(self) -> frozenset[str]:
+        """Names of the processes that a poison job killed: it was started there, and they ended at once."""
+        started = {
+            run.name: run
+            for line in self.lines
+            if line.step is Step.START and line.n in self.jobs and self.jobs[line.n].poison
+            if (run := self.process_of(line)) is not None
+        }
+        return frozenset(name for name, run in started.items() if run.ended_at is not None and run.killed_at is None)

@@ -1,0 +1,125 @@
+"""Why jobs were started again, and whose work was completed twice. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reaper.drill.evidence import Evidence
+from reaper.drill.records import Line, ProcessRun, Step
+from workers.protocol.events import EventName
+
+
+class Cause(StrEnum):
+    """Why a job was started again."""
+
+    WORKER_KILLED = "worker_killed"
+    """A fault killed the process that ran it."""
+    POISON = "poison"
+    """A poison job killed that process: the job itself, or one beside it."""
+    WORKER_ENDED = "worker_ended"
+    """That process ended for another reason."""
+    ADOPTED = "adopted"
+    """A later process of the same worker took over what the earlier one held."""
+    NACK = "nack"
+    SLOW = "slow"
+    """It ran longer than the visibility timeout."""
+    UNSETTLED = "unsettled"
+    """It was done in time, and its settlement did not come in time."""
+    UNEXPLAINED = "unexplained"
+    """None of these: somebody redelivered what was in good hands."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondStart:
+    """A job that was started again. ``start`` counts its executions: 2, 3, …"""
+
+    n: int
+    job: str
+    start: int
+    cause: Cause
+    worker: str
+    previous_worker: str
+    recovery_s: float | None
+    """From the end of the process that ran it before to this start; None where that process lived on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A job whose work was completed ``times`` times."""
+
+    n: int
+    job: str
+    times: int
+    cause: Cause
+
+
+def second_starts(evidence: Evidence) -> list[SecondStart]:
+    """Return every start of a job after its first, with its cause."""
+    return list(_second_starts(evidence))
+
+
+def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
+    handed_on = _handed_on(evidence)
+    done = {(line.n, line.entry_id, line.pid): line for line in evidence.lines if line.step is Step.DONE}
+    for n, lines in evidence.lines_of(Step.START).items():
+        for start, (before, line) in enumerate(zip(lines, lines[1:], strict=False), start=2):
+            previous, worker = evidence.process_of(before), evidence.process_of(line)
+            ended_at = _end_of(previous, line)
+            cause = handed_on.get(line.entry_id)
+            if cause is None and previous and ended_at is not None:
+                cause = _cause_of_end(previous, evidence)
+            if cause is None:
+                cause = _cause_beside_a_living(before, line, done.get((n, before.entry_id, before.pid)), evidence)
+            yield SecondStart(
+                n=n,
+                job=evidence.jobs[n].entry_id if n in evidence.jobs else "",
+                start=start,
+                cause=cause,
+                worker=worker.name if worker else "?",
+                previous_worker=previous.name if previous else "?",
+                recovery_s=None if ended_at is None else line.at - ended_at,
+            )
+
+
+def _handed_on(evidence: Evidence) -> dict[str, Cause]:
+    """Return the entries that a worker made ready again, or took over, by itself."""
+    causes = {str(event.data.get("new_entry")): Cause.NACK for event in evidence.named(EventName.NACKED)}
+    for event in evidence.named(EventName.RECOVERED):
+        if event.data.get("mode") == "adopt":
+            causes[str(event.data.get("new_entry"))] = Cause.ADOPTED
+    return causes
+
+
+def _end_of(run: ProcessRun | None, line: Line) -> float | None:
+    """Return when ``run`` ended, where that was before ``line``."""
+    if run is None or run.ended_at is None or run.ended_at > line.at:
+        return None
+    return run.killed_at or run.ended_at
+
+
+def _cause_of_end(run: ProcessRun, evidence: Evidence) -> Cause:
+    if run.killed_at is not None:
+        return Cause.WORKER_KILLED
+    return Cause.POISON if run.name in evidence.poisoned else Cause.WORKER_ENDED
+
+
+def _cause_beside_a_living(before: Line, line: Line, done: Line | None, evidence: Evidence) -> Cause:
+    """Say why a job was started again while the process that ran it before lived on."""
+    if (done or line).at - before.at >= evidence.visibility_s:
+        return Cause.SLOW
+    return Cause.UNSETTLED if line.at - before.at >= evidence.visibility_s else Cause.UNEXPLAINED
+
+
+def duplicates(evidence: Evidence, starts: list[SecondStart]) -> list[Duplicate]:
+    """Return the jobs whose work was completed more than once, each with the cause of its last second start."""
+    causes = {start.n: start.cause for start in starts}
+    return [
+        Duplicate(
+            n=n,
+            job=evidence.jobs[n].entry_id if n in evidence.jobs else "",
+            times=len(lines),
+            cause=causes.get(n, Cause.UNEXPLAINED),
+        )
+        for n, lines in evidence.lines_of(Step.DONE).items()
+        if len(lines) > 1
+    ]

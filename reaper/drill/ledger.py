@@ -1,0 +1,257 @@
+"""Accounts for every job of an act. Pure: rows in, ledger out.
+
+What was executed is judged by what the executions wrote down, what became of each job by what is left in Redis at the
+end; the journal says who settled what, and how long deliveries had been idle when they were recovered.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from reaper.drill.evidence import Evidence
+from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
+from reaper.drill.faults import FaultKind
+from reaper.drill.records import InjectedFault, MissedFault, Step
+from reaper.drill.terms import Term, terms
+from workers.protocol.events import EventName, LifecycleEvent
+from workers.protocol.messages import entry_ms
+
+FENCED_VERBS = ("recover", "release_suspects")
+"""Verbs of ``refused`` events that mean: a write of an earlier term met the fence of a later one."""
+
+
+class Fate(StrEnum):
+    """What became of a job."""
+
+    SETTLED = "settled"
+    DEAD_LETTERED = "dead_lettered"
+    READY = "ready"
+    PENDING = "pending"
+    PARKED = "parked"
+    LOST = "lost"
+    """There is no trace of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, 99th percentile and maximum; None where there is nothing to measure."""
+
+    p50: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Measure ``values`` by nearest rank: every figure is one that occurred."""
+    ordered = sorted(values)
+    if not ordered:
+        return Spread()
+
+    def rank(share: float) -> float:
+        return ordered[math.ceil(share * len(ordered)) - 1]
+
+    return Spread(rank(0.5), rank(0.99), ordered[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The accounts of one act."""
+
+    enqueued: int
+    fates: Mapping[Fate, int]
+    poison: tuple[int, ...] = ()
+    """Poison jobs that were put in."""
+    dead: tuple[int, ...] = ()
+    """Jobs that lie among the dead letters."""
+    strays: tuple[int, ...] = ()
+    """Found at the end and never enqueued, or found in two places."""
+    altered: tuple[int, ...] = ()
+    """Jobs whose payload arrived different from what was put in."""
+    ended_twice: tuple[str, ...] = ()
+    """Entries that were ended (settled, recovered, dead-lettered) more than once."""
+    second_starts: tuple[SecondStart, ...] = ()
+    duplicates: tuple[Duplicate, ...] = ()
+    recovered: int = 0
+    recovery_s: Spread = field(default_factory=Spread)
+    overshoot_s: Spread = field(default_factory=Spread)
+    early_recoveries: int = 0
+    stale_writes_refused: int = 0
+    settlements_refused: int = 0
+    terms: tuple[Term, ...] = ()
+    faults: tuple[InjectedFault, ...] = ()
+    missed: tuple[MissedFault, ...] = ()
+    unexpected_ends: tuple[str, ...] = ()
+    """Processes that ended without anybody's doing, or did not stop in order."""
+
+    @property
+    def settled(self) -> int:
+        """Jobs that are done, with nothing of them left."""
+        return self.fates[Fate.SETTLED]
+
+    @property
+    def dead_lettered(self) -> int:
+        """Jobs that were given up, each kept as one dead letter."""
+        return self.fates[Fate.DEAD_LETTERED]
+
+    @property
+    def lost(self) -> int:
+        """Jobs of which there is no trace."""
+        return self.fates[Fate.LOST]
+
+    @property
+    def stuck(self) -> int:
+        """Jobs that are still somewhere in Redis at the end."""
+        return self.fates[Fate.READY] + self.fates[Fate.PENDING] + self.fates[Fate.PARKED]
+
+    @property
+    def balanced(self) -> bool:
+        """Every job is settled or dead-lettered, and nothing else is there."""
+        return self.enqueued == self.settled + self.dead_lettered and not self.strays
+
+
+def build_ledger(evidence: Evidence) -> Ledger:
+    """Account for every job."""
+    fates = _fates(evidence)
+    starts = second_starts(evidence)
+    recovered = [
+        event
+        for event in evidence.named(EventName.RECOVERED, EventName.SUSPECTED)
+        if event.data.get("reason") != "suspect"  # a parked suspect made ready: its recovery is told already
+    ]
+    timed = [event for event in recovered + evidence.named(EventName.DEAD_LETTERED) if _is_timed(event)]
+    refused = evidence.named(EventName.REFUSED)
+    stale = sum(event.data.get("verb") in FENCED_VERBS for event in refused)
+    counted = Counter(fates.values())
+    return Ledger(
+        enqueued=len(evidence.enqueued),
+        fates={fate: counted[fate] for fate in Fate},
+        poison=tuple(job.n for job in evidence.enqueued if job.poison),
+        dead=tuple(letter.n for letter in evidence.remains.dead),
+        strays=_strays(evidence),
+        altered=_altered(evidence),
+        ended_twice=_ended_twice(evidence),
+        second_starts=tuple(starts),
+        duplicates=tuple(duplicates(evidence, starts)),
+        recovered=len(recovered),
+        recovery_s=spread(start.recovery_s for start in starts if start.recovery_s is not None),
+        overshoot_s=spread((event.data["idle_ms"] - event.data["visibility_ms"]) / 1000 for event in timed),
+        early_recoveries=sum(_is_early(event) for event in timed),
+        stale_writes_refused=stale,
+        settlements_refused=len(refused) - stale,
+        terms=tuple(terms(evidence)),
+        faults=tuple(evidence.faults),
+        missed=tuple(evidence.missed),
+        unexpected_ends=_unexpected_ends(evidence),
+    )
+
+
+def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
+    """Say in sentences what is wrong with ``ledger``, given the ``faults`` that were asked for; nothing = all is well."""
+    poison, dead = set(ledger.poison), set(ledger.dead)
+    unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
+    stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_refused == 0
+    found = {
+        f"{ledger.lost} jobs are lost": ledger.lost,
+        f"{ledger.stuck} jobs are stuck": ledger.stuck,
+        f"jobs that nobody enqueued, or in two places: {_some(ledger.strays)}": ledger.strays,
+        f"poison jobs that are no dead letters: {_some(poison - dead)}": poison - dead,
+        f"dead letters that were no poison: {_some(dead - poison)}": dead - poison,
+        f"more than one dead letter of a job: {_some(ledger.dead)}": len(dead) < len(ledger.dead),
+        f"payloads that did not arrive as they were sent: {_some(ledger.altered)}": ledger.altered,
+        f"entries that were ended twice: {_some(ledger.ended_twice)}": ledger.ended_twice,
+        f"jobs started again for no reason: {_some(unexplained)}": unexplained,
+        f"{ledger.early_recoveries} deliveries were recovered before their time": ledger.early_recoveries,
+        "a leader was to be paused past its lease, and no stale write of it was refused": stale_missing,
+        f"processes that ended by themselves: {_some(ledger.unexpected_ends)}": ledger.unexpected_ends,
+    } | {f"{missed.kind} was left out: {missed.why}": True for missed in ledger.missed}
+    return [sentence for sentence, wrong in found.items() if wrong]
+
+
+def _some(things: Iterable[object], most: int = 5) -> str:
+    words = [str(thing) for thing in sorted(things, key=str)]
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+# ---- what became of each job
+
+
+def _places(evidence: Evidence) -> list[tuple[int, Fate]]:
+    """Return what is left in Redis: job and place."""
+    remains = evidence.remains
+    return [
+        *((letter.n, Fate.DEAD_LETTERED) for letter in remains.dead),
+        *((n, Fate.PENDING) for n in remains.pending),
+        *((n, Fate.READY) for n in remains.ready),
+        *((n, Fate.PARKED) for n in _parked(evidence)),
+    ]
+
+
+def _parked(evidence: Evidence) -> list[int]:
+    """Return the suspects that are parked still: the journal's last word on them says so."""
+    if not evidence.remains.parked:
+        return []
+    last = {event.job: event.event for event in evidence.named(EventName.SUSPECTED, EventName.RECOVERED)}
+    return [evidence.numbers.get(job, 0) for job, name in last.items() if name == EventName.SUSPECTED]
+
+
+def _fates(evidence: Evidence) -> dict[int, Fate]:
+    done = {line.n for line in evidence.lines if line.step is Step.DONE}
+    done |= {evidence.numbers.get(event.job, 0) for event in evidence.named(EventName.ACKED)}
+    fates = {job.n: Fate.SETTLED if job.n in done else Fate.LOST for job in evidence.enqueued}
+    return fates | {n: place for n, place in _places(evidence) if n in fates}
+
+
+def _strays(evidence: Evidence) -> tuple[int, ...]:
+    """Return what should not be where it is: unknown jobs, jobs in two places, settled jobs that are somewhere."""
+    times = Counter(n for n, _ in _places(evidence))
+    times.update(evidence.numbers.get(event.job, 0) for event in evidence.named(EventName.ACKED))
+    return tuple(sorted(n for n, count in times.items() if count > 1 or n not in evidence.jobs))
+
+
+def _altered(evidence: Evidence) -> tuple[int, ...]:
+    starts = [line for line in evidence.lines if line.step is Step.START and line.n in evidence.jobs]
+    return tuple(sorted({line.n for line in starts if line.digest != evidence.jobs[line.n].digest}))
+
+
+def _ended_twice(evidence: Evidence) -> tuple[str, ...]:
+    """Return entries with two ends in the journal: the mark of two leaders who both acted."""
+    ends = evidence.named(
+        EventName.ACKED, EventName.NACKED, EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED
+    )
+    times = Counter(
+        str(event.data["entry"])
+        for event in ends
+        if "entry" in event.data
+        # Neither ends an entry: the one is the release of a parked copy, the other a change of owner.
+        if event.data.get("reason") != "suspect" and event.data["entry"] != event.data.get("new_entry")
+    )
+    return tuple(sorted(entry for entry, count in times.items() if count > 1))
+
+
+# ---- times
+
+
+def _is_timed(event: LifecycleEvent) -> bool:
+    """Tell whether the event says how long a delivery was idle (-1: nobody owned it, so it was due at once)."""
+    return "visibility_ms" in event.data and event.data.get("idle_ms", -1) >= 0
+
+
+def _is_early(event: LifecycleEvent) -> bool:
+    """Tell whether a recovery came before its time: by the idle time it names, or sooner than any delivery was due."""
+    visibility_ms = event.data["visibility_ms"]
+    earliest_ms = entry_ms(str(event.data["entry"])) + visibility_ms
+    return bool(event.data["idle_ms"] < visibility_ms or event.at_ms < earliest_ms)
+
+
+# ---- processes
+
+
+def _unexpected_ends(evidence: Evidence) -> tuple[str, ...]:
+    return tuple(
+        f"{run.name} (exit code {run.exit_code}{', after it was told to stop' if run.stopped else ''})"
+        for run in evidence.processes
+        if run.ended_at is not None and run.killed_at is None and run.name not in evidence.poisoned
+        if not (run.stopped and run.exit_code == 0)
+    )

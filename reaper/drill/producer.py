@@ -1,0 +1,72 @@
+"""Replays the trace: bare ``XADD`` at the planned times, as producers in any language do."""
+
+import hashlib
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import anyio
+
+from reaper.drill.records import Enqueued
+from reaper.drill.stage import Stage
+from reaper.drill.trace import PlannedJob
+from workers.protocol.messages import text
+
+TICK_S = 0.02
+PAYLOAD_BYTES = 64
+_POISON_DURATION = timedelta(seconds=1)
+
+
+@dataclass(slots=True)
+class Producer:
+    """Enqueues the planned jobs, and the poison jobs it is asked for; remembers what Redis accepted."""
+
+    stage: Stage
+    jobs: Sequence[PlannedJob]
+    enqueued: list[Enqueued] = field(default_factory=list)
+    finished: bool = False
+    """Every planned job is in."""
+    _poisonings: int = 0
+
+    async def run(self) -> None:
+        """Enqueue each job when its time has come, counted from now. Raises what redis-py raises."""
+        started = anyio.current_time()
+        waiting = 0
+        while waiting < len(self.jobs):
+            passed = anyio.current_time() - started
+            due = waiting
+            while due < len(self.jobs) and self.jobs[due].at.total_seconds() <= passed:
+                due += 1
+            if due > waiting:
+                await self._enqueue(self.jobs[waiting:due])
+            waiting = due
+            await anyio.sleep(TICK_S)
+        self.finished = True
+
+    async def poison(self) -> Enqueued:
+        """Enqueue one job that kills whoever runs it."""
+        self._poisonings += 1
+        job = PlannedJob(len(self.jobs) + self._poisonings, timedelta(0), _POISON_DURATION)
+        await self._enqueue([job], poison=True)
+        return self.enqueued[-1]
+
+    async def _enqueue(self, jobs: Sequence[PlannedJob], *, poison: bool = False) -> None:
+        payloads = [self._payload(job.n) for job in jobs]
+        pipeline = self.stage.client.pipeline(transaction=False)
+        for job, payload in zip(jobs, payloads, strict=True):
+            milliseconds = round(job.duration.total_seconds() * 1000)
+            mark = ("poison", "1") if poison else ()
+            pipeline.execute_command(
+                "XADD", self.stage.keys.stream, "*", "n", job.n, "duration_ms", milliseconds, "payload", payload, *mark
+            )
+        entry_ids = await pipeline.execute()
+        at = time.time()
+        for job, payload, entry_id in zip(jobs, payloads, entry_ids, strict=True):
+            digest = hashlib.sha256(payload).hexdigest()
+            self.enqueued.append(Enqueued(job.n, text(entry_id), at, digest, poison))
+
+    def _payload(self, n: int) -> bytes:
+        """Any bytes at all, the same for the same seed: what arrives is compared with them."""
+        return random.Random(f"{self.stage.settings.seed}/{n}").randbytes(PAYLOAD_BYTES)

@@ -1,0 +1,149 @@
+"""What the drill asks Redis: reads only, each reply parsed here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reaper.drill.records import DeadLetter, Remains, number_of
+from reaper.drill.stage import Stage
+from workers.protocol.messages import (
+    FIELD_JOB,
+    Pending,
+    entry_order,
+    pair_up,
+    read_metadata,
+    text,
+)
+
+PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What Redis showed at one moment."""
+
+    ready: int = 0
+    in_flight: int = 0
+    parked: int = 0
+    dead: int = 0
+    holder: str = ""
+    """Who leads; empty = nobody."""
+    token: int = 0
+    last_delivered: bytes = b"0-0"
+    """The group's position in the stream."""
+
+    @property
+    def outstanding(self) -> int:
+        """Jobs that are neither settled nor dead-lettered."""
+        return self.ready + self.in_flight + self.parked
+
+
+async def look(stage: Stage, before: View) -> View:
+    """Return what Redis shows now, all of one moment: a job on its way from one place to the next is not overlooked.
+
+    The stream is read from the position of the view ``before``, since the present one is only known with the reply.
+    """
+    keys, namespace = stage.keys, stage.namespace
+    pipeline = stage.client.pipeline(transaction=True)
+    pipeline.get(namespace.lease)
+    pipeline.get(namespace.token)
+    pipeline.execute_command("XPENDING", keys.stream, keys.group)
+    pipeline.zcard(keys.schedule)
+    pipeline.xlen(keys.dead)
+    pipeline.xinfo_groups(keys.stream)
+    pipeline.execute_command("XRANGE", keys.stream, b"(" + before.last_delivered, "+")
+    holder, token, pending, parked, dead, groups, entries = await pipeline.execute()
+    last = _last_delivered(stage, groups)
+    ready = sum(entry_order(entry_id) > entry_order(last) for entry_id, _ in entries)
+    return View(ready, pending[0], parked, dead, text(holder or b""), int(token or 0), last)
+
+
+def _last_delivered(stage: Stage, groups: Sequence[Mapping[Any, Any]]) -> bytes:
+    """Find our group's position in an ``XINFO GROUPS`` reply, whose keys are bytes or str by version of redis-py."""
+    for group in groups:
+        facts = {text(name): value for name, value in group.items()}
+        if text(facts["name"]) == stage.keys.group:
+            last: bytes | str = facts["last-delivered-id"]
+            return last if isinstance(last, bytes) else last.encode()
+    return b"0-0"
+
+
+async def consumers(stage: Stage) -> set[str]:
+    """Return the names of the group's consumers: a worker appears with its first read."""
+    rows = await stage.client.xinfo_consumers(stage.keys.stream, stage.keys.group)
+    return {text(value) for row in rows for name, value in row.items() if text(name) == "name"}
+
+
+async def holder(stage: Stage) -> str:
+    """Return who holds the lease; empty = nobody."""
+    return text(await stage.client.get(stage.namespace.lease) or b"")
+
+
+async def fence(stage: Stage) -> str:
+    """Return the group's fence; empty = none yet."""
+    return text(await stage.client.get(stage.keys.fence) or b"")
+
+
+def belongs_to(name: str, process: str) -> bool:
+    """Tell whether a consumer or holder is ``process``: its name, alone or followed by ``.`` or ``-`` and a nonce."""
+    return name == process or name.startswith((f"{process}.", f"{process}-"))
+
+
+async def pending(stage: Stage) -> list[Pending]:
+    """Return the whole pending entries list."""
+    rows: list[Pending] = []
+    start: bytes = b"-"
+    while True:
+        page = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group, start, "+", PAGE)
+        rows += [Pending(*row) for row in page]
+        if len(page) < PAGE:
+            return rows
+        start = b"(" + page[-1][0]
+
+
+async def fields_of(stage: Stage, entry_ids: Sequence[bytes]) -> list[dict[bytes, bytes]]:
+    """Return the fields of entries of the stream; none where an entry is gone."""
+    pipeline = stage.client.pipeline(transaction=False)
+    for entry_id in entry_ids:
+        pipeline.execute_command("XRANGE", stage.keys.stream, entry_id, entry_id)
+    return [dict(pair_up(reply[0][1])) if reply else {} for reply in await pipeline.execute()]
+
+
+async def on_last_delivery(stage: Stage, rows: Sequence[Pending]) -> bool:
+    """Tell whether one of these deliveries is its job's last: a crash would make a dead letter of it."""
+    limit = stage.settings.max_deliveries
+    for row, fields in zip(rows, await fields_of(stage, [row.entry_id for row in rows]), strict=True):
+        before = read_metadata(row.entry_id, fields.items()).deliveries
+        if before + row.delivery_count >= limit:
+            return True
+    return False
+
+
+async def remains(stage: Stage) -> Remains:
+    """Return where jobs lie at the end of an act."""
+    keys = stage.keys
+    view = await look(stage, View())
+    entries = await stage.client.execute_command("XRANGE", keys.stream, b"(" + view.last_delivered, "+")
+    rows = await pending(stage)
+    held = await fields_of(stage, [row.entry_id for row in rows])
+    letters = await stage.client.execute_command("XRANGE", keys.dead, "-", "+")
+    return Remains(
+        ready=tuple(number_of(dict(pair_up(flat))) for _, flat in entries),
+        pending=tuple(number_of(fields) for fields in held),
+        parked=view.parked,
+        dead=tuple(_dead_letter(dict(pair_up(flat))) for _, flat in letters),
+    )
+
+
+def _dead_letter(fields: Mapping[bytes, bytes]) -> DeadLetter:
+    reason = fields.get(b"reaper.dead.reason", b"")
+    return DeadLetter(number_of(fields), text(fields.get(FIELD_JOB, b"")), text(reason))
+
+
+async def forget(stage: Stage) -> None:
+    """Delete every key of this act; for a Redis that is not ours."""
+    keys, namespace = stage.keys, stage.namespace
+    await stage.client.unlink(
+        keys.stream, keys.retry, keys.stream_schedule, keys.schedule, keys.dead, keys.fence, keys.agreement,
+        keys.suspects, keys.journal, namespace.lease, namespace.token, namespace.replicas, namespace.journal,
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""The ledger for people (plain text) and for machines (JSON)."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from reaper.drill.ledger import Ledger, Spread
+from reaper.drill.stage import DrillSettings, Recovery
+from reaper.drill.terms import Term
+
+_LABEL_WIDTH = 26
+
+
+def as_json(
+    ledger: Ledger, settings: DrillSettings, recovery: Recovery, *, started_at: float, redis_version: str,
+    objections: list[str],
+) -> dict[str, Any]:
+    """Return the report of an act. Times are seconds since ``started_at`` (wall clock), durations seconds."""  # fmt: skip
+    return {
+        "recovery": recovery.name,
+        "started_at": datetime.fromtimestamp(started_at, UTC).isoformat(),
+        "balanced": ledger.balanced,
+        "objections": objections,
+        "enqueued": ledger.enqueued,
+        "settled": ledger.settled,
+        "dead_lettered": ledger.dead_lettered,
+        "poison": len(ledger.poison),
+        "stuck": ledger.stuck,
+        "lost": ledger.lost,
+        "altered": list(ledger.altered),
+        "ended_twice": list(ledger.ended_twice),
+        "second_starts": [asdict(start) for start in ledger.second_starts],
+        "duplicates": [asdict(duplicate) for duplicate in ledger.duplicates],
+        "recovered": ledger.recovered,
+        "recovery_s": asdict(ledger.recovery_s),
+        "overshoot_s": asdict(ledger.overshoot_s),
+        "early_recoveries": ledger.early_recoveries,
+        "stale_writes_refused": ledger.stale_writes_refused,
+        "settlements_refused": ledger.settlements_refused,
+        "terms": [
+            {
+                "holder": term.holder,
+                "token": term.token,
+                "from": _since(term.since, started_at),
+                "to": _since(term.until, started_at),
+                "ended": term.ended,
+            }
+            for term in ledger.terms
+        ],
+        "faults": [
+            {
+                "kind": fault.kind,
+                "target": fault.target,
+                "time": _since(fault.at, started_at),
+                "until": _since(fault.until, started_at),
+                "in_flight": fault.in_flight,
+            }
+            for fault in ledger.faults
+        ],
+        "missed_faults": [asdict(missed) for missed in ledger.missed],
+        "unexpected_ends": list(ledger.unexpected_ends),
+        "redis_version": redis_version,
+        "settings": settings.as_json(),
+    }
+
+
+def _since(at: float | None, started_at: float) -> float | None:
+    return None if at is None else round(at - started_at, 3)
+
+
+def as_text(ledger: Ledger, recovery: Recovery, *, started_at: float) -> str:
+    """Return the ledger as a table of lines."""
+    rows = [
+        ("enqueued", str(ledger.enqueued)),
+        ("settled", str(ledger.settled)),
+        ("dead-lettered", f"{ledger.dead_lettered}   (poison jobs put in: {len(ledger.poison)})"),
+        ("stuck", str(ledger.stuck)),
+        ("lost", str(ledger.lost)),
+        ("recovered", str(ledger.recovered)),
+        ("second starts", _by_cause(start.cause for start in ledger.second_starts)),
+        ("duplicates", _by_cause(duplicate.cause for duplicate in ledger.duplicates)),
+        ("fault to second start", _spread(ledger.recovery_s)),
+        ("past visibility timeout", _spread(ledger.overshoot_s)),
+        ("early recoveries", str(ledger.early_recoveries)),
+        ("stale writes refused", str(ledger.stale_writes_refused)),
+    ]
+    if recovery.by_reapers:
+        rows += [("terms" if i == 0 else "", _term(term, started_at)) for i, term in enumerate(ledger.terms)]
+    rows.append(("balanced", "yes" if ledger.balanced else "NO"))
+    return "\n".join(f"  {label:<{_LABEL_WIDTH}}{value}" for label, value in rows)
+
+
+def _by_cause(causes: Iterable[str]) -> str:
+    counted = Counter(causes)
+    details = ", ".join(f"{cause} {count}" for cause, count in counted.most_common())
+    return f"{counted.total()}   ({details})" if counted else "0"
+
+
+def _spread(values: Spread) -> str:
+    if values.p50 is None or values.p99 is None or values.max is None:
+        return "-"
+    return f"p50 {values.p50:.3f} s, p99 {values.p99:.3f} s, max {values.max:.3f} s"
+
+
+def _term(term: Term, started_at: float) -> str:
+    until = "" if term.until is None else f"{term.until - started_at:.1f} s"
+    return f"{term.token}: {term.holder.split('.')[0]}, {term.since - started_at:.1f} s to {until}: {term.ended}"

@@ -1,0 +1,78 @@
+"""Watches an act: reads what the jobs write, follows the journals, and looks at Redis. Changes nothing."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from reaper.drill import queries
+from reaper.drill.queries import View
+from reaper.drill.records import Line, read_lines
+from reaper.drill.stage import Stage
+from workers.protocol.events import LifecycleEvent, decode_event
+from workers.protocol.messages import text
+
+LOOK_INTERVAL_S = 0.2
+
+_BEGINNING = b"0-0"
+
+
+@dataclass(slots=True)
+class Witness:
+    """Collects lines, events and the latest view of one act."""
+
+    stage: Stage
+    lines: list[Line] = field(default_factory=list)
+    events: list[LifecycleEvent] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Events by name, and lines by step."""
+    view: View = field(default_factory=View)
+    _read: dict[Path, int] = field(default_factory=dict)
+    _journals: dict[str, bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._journals = {self.stage.namespace.journal: _BEGINNING, self.stage.keys.journal: _BEGINNING}
+
+    async def run(self) -> None:
+        """Look again and again until cancelled. Raises what redis-py raises."""
+        while True:
+            await self.look()
+            await anyio.sleep(LOOK_INTERVAL_S)
+
+    async def look(self) -> View:
+        """Read everything new, and return what Redis shows now."""
+        self._read_ledgers()
+        await self._read_journals()
+        self.view = await queries.look(self.stage, self.view)
+        return self.view
+
+    def _read_ledgers(self) -> None:
+        for file in sorted(self.stage.folder.glob("w*.out")):
+            for line in read_lines(self._new_text(file)):
+                self.lines.append(line)
+                self.counts[line.step] += 1
+
+    def _new_text(self, file: Path) -> str:
+        """Return the whole lines added since the last look; one that kill -9 cut short stays unread."""
+        start = self._read.get(file, 0)
+        with file.open("rb") as ledger:
+            ledger.seek(start)
+            new = ledger.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read[file] = start + len(whole)
+        return whole.decode("ascii")
+
+    async def _read_journals(self) -> None:
+        while True:
+            reply = await self.stage.client.execute_command(
+                "XREAD", "COUNT", queries.PAGE, "STREAMS", *self._journals, *self._journals.values()
+            )
+            if not reply:
+                return
+            for journal, entries in reply:
+                self._journals[text(journal)] = entries[-1][0]
+                for entry_id, flat in entries:
+                    event = decode_event(entry_id, flat)
+                    self.events.append(event)
+                    self.counts[event.event] += 1

@@ -1,0 +1,99 @@
+"""Runs a replica as a process of its own: start-up checks, signals, reload."""
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskStatus
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from reaper.service import Reaper
+from reaper.settings import ReaperSettings
+from workers.protocol.connection import check_server, commands_client
+from workers.protocol.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+Load = Callable[[], ReaperSettings]
+
+
+def check_groups(settings: ReaperSettings) -> ReaperSettings:
+    """Return ``settings`` if they watch anything. Raises ConfigurationError."""
+    if not settings.groups:
+        raise ConfigurationError(
+            "no groups are set, so there is nothing to watch: name the pairs, for example --groups orders/billing, "
+            "REAPER_GROUPS=orders/billing, or a [[groups]] table with stream and group in the settings file."
+        )
+    return settings
+
+
+async def serve(settings: ReaperSettings, load: Load | None) -> None:
+    """Run one replica until a signal ends it.
+
+    SIGTERM or SIGINT: leave leadership and return; the second one ends the process at once. SIGHUP: read the settings
+    again by ``load``. Raises UnreachableError or UnsupportedServerError at the start.
+    """
+    await _check_redis(settings)
+    reaper = Reaper(settings)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(_obey_signals, reaper, load)
+        await reaper.run()
+        tasks.cancel_scope.cancel()
+
+
+async def _check_redis(settings: ReaperSettings) -> None:
+    client = commands_client(settings.redis_url)
+    try:
+        await check_server(client, settings.redis_url)
+        await _warn_of_eviction(client)
+    finally:
+        await client.aclose()
+
+
+async def _warn_of_eviction(client: Redis) -> None:
+    """Warn where Redis may throw keys away when memory is short: streams, or the lease (it has an expiry)."""
+    try:
+        policy = (await client.info("memory")).get("maxmemory_policy", "")
+    except RedisError:
+        return  # without the right to ask, nothing can be said
+    if policy not in ("", "noeviction"):
+        logger.warning(
+            "Redis has maxmemory-policy %s: when memory is short it deletes keys, jobs or the lease among them. "
+            "Set it to noeviction",
+            policy,
+        )
+
+
+async def _obey_signals(
+    reaper: Reaper, load: Load | None, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    stopping = False
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        task_status.started()
+        async for number in signals:
+            if number == signal.SIGHUP:
+                _reload(reaper, load)
+            elif stopping:
+                logger.warning("%s again: out", number.name)
+                logging.shutdown()
+                os._exit(128 + number)
+            else:
+                logger.info("%s: leaving", number.name)
+                stopping = True
+                reaper.stop()
+
+
+def _reload(reaper: Reaper, load: Load | None) -> None:
+    """Read the settings again; whatever is wrong with them, the old ones stay in force."""
+    if load is None:
+        logger.warning("SIGHUP: no settings file was named (--config), so there is nothing to reload")
+        return
+    try:
+        settings = load()
+    except ConfigurationError as error:
+        logger.error("SIGHUP: the settings stay as they were: %s", error)  # noqa: TRY400 - a sentence, no traceback
+        return
+    reaper.reload(settings)

@@ -1,0 +1,230 @@
+"""One stream and one group as the scripts find them, and a typed call for each script that works on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+
+from tests.support.dump import BASE_MS, Shown, dump
+from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.scripts import load_script
+
+FENCE = "reaper:7:alice"
+LONG_IDLE_MS = 60_000
+BINARY = b"\xff\x00\r\n\xc3("
+TOO_MANY = tuple(b"f%d" % number for number in range(7_200))
+"""Flat fields of an entry that Redis accepts and Lua's unpack() does not."""
+
+Word = str | bytes | int | float
+Item = tuple[Word, ...]
+
+
+def entry_id(number: int) -> str:
+    """ID of the scene's entry ``number``."""
+    return f"{BASE_MS + number}-0"
+
+
+@dataclass
+class Scene:
+    """Entries are numbered from 1. ``deliver`` makes them pending with any count and idle time, at once."""
+
+    client: Redis
+    keys: GroupKeys = field(default_factory=lambda: group_keys("orders", "billing"))
+    _entries: int = 0
+
+    async def prepare(self, *, fence: str | None = FENCE) -> None:
+        """Create the stream, the group and a leader's fence."""
+        await self.client.xgroup_create(self.keys.stream, self.keys.group, "0", mkstream=True)
+        if fence is not None:
+            await self.client.set(self.keys.fence, fence)
+
+    async def add(self, *flat: Word, stream: str | None = None, at: str | None = None) -> str:
+        """Add an entry with these flat fields (``n``, its number, by default); returns its ID."""
+        self._entries += 1
+        at = at or entry_id(self._entries)
+        words = flat or ("n", self._entries)
+        await self.client.execute_command("XADD", stream or self.keys.stream, at, *words)
+        return at
+
+    async def deliver(
+        self,
+        *ids: str,
+        consumer: str = "w1",
+        times: int = 1,
+        idle_ms: int = LONG_IDLE_MS,
+        stream: str | None = None,
+    ) -> None:
+        """Make entries pending, as if ``consumer`` had read them for the ``times``-th time ``idle_ms`` ago."""
+        for one in ids:
+            await self.client.execute_command(
+                "XCLAIM", stream or self.keys.stream, self.keys.group, consumer, 0, one,
+                "IDLE", idle_ms, "RETRYCOUNT", times, "FORCE", "JUSTID", "LASTID", one,
+            )  # fmt: skip
+
+    async def stalled(self, *flat: Word, times: int = 1, consumer: str = "w1") -> str:
+        """Add an entry and deliver it long ago; returns its ID."""
+        added = await self.add(*flat)
+        await self.deliver(added, times=times, consumer=consumer)
+        return added
+
+    async def agree(self, **values: Word) -> None:
+        """Write into the group's agreement."""
+        for name, value in values.items():
+            await self.client.hset(self.keys.agreement, name, value)
+
+    async def now_ms(self) -> int:
+        """Return the server's time."""
+        seconds, microseconds = await self.client.time()
+        return int(seconds * 1000 + microseconds // 1000)
+
+    async def fill_memory(self) -> None:
+        """Reach the memory limit: from now on no command may use more."""
+        await self.client.config_set("maxmemory", "1")
+
+    async def free_memory(self) -> None:
+        """Lift the limit again."""
+        await self.client.config_set("maxmemory", "0")
+
+    async def state(self) -> Shown:
+        """Return everything there is, see `tests.support.dump`."""
+        return await dump(self.client)
+
+    async def pending(self, source: str | None = None) -> list[tuple[str, str, int]]:
+        """Return the pending entries as ``(ID, consumer, count)``."""
+        rows: Any = await self.client.xpending_range(source or self.keys.stream, self.keys.group, "-", "+", 100_000)
+        return [(one.decode(), consumer.decode(), count) for one, consumer, _, count in rows]
+
+    async def recover(
+        self,
+        *ids: str,
+        source: str | None = None,
+        fence: str = FENCE,
+        visibility_ms: int = 30_000,
+        max_deliveries: int = 3,
+        policy: str = "stream",
+        journal: bool = True,
+        budget_bytes: int = 10**9,
+    ) -> Any:
+        """Run ``recover_entries``; see `rows`."""
+        keys = self.keys
+        return await load_script("reaper", "recover_entries").run(
+            self.client,
+            [
+                source or keys.stream, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence,
+                keys.agreement, keys.journal,
+            ],
+            [
+                fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes, *ids,
+            ],
+        )  # fmt: skip
+
+    async def release(self, *, fence: str = FENCE, policy: str = "stream", journal: bool = True) -> Any:
+        """Run ``release_suspects``."""
+        keys = self.keys
+        return await load_script("reaper", "release_suspects").run(
+            self.client,
+            [keys.stream, keys.retry, keys.schedule, keys.suspects, keys.fence, keys.agreement, keys.journal],
+            [fence, keys.group, policy, int(journal), 1_000, 7],
+        )
+
+    async def settle(
+        self,
+        *items: Item,
+        source: str | None = None,
+        consumer: str = "w1",
+        max_deliveries: int = 3,
+        policy: str = "stream",
+        journal: bool = True,
+        reply_was_lost: bool = False,
+        delete_acked: bool = False,
+    ) -> Any:
+        """Run ``settle``; see `item`."""
+        keys = self.keys
+        return await load_script("workers.protocol", "settle").run(
+            self.client,
+            [source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal],
+            [
+                keys.group, consumer, max_deliveries, policy, int(journal), 1_000, int(reply_was_lost),
+                int(delete_acked), *(word for one in items for word in one),
+            ],
+        )  # fmt: skip
+
+    async def adopt(
+        self,
+        *in_flight: str,
+        source: str | None = None,
+        consumer: str = "w1.new",
+        from_consumer: str = "w1",
+        case: str = "restart",
+        room: int = 100,
+        suspect_room: int = 0,
+        max_deliveries: int = 3,
+        journal: bool = True,
+        after: str = "-",
+    ) -> Any:
+        """Run ``adopt``."""
+        keys = self.keys
+        return await load_script("workers.protocol", "adopt").run(
+            self.client,
+            [source or keys.stream, keys.dead, keys.agreement, keys.journal, keys.stream],
+            [
+                keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, int(journal), 1_000,
+                after, *in_flight,
+            ],
+        )  # fmt: skip
+
+
+def item(one: str, verb: str, *, times: int = 1, reason: str = "", error: str = "", data: str = "") -> Item:
+    """Return the words of one settlement; the job's ID is the entry's."""
+    return (one, times, verb, one, reason, error, data or f'{{"v":1,"group":"billing","entry":"{one}"')
+
+
+def rows(reply: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of ``recover_entries`` as ``(code, consumer, job, count)``, or just the code."""
+    assert reply[0] == b"ok", reply
+    return [(row[0], *(_word(part) for part in row[3:])) for row in reply[1:]]
+
+
+def details(reply: Any) -> list[str | int]:
+    """Return the second element of each row: new entry ID, dead letter's ID, remaining ms, or why it is held."""
+    assert reply[0] == b"ok", reply
+    return [_word(row[1]) if len(row) > 1 else "" for row in reply[1:]]
+
+
+def ready(
+    job: str, deliveries: int, consumers: str, *user: Word, first_ms: int | None = None, generation: int = 0
+) -> tuple[str, ...]:
+    """Return the flat fields of a job that has been made ready again, as `dump` shows them."""
+    first_ms = first_ms if first_ms is not None else int(job.split("-")[0])
+    ours = (
+        ("reaper.job", job),
+        ("reaper.deliveries", deliveries),
+        ("reaper.generation", generation),
+        ("reaper.first_ms", first_ms),
+        ("reaper.consumers", consumers),
+    )
+    return tuple(shown(word) for word in (*user, *(part for pair in ours for part in pair)))
+
+
+def shown(word: Word) -> str:
+    """Return ``word`` as `dump` shows it."""
+    return word.decode("latin-1") if isinstance(word, bytes) else str(word)
+
+
+def dead(one: str, reason: str, error: str, *, last: str = "now") -> tuple[str, ...]:
+    """Return the fields that a dead letter of entry ``one`` has beyond those of a ready job."""
+    ours: Sequence[tuple[str, str]] = (
+        ("stream", "orders"),
+        ("group", "billing"),
+        ("entry", one),
+        ("reason", reason),
+        ("error", error),
+        ("last_ms", last),
+        ("at_ms", "now"),
+    )
+    return tuple(part for name, value in ours for part in (f"reaper.dead.{name}", value))
+
+
+def _word(value: bytes | int) -> str | int:
+    return value if isinstance(value, int) else value.decode("latin-1")

@@ -1,0 +1,155 @@
+"""What this process knows of its group: what was agreed on, where retries wait, and the server's clock."""
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from workers.job import Source
+from workers.protocol.connection import is_contact_error
+from workers.protocol.messages import Redelivery, text, whole_number
+from workers.protocol.scripts import load_script
+from workers.protocol.settings import to_ms
+from workers.reporting import Reporter
+from workers.settings import (
+    DEFAULT_MAX_DELIVERIES,
+    DEFAULT_REDELIVERY,
+    DEFAULT_VISIBILITY_TIMEOUT,
+    WorkerSettings,
+)
+
+logger = logging.getLogger(__name__)
+
+JOIN_GROUP = load_script("workers.protocol", "join_group")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all processes of the group go by: agreed values, and ours where nothing was agreed."""
+
+    redelivery: Redelivery
+    visibility_timeout: timedelta
+    max_deliveries: int
+    reads_retries: bool
+    """There is a retry stream to read, or there will be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """The reply of ``join_group.lua``."""
+
+    agreement: Agreement
+    created_at: str
+    groups: int
+    server_ms: int
+    mismatch: str
+
+
+def read_reply(reply: list[Any], settings: WorkerSettings) -> _Joined:
+    """Read what ``join_group.lua`` answered; a value that nobody set, or set to nonsense, is ours or the default."""
+    policy, visibility_ms, max_deliveries = (text(value) for value in reply[:3])
+    known = {policy.value for policy in Redelivery}
+    ours = settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT
+    agreement = Agreement(
+        redelivery=Redelivery(policy) if policy in known else settings.redelivery or DEFAULT_REDELIVERY,
+        visibility_timeout=timedelta(milliseconds=whole_number(visibility_ms.encode(), 0)) or ours,
+        max_deliveries=whole_number(max_deliveries.encode(), 0) or settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
+        reads_retries=reply[4] == 1,
+    )
+    return _Joined(agreement, text(reply[5]), reply[6], reply[7], text(reply[8]))
+
+
+class Membership:
+    """Joins the group and keeps what it learnt fresh."""
+
+    agreement: Agreement
+
+    def __init__(self, client: Redis, settings: WorkerSettings, reporter: Reporter) -> None:
+        self._client = client
+        self._settings = settings
+        self._reporter = reporter
+        self._clock_offset_ms = 0.0
+        self._warned = ""
+        self.joins = 0
+        """How often the group was joined; the reader takes stock after each."""
+        keys = settings.keys
+        self.main = Source(keys.stream, keys.stream)
+        self.retries = Source(keys.retry, keys.stream)
+        self.sources: tuple[Source, ...] = (self.main,)
+        """What is to be read now."""
+
+    def now_ms(self) -> int:
+        """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch."""
+        return int(monotonic() * 1000 + self._clock_offset_ms)
+
+    async def join(self) -> None:
+        """Join the group, creating what is missing. Raises what redis-py raises."""
+        settings, keys = self._settings, self._settings.keys
+        reply = await JOIN_GROUP.run_idempotent(
+            self._client,
+            (keys.stream, keys.retry, keys.agreement),
+            (
+                keys.group,
+                settings.group_start,
+                settings.redelivery or "",
+                to_ms(settings.visibility_timeout) if settings.visibility_timeout else "",
+                settings.max_deliveries or "",
+                settings.recovery,
+                settings.base_name,
+            ),
+        )
+        self._take(read_reply(reply, settings))
+
+    def _take(self, joined: _Joined) -> None:
+        self._clock_offset_ms = joined.server_ms - monotonic() * 1000
+        self._tell(joined)
+        self.agreement = joined.agreement
+        self.sources = (self.main, self.retries) if joined.agreement.reads_retries else (self.main,)
+        self.joins += 1
+
+    def _tell(self, joined: _Joined) -> None:
+        pair = self._settings.keys.pair
+        if joined.created_at and self.joins:
+            logger.error(
+                "group %s was gone; created it again from %s: jobs in between may be lost or run again",
+                pair,
+                joined.created_at,
+            )
+        elif joined.created_at:
+            logger.info("created group %s from %s", pair, joined.created_at)
+        if self.joins and joined.agreement != self.agreement:
+            logger.warning("group %s has a new agreement: %s", pair, joined.agreement)
+        warning = self._warning(joined)
+        if warning and warning != self._warned:
+            logger.warning("%s", warning)
+        self._warned = warning
+
+    def _warning(self, joined: _Joined) -> str:
+        pair = self._settings.keys.pair
+        warnings = []
+        if joined.mismatch:
+            warnings.append(
+                f"settings of this worker differ from what group {pair} has agreed on, which counts: {joined.mismatch}"
+            )
+        if self._settings.delete_settled and joined.groups > 1:
+            warnings.append(
+                f"delete_settled is set, but stream {self._settings.stream} has {joined.groups} groups: "
+                "nothing is deleted"
+            )
+        return "; ".join(warnings)
+
+    async def keep_fresh(self) -> None:
+        """Join again every `refresh_interval`, until cancelled: the agreement and the retry stream may have changed."""
+        while True:
+            await anyio.sleep(self._settings.refresh_interval.total_seconds())
+            try:
+                await self.join()
+                self._reporter.works("looking at the group")
+            except (RedisError, OSError) as error:
+                if not is_contact_error(error):  # the reader tells of an outage
+                    self._reporter.failed("looking at the group", error)

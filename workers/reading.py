@@ -1,0 +1,225 @@
+"""Reads deliveries: as many as there are free slots, and never so that a reply could get lost on our side.
+
+A read ends only between reads. A cancelled one would leave entries with us that we never hear of.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from workers.adoption import Adoption
+from workers.backoff import pause_s
+from workers.job import Job, Source
+from workers.membership import Membership
+from workers.protocol.connection import BLOCK_MS, is_contact_error
+from workers.protocol.errors import UnexpectedReplyError
+from workers.protocol.messages import parse_read_reply
+from workers.reporting import Reporter
+from workers.settings import WorkerSettings
+from workers.slots import Slots
+
+logger = logging.getLogger(__name__)
+
+SUSPECT_WAIT_MS = 100
+"""How long a read blocks while a suspect waits for the one before it."""
+UNBLOCK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One read: what to ask for. COUNT is per stream."""
+
+    sources: tuple[Source, ...]
+    count: int
+    blocks: bool = True
+
+
+class Planner:
+    """Splits the free slots between the stream and the retry stream. Pure.
+
+    Both are read together, each for half of the slots. Where one was full and the other empty, the next read is for
+    the full one alone, and does not wait. A single free slot cannot be split: the streams are asked in turn, and
+    together only once both were empty.
+    """
+
+    def __init__(self) -> None:
+        self._alone: Source | None = None
+        self._turn = 0
+
+    def plan(self, sources: tuple[Source, ...], free: int) -> Plan:
+        """Plan the next read for ``free`` slots, at least one."""
+        if len(sources) == 1:
+            return Plan(sources, free)
+        if self._alone in sources and free > 1:
+            return Plan((self._alone,), free, blocks=False)
+        if free > 1:
+            return Plan(sources, free // 2)
+        if self._turn < len(sources):
+            return Plan((sources[-1 - self._turn],), 1, blocks=False)
+        return Plan(sources, 1)
+
+    def learn(self, plan: Plan, sources: tuple[Source, ...], found: Counter[str]) -> None:
+        """Take into account how many deliveries of which source (by its key) a read has found."""
+        full = [source for source in plan.sources if found[source.key] == plan.count]
+        empty = [source for source in plan.sources if not found[source.key]]
+        self._alone = full[0] if len(full) == 1 and len(empty) == 1 else None
+        if plan.sources == sources:
+            self._turn = 0
+        else:
+            self._turn += 1
+        if found.total():
+            self._turn %= len(sources)
+
+
+class Reader:
+    """Reads until told to stop, and puts what it has read into slots."""
+
+    def __init__(
+        self,
+        client: Redis,
+        settings: WorkerSettings,
+        consumer: str,
+        membership: Membership,
+        adoption: Adoption,
+        slots: Slots,
+        reporter: Reporter,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._consumer = consumer
+        self._membership = membership
+        self._adoption = adoption
+        self._slots = slots
+        self._reporter = reporter
+        self._planner = Planner()
+        self._stopping = anyio.Event()
+        self._stopped = anyio.Event()
+        self._connection_id: int | None = None
+        self._stock_taken = membership.joins
+
+    # ---- the loop
+
+    async def run(self) -> None:
+        """Read until `stop`. Outages are waited out."""
+        failures = 0
+        try:
+            while not self._stopping.is_set():
+                if not self._slots.free:
+                    await self._slots.wait_for_change()
+                    continue
+                try:
+                    with anyio.CancelScope(shield=True):
+                        await self._fill_slots(self._slots.free)
+                    failures = 0
+                except (RedisError, OSError, UnexpectedReplyError) as error:
+                    failures += 1
+                    await self._recover_from(error, failures)
+        finally:
+            self._stopped.set()
+
+    async def _fill_slots(self, free: int) -> None:
+        if self._stock_taken != self._membership.joins:
+            self._stock_taken = self._membership.joins
+            self._adoption.take_stock()
+        if self._adoption.is_due:
+            jobs = await self._adoption.take(free)
+        else:
+            jobs = await self._read(free)
+            self._reporter.counts.read += len(jobs)
+        self._reporter.works("reading")
+        for job in jobs:
+            job.source.deliveries[job.raw_entry_id] = job
+        self._slots.put(jobs)
+
+    async def _read(self, free: int) -> list[Job]:
+        sources = self._membership.sources
+        plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
+        if self._connection_id is None:
+            self._connection_id = await self._learn_connection_id()
+        block_ms = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
+        reply = await self._client.execute_command(
+            "XREADGROUP",
+            "GROUP",
+            self._settings.group,
+            self._consumer,
+            "COUNT",
+            plan.count,
+            *(("BLOCK", block_ms) if plan.blocks else ()),
+            "STREAMS",
+            *(source.key for source in plan.sources),
+            *(">" for _ in plan.sources),
+        )
+        jobs = self._jobs(reply)
+        if len(sources) > 1:
+            self._planner.learn(plan, sources, Counter(job.source.key for job in jobs))
+        return jobs
+
+    def _jobs(self, reply: object) -> list[Job]:
+        """Make jobs of a reply. Every delivery that is read is the first of its entry."""
+        by_key = {source.key.encode(): source for source in (self._membership.main, self._membership.retries)}
+        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
+        return [
+            Job(
+                by_key[entry.stream],
+                entry.entry_id,
+                entry.flat or (),
+                times_delivered=1,
+                max_deliveries=max_deliveries,
+                delivered_ms=now_ms,
+            )
+            for entry in parse_read_reply(reply)
+        ]
+
+    # ---- when it fails
+
+    async def _recover_from(self, error: Exception, failures: int) -> None:
+        self._connection_id = None
+        self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
+        if isinstance(error, ResponseError) and "NOGROUP" in str(error) and await self._rejoined():
+            return
+        self._reporter.failed("reading", error)
+        if is_contact_error(error):
+            await self._client.connection_pool.disconnect()
+        with anyio.move_on_after(pause_s(failures)):
+            await self._stopping.wait()
+
+    async def _rejoined(self) -> bool:
+        logger.error("group %s is gone while we read from it; joining it again", self._settings.keys.pair)
+        try:
+            await self._membership.join()
+        except (RedisError, OSError) as error:
+            self._reporter.failed("reading", error)
+            return False
+        return True
+
+    # ---- stopping
+
+    def stop(self) -> None:
+        """Read no more; the read that is under way ends by itself, or by `unblock`."""
+        self._stopping.set()
+        self._slots.wake()
+
+    async def unblock(self, commands: Redis) -> None:
+        """End the read that blocks on the server, so that stopping need not wait for it. Loses nothing."""
+        while not self._stopped.is_set() and self._connection_id:
+            try:
+                await commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
+            except (RedisError, OSError):
+                return  # not allowed, or out of reach: the read ends after BLOCK all the same
+            with anyio.move_on_after(UNBLOCK_AGAIN_S):
+                await self._stopped.wait()
+
+    async def _learn_connection_id(self) -> int:
+        try:
+            connection_id: int = await self._client.execute_command("CLIENT", "ID")
+        except ResponseError:
+            return 0  # not allowed
+        return connection_id
+
+
+__all__: Sequence[str] = ("Plan", "Planner", "Reader")

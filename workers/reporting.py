@@ -1,0 +1,157 @@
+"""What a worker tells people and programs: log lines, callbacks and counts."""
+
+import logging
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Literal
+
+from workers.execution import Verdict
+from workers.job import Job
+from workers.protocol.callbacks import Callbacks
+from workers.protocol.connection import is_contact_error
+from workers.protocol.keys import GroupKeys
+
+logger = logging.getLogger("workers")
+
+WorkerEvent = Literal["recovered", "dead_lettered", "refused", "held", "error"]
+EVENTS: frozenset[str] = frozenset({"recovered", "dead_lettered", "refused", "held", "error"})
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one run of a worker has done so far."""
+
+    read: int = 0
+    """Deliveries that came by reading the streams."""
+    adopted: int = 0
+    """Deliveries taken over from earlier processes of the name, or found again after a lost reply."""
+    acked: int = 0
+    nacked: int = 0
+    dead_lettered: int = 0
+    refused: int = 0
+    """The delivery was not ours any more: recovered, or taken by another process."""
+    unknown: int = 0
+    """Settled by a call whose reply was lost: by us, or by another process after a recovery."""
+    held: int = 0
+    """Could not be made ready or dead-lettered; left pending."""
+    abandoned: int = 0
+    """Still queued or running at the drain deadline; left pending."""
+
+
+class Reporter:
+    """Tells what happened to the deliveries of one consumer, and whether Redis serves us."""
+
+    def __init__(self, keys: GroupKeys, consumer: str, callbacks: Callbacks[str], counts: Counts) -> None:
+        self.counts = counts
+        self._keys = keys
+        self._consumer = consumer
+        self._callbacks = callbacks
+        self._failing: set[str] = set()
+        self._failing_since = 0.0
+
+    # ---- an outage: told once when it begins and once when it ends, whichever part notices
+
+    def failed(self, part: str, error: BaseException) -> None:
+        """Note that ``part`` (``reading``, ``settling``, …) could not do its work."""
+        if not self._failing:
+            self._failing_since = monotonic()
+            what = "no contact with Redis" if is_contact_error(error) else "Redis refuses"
+            logger.error("%s: %s while %s: %s. Trying until it works", self._consumer, what, part, error)
+            self._callbacks.report("error", part=part, error=str(error))
+        self._failing.add(part)
+
+    def works(self, part: str) -> None:
+        """Note that ``part`` works (again)."""
+        if part in self._failing:
+            self._failing.discard(part)
+            if not self._failing:
+                logger.warning(
+                    "%s: Redis serves us again after %.1f s", self._consumer, monotonic() - self._failing_since
+                )
+
+    # ---- deliveries
+
+    def recovered(self, job: Job, owner: str) -> None:
+        """Note that a delivery was taken over from an earlier process, ``owner``."""
+        self.counts.adopted += 1
+        if self._callbacks.wants("recovered"):
+            self._callbacks.report("recovered", **self._facts(job), owner=owner)
+
+    def dead_lettered(self, job: Job, verdict: Verdict, dead_letter: str, limit: int) -> None:
+        """Note that a delivery of ours ended as a dead letter."""
+        self.write_dead_letter(
+            job.id,
+            entry=job.entry_id,
+            delivery=job.deliveries,
+            limit=limit,
+            consumer=self._consumer,
+            reason=verdict.reason,
+            error=verdict.error,
+            dead_letter=dead_letter,
+        )
+
+    def write_dead_letter(self, job_id: str, *, limit: int, **facts: Any) -> None:
+        """Write the one line that every dead letter gets. ``facts`` as in the journal."""
+        self.counts.dead_lettered += 1
+        logger.error(
+            "dead letter %s: job %s of %s, %s, delivery %d of at most %d, last with %s: %s",
+            facts["dead_letter"],
+            job_id,
+            self._keys.pair,
+            facts["reason"],
+            facts["delivery"],
+            limit,
+            facts["consumer"],
+            facts["error"] or "-",
+        )
+        self._callbacks.report(
+            "dead_lettered", stream=self._keys.stream, group=self._keys.group, job=job_id, limit=limit, **facts
+        )
+
+    def refused(self, job: Job, verb: str, run_ms: int) -> None:
+        """Note that a settlement came too late."""
+        self.counts.refused += 1
+        logger.warning(
+            "the %s of job %s was refused after %d ms: delivery %d (entry %s) is not ours any more. Its visibility "
+            "timeout has passed, or another process works under our name",
+            verb,
+            job.id,
+            run_ms,
+            job.deliveries,
+            job.entry_id,
+        )
+        if self._callbacks.wants("refused"):
+            self._callbacks.report("refused", **self._facts(job), verb=verb)
+
+    def held(self, job: Job, verdict: Verdict, why: str) -> None:
+        """Note that a delivery could neither be made ready nor dead-lettered."""
+        self.counts.held += 1
+        logger.error(
+            "job %s of %s failed (%s) and can be neither made ready nor dead-lettered: %s. Entry %s stays pending",
+            job.id,
+            self._keys.pair,
+            verdict.error or verdict.reason,
+            _EXPLAINED.get(why, why),
+            job.entry_id,
+        )
+        if self._callbacks.wants("held"):
+            self._callbacks.report("held", **self._facts(job), why=why)
+
+    def _facts(self, job: Job) -> dict[str, Any]:
+        return {
+            "stream": job.stream,
+            "group": self._keys.group,
+            "job": job.id,
+            "entry": job.entry_id,
+            "consumer": self._consumer,
+            "delivery": job.deliveries,
+            "generation": job.generation,
+        }
+
+
+_EXPLAINED = {
+    "several_groups": "the stream has several groups, and policy 'stream' would show the copy to all of them; set "
+    "redelivery to 'retry-stream'",
+    "explicit_ids": "the stream's entry IDs are not automatic, so policy 'stream' cannot append to it; set redelivery "
+    "to 'retry-stream'",
+}

@@ -1,0 +1,247 @@
+"""Writes verdicts to Redis, many in one call: while a call is on its way, the next ones gather.
+
+A settlement is never given up because contact was lost: it is sent again until it is answered, and told to the script
+as such, since the first call may have done the work. Meanwhile runners wait once `capacity` verdicts have gathered.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from workers.backoff import pause_s
+from workers.events import DeliveryFacts
+from workers.execution import Outcome, Verdict
+from workers.job import Job, Source
+from workers.membership import Membership
+from workers.protocol.connection import is_failover_error
+from workers.protocol.events import EventName, journalled
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+from workers.reporting import Reporter
+from workers.settings import WorkerSettings
+
+SETTLE = load_script("workers.protocol", "settle")
+
+GATHER_BATCHES = 4
+"""How many full batches may gather before runners wait: memory stays bounded through an outage."""
+
+MAX_COPIED_BYTES = 1_048_576
+"""Payload that one call may copy, give or take one job: no call blocks the server for long."""
+
+
+class Result(IntEnum):
+    """What ``settle.lua`` did with a verdict."""
+
+    REFUSED = 0
+    DONE = 1
+    DEAD = 2
+    UNKNOWN = 3
+    HELD = 4
+
+
+class Settlement(NamedTuple):
+    """A verdict on its way to Redis."""
+
+    job: Job
+    verdict: Verdict
+    run_ms: int
+
+
+@dataclass(slots=True)
+class _Pile:
+    """Verdicts on deliveries of one source."""
+
+    source: Source
+    waiting: deque[Settlement] = field(default_factory=deque)
+    reply_was_lost: int = 0
+    """So many of the first ones have been sent before, without an answer."""
+    limit: int = 0
+    """How many to send at a time while the server refuses a call; 0 = as many as the settings allow."""
+
+
+class Settlements:
+    """Gathers verdicts and settles them, one call at a time."""
+
+    def __init__(
+        self,
+        client: Redis,
+        settings: WorkerSettings,
+        consumer: str,
+        membership: Membership,
+        reporter: Reporter,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._consumer = consumer
+        self._membership = membership
+        self._reporter = reporter
+        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery)
+        self._journals = journalled(EventName.ACKED, settings.journal)
+        self._capacity = GATHER_BATCHES * settings.settle_batch
+        self._piles = {source.key: _Pile(source) for source in (membership.main, membership.retries)}
+        self._gathered = 0
+        self._arrived = anyio.Event()
+        self._settled = anyio.Event()
+
+    # ---- for runners
+
+    def add(self, job: Job, verdict: Verdict, run_ms: int) -> None:
+        """Gather a verdict; returns at once. Wait for `room` before running the next job where it `is_full`."""
+        self._piles[job.source.key].waiting.append(Settlement(job, verdict, run_ms))
+        self._gathered += 1
+        if self._gathered == 1:
+            self._arrived.set()
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether more verdicts wait than may."""
+        return self._gathered >= self._capacity
+
+    @property
+    def waiting(self) -> int:
+        """Verdicts that are not answered yet."""
+        return self._gathered
+
+    async def wait_for_room(self) -> None:
+        """Wait until verdicts may gather again."""
+        while self.is_full:
+            await self._wait_for_settled()
+
+    async def wait_until_settled(self) -> None:
+        """Wait until every verdict is answered; `run` must be running."""
+        while self._gathered:
+            await self._wait_for_settled()
+
+    async def _wait_for_settled(self) -> None:
+        if self._settled.is_set():
+            self._settled = anyio.Event()
+        await self._settled.wait()
+
+    # ---- the settler
+
+    async def run(self) -> None:
+        """Settle what gathers until cancelled. What was being sent then counts as sent without an answer."""
+        while True:
+            if not self._gathered:
+                self._arrived = anyio.Event()
+                await self._arrived.wait()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Settle everything that has gathered, however long Redis is out of reach. Not while `run` is running."""
+        failures = 0
+        while self._gathered:
+            answered = [await self._settle_some(pile) for pile in self._piles.values() if pile.waiting]
+            if all(answered):
+                failures = 0
+            else:
+                failures += 1
+                await anyio.sleep(pause_s(failures))
+
+    async def _settle_some(self, pile: _Pile) -> bool:
+        """Make one call. Returns False where it failed and has to be made again."""
+        batch = self._next_batch(pile)
+        lost = pile.reply_was_lost > 0
+        pile.reply_was_lost = max(pile.reply_was_lost, len(batch))
+        try:
+            results = await self._send(pile.source, batch, lost=lost)
+        except (RedisError, OSError) as error:
+            return await self._failed(pile, batch, error)
+        self._reporter.works("settling")
+        self._answered(pile, batch, results)
+        pile.limit = 0
+        return True
+
+    def _next_batch(self, pile: _Pile) -> list[Settlement]:
+        """Choose the first verdicts that fit into one call: by their number, and by the bytes it has to copy."""
+        size = min(pile.limit or self._settings.settle_batch, len(pile.waiting))
+        if pile.reply_was_lost:  # never mixed with new ones: a new one is not "unknown"
+            size = min(size, pile.reply_was_lost)
+        batch, copied = [], 0
+        for settlement in pile.waiting:
+            if len(batch) == size or copied >= MAX_COPIED_BYTES:
+                break
+            batch.append(settlement)
+            if settlement.verdict.outcome is not Outcome.ACK:
+                copied += settlement.job.payload_bytes
+        return batch
+
+    async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> list[Any]:
+        keys, settings, agreement = self._settings.keys, self._settings, self._membership.agreement
+        args: list[str | bytes | int] = [
+            keys.group,
+            self._consumer,
+            agreement.max_deliveries,
+            agreement.redelivery,
+            int(self._journals),
+            settings.journal_maxlen,
+            int(lost),
+            int(settings.delete_settled),
+        ]
+        facts: Callable[[Job, Verdict, int], str] = self._facts.of_settlement if self._journals else _no_facts
+        for job, verdict, run_ms in batch:
+            args += (
+                job.raw_entry_id,
+                job.times_delivered,
+                verdict.outcome,
+                job.raw_id,
+                verdict.reason,
+                verdict.error,
+                facts(job, verdict, run_ms),
+            )
+        results: list[Any] = await SETTLE.run(
+            self._client, (source.key, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal), args
+        )
+        return results
+
+    # ---- what came of it
+
+    async def _failed(self, pile: _Pile, batch: Sequence[Settlement], error: Exception) -> bool:
+        if isinstance(error, ResponseError) and not is_failover_error(error):
+            if "NOGROUP" in str(error):
+                self._answered(pile, batch, [Result.REFUSED] * len(batch))
+                return True
+            if len(batch) == 1 and str(error).startswith("ERR"):  # its own fault: the others must not wait for it
+                self._answered(pile, batch, [(Result.HELD, str(error))])
+                return True
+            pile.limit = max(1, len(batch) // 2)
+        self._reporter.failed("settling", error)
+        await self._client.connection_pool.disconnect(inuse_connections=False)
+        return False
+
+    def _answered(self, pile: _Pile, batch: Sequence[Settlement], results: Sequence[Any]) -> None:
+        for settlement, result in zip(batch, results, strict=True):
+            pile.waiting.popleft()
+            pile.source.deliveries.pop(settlement.job.raw_entry_id, None)
+            self._count(settlement, result)
+        self._gathered -= len(batch)
+        pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
+        self._settled.set()
+
+    def _count(self, settlement: Settlement, result: Any) -> None:
+        job, verdict, run_ms = settlement
+        if result == Result.DONE:
+            if verdict.outcome is Outcome.ACK:
+                self._reporter.counts.acked += 1
+            else:
+                self._reporter.counts.nacked += 1
+        elif result == Result.REFUSED:
+            self._reporter.refused(job, verdict.outcome, run_ms)
+        elif result == Result.UNKNOWN:
+            self._reporter.counts.unknown += 1
+        elif result[0] == Result.DEAD:
+            limit = self._membership.agreement.max_deliveries
+            self._reporter.dead_lettered(job, verdict, text(result[1]), limit)
+        else:
+            job.source.kept.add(job.raw_entry_id)
+            self._reporter.held(job, verdict, text(result[1]))
+
+
+def _no_facts(_job: Job, _verdict: Verdict, _run_ms: int) -> str:
+    return ""

@@ -1,0 +1,87 @@
+"""Runs deliveries, at most `concurrency` at a time, without a task for each.
+
+A runner takes deliveries from the queue until it is empty. Whenever it has taken one and more wait, the next runner
+is on its way: handlers that wait for something fan out over as many runners as there are slots, and handlers that
+never wait are run one after the other by the first, before the second has even started.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from workers.job import Job
+
+SLICE_S = 0.002
+"""How long a runner may go on without letting the reader and the settler run."""
+
+Perform = Callable[[Job], Awaitable[None]]
+
+
+class Slots:
+    """The queue of deliveries and its runners, which live in ``tasks``."""
+
+    def __init__(self, tasks: TaskGroup, concurrency: int, perform: Perform) -> None:
+        self.concurrency = concurrency
+        self.taken = 0
+        """Deliveries that are queued or run."""
+        self._tasks = tasks
+        self._perform = perform
+        self._queue: deque[Job] = deque()
+        self._runners = 0
+        self._one_is_coming = False
+        self._freed = anyio.Event()
+
+    @property
+    def free(self) -> int:
+        """How many deliveries may be read now. Never negative."""
+        return max(0, self.concurrency - self.taken)
+
+    def put(self, jobs: Iterable[Job]) -> None:
+        """Queue deliveries and see to it that somebody runs them."""
+        before = len(self._queue)
+        self._queue.extend(jobs)
+        self.taken += len(self._queue) - before
+        self._send_for_runner()
+
+    async def wait_for_change(self) -> None:
+        """Wait until a delivery has left its slot, or `wake`."""
+        if self._freed.is_set():
+            self._freed = anyio.Event()
+        await self._freed.wait()
+
+    def wake(self) -> None:
+        """End `wait_for_change`."""
+        self._freed.set()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until nothing is queued or runs."""
+        while self.taken:
+            await self.wait_for_change()
+
+    def _send_for_runner(self) -> None:
+        if self._queue and not self._one_is_coming and self._runners < self.concurrency:
+            self._one_is_coming = True
+            self._runners += 1
+            self._tasks.start_soon(self._run)
+
+    async def _run(self) -> None:
+        self._one_is_coming = False
+        queue = self._queue
+        slice_end = monotonic() + SLICE_S
+        try:
+            while queue:
+                job = queue.popleft()
+                if queue:
+                    self._send_for_runner()
+                await self._perform(job)
+                self.taken -= 1
+                self._freed.set()
+                if monotonic() > slice_end:
+                    await checkpoint()
+                    slice_end = monotonic() + SLICE_S
+        finally:
+            self._runners -= 1
