@@ -27,6 +27,7 @@ from reaper.settings import ReaperSettings
 from reaper.term import Leadership
 from workers.protocol.callbacks import Callbacks, CallbackT
 from workers.protocol.connection import check_server, commands_client, reader_client
+from workers.protocol.scripts import load_script
 from workers.protocol.settings import to_ms
 
 logger = logging.getLogger(__name__)
@@ -161,7 +162,9 @@ class Reaper:
             self._elector.clock_offset_ms = seconds * 1000 + microseconds // 1000 - monotonic_ms()
         at_ms = monotonic_ms() + self._elector.clock_offset_ms
         self._started_ms = self._started_ms or at_ms
-        await self._client.hset(self._keys.replicas, self.replica_id, self._replica(at_ms).to_json())
+        await load_script("reaper", "register_replica").run_idempotent(
+            self._client, [self._keys.replicas], [self.replica_id, self._replica(at_ms).to_json()]
+        )
         if self.is_leader:
             await self._forget_gone(at_ms)
 

@@ -199,8 +199,8 @@ class ReaperSettings(Settings):
 
     @property
     def namespace_keys(self) -> NamespaceKeys:
-        """The leadership keys."""
-        return namespace_keys(self.namespace)
+        """The leadership keys. Observers elect among themselves, or one of them could keep everybody from recovering."""
+        return namespace_keys(self.namespace + "-observe" if self.observe else self.namespace)
 
     @property
     def watched(self) -> tuple[WatchedGroup, ...]:

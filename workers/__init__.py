@@ -14,3 +14,10 @@ Run it by ``worker run module:worker``, or inside a program by ``await worker.ru
 acknowledges its job; one that raises makes it ready again, and the last of `max_deliveries` deliveries makes it a
 dead letter. `Retry` and `Reject` say so on purpose.
 """
+
+from workers.execution import Reject, Retry
+from workers.job import Job
+from workers.settings import WorkerSettings
+from workers.worker import Worker
+
+__all__ = ["Job", "Reject", "Retry", "Worker", "WorkerSettings"]

@@ -1,9 +1,9 @@
-"""Takes over deliveries that nobody runs: those of earlier processes of the worker's name, and those of this process
-whose reading was answered into the void.
+"""Takes over deliveries that nobody runs.
 
-A sweep walks over what one consumer holds of one source, a page at a time, as slots become free. Deliveries of a
-process that died are counted, since it may have died of them; the last one that a job may have is a suspect, and
-suspects run one at a time, the next only once the one before has settled.
+They are those of earlier processes of the worker's name, and our own whose read was answered into the void. A sweep
+walks over what one consumer holds of one source, a page at a time, as slots become free. Deliveries of a process
+that died are counted, since it may have died of them; the last one that a job may have is a suspect, and suspects
+run one at a time, the next only once the one before has settled.
 """
 
 import logging
@@ -176,7 +176,7 @@ class Adoption:
             for entry_id, times, flat in taken
         ]
         for job in jobs:
-            self._reporter.recovered(job, sweep.owner, sweep.mode)
+            self._reporter.adopted(job, sweep.owner)
         return jobs
 
     async def _finish(self, sweep: Sweep) -> None:

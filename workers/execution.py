@@ -76,7 +76,7 @@ async def execute(invoke: Invoke, job: Job) -> Verdict:
         if _being_cancelled():
             raise
         return judge(job, error)  # it leaked out of something the handler awaited: a failure like any other
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its verdict
         return judge(job, error)
     return ACKED if answer is None else judge(job, answer)
 

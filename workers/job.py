@@ -32,6 +32,15 @@ class Source:
         """Tell whether it is the group's retry stream."""
         return self.key != self.stream
 
+    def hold(self, job: "Job") -> None:
+        """Note that ``job`` is in our hands from now on."""
+        self.deliveries[job.raw_entry_id] = job
+
+    def forget(self, job: "Job") -> None:
+        """Note that ``job`` is settled; a later delivery of the same entry stays."""
+        if self.deliveries.get(job.raw_entry_id) is job:
+            del self.deliveries[job.raw_entry_id]
+
 
 class Job:
     """One job in one delivery. Fields are bytes, as the producer wrote them.
@@ -44,8 +53,8 @@ class Job:
         "_fields",
         "_flat",
         "_pairs",
-        "deliveries",
         "delivered_ms",
+        "deliveries",
         "first_ms",
         "generation",
         "raw_entry_id",

@@ -5,7 +5,6 @@ A read ends only between reads. A cancelled one would leave entries with us that
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -96,6 +95,7 @@ class Reader:
         self._adoption = adoption
         self._slots = slots
         self._reporter = reporter
+        self._by_key = {source.key.encode(): source for source in (membership.main, membership.retries)}
         self._planner = Planner()
         self._stopping = anyio.Event()
         self._stopped = anyio.Event()
@@ -133,7 +133,7 @@ class Reader:
             self._reporter.counts.read += len(jobs)
         self._reporter.works("reading")
         for job in jobs:
-            job.source.deliveries[job.raw_entry_id] = job
+            job.source.hold(job)
         self._slots.put(jobs)
 
     async def _read(self, free: int) -> list[Job]:
@@ -161,11 +161,10 @@ class Reader:
 
     def _jobs(self, reply: object) -> list[Job]:
         """Make jobs of a reply. Every delivery that is read is the first of its entry."""
-        by_key = {source.key.encode(): source for source in (self._membership.main, self._membership.retries)}
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         return [
             Job(
-                by_key[entry.stream],
+                self._by_key[entry.stream],
                 entry.entry_id,
                 entry.flat or (),
                 times_delivered=1,
@@ -180,7 +179,8 @@ class Reader:
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._connection_id = None
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
-        if isinstance(error, ResponseError) and "NOGROUP" in str(error) and await self._rejoined():
+        group_is_gone = isinstance(error, ResponseError) and "NOGROUP" in str(error)
+        if group_is_gone and await self._rejoined() and failures == 1:
             return
         self._reporter.failed("reading", error)
         if is_contact_error(error):
@@ -220,6 +220,3 @@ class Reader:
         except ResponseError:
             return 0  # not allowed
         return connection_id
-
-
-__all__: Sequence[str] = ("Plan", "Planner", "Reader")

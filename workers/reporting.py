@@ -71,10 +71,10 @@ class Reporter:
 
     # ---- deliveries
 
-    def recovered(self, job: Job, owner: str) -> None:
-        """Note that a delivery was taken over from an earlier process, ``owner``."""
+    def adopted(self, job: Job, owner: str) -> None:
+        """Note that a delivery was taken over from ``owner``: an earlier process, or this one."""
         self.counts.adopted += 1
-        if self._callbacks.wants("recovered"):
+        if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=owner)
 
     def dead_lettered(self, job: Job, verdict: Verdict, dead_letter: str, limit: int) -> None:

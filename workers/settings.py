@@ -91,9 +91,7 @@ class WorkerSettings(Settings):
     journal: JournalLevel = Field(
         JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements (one a job) or full."
     )
-    journal_maxlen: int = Field(
-        DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately)."
-    )
+    journal_maxlen: int = Field(DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately).")
 
     @field_validator("name")
     @classmethod

@@ -163,7 +163,8 @@ class Settlements:
         size = min(pile.limit or self._settings.settle_batch, len(pile.waiting))
         if pile.reply_was_lost:  # never mixed with new ones: a new one is not "unknown"
             size = min(size, pile.reply_was_lost)
-        batch, copied = [], 0
+        batch: list[Settlement] = []
+        copied = 0
         for settlement in pile.waiting:
             if len(batch) == size or copied >= MAX_COPIED_BYTES:
                 break
@@ -218,7 +219,7 @@ class Settlements:
     def _answered(self, pile: _Pile, batch: Sequence[Settlement], results: Sequence[Any]) -> None:
         for settlement, result in zip(batch, results, strict=True):
             pile.waiting.popleft()
-            pile.source.deliveries.pop(settlement.job.raw_entry_id, None)
+            settlement.job.source.forget(settlement.job)
             self._count(settlement, result)
         self._gathered -= len(batch)
         pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))

@@ -1,5 +1,6 @@
 """Everything known of an act after its end, and how its parts refer to one another. Pure."""
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,4 +63,6 @@ class Evidence:
             if line.step is Step.START and line.n in self.jobs and self.jobs[line.n].poison
             if (run := self.process_of(line)) is not None
         }
-        return frozenset(name for name, run in started.items() if run.ended_at is not None and run.killed_at is None)
+        return frozenset(
+            name for name, run in started.items() if run.exit_code == -signal.SIGKILL and run.killed_at is None
+        )

@@ -1,28 +1,23 @@
 """The ledger for people (plain text) and for machines (JSON)."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from reaper.drill.ledger import Ledger, Spread
-from reaper.drill.stage import DrillSettings, Recovery
 from reaper.drill.terms import Term
 
 _LABEL_WIDTH = 26
 
 
-def as_json(
-    ledger: Ledger, settings: DrillSettings, recovery: Recovery, *, started_at: float, redis_version: str,
-    objections: list[str],
-) -> dict[str, Any]:
-    """Return the report of an act. Times are seconds since ``started_at`` (wall clock), durations seconds."""  # fmt: skip
+def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> dict[str, Any]:
+    """Return the ledger for a report. Times are seconds since ``started_at`` (wall clock), durations seconds."""
     return {
-        "recovery": recovery.name,
         "started_at": datetime.fromtimestamp(started_at, UTC).isoformat(),
         "balanced": ledger.balanced,
-        "objections": objections,
+        "objections": list(objections),
         "enqueued": ledger.enqueued,
         "settled": ledger.settled,
         "dead_lettered": ledger.dead_lettered,
@@ -61,8 +56,6 @@ def as_json(
         ],
         "missed_faults": [asdict(missed) for missed in ledger.missed],
         "unexpected_ends": list(ledger.unexpected_ends),
-        "redis_version": redis_version,
-        "settings": settings.as_json(),
     }
 
 
@@ -70,7 +63,7 @@ def _since(at: float | None, started_at: float) -> float | None:
     return None if at is None else round(at - started_at, 3)
 
 
-def as_text(ledger: Ledger, recovery: Recovery, *, started_at: float) -> str:
+def as_text(ledger: Ledger, *, started_at: float) -> str:
     """Return the ledger as a table of lines."""
     rows = [
         ("enqueued", str(ledger.enqueued)),
@@ -86,8 +79,7 @@ def as_text(ledger: Ledger, recovery: Recovery, *, started_at: float) -> str:
         ("early recoveries", str(ledger.early_recoveries)),
         ("stale writes refused", str(ledger.stale_writes_refused)),
     ]
-    if recovery.by_reapers:
-        rows += [("terms" if i == 0 else "", _term(term, started_at)) for i, term in enumerate(ledger.terms)]
+    rows += [("terms" if i == 0 else "", _term(term, started_at)) for i, term in enumerate(ledger.terms)]
     rows.append(("balanced", "yes" if ledger.balanced else "NO"))
     return "\n".join(f"  {label:<{_LABEL_WIDTH}}{value}" for label, value in rows)
 

@@ -1,34 +1,49 @@
 """Settings from flags, environment and a TOML file, in that order of strength, with errors people can act on."""
 
-import difflib
+import math
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.settings_errors import did_you_mean, explain
+
+LONGEST = timedelta(days=3660)
+"""Beyond that a duration in milliseconds is a mistake (and, far beyond, no exact number in a script)."""
+_TOO_LONG = f"write a number of seconds up to {LONGEST.total_seconds():.0f}, such as 30 or 0.5"
 
 
 def _read_seconds(value: object) -> object:
-    """Read ``30``, ``"30"`` and ``"1.5"`` as seconds: pydantic refuses plain numbers in strings for a timedelta."""
+    """Read ``30``, ``"30"`` and ``"1.5s"`` as seconds: pydantic refuses plain numbers in strings for a timedelta."""
     if isinstance(value, bool):
-        raise ValueError("write a number of seconds, such as 30 or 0.5")  # noqa: TRY004 - pydantic wants ValueError
-    if isinstance(value, (int, float)):
-        return timedelta(seconds=value)
+        return "true" if value else "false"  # no number: pydantic says so
     if isinstance(value, str):
         try:
-            return timedelta(seconds=float(value.strip().removesuffix("s")))
+            value = float(value.strip().removesuffix("s"))
         except ValueError:
             return value  # ISO 8601 durations, or pydantic's own error
+    if isinstance(value, (int, float)):
+        if not math.isfinite(value) or abs(value) > LONGEST.total_seconds():
+            raise ValueError(_TOO_LONG)
+        return timedelta(seconds=value)
     return value
 
 
-Seconds = Annotated[timedelta, BeforeValidator(_read_seconds)]
+def _check_duration(value: timedelta) -> timedelta:
+    if timedelta(0) < value < timedelta(milliseconds=1):
+        raise ValueError("the shortest duration is a millisecond: write 0.001 or more")
+    if value > LONGEST:
+        raise ValueError(_TOO_LONG)
+    return value
+
+
+Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
 
 
 def to_ms(duration: timedelta) -> int:
@@ -39,7 +54,9 @@ def to_ms(duration: timedelta) -> int:
 class Settings(BaseSettings):
     """Base of both processes' settings. Build instances by `load_settings`, or directly in a program."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True, validate_default=True)
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_ignore_empty=True, validate_default=True, allow_inf_nan=False
+    )
 
     other_env: ClassVar[frozenset[str]] = frozenset()
     """Environment variables with the prefix that are no settings (the demo's, for example)."""
@@ -67,9 +84,13 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 def load_settings(
-    kind: type[SettingsT], *, flags: Mapping[str, Any] | None = None, file: Path | None = None
+    kind: type[SettingsT],
+    *,
+    flags: Mapping[str, Any] | None = None,
+    file: Path | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> SettingsT:
-    """Build ``kind`` from ``flags`` (unset ones are None), the environment and ``file``.
+    """Build ``kind`` from ``flags`` (unset ones are None), the environment, ``file`` and a program's ``arguments``.
 
     Raises ConfigurationError with one sentence per problem: which setting, why, what to write instead.
     """
@@ -78,8 +99,9 @@ def load_settings(
     prefix = kind.model_config.get("env_prefix", "")
     _check_environment(kind, prefix)
     in_environment = {name for name in kind.model_fields if os.environ.get(f"{prefix}{name.upper()}")}
-    # Weakest first: a value from the file counts only where neither a flag nor the environment speaks.
-    values = {name: value for name, value in from_file.items() if name not in in_environment} | given
+    # Weakest first: a value from a program or file counts only where neither a flag nor the environment speaks.
+    weaker = dict(arguments or {}) | from_file
+    values = {name: value for name, value in weaker.items() if name not in in_environment} | given
     try:
         return kind(**values)
     except ValidationError as error:
@@ -88,7 +110,7 @@ def load_settings(
             **{name: f"in the environment as {prefix}{name.upper()}" for name in in_environment},
             **{name: f"as flag --{name.replace('_', '-')}" for name in given},
         }
-        raise ConfigurationError(_explain(error, sources)) from error
+        raise ConfigurationError(explain(kind, error, sources)) from error
 
 
 def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
@@ -110,32 +132,6 @@ def _check_environment(kind: type[Settings], prefix: str) -> None:
     for variable in os.environ:
         if prefix and variable.startswith(prefix) and variable not in known:
             raise ConfigurationError(f"unknown setting {variable!r} in the environment{did_you_mean(variable, known)}")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: a suggestion, or the list."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(names)}."
-
-
-def _explain(error: ValidationError, sources: Mapping[str, str]) -> str:
-    sentences = []
-    for problem in error.errors(include_url=False):
-        path = [str(part) for part in problem["loc"]]
-        message = str(problem["msg"]).removeprefix("Value error, ")
-        if not path:  # a relation between settings: the message names them
-            sentences.append(message)
-            continue
-        where = f" ({sources[path[0]]})" if path[0] in sources else ""
-        name = ".".join(path)
-        if problem["type"] == "extra_forbidden":
-            sentences.append(f"unknown setting {name!r}{where}: remove it or correct its spelling.")
-        elif problem["type"] == "missing":
-            sentences.append(f"setting {name!r} is missing: give it in the file, the environment or as a flag.")
-        else:
-            sentences.append(f"setting {name!r}{where} cannot be {problem.get('input')!r}: {message}.")
-    return "\n".join(sentences)
 
 
 __all__ = [

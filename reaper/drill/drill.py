@@ -1,0 +1,123 @@
+"""A whole drill: a Redis, and one act for each recovery, on the same trace with the same faults."""
+
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from redis.exceptions import RedisError
+
+from reaper.drill import queries
+from reaper.drill.act import Outcome, play
+from reaper.drill.live import Screen
+from reaper.drill.redis_server import Server, redis_at_hand
+from reaper.drill.stage import DrillSettings, Recovery, Stage, new_run_id, set_stage
+from reaper.drill.trace import PlannedJob
+from workers.protocol.connection import commands_client
+from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
+
+CLEANUP_TIMEOUT_S = 5.0
+
+
+class InterruptedDrillError(StreamReaperError):
+    """Somebody ended the drill by a signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programme:
+    """What to play."""
+
+    settings: DrillSettings
+    jobs: Sequence[PlannedJob]
+    recoveries: Sequence[Recovery]
+    redis_url: str | None = None
+    files: Path | None = None
+    """Where ledgers and logs are kept; without it they are deleted at the end."""
+
+
+def perform(
+    programme: Programme, screen: Screen, *, opens: Callable[[str], None], closes: Callable[[Outcome], None]
+) -> list[Outcome]:
+    """Play every act; ``opens`` is told of the Redis and each act's title, ``closes`` of how each ended.
+
+    Raises a StreamReaperError whose message is for people; leaves no process and no key behind, however it ends.
+    """
+    for recovery in programme.recoveries:
+        programme.settings.check(programme.jobs, recovery)
+    try:
+        return anyio.run(_perform, programme, screen, opens, closes)
+    except BaseExceptionGroup as group:
+        raise _first_cause(group) from group
+
+
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what went wrong first, out of the groups that task groups wrap it in."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, RedisError):
+        return UnreachableError(f"Redis failed during the drill: {error}")
+    return error
+
+
+async def _perform(
+    programme: Programme, screen: Screen, opens: Callable[[str], None], closes: Callable[[Outcome], None]
+) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(_end_on_signal)
+        run_id = new_run_id()
+        with _folder(programme.files, run_id) as folder:
+            async with redis_at_hand(programme.redis_url, folder) as server:
+                opens(f"Redis: {server.description}.")
+                for recovery in programme.recoveries:
+                    opens(_heading(len(outcomes) + 1, len(programme.recoveries), recovery))
+                    async with _stage(programme.settings, server, recovery, folder, run_id) as stage:
+                        outcomes.append(await play(stage, programme.jobs, screen))
+                    closes(outcomes[-1])
+        group.cancel_scope.cancel()
+    return outcomes
+
+
+def _heading(number: int, acts: int, recovery: Recovery) -> str:
+    return f"\nAct {number}: {recovery.title}" if acts > 1 else f"\nDrill: {recovery.title}"
+
+
+async def _end_on_signal() -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async for number in signals:
+            raise InterruptedDrillError(f"ended by {signal.Signals(number).name}")
+
+
+@contextmanager
+def _folder(files: Path | None, run_id: str) -> Iterator[Path]:
+    """Give a new folder: one that is kept where ``files`` names it, else a temporary one."""
+    if files is None:
+        with tempfile.TemporaryDirectory(prefix="reaper-drill-") as temporary:
+            yield Path(temporary)
+        return
+    folder = files / run_id
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigurationError(f"--files {files}: {folder} cannot be made: {error.strerror}.") from error
+    yield folder
+
+
+@asynccontextmanager
+async def _stage(
+    settings: DrillSettings, server: Server, recovery: Recovery, folder: Path, run_id: str
+) -> AsyncIterator[Stage]:
+    """Set the stage of one act, and leave nothing of it in a Redis that is not ours."""
+    client = commands_client(server.url)
+    stage = set_stage(client, server, settings, recovery, folder, run_id)
+    try:
+        yield stage
+    finally:
+        with anyio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
+            if not server.ours:
+                await queries.forget(stage)
+            await client.aclose()

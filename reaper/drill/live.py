@@ -1,0 +1,192 @@
+"""What people see while an act is played: a live view on a terminal, plain lines elsewhere."""
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+
+from reaper.drill import queries
+from reaper.drill.producer import Producer
+from reaper.drill.records import Role
+from reaper.drill.redis_server import INSTALL_LINE
+from reaper.drill.stage import Stage
+from reaper.drill.supervisor import Supervisor
+from reaper.drill.witness import Witness
+from workers.protocol.errors import StreamReaperError
+from workers.protocol.events import EventName
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PLAIN_INTERVAL_S = 1.0
+LIVE_INTERVAL_S = 0.2
+NEWS_SHOWN = 8
+
+
+class MissingExtraError(StreamReaperError):
+    """A package of the ``demo`` extra is missing. The message is the line that installs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The numbers of one moment."""
+
+    enqueued: int
+    settled: int
+    ready: int
+    in_flight: int
+    recovered: int
+    suspects: int
+    dead: int
+    stale_refused: int
+    leader: str
+    token: int
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a screen shows of an act."""
+
+    stage: Stage
+    supervisor: Supervisor
+    producer: Producer
+    witness: Witness
+    started_at: float = 0.0
+    news: list[tuple[float, str]] = field(default_factory=list)
+    """What happened, with seconds since the beginning."""
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self.started_at = time.time()
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.time() - self.started_at
+
+    def announce(self, sentence: str) -> None:
+        """Tell what happened."""
+        self.news.append((self.passed_s, sentence))
+
+    def figures(self) -> Figures:
+        """Return the numbers as they were seen last."""
+        view, counts, enqueued = self.witness.view, self.witness.counts, len(self.producer.enqueued)
+        leads = [run.name for run in self.supervisor.alive(Role.REAPER) if queries.belongs_to(view.holder, run.name)]
+        return Figures(
+            enqueued=enqueued,
+            settled=max(0, enqueued - view.outstanding - view.dead),
+            ready=view.ready,
+            in_flight=view.in_flight,
+            recovered=counts[EventName.RECOVERED],
+            suspects=view.parked,
+            dead=view.dead,
+            stale_refused=counts[EventName.REFUSED],
+            leader=leads[0] if leads else "nobody",
+            token=view.token,
+        )
+
+
+class Screen(Protocol):
+    """Shows a scene until it is cancelled."""
+
+    async def run(self, scene: Scene) -> None:
+        """Show ``scene`` until cancelled."""
+
+
+class PlainScreen:
+    """One line a second, and one for each thing that happens."""
+
+    async def run(self, scene: Scene) -> None:
+        """Show ``scene`` until cancelled."""
+        shown, next_line = 0, 0.0
+        try:
+            while True:
+                shown = self._tell(scene, shown)
+                if scene.passed_s >= next_line:
+                    print(f"  {scene.passed_s:5.1f} s  {self._line(scene)}", flush=True)
+                    next_line += PLAIN_INTERVAL_S
+                await anyio.sleep(LIVE_INTERVAL_S)
+        finally:
+            self._tell(scene, shown)
+
+    def _tell(self, scene: Scene, shown: int) -> int:
+        for at, sentence in scene.news[shown:]:
+            print(f"  {at:5.1f} s  * {sentence}", flush=True)
+        return len(scene.news)
+
+    def _line(self, scene: Scene) -> str:
+        now = scene.figures()
+        line = (
+            f"settled {now.settled}/{now.enqueued}  ready {now.ready}  in flight {now.in_flight}  "
+            f"recovered {now.recovered}  dead {now.dead}"
+        )
+        return f"{line}  leader {now.leader} (term {now.token})" if scene.stage.recovery.by_reapers else line
+
+
+class LiveScreen:
+    """A view that is drawn again and again, for terminals. Needs the ``rich`` package."""
+
+    async def run(self, scene: Scene) -> None:
+        """Show ``scene`` until cancelled; its last state stays on the screen."""
+        from rich.live import Live  # noqa: PLC0415 - part of the demo extra
+
+        with Live(self._draw(scene), auto_refresh=False) as live:
+            try:
+                while True:
+                    await anyio.sleep(LIVE_INTERVAL_S)
+                    live.update(self._draw(scene), refresh=True)
+            finally:
+                live.update(self._draw(scene), refresh=True)
+
+    def _draw(self, scene: Scene) -> "RenderableType":
+        from rich.console import Group  # noqa: PLC0415
+        from rich.panel import Panel  # noqa: PLC0415
+        from rich.progress_bar import ProgressBar  # noqa: PLC0415
+
+        now = scene.figures()
+        total = max(now.enqueued, len(scene.producer.jobs))
+        parts: list[RenderableType] = [
+            ProgressBar(total=total, completed=now.settled + now.dead),
+            self._figures(now),
+            self._cast(scene, now),
+            *(f"[dim]{at:5.1f} s[/]  {sentence}" for at, sentence in scene.news[-NEWS_SHOWN:]),
+        ]
+        title = f"{scene.stage.recovery.title} · {scene.passed_s:.1f} s"
+        return Panel(Group(*parts), title=title, title_align="left")
+
+    def _figures(self, now: Figures) -> "RenderableType":
+        from rich.table import Table  # noqa: PLC0415
+
+        table = Table(box=None, expand=True, header_style="dim")
+        for name in ("enqueued", "settled", "ready", "in flight", "recovered", "suspects", "dead", "stale refused"):
+            table.add_column(name, justify="right")
+        table.add_row(
+            str(now.enqueued), f"[green]{now.settled}[/]", str(now.ready), f"[cyan]{now.in_flight}[/]",
+            f"[yellow]{now.recovered}[/]", str(now.suspects), f"[red]{now.dead}[/]", f"[magenta]{now.stale_refused}[/]",
+        )  # fmt: skip
+        return table
+
+    def _cast(self, scene: Scene, now: Figures) -> str:
+        names = []
+        for run in scene.supervisor.alive(*Role):
+            leads = run.name == now.leader
+            names.append(f"[bold reverse] {run.name} [/]" if leads else run.name)
+        leader = f"   leader [bold]{now.leader}[/], term {now.token}" if scene.stage.recovery.by_reapers else ""
+        return f"alive {' '.join(names)}{leader}"
+
+
+def screen_at_hand() -> Screen:
+    """Return the live view on a terminal, plain lines elsewhere or where ``NO_COLOR`` is set.
+
+    Raises MissingExtraError.
+    """
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return PlainScreen()
+    try:
+        import rich  # noqa: F401, PLC0415 - is it there?
+    except ImportError as error:
+        raise MissingExtraError(f"The live view needs the rich package. Install it with: {INSTALL_LINE}") from error
+    return LiveScreen()

@@ -1,0 +1,33 @@
+"""Makes dead letters as the leader makes them: by ``recover_entries``, from entries delivered once too often."""
+
+from tests.scripts.scene import Scene, Word
+from workers.protocol.messages import text
+
+PAIR = ("--stream", "orders", "--group", "billing")
+USER_FIELDS = ("b", b"\xff\x00\r\n\xc3(", "a", "1", "b", "again", "traceparent", "00-11-22-01")
+
+
+async def give_up(scene: Scene, *flat: Word) -> str:
+    """Dead-letter one job with these user fields; returns the dead letter's ID."""
+    entry = await scene.stalled(*(flat or USER_FIELDS), times=3)
+    reply = await scene.recover(entry)
+    assert reply[1][0] == 3, reply
+    return text(reply[1][1])
+
+
+async def give_up_many(scene: Scene, number: int) -> list[str]:
+    """Dead-letter ``number`` jobs; returns the IDs of the dead letters, oldest first."""
+    return [await give_up(scene, "n", one) for one in range(number)]
+
+
+async def reject(scene: Scene, reason: str, *flat: Word) -> str:
+    """Write a dead letter as a worker's rejection leaves it; returns its ID."""
+    fields: list[Word] = [*(flat or ("n", 1)), "reaper.job", f"job-{reason}", "reaper.deliveries", 1]
+    fields += ["reaper.dead.stream", "orders", "reaper.dead.group", "billing", "reaper.dead.reason", reason]
+    return text(await scene.client.execute_command("XADD", scene.keys.dead, "*", *fields))
+
+
+async def redriven_often(scene: Scene, generation: int) -> str:
+    """Write a dead letter whose job has been redriven ``generation`` times; returns its ID."""
+    words: tuple[Word, ...] = ("n", 1, "reaper.job", "looper", "reaper.generation", generation)
+    return text(await scene.client.execute_command("XADD", scene.keys.dead, "*", *words))

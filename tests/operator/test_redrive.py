@@ -1,0 +1,213 @@
+"""Redriving: one script per batch, whole state before and after, and nothing redriven twice."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from reaper.dead_letters import Selection, select
+from reaper.redrive import Outcome, Redrive, Redriven, redrive
+from tests.conftest import StartProxy
+from tests.operator.dead import give_up, give_up_many, redriven_often
+from tests.scripts.scene import TOO_MANY, Scene, entry_id
+from tests.support.dump import show_journal
+from tests.support.proxy import runs
+from tests.support.servers import RedisServer
+from workers.protocol.connection import commands_client
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.events import JournalLevel
+from workers.protocol.scripts import load_script
+
+pytestmark = pytest.mark.anyio
+
+
+async def _each(ids: Iterable[str]) -> AsyncIterator[str]:
+    for one in ids:
+        yield one
+
+
+async def _redrive(scene: Scene, *ids: str, how: Redrive | None = None, client: Redis | None = None) -> list[Redriven]:
+    results = redrive(client or scene.client, scene.keys, _each(ids), how or Redrive())
+    return [result async for result in results]
+
+
+def _outcomes(results: Sequence[Redriven]) -> list[str]:
+    return [result.outcome.name for result in results]
+
+
+async def test_a_redriven_job_is_the_next_generation_with_its_fields_byte_for_byte(scene: Scene) -> None:
+    dead = await give_up(scene)
+    before = await scene.state()
+    results = await _redrive(scene, dead)
+    after = await scene.state()
+    user = ("b", "\xff\x00\r\n\xc3(", "a", "1", "b", "again", "traceparent", "00-11-22-01")
+    job = entry_id(1)
+    ours = (
+        *("reaper.job", job, "reaper.deliveries", "0", "reaper.generation", "1"),
+        *("reaper.first_ms", job.split("-")[0], "reaper.consumers", "w1"),
+    )
+    assert _outcomes(results) == ["REDRIVEN"]
+    assert after["orders"]["entries"] == [(entry_id(1), *user), (_shown_id(after), *user, *ours)]
+    assert after["{orders}:dead:billing"]["entries"] == []
+    assert after["{orders}:journal"][-1][:2] == ("redriven", job)
+    untouched = {"{orders}:fence:billing", "{orders}:group:billing"} & set(before)
+    assert {key: after[key] for key in untouched} == {key: before[key] for key in untouched}
+
+
+def _shown_id(state: dict[str, dict[str, list[tuple[str, ...]]]]) -> str:
+    return state["orders"]["entries"][-1][0]
+
+
+async def test_the_journal_tells_of_a_redrive(scene: Scene) -> None:
+    dead = await give_up(scene)
+    (result,) = await _redrive(scene, dead)
+    event, job, data = (await show_journal(scene.client, scene.keys.journal))[-1]
+    assert (event, job) == ("redriven", entry_id(1))
+    assert data == {
+        "group": "billing",
+        "mode": "operator",
+        "entry": dead,
+        "generation": 1,
+        "deliveries": 3,
+        "enqueued_ms": int(entry_id(1).split("-")[0]),
+        "reason": "max_deliveries",
+        "new_entry": result.detail,
+    }
+
+
+async def test_no_journal_is_written_when_it_is_off(scene: Scene) -> None:
+    dead = await give_up(scene)
+    before = await show_journal(scene.client, scene.keys.journal)
+    await _redrive(scene, dead, how=Redrive(journal=JournalLevel.OFF))
+    assert await show_journal(scene.client, scene.keys.journal) == before
+
+
+async def test_a_second_redrive_of_the_same_id_does_nothing(scene: Scene) -> None:
+    dead = await give_up(scene)
+    await _redrive(scene, dead)
+    before = await scene.state()
+    assert _outcomes(await _redrive(scene, dead)) == ["GONE"]
+    assert await scene.state() == before
+
+
+async def test_a_dry_run_decides_the_same_and_writes_nothing(scene: Scene) -> None:
+    dead, looper = await give_up(scene), await redriven_often(scene, 5)
+    before = await scene.state()
+    results = await _redrive(scene, dead, looper, "1-1", how=Redrive(dry_run=True))
+    assert _outcomes(results) == ["REDRIVEN", "LOOPED", "GONE"]
+    assert results[0].target == "orders"
+    assert await scene.state() == before
+
+
+async def test_the_loop_guard_leaves_jobs_that_were_redriven_too_often(scene: Scene) -> None:
+    fine, looper = await redriven_often(scene, 4), await redriven_often(scene, 5)
+    results = await _redrive(scene, fine, looper)
+    assert [(result.outcome, result.detail) for result in results[1:]] == [(Outcome.LOOPED, "5")]
+    assert results[0].outcome is Outcome.REDRIVEN
+    assert [entry[0] for entry in (await scene.state())["{orders}:dead:billing"]["entries"]] != []
+
+
+async def test_without_the_loop_guard_every_generation_is_redriven(scene: Scene) -> None:
+    looper = await redriven_often(scene, 500)
+    assert _outcomes(await _redrive(scene, looper, how=Redrive(max_generation=None))) == ["REDRIVEN"]
+
+
+async def test_with_policy_retry_stream_jobs_go_to_the_groups_retry_stream(scene: Scene) -> None:
+    dead = await give_up(scene, "n", 1)
+    await scene.agree(policy="retry-stream")
+    (result,) = await _redrive(scene, dead)
+    state = await scene.state()
+    assert result.target == scene.keys.retry
+    assert [entry[1:3] for entry in state[scene.keys.retry]["entries"]] == [("n", "1")]
+    assert len(state["orders"]["entries"]) == 1
+
+
+async def test_with_several_groups_the_others_see_no_redriven_job(scene: Scene) -> None:
+    dead = await give_up(scene, "n", 1)
+    await scene.client.xgroup_create("orders", "audit", "$")
+    (result,) = await _redrive(scene, dead)
+    assert result.target == scene.keys.retry
+    assert (await scene.client.xlen("orders"), await scene.client.xlen(scene.keys.retry)) == (1, 1)
+
+
+async def test_without_the_group_nothing_is_redriven(scene: Scene) -> None:
+    dead = await give_up(scene)
+    await scene.client.xgroup_destroy("orders", "billing")
+    before = await scene.state()
+    with pytest.raises(ConfigurationError, match="group 'billing' does not exist on stream 'orders'"):
+        await _redrive(scene, dead)
+    assert await scene.state() == before
+
+
+async def test_one_letter_that_cannot_be_copied_does_not_stop_the_others(scene: Scene) -> None:
+    good = await give_up(scene)
+    words = (*TOO_MANY, "reaper.job", "huge")
+    huge = (await scene.client.execute_command("XADD", scene.keys.dead, "*", *words)).decode()
+    results = await _redrive(scene, huge, good)
+    assert [(result.outcome.name, result.job_id) for result in results] == [("HELD", "huge"), ("REDRIVEN", entry_id(1))]
+    assert results[0].detail == "too many fields"
+    assert await scene.client.xlen(scene.keys.dead) == 1
+
+
+async def test_a_broken_journal_stops_no_redrive(scene: Scene) -> None:
+    dead = await give_up(scene)
+    await scene.client.delete(scene.keys.journal)
+    await scene.client.set(scene.keys.journal, "not a stream")
+    assert _outcomes(await _redrive(scene, dead)) == ["REDRIVEN"]
+
+
+async def test_dead_letters_can_be_redriven_when_memory_is_full(scene: Scene) -> None:
+    dead = await give_up(scene)
+    await scene.fill_memory()
+    assert _outcomes(await _redrive(scene, dead)) == ["REDRIVEN"]
+    assert await scene.client.xlen(scene.keys.dead) == 0
+
+
+async def test_large_letters_are_put_off_to_further_calls_and_all_arrive(scene: Scene) -> None:
+    letters = [await give_up(scene, "blob", b"x" * 300_000) for _ in range(5)]
+    script = load_script("reaper", "redrive_dead_letters")
+    calls_before = await _script_calls(scene.client)
+    results = await _redrive(scene, *letters)
+    calls = await _script_calls(scene.client) - calls_before
+    assert script.digest
+    assert _outcomes(results) == ["REDRIVEN"] * 5
+    assert [result.entry_id for result in results] == letters
+    assert calls >= 3, "512 KiB a call"
+
+
+async def _script_calls(client: Redis) -> int:
+    stats = await client.info("commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("evalsha", "eval"))
+
+
+async def test_a_lost_reply_redrives_nothing_twice(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
+    letters = await give_up_many(scene, 3)
+    through = await proxy(server)
+    dropped = through.drop_reply(runs(load_script("reaper", "redrive_dead_letters")), nth=2)  # 1 = NOSCRIPT
+    client = commands_client(through.url, timeout_s=0.3)
+    try:
+        results = await _redrive(scene, *letters, client=client)
+    finally:
+        await client.aclose()
+    assert dropped.happened
+    assert _outcomes(results) == ["UNKNOWN"] * 3
+    jobs = Counter(entry[1:3] for entry in (await scene.state())["orders"]["entries"])
+    assert jobs == {("n", str(number)): 2 for number in range(3)}, "the original and one copy of each"
+
+
+async def test_a_rate_spreads_the_redrive_over_time(scene: Scene) -> None:
+    letters = await give_up_many(scene, 6)
+    started = anyio.current_time()
+    await _redrive(scene, *letters, how=Redrive(rate=20))
+    assert anyio.current_time() - started >= 4 / 20, "the third batch of two waits until 4 / rate"
+
+
+async def test_a_selection_ends_with_what_was_there_when_it_began(scene: Scene) -> None:
+    letters = await give_up_many(scene, 3)
+    seen = []
+    async for letter in select(scene.client, scene.keys, Selection()):
+        seen.append(letter.entry_id)
+        await redriven_often(scene, 1)  # a job that dies again while the others are redriven
+    assert seen == letters

@@ -1,0 +1,288 @@
+"""settle.lua: a worker's deliveries become done, ready or dead, and only its own do."""
+
+from typing import Any
+
+import pytest
+
+from tests.scripts.scene import (
+    BINARY,
+    FENCE,
+    LONG_IDLE_MS,
+    TOO_MANY,
+    Item,
+    Scene,
+    Word,
+    dead,
+    entry_id,
+    item,
+    ready,
+    shown,
+)
+
+pytestmark = pytest.mark.anyio
+
+DONE, DEAD, REFUSED, UNKNOWN, HELD = 1, 2, 0, 3, 4
+E1, E2, E3 = entry_id(1), entry_id(2), entry_id(3)
+
+
+def event(name: str, job: str, **more: Any) -> Any:
+    return name, job, {"group": "billing", "entry": job, **more}
+
+
+def codes(results: Any) -> list[int]:
+    """Return the code of each result: those of dead letters and held ones come with a detail."""
+    return [result[0] if isinstance(result, list) else result for result in results]
+
+
+async def test_an_acknowledged_entry_stays_in_the_stream_for_other_readers(scene: Scene) -> None:
+    await scene.stalled("n", 1)
+    assert await scene.settle(item(E1, "ack")) == [DONE]
+    assert await scene.state() == {
+        "orders": {"entries": [(E1, "n", "1")], "billing": []},
+        "{orders}:fence:billing": FENCE,
+        "{orders}:journal": [event("acked", E1)],
+    }
+
+
+async def test_an_acknowledged_entry_is_deleted_where_the_owner_asked_for_it(scene: Scene) -> None:
+    await scene.stalled()
+    assert await scene.settle(item(E1, "ack"), delete_acked=True) == [DONE]
+    assert (await scene.state())["orders"] == {"entries": [], "billing": []}
+
+
+async def test_nothing_is_deleted_while_another_group_reads_the_stream(scene: Scene) -> None:
+    await scene.stalled("n", 1)
+    await scene.client.xgroup_create("orders", "audit", "0")
+    assert await scene.settle(item(E1, "ack"), delete_acked=True) == [DONE]
+    assert (await scene.state())["orders"] == {"entries": [(E1, "n", "1")], "audit": [], "billing": []}
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "reject"])
+async def test_what_is_settled_in_the_retry_stream_is_deleted_there(scene: Scene, verb: str) -> None:
+    retry = scene.keys.retry
+    await scene.client.xgroup_create(retry, "billing", "0", mkstream=True)
+    await scene.add(stream=retry)
+    await scene.deliver(E1, stream=retry)
+    assert codes(await scene.settle(item(E1, verb), source=retry)) == [DEAD if verb == "reject" else DONE]
+    state = await scene.state()
+    assert await scene.pending(retry) == []
+    assert [entry[0] for entry in state[retry]["entries"]] == (["new-1"] if verb == "nack" else [])
+    assert state["orders"]["entries"] == []
+
+
+async def test_a_nacked_job_is_copied_to_the_tail(scene: Scene) -> None:
+    payload: tuple[Word, ...] = ("n", 1, "n", 2, BINARY, BINARY)
+    await scene.stalled(*payload)
+    assert await scene.settle(item(E1, "nack", reason="failed", error="boom")) == [DONE]
+    assert await scene.state() == {
+        "orders": {"entries": [("new-1", *ready(E1, 1, "w1", *payload))], "billing": []},
+        "{orders}:fence:billing": FENCE,
+        "{orders}:journal": [event("nacked", E1, new_entry="new-1")],
+    }
+
+
+async def test_a_nacked_job_goes_to_the_retry_stream_where_the_group_agreed_on_it(scene: Scene) -> None:
+    await scene.stalled("n", 1)
+    await scene.agree(policy="retry-stream")
+    assert await scene.settle(item(E1, "nack"), policy="stream") == [DONE]
+    state = await scene.state()
+    assert state["orders"] == {"entries": [(E1, "n", "1")], "billing": []}
+    assert state["{orders}:retry:billing"] == {"entries": [("new-1", *ready(E1, 1, "w1", "n", 1))]}
+
+
+@pytest.mark.parametrize(("verb", "times", "reason"), [("reject", 1, "bad input"), ("nack", 3, "failed")])
+async def test_a_rejected_job_and_one_that_failed_too_often_are_dead_lettered(
+    scene: Scene, verb: str, times: int, reason: str
+) -> None:
+    payload: tuple[Word, ...] = ("n", 1, "n", 2, BINARY, BINARY)
+    await scene.stalled(*payload, times=times)
+    [result] = await scene.settle(item(E1, verb, times=times, reason=reason, error="ValueError: no"))
+    assert result[0] == DEAD
+    letter = (*ready(E1, times, "w1", *payload), *dead(E1, reason, "ValueError: no"))
+    assert await scene.state() == {
+        "orders": {"entries": [(E1, *(shown(word) for word in payload))], "billing": []},
+        "{orders}:dead:billing": {"entries": [("new-1", *letter)]},
+        "{orders}:fence:billing": FENCE,
+        "{orders}:journal": [event("dead_lettered", E1, reason=reason, dead_letter="new-1")],
+    }
+
+
+async def test_the_agreed_limit_counts_and_not_the_workers_own(scene: Scene) -> None:
+    await scene.stalled(times=2)
+    await scene.agree(max_deliveries=2)
+    assert codes(await scene.settle(item(E1, "nack", times=2), max_deliveries=9)) == [DEAD]
+
+
+@pytest.mark.parametrize("agreed", ["", "many", "-1", "0"])
+async def test_a_limit_that_is_none_does_not_stop_settling(scene: Scene, agreed: str) -> None:
+    await scene.stalled()
+    await scene.agree(max_deliveries=agreed)
+    assert codes(await scene.settle(item(E1, "nack"))) == [DEAD if agreed == "0" else DONE]
+
+
+async def test_the_count_includes_the_deliveries_of_earlier_entries(scene: Scene) -> None:
+    await scene.stalled("reaper.deliveries", 2, "reaper.job", "J")
+    assert codes(await scene.settle(item(E1, "nack"))) == [DEAD]
+    assert (await scene.state())["{orders}:dead:billing"]["entries"][0][1:5] == (
+        "reaper.job", "J", "reaper.deliveries", "3",
+    )  # fmt: skip
+
+
+OWNED_BY_ANOTHER: dict[str, dict[str, Any]] = {
+    "another consumer": {"consumer": "w2"},
+    "a later delivery to the same consumer": {"times": 2},
+}
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "reject"])
+@pytest.mark.parametrize("now", OWNED_BY_ANOTHER.values(), ids=OWNED_BY_ANOTHER.keys())
+async def test_a_delivery_that_is_not_ours_any_more_is_refused(scene: Scene, verb: str, now: dict[str, Any]) -> None:
+    await scene.stalled("n", 1)
+    await scene.deliver(E1, **now)
+    before = await scene.state()
+    assert await scene.settle(item(E1, verb, times=1)) == [REFUSED]
+    assert await scene.state() == before | {"{orders}:journal": [event("refused", E1, verb=verb)]}
+
+
+async def test_a_settled_delivery_is_refused_the_second_time(scene: Scene) -> None:
+    await scene.stalled()
+    assert await scene.settle(item(E1, "ack")) == [DONE]
+    assert await scene.settle(item(E1, "ack")) == [REFUSED]
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "reject"])
+async def test_in_one_call_a_delivery_is_settled_once(scene: Scene, verb: str) -> None:
+    await scene.stalled()
+    results = codes(await scene.settle(item(E1, verb), item(E1, verb), item(E1, "ack")))
+    assert results == [DEAD if verb == "reject" else DONE, REFUSED, REFUSED]
+
+
+async def test_after_a_lost_reply_what_is_settled_is_unknown_and_not_refused(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.stalled()
+    items = (item(E1, "ack"), item(E2, "nack"))
+    assert await scene.settle(*items) == [DONE, DONE]
+    before = await scene.state()
+    assert await scene.settle(*items, reply_was_lost=True) == [UNKNOWN, UNKNOWN]
+    assert await scene.state() == before
+
+
+async def test_after_a_lost_reply_what_belongs_to_somebody_else_is_still_refused(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.deliver(E1, consumer="w2")
+    assert await scene.settle(item(E1, "ack"), reply_was_lost=True) == [REFUSED]
+
+
+@pytest.mark.parametrize("verb", ["nack", "reject"])
+async def test_a_deleted_payload_is_acknowledged_and_reported(scene: Scene, verb: str) -> None:
+    await scene.stalled()
+    await scene.client.xdel("orders", E1)
+    assert await scene.settle(item(E1, verb)) == [DONE]
+    assert await scene.state() == {
+        "orders": {"entries": [], "billing": []},
+        "{orders}:fence:billing": FENCE,
+        "{orders}:journal": [event("lost_payload", E1)],
+    }
+
+
+async def test_a_job_without_payload_can_be_acknowledged(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.client.xdel("orders", E1)
+    assert await scene.settle(item(E1, "ack")) == [DONE]
+    assert await scene.pending() == []
+
+
+async def test_many_are_settled_in_one_call_each_by_its_own_verb(scene: Scene) -> None:
+    ids = [await scene.stalled(consumer="w1" if n % 5 else "w2") for n in range(300)]
+    verbs = ("ack", "nack", "reject", "ack")
+    results = codes(await scene.settle(*(item(one, verbs[n % 4]) for n, one in enumerate(ids))))
+    expected = [REFUSED if n % 5 == 0 else (DONE, DONE, DEAD, DONE)[n % 4] for n in range(300)]
+    assert results == expected
+    assert await scene.pending() == [(one, "w2", 1) for one in ids[::5]]
+
+
+async def test_more_than_fit_into_one_command_are_acknowledged_in_one_call(scene: Scene) -> None:
+    ids = [await scene.add() for _ in range(2_500)]
+    await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=2_500)
+    assert await scene.settle(*(item(one, "ack") for one in ids), delete_acked=True) == [DONE] * 2_500
+    assert (await scene.state())["orders"] == {"entries": [], "billing": []}
+
+
+@pytest.mark.parametrize("verb", ["nack", "reject"])
+async def test_an_entry_with_too_many_fields_is_held_and_its_neighbours_are_served(scene: Scene, verb: str) -> None:
+    ids = [await scene.stalled(*(TOO_MANY if n == 50 else ())) for n in range(100)]
+    results = await scene.settle(*(item(one, verb) for one in ids))
+    assert results[50] == [HELD, b"too many fields"]
+    assert set(codes(results[:50] + results[51:])) == {DEAD if verb == "reject" else DONE}
+    assert await scene.pending() == [(ids[50], "w1", 1)]
+
+
+async def test_an_entry_with_too_many_fields_can_be_acknowledged(scene: Scene) -> None:
+    await scene.stalled(*TOO_MANY)
+    assert await scene.settle(item(E1, "ack")) == [DONE]
+
+
+async def test_a_nack_is_held_where_a_second_group_reads_the_stream(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.client.xgroup_create("orders", "audit", "0")
+    before = await scene.state()
+    assert await scene.settle(item(E1, "nack")) == [[HELD, b"several_groups"]]
+    assert await scene.state() == before
+
+
+@pytest.mark.parametrize("explicit", ["5-1", "9999999999999-0"], ids=["low", "far future"])
+async def test_a_nack_is_held_where_ids_are_explicit(scene: Scene, explicit: str) -> None:
+    await scene.add(at=explicit)
+    await scene.deliver(explicit)
+    before = await scene.state()
+    assert await scene.settle(item(explicit, "nack")) == [[HELD, b"explicit_ids"]]
+    assert await scene.state() == before
+
+
+@pytest.mark.parametrize("verb", ["nack", "reject"])
+async def test_what_has_no_place_to_go_stays_pending(scene: Scene, verb: str) -> None:
+    await scene.client.set(scene.keys.dead, "in the way")
+    await scene.client.set(scene.keys.retry, "in the way")
+    await scene.stalled()
+    [[code, why]] = await scene.settle(item(E1, verb), policy="retry-stream")
+    assert (code, b"WRONGTYPE" in why) == (HELD, True)
+    assert await scene.pending() == [(E1, "w1", 1)]
+
+
+async def test_a_broken_journal_stops_nothing(scene: Scene) -> None:
+    await scene.client.set(scene.keys.journal, "no stream")
+    ids = [await scene.stalled() for _ in range(3)]
+    items = [item(one, verb) for one, verb in zip(ids, ("ack", "nack", "reject"), strict=True)]
+    assert codes(await scene.settle(*items, item(E1, "ack"))) == [DONE, DONE, DEAD, REFUSED]
+    assert (await scene.pending(), (await scene.state())["{orders}:journal"]) == ([], "no stream")
+
+
+async def test_no_journal_is_written_where_it_is_off(scene: Scene) -> None:
+    ids = [await scene.stalled() for _ in range(3)]
+    items = [item(one, verb) for one, verb in zip(ids, ("ack", "nack", "reject"), strict=True)]
+    await scene.settle(*items, item(E1, "ack"), journal=False)
+    assert "{orders}:journal" not in await scene.state()
+
+
+async def test_workers_settle_when_memory_is_full(scene: Scene) -> None:
+    ids = [await scene.stalled() for _ in range(3)]
+    items: list[Item] = [item(one, verb) for one, verb in zip(ids, ("nack", "reject", "ack"), strict=True)]
+    await scene.fill_memory()
+    results = codes(await scene.settle(*items))
+    await scene.free_memory()
+    assert results == [DONE, DEAD, DONE]
+    events = [name for name, _, _ in (await scene.state())["{orders}:journal"]]
+    assert (await scene.pending(), sorted(events)) == ([], ["acked", "dead_lettered", "nacked"])
+
+
+async def test_a_group_that_was_destroyed_is_an_error(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.client.xgroup_destroy("orders", "billing")
+    with pytest.raises(Exception, match="NOGROUP"):
+        await scene.settle(item(E1, "ack"))
+
+
+async def test_settling_does_not_depend_on_how_long_the_job_ran(scene: Scene) -> None:
+    added = await scene.add()
+    await scene.deliver(added, idle_ms=1000 * LONG_IDLE_MS)
+    assert await scene.settle(item(added, "ack")) == [DONE]

@@ -1,0 +1,119 @@
+"""Says what is wrong with a setting, in a sentence: which one, why, and what to write instead."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown name: a suggestion, or the list."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(names)}."
+
+
+def explain(kind: type[BaseModel], error: ValidationError, sources: Mapping[str, str]) -> str:
+    """Return one line per problem. ``sources`` tells where the value of a top-level setting comes from."""
+    return "\n".join(_sentence(kind, problem, sources) for problem in error.errors(include_url=False))
+
+
+def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str, str]) -> str:
+    path = [str(part) for part in problem["loc"]]
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not path:  # a relation between settings: the message names them
+        return message
+    name = ".".join(path)
+    where = f" ({sources[path[0]]})" if path[0] in sources else ""
+    owner, field = _find(kind, problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"unknown setting {name!r}{where}{did_you_mean(path[-1], owner.model_fields)}"
+    if problem["type"] == "missing":
+        table = "to this table" if len(path) > 1 else "to the file, the environment or the flags"
+        return f"setting {name!r}{where} is missing: add {path[-1]} {table}."
+    advice = message if problem["type"] == "value_error" or field is None else f"write {_expected(path, field)}"
+    suggestion = _suggestion(problem.get("input"), field)
+    return f"setting {name!r}{where} cannot be {_shown(problem.get('input'))}: {advice}{suggestion or '.'}"
+
+
+def _find(kind: type[BaseModel], loc: Sequence[int | str]) -> tuple[type[BaseModel], FieldInfo | None]:
+    """Return the class that the last name of ``loc`` belongs to, and its field there, if it has one."""
+    owner, field = kind, None
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        if field is not None:
+            owner = next(_models(field.annotation), owner)
+        field = owner.model_fields.get(part)
+    return owner, field
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
+
+
+def bare_type(annotation: Any) -> Any:
+    """Strip ``Annotated`` and ``| None``: what is left says how a value is written."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return bare_type(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        rest = [part for part in get_args(annotation) if part is not NoneType]
+        return bare_type(rest[0]) if len(rest) == 1 else annotation
+    return annotation
+
+
+def _expected(path: Sequence[str], field: FieldInfo) -> str:
+    """Say what can be written for a field, with an example."""
+    kind = bare_type(field.annotation)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return " or ".join(repr(member.value) for member in kind)
+    if kind is bool:
+        return "true or false"
+    model = next(_models(kind), None)
+    if model is not None:
+        required = [key for key, inner in model.model_fields.items() if inner.is_required()]
+        name = next(part for part in reversed(path) if not part.isdigit())
+        return f"[[{name}]] tables, each with {' and '.join(required)}"
+    what = {timedelta: "a number of seconds", int: "a whole number", float: "a number"}.get(kind, "text")
+    return f"{what}{_bounds(field)}{_example(field)}"
+
+
+def _bounds(field: FieldInfo) -> str:
+    low = next((f" greater than {_plain(rule.gt)}" for rule in field.metadata if isinstance(rule, Gt)), "")
+    low = next((f" from {_plain(rule.ge)}" for rule in field.metadata if isinstance(rule, Ge)), low)
+    high = next((f" below {_plain(rule.lt)}" for rule in field.metadata if isinstance(rule, Lt)), "")
+    high = next((f" to {_plain(rule.le)}" for rule in field.metadata if isinstance(rule, Le)), high)
+    return f"{low} up" if low.startswith(" from") and not high else low + high
+
+
+def _example(field: FieldInfo) -> str:
+    default = field.get_default()
+    return "" if field.is_required() or default in (None, "", ()) else f", such as {_plain(default)}"
+
+
+def _plain(value: Any) -> str:
+    return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)
+
+
+def _shown(value: Any) -> str:
+    return _plain(value) if isinstance(value, timedelta) else f"{value!r:.200}"
+
+
+def _suggestion(value: Any, field: FieldInfo | None) -> str:
+    """Suggest the member of an enumeration that was probably meant."""
+    kind = bare_type(field.annotation) if field else None
+    if not (isinstance(value, str) and isinstance(kind, type) and issubclass(kind, Enum)):
+        return ""
+    near = difflib.get_close_matches(value.lower(), [str(member.value) for member in kind], n=1)
+    return f" (did you mean {near[0]!r}?)." if near else ""

@@ -1,0 +1,134 @@
+"""The worker as programs see it: made at import time, configured by whoever runs it."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+from anyio.abc import TaskStatus
+
+from workers.execution import Handler
+from workers.process import WorkerProcess
+from workers.protocol.callbacks import Callbacks, CallbackT
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.settings import did_you_mean, load_settings
+from workers.reporting import EVENTS, Counts, WorkerEvent
+from workers.settings import WorkerSettings
+
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+class Worker:
+    """Reads jobs of one stream and group, runs the handler on them and settles them.
+
+    ``Worker("orders", "billing", concurrency=8)``: every field of `WorkerSettings` is an argument. What the
+    environment (``WORKER_…``), a settings file or a flag of ``worker run`` says is stronger than an argument, so that
+    a program can be deployed unchanged. With ``settings=`` the worker takes exactly those when run inside a program.
+
+    Raises ConfigurationError for an argument that is no setting.
+    """
+
+    def __init__(
+        self,
+        stream: str | None = None,
+        group: str | None = None,
+        *,
+        settings: WorkerSettings | None = None,
+        **arguments: Any,
+    ) -> None:
+        for name in arguments:
+            if name not in WorkerSettings.model_fields:
+                raise ConfigurationError(f"unknown setting {name!r}{did_you_mean(name, WorkerSettings.model_fields)}")
+        given = {"stream": stream, "group": group, **arguments}
+        self._arguments = {name: value for name, value in given.items() if value is not None}
+        if settings is not None and self._arguments:
+            raise ConfigurationError(
+                f"give a worker either settings or {', '.join(sorted(self._arguments))}, not both: "
+                "use settings.model_copy(update=…)."
+            )
+        self._settings = settings
+        self._handler: Handler | None = None
+        self._callbacks: Callbacks[str] = Callbacks(EVENTS)
+        self._process: WorkerProcess | None = None
+
+    # ---- what the program says
+
+    def handler(self, function: HandlerT) -> HandlerT:
+        """Use ``function`` to run jobs: an ``async def``, or a plain ``def`` that then runs in a thread.
+
+        Raises ConfigurationError where there is one already: a worker runs one kind of job.
+        """
+        if self._handler is not None:
+            raise ConfigurationError("a worker has one handler: decide inside it, or use a worker for each stream.")
+        self._handler = function
+        return function
+
+    def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:
+        """Register an async callback: ``@worker.on("dead_lettered")``. It gets a `Report`.
+
+        Raises ValueError for an event that is never reported.
+        """
+        return self._callbacks.on(event)
+
+    # ---- settings
+
+    @property
+    def settings(self) -> WorkerSettings:
+        """The settings in force. Raises ConfigurationError where they cannot work."""
+        if self._settings is None:
+            self.configure()
+        assert self._settings is not None
+        return self._settings
+
+    def configure(self, *, flags: Mapping[str, Any] | None = None, file: Path | None = None) -> None:
+        """Read the settings anew; flags, environment and file, in this order, are stronger than the arguments.
+
+        Raises ConfigurationError.
+        """
+        arguments = self._arguments
+        if self._settings is not None:
+            arguments = {name: getattr(self._settings, name) for name in self._settings.model_fields_set}
+        self._settings = load_settings(WorkerSettings, flags=flags, file=file, arguments=arguments)
+
+    # ---- running
+
+    async def run(
+        self, *, handle_signals: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Work until `stop`, or until cancelled; may be called again afterwards.
+
+        With ``handle_signals``, the first SIGTERM or SIGINT stops and drains, the second ends at once.
+        ``task_status`` is told once the group is joined. Raises ConfigurationError, UnreachableError or
+        UnsupportedServerError where the work cannot begin; later outages are waited out.
+        """
+        if self._handler is None:
+            raise ConfigurationError("the worker has no handler: decorate a function with @worker.handler.")
+        if self._process is not None and not self._process.finished:
+            raise ConfigurationError("the worker runs already: make a second Worker to run twice.")
+        process = WorkerProcess(self.settings, self._handler, self._callbacks)
+        self._process = process
+        await process.run(handle_signals=handle_signals, task_status=task_status)
+
+    def stop(self, *, now: bool = False) -> None:
+        """Stop reading, let running jobs end within `drain_timeout`, settle, and return from `run`.
+
+        With ``now``, what still runs is cancelled at once and left pending. Call it in the event loop's thread.
+        """
+        if self._process is not None:
+            self._process.stop(now=now)
+
+    @property
+    def counts(self) -> Counts:
+        """What the current or last run has done. Raises RuntimeError where there was none."""
+        return self._running.counts
+
+    @property
+    def consumer(self) -> str:
+        """Name of our consumer in the current or last run. Raises RuntimeError where there was none."""
+        return self._running.consumer
+
+    @property
+    def _running(self) -> WorkerProcess:
+        if self._process is None:
+            raise RuntimeError("the worker has not run yet")
+        return self._process
