@@ -65,7 +65,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outc
             playing.start_soon(witness.run)
             playing.start_soon(screen.run, scene)
             playing.start_soon(producer.run)
-            playing.start_soon(injector.run, stage.settings.faults)
+            playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
             await _until_over(stage, producer, injector)
             playing.cancel_scope.cancel()
         # Workers first, so that their last settlements are in before the leader goes.
@@ -84,7 +84,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outc
         clock_ahead_s=clock_ahead_s,
     )
     ledger = build_ledger(evidence)
-    asked_for = [fault.kind for fault in stage.settings.faults]
+    asked_for = [fault.kind for fault in stage.settings.faults_for(stage.recovery)]
     return Outcome(stage, scene.started_at, ledger, tuple(objections(ledger, asked_for)))
 
 
@@ -97,10 +97,12 @@ async def _clock_ahead_s(stage: Stage) -> float:
 
 async def _until_ready(stage: Stage, supervisor: Supervisor) -> None:
     """Wait until every worker has read once, and somebody leads. Raises NotReadyError."""
-    missing = ["everybody"]
-    with anyio.move_on_after(READY_TIMEOUT_S):
-        while missing := await _missing(stage, supervisor):
-            await anyio.sleep(CHECK_INTERVAL_S)
+    deadline = anyio.current_time() + READY_TIMEOUT_S
+    while missing := await _missing(stage, supervisor):
+        if anyio.current_time() > deadline:
+            break
+        await anyio.sleep(CHECK_INTERVAL_S)
+    else:
         return
     logs = "\n".join(log for name in missing if (log := supervisor.log_of(name)))
     raise NotReadyError(f"not ready within {READY_TIMEOUT_S:g} s: {', '.join(missing)}. They printed:\n{logs}")

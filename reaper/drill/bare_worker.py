@@ -5,26 +5,22 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 import redis
 
 stream, group, consumer = sys.argv[1:]
-client = redis.Redis.from_url(os.environ["REDIS_URL"])
+client: Any = redis.Redis.from_url(os.environ["REDIS_URL"])
 stopping: list[int] = []
 signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
-
-
-def work(entry_id: bytes, job: dict[bytes, bytes]) -> None:
-    who = f"{job[b'n'].decode()} {entry_id.decode()} {os.getpid()}"
-    print("start", who, time.time(), hashlib.sha256(job[b"payload"]).hexdigest(), flush=True)
-    if b"poison" in job:  # a bug that kills every process that runs this job
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(int(job[b"duration_ms"]) / 1000)
-    print("done", who, time.time(), flush=True)
-
 
 while not stopping:
     for _, entries in client.xreadgroup(group, consumer, {stream: ">"}, count=1, block=1000):
         for entry_id, job in entries:
-            work(entry_id, job)
+            who = f"{job[b'n'].decode()} {entry_id.decode()} {os.getpid()}"
+            print("start", who, time.time(), hashlib.sha256(job[b"payload"]).hexdigest(), flush=True)
+            if b"poison" in job:  # a bug that kills every process that runs this job
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(int(job[b"duration_ms"]) / 1000)
+            print("done", who, time.time(), flush=True)
             client.xack(stream, group, entry_id)

@@ -8,6 +8,8 @@ from functools import cached_property
 from reaper.drill.records import Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Step
 from workers.protocol.events import EventName, LifecycleEvent
 
+NOTHING = Remains()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
@@ -17,7 +19,7 @@ class Evidence:
     lines: Sequence[Line] = ()
     events: Sequence[LifecycleEvent] = ()
     processes: Sequence[ProcessRun] = ()
-    remains: Remains = Remains()
+    remains: Remains = NOTHING
     faults: Sequence[InjectedFault] = ()
     missed: Sequence[MissedFault] = ()
     visibility_s: float

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.records import Line, ProcessRun, Step
@@ -31,7 +32,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SecondStart:
-    """A job that was started again. ``start`` counts its executions: 2, 3, …"""
+    """A job that was started again. ``start`` counts its executions, from 2."""
 
     n: int
     job: str
@@ -62,7 +63,7 @@ def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
     handed_on = _handed_on(evidence)
     done = {(line.n, line.entry_id, line.pid): line for line in evidence.lines if line.step is Step.DONE}
     for n, lines in evidence.lines_of(Step.START).items():
-        for start, (before, line) in enumerate(zip(lines, lines[1:], strict=False), start=2):
+        for start, (before, line) in enumerate(pairwise(lines), start=2):
             previous, worker = evidence.process_of(before), evidence.process_of(line)
             ended_at = _end_of(previous, line)
             cause = handed_on.get(line.entry_id)

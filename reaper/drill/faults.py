@@ -50,8 +50,8 @@ DEFAULT_FAULTS = tuple(
         ),
     )
 )
-"""One of each, far enough apart for ``max_deliveries`` 3: a job that is innocent but unlucky may be hit twice (by a killed
-worker and a run of the poison job, say), after which it is a suspect and runs apart from the poison job."""
+"""One of each, far enough apart for ``max_deliveries`` 3: a job that is innocent but unlucky may be hit twice (by a
+killed worker and a run of the poison job, say), after which it is a suspect and runs apart from the poison job."""
 
 
 def parse_fault(text: str) -> Fault:
@@ -70,8 +70,8 @@ def parse_fault(text: str) -> Fault:
         ) from error
 
 
-def check_faults(faults: Iterable[Fault], *, workers: int, reapers: int) -> None:
-    """Refuse faults that this cast cannot play. Raises ConfigurationError."""
+def check_faults(faults: Iterable[Fault], *, reapers: int) -> None:
+    """Refuse faults that cannot be played. Raises ConfigurationError."""
     for fault in faults:
         if fault.at < timedelta(0):
             raise ConfigurationError(f"fault '{fault}' lies before the first job: give it a time of 0 or more.")
@@ -79,5 +79,3 @@ def check_faults(faults: Iterable[Fault], *, workers: int, reapers: int) -> None
             raise ConfigurationError(
                 f"fault '{fault}' needs a second reaper, which leads while the first is paused: --reapers 2 or more."
             )
-        if fault.kind in (FaultKind.KILL_WORKER, FaultKind.PAUSE_LEADER) and workers < 1:
-            raise ConfigurationError(f"fault '{fault}' needs a worker to kill: --workers 1 or more.")

@@ -63,11 +63,9 @@ class Injector:
 
     async def _play(self, kind: FaultKind) -> str:
         """Inject one fault; return why it could not be, or nothing."""
-        if kind.hits_leader and not self.stage.recovery.by_reapers:
-            return "nobody leads in this act"
         match kind:
             case FaultKind.KILL_WORKER:
-                return await self._kill_worker(kind)
+                return await self._kill_worker()
             case FaultKind.POISON:
                 return await self._poison()
             case FaultKind.KILL_LEADER:
@@ -79,7 +77,7 @@ class Injector:
 
     # ---- workers
 
-    async def _kill_worker(self, kind: FaultKind, why: str = "") -> str:
+    async def _kill_worker(self, why: str = "") -> str:
         victim = await self._once(self._strand)
         if not victim:
             return "no worker had jobs in flight"
@@ -140,7 +138,7 @@ class Injector:
 
     async def _pause_leader(self) -> str:
         """Stop the leader between deciding and writing, let its lease pass to another, and let it go on."""
-        why_not = await self._kill_worker(FaultKind.PAUSE_LEADER, ", so that there is something to recover")
+        why_not = await self._kill_worker(", so that there is something to recover")
         if why_not:
             return why_not
         failpoints.arm(self.stage.failpoints, FAILPOINT, "stop")

@@ -36,7 +36,7 @@ def _tied_to_us(argv: Sequence[str]) -> list[str]:
 
 async def launch(argv: Sequence[str], *, env: Mapping[str, str], stdout: Path, stderr: Path) -> Process:
     """Start ``argv`` in a session of its own (a Ctrl-C reaches the drill alone), its output appended to two files."""
-    with stdout.open("ab") as out, stderr.open("ab") as err, CancelScope(shield=True):
+    with stdout.open("ab") as out, stderr.open("ab") as err:
         return await asyncio.create_subprocess_exec(
             *_tied_to_us(argv),
             stdin=asyncio.subprocess.DEVNULL,

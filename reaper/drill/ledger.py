@@ -5,6 +5,7 @@ end; the journal says who settled what, and how long deliveries had been idle wh
 """
 
 import math
+import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -148,7 +149,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
 
 
 def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
-    """Say in sentences what is wrong with ``ledger``, given the ``faults`` that were asked for; nothing = all is well."""
+    """Say in sentences what is wrong with ``ledger``, given the ``faults`` that were asked for; nothing = all well."""
     poison, dead = set(ledger.poison), set(ledger.dead)
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
     stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_refused == 0
@@ -253,5 +254,5 @@ def _unexpected_ends(evidence: Evidence) -> tuple[str, ...]:
         f"{run.name} (exit code {run.exit_code}{', after it was told to stop' if run.stopped else ''})"
         for run in evidence.processes
         if run.ended_at is not None and run.killed_at is None and run.name not in evidence.poisoned
-        if not (run.stopped and run.exit_code == 0)
+        if not (run.stopped and run.exit_code in (0, -signal.SIGTERM))
     )

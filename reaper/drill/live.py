@@ -131,7 +131,7 @@ class LiveScreen:
 
     async def run(self, scene: Scene) -> None:
         """Show ``scene`` until cancelled; its last state stays on the screen."""
-        from rich.live import Live  # noqa: PLC0415 - part of the demo extra
+        from rich.live import Live
 
         with Live(self._draw(scene), auto_refresh=False) as live:
             try:
@@ -142,9 +142,9 @@ class LiveScreen:
                 live.update(self._draw(scene), refresh=True)
 
     def _draw(self, scene: Scene) -> "RenderableType":
-        from rich.console import Group  # noqa: PLC0415
-        from rich.panel import Panel  # noqa: PLC0415
-        from rich.progress_bar import ProgressBar  # noqa: PLC0415
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
 
         now = scene.figures()
         total = max(now.enqueued, len(scene.producer.jobs))
@@ -158,7 +158,7 @@ class LiveScreen:
         return Panel(Group(*parts), title=title, title_align="left")
 
     def _figures(self, now: Figures) -> "RenderableType":
-        from rich.table import Table  # noqa: PLC0415
+        from rich.table import Table
 
         table = Table(box=None, expand=True, header_style="dim")
         for name in ("enqueued", "settled", "ready", "in flight", "recovered", "suspects", "dead", "stale refused"):
@@ -186,7 +186,7 @@ def screen_at_hand() -> Screen:
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return PlainScreen()
     try:
-        import rich  # noqa: F401, PLC0415 - is it there?
+        import rich  # noqa: F401 - is it there?
     except ImportError as error:
         raise MissingExtraError(f"The live view needs the rich package. Install it with: {INSTALL_LINE}") from error
     return LiveScreen()

@@ -1,7 +1,7 @@
 """What the drill writes down while it plays: plain facts, judged later by `ledger`.
 
-Every ``…_at`` is seconds of the wall clock of this machine (all processes of a drill run here); instants of the server's
-clock are converted when they are read.
+Every ``…_at`` is seconds of the wall clock of this machine (all processes of a drill run here); instants of the
+server's clock are converted when they are read.
 """
 
 from collections.abc import Iterable, Mapping

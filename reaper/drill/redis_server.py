@@ -1,6 +1,5 @@
 """Finds a Redis for the drill: the one it is told of, or one of its own, started in an empty folder."""
 
-import asyncio
 import importlib.util
 import re
 import shutil
@@ -104,9 +103,14 @@ async def _start(binary: Path, folder: Path) -> tuple[Process, int]:
         options = {"bind": "127.0.0.1", "port": port, "dir": folder, "save": "", "appendonly": "no"}
         argv = [str(binary), *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
         process = await launch(argv, env={}, stdout=folder / "redis.log", stderr=folder / "redis.log")
-        if await _answers(process, port):
+        up = False
+        try:
+            up = await _answers(process, port)
+        finally:
+            if not up:
+                await end(process)
+        if up:
             return process, port
-        await end(process)
     raise NoServerError(f"{binary} does not start. It printed:\n{_tail(folder / 'redis.log')}")
 
 
@@ -120,19 +124,16 @@ def _free_port() -> int:
 async def _answers(process: Process, port: int) -> bool:
     """Wait until our server (not somebody else's) answers on ``port``; False where it ends or takes too long."""
     client = commands_client(f"redis://127.0.0.1:{port}/0")
+    up = False
     try:
         with anyio.move_on_after(START_TIMEOUT_S):
-            while process.returncode is None:
-                if await _process_id(client) == process.pid:
-                    return True
+            while process.returncode is None and not up:
+                up = await _process_id(client) == process.pid
                 await anyio.sleep(0.02)
-        return False
-    except asyncio.CancelledError:
-        await end(process)
-        raise
     finally:
         with anyio.CancelScope(shield=True):
             await client.aclose()
+    return up
 
 
 async def _process_id(client: Redis) -> int:

@@ -3,7 +3,7 @@
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -65,14 +65,19 @@ class DrillSettings:
     faults: tuple[Fault, ...] = DEFAULT_FAULTS
     seed: int = 1
     trace: str = "generated"
+    speedup: float = 1.0
 
-    def check(self, jobs: list[PlannedJob], recovery: Recovery) -> None:
+    def faults_for(self, recovery: Recovery) -> tuple[Fault, ...]:
+        """Return the faults that can be played: without reapers nobody leads."""
+        return tuple(fault for fault in self.faults if recovery.by_reapers or not fault.kind.hits_leader)
+
+    def check(self, jobs: Sequence[PlannedJob], recovery: Recovery) -> None:
         """Refuse what cannot be played. Raises ConfigurationError."""
         if self.workers < 1:
             raise ConfigurationError("a drill needs workers: --workers 1 or more.")
         if recovery.by_reapers and self.reapers < 1:
             raise ConfigurationError("--recovery reaper needs reapers: --reapers 1 or more.")
-        check_faults(self.faults, workers=self.workers, reapers=self.reapers if recovery.by_reapers else 0)
+        check_faults(self.faults_for(recovery), reapers=self.reapers)
         longest = max((job.duration for job in jobs), default=timedelta(0))
         if longest >= self.visibility_timeout:
             raise ConfigurationError(
@@ -94,6 +99,7 @@ class DrillSettings:
             "faults": [str(fault) for fault in self.faults],
             "seed": self.seed,
             "trace": self.trace,
+            "speedup": self.speedup,
         }
 
 
@@ -131,7 +137,7 @@ class Stage:
         settings = self.settings
 
         def command(name: str) -> Command:
-            flags = {
+            flags: dict[str, str | float] = {
                 "stream": self.keys.stream,
                 "group": self.keys.group,
                 # A name of its own per process: nothing is adopted at a restart, the reaper does the work.
@@ -157,7 +163,7 @@ class Stage:
         settings = self.settings
 
         def command(name: str) -> Command:
-            flags = {
+            flags: dict[str, str | float] = {
                 "name": name,
                 "namespace": self.namespace.namespace,
                 "groups": self.keys.pair,

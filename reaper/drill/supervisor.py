@@ -48,6 +48,7 @@ class Slot:
 class _Running:
     run: ProcessRun
     process: Process
+    ended: anyio.Event = field(default_factory=anyio.Event)
 
 
 @dataclass(slots=True)
@@ -96,12 +97,13 @@ class Supervisor:
         )
         run = ProcessRun(name, slot.role, process.pid, time.time())
         self.history.append(run)
-        self._running[name] = _Running(run, process)
+        running = self._running[name] = _Running(run, process)
         if slot.role in self._stopping:  # told to stop while it was being started
-            self._tell_to_stop(self._running[name])
+            self._tell_to_stop(running)
         run.exit_code = await process.wait()
         run.ended_at = time.time()
         del self._running[name]
+        running.ended.set()
         return run
 
     def log_of(self, name: str) -> str:
@@ -140,15 +142,14 @@ class Supervisor:
     async def stop(self, *roles: Role, within_s: float = STOP_TIMEOUT_S) -> None:
         """Tell all of ``roles`` to stop in order (SIGTERM), restart none of them, and wait; then kill what is left."""
         self._stopping |= set(roles)
-        for running in list(self._running.values()):
-            if running.run.role in roles:
-                self._tell_to_stop(running)
+        told = [running for running in self._running.values() if running.run.role in roles]
+        for running in told:
+            self._tell_to_stop(running)
         with anyio.move_on_after(within_s):
-            while self.alive(*roles):
-                await anyio.sleep(0.02)
-        for running in list(self._running.values()):
-            if running.run.role in roles:
-                await end(running.process)
+            for running in told:
+                await running.ended.wait()
+        for running in told:
+            await end(running.process)
 
     def _tell_to_stop(self, running: _Running) -> None:
         running.run.stopped = True

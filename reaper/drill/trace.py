@@ -133,9 +133,7 @@ def _read_time(value: str, where: str) -> datetime:
     try:
         return datetime.fromisoformat(value).replace(tzinfo=None)
     except ValueError as error:
-        raise ConfigurationError(
-            f"{where}: {value!r} is no time; write it as 2023-11-16 18:17:03.979."
-        ) from error
+        raise ConfigurationError(f"{where}: {value!r} is no time; write it as 2023-11-16 18:17:03.979.") from error
 
 
 def _read_tokens(value: str, where: str) -> int:

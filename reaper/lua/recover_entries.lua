@@ -18,7 +18,7 @@
 --   0 not pending any more   1 ready again, detail = new entry ID   2 parked as suspect   3 dead letter, detail = its ID
 --   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again
--- or {'stale', fence found}, {'paused'}, {'refused', why}: nothing was done.
+-- or {'stale', fence found}, {'paused'}, {'refused', why}: nothing was done. Raises NOGROUP where the group is gone.
 -- Fence: the whole value is compared; a missing fence is stale too (a paused leader must not find an open door).
 
 --- @prelude
@@ -34,7 +34,6 @@ local items = #ARGV - first + 1
 
 local GONE, REDELIVERED, SUSPECTED, DEAD, NOT_DUE, LOST, HELD, PUT_OFF = 0, 1, 2, 3, 4, 5, 6, 7
 local SUSPECT_SCORE = 4503599627370496 -- 2^52: behind every due time, in order of parking
-local LARGE = 65536
 
 local found = redis.call('GET', fence) or ''
 if found ~= own then
@@ -108,6 +107,9 @@ local function crashed_in_company(entry_id, consumer)
 end
 
 local function park(job, deliveries, consumers, score)
+  if #job.user + READY_FIELDS > MAX_ARGUMENTS then -- parked, it could never be made ready, and would block those behind it
+    return false, { err = 'too many fields' }
+  end
   local packed = cmsgpack.pack({
     v = 1, kind = 'suspect', job_id = job.job_id, deliveries = deliveries, generation = job.generation,
     first_ms = job.first_ms, consumers = consumers, user = job.user, entry_id = job.entry_id,
@@ -185,9 +187,16 @@ for i = 1, items do
     end
     break
   end
-  local ok, row = pcall(recover, ARGV[first + i - 1], items - i + 1)
+  local entry_id, ok, row = ARGV[first + i - 1], true, { GONE }
+  if entry_id ~= ARGV[first + i - 2] then -- given twice, it would be copied twice: it is acknowledged at the end only
+    ok, row = pcall(recover, entry_id, items - i + 1)
+  end
   if not ok then
-    row = { HELD, tostring(row), 0, '', '', 0 }
+    local why = type(row) == 'table' and row.err or tostring(row)
+    if string.find(why, 'NOGROUP', 1, true) then
+      return redis.error_reply(string.match(why, 'NOGROUP.*'))
+    end
+    row = { HELD, why, 0, '', '', 0 }
   end
   reply[i + 1] = row
   if row[1] == REDELIVERED or row[1] == SUSPECTED then

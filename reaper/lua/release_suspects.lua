@@ -25,6 +25,7 @@ local own, group, policy = ARGV[1], ARGV[2], ARGV[3]
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
 local SUSPECT_SCORE = 4503599627370496
 local SOLO, MAX_OUT = 100, 64
+local MAX_SKIPPED = 100
 
 local found = redis.call('GET', fence) or ''
 if found ~= own then
@@ -78,7 +79,8 @@ for i = 1, #released, 2 do
   local key = string.sub(released[i + 1], 1, 5) == 'retry' and retry or stream
   delivered[key] = delivered[key] or last_delivered(key)
   local waiting = after(entry_id, delivered[key]) and #redis.call('XRANGE', key, entry_id, entry_id) == 1
-  if waiting or #redis.call('XPENDING', key, group, entry_id, entry_id, 1) == 1 then
+  -- pcall: where stream or group are gone, so is the suspect.
+  if waiting or #redis.pcall('XPENDING', key, group, entry_id, entry_id, 1) == 1 then
     out = out + 1
   else
     redis.call('HDEL', suspects, entry_id)
@@ -97,25 +99,42 @@ end
 local reply = { 'ok', 0, 0, settled }
 local target = policy == 'stream' and stream or retry
 local kind = policy == 'stream' and 'stream' or 'retry'
-while out < window do
-  local member = redis.call('ZRANGEBYSCORE', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf', 'LIMIT', 0, 1)[1]
-  if not member then
-    break
-  end
-  local job = cmsgpack.unpack(member)
+
+-- Returns the job that a member of the schedule holds, or nil where somebody else wrote it.
+local function parked_job(member)
+  local ok, job = pcall(cmsgpack.unpack, member)
+  return ok and type(job) == 'table' and job.kind == 'suspect' and job or nil
+end
+
+local function make_ready(member, job)
   local id = add_entry(target, ready_fields(job, job.deliveries, job.consumers))
   if not id then
-    break
+    return false
   end
   redis.call('ZREM', schedule, member)
   redis.call('HSET', suspects, id, kind)
-  out = out + 1
   reply[#reply + 1] = { job.job_id, id }
   if write_journal then
     journal_event(journal, maxlen, 'recovered', job.job_id, string.format(
       '{"v":1,"group":%s,"mode":"reaper","token":%s,"entry":"%s","delivery":%d,"generation":%d,"enqueued_ms":%d,'
       .. '"reason":"suspect","new_entry":"%s"}',
       json_string(group), token, job.entry_id, job.deliveries, job.generation, job.first_ms, id))
+  end
+  return true
+end
+
+local skipped = 0 -- what cannot be made ready stays parked, and blocks nobody behind it
+while out < window and skipped < MAX_SKIPPED do
+  local member =
+    redis.call('ZRANGEBYSCORE', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf', 'LIMIT', skipped, 1)[1]
+  if not member then
+    break
+  end
+  local job = parked_job(member)
+  if job and make_ready(member, job) then
+    out = out + 1
+  else
+    skipped = skipped + 1
   end
 end
 reply[2] = redis.call('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf')

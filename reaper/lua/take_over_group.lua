@@ -35,6 +35,7 @@ if remembered > token or (remembered == token and current ~= own) then
   return { 2, remembered }
 end
 
+local refusal = layout_refusal(ARGV[5], stream, now_ms()) -- raises where the stream's key holds something else
 -- Harmless, and a write: under maxmemory a new leader can take over all the same.
 redis.call('HDEL', agreement, '')
 redis.call('SET', fence, own)
@@ -45,5 +46,5 @@ redis.call('HDEL', agreement, 'mismatch')
 if ARGV[5] == 'retry-stream' then
   redis.pcall('XGROUP', 'CREATE', retry, group, '0', 'MKSTREAM')
 end
-return { 1, layout_refusal(ARGV[5], stream, now_ms()) or '', before[1] or '', before[2] or '', before[3] or '',
+return { 1, refusal or '', before[1] or '', before[2] or '', before[3] or '',
   before[4] or '' }

@@ -1,5 +1,7 @@
 """Makes dead letters as the leader makes them: by ``recover_entries``, from entries delivered once too often."""
 
+from typing import Any
+
 from tests.scripts.scene import Scene, Word
 from workers.protocol.messages import text
 
@@ -31,3 +33,9 @@ async def redriven_often(scene: Scene, generation: int) -> str:
     """Write a dead letter whose job has been redriven ``generation`` times; returns its ID."""
     words: tuple[Word, ...] = ("n", 1, "reaper.job", "looper", "reaper.generation", generation)
     return text(await scene.client.execute_command("XADD", scene.keys.dead, "*", *words))
+
+
+async def ids_of(scene: Scene, key: str) -> list[str]:
+    """Return the IDs of a stream's entries."""
+    entries: Any = await scene.client.xrange(key)
+    return [text(one) for one, _ in entries]

@@ -25,8 +25,8 @@ def event(name: str, job: str, *, delivery: int, **more: Any) -> Any:
 
 
 async def idle_ms(scene: Scene, one: str) -> int:
-    [row] = await scene.client.xpending_range("orders", "billing", one, one, 1)
-    return int(row[2])
+    rows: Any = await scene.client.xpending_range("orders", "billing", one, one, 1)
+    return int(rows[0][2])
 
 
 async def test_what_an_earlier_process_held_is_taken_and_counted(scene: Scene) -> None:

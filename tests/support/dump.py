@@ -79,7 +79,12 @@ def _show_event(flat: Sequence[bytes]) -> tuple[str, str, Shown]:
 async def _show_member(client: Redis, member: bytes, score: float) -> tuple[Any, ...]:
     unpacked: Any = await client.eval(_UNPACK, 0, member)
     *parts, user = unpacked
-    return (_show_score(score), *(part if isinstance(part, int) else _text(part) for part in parts), _flat_text(user))
+    return (_show_score(score), *(_show_part(part) for part in parts), _flat_text(user))
+
+
+def _show_part(part: bytes | int) -> str | int:
+    """Numbers may be packed as such or as digits: that is nobody's business."""
+    return int(part) if isinstance(part, int) or part.isdigit() else _text(part)
 
 
 def _show_score(score: float) -> int | str:

@@ -138,13 +138,14 @@ local function with_consumer(job, consumer)
     printable[consumer] = name
   end
   if job.consumers == '' then
-    return name
+    return string.sub(name, -MAX_CONSUMERS_BYTES)
   end
   return string.sub(job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
 end
 
 -- The flat fields of the job's next entry: the user's own, byte for byte, then ours. Hot: it extends `job.user` in place,
 -- so a job is made ready, parked or dead-lettered once. Redis prints whole numbers below 2^53 exactly.
+local READY_FIELDS = 10
 local function ready_fields(job, deliveries, consumers)
   local fields, n = job.user, #job.user
   fields[n + 1], fields[n + 2] = 'reaper.job', job.job_id

@@ -33,9 +33,9 @@ local first = 9
 local items = (#ARGV - first + 1) / ITEM
 
 -- Who owns what: one XPENDING over a run of neighbours serves many items, since a worker's deliveries lie together.
--- `look` grows while neighbours hit and falls back to one where the worker's entries are scattered.
+-- `look` falls back to one where the worker's entries are scattered, and grows while neighbours hit.
 local owned = {}
-local look = 8
+local look = math.max(1, math.min(items, 128))
 local function pending(entry_id)
   local row = owned[entry_id]
   if row ~= nil then

@@ -1,0 +1,56 @@
+"""Heartbeats written by hand, as replicas write them."""
+
+from typing import Any
+
+from redis.asyncio import Redis
+
+from reaper.replicas import FOLLOWER, LEADER, GroupReport, Replica
+from workers.protocol.keys import namespace_keys
+
+KEYS = namespace_keys("reaper")
+TOKEN = 7
+
+
+def a_report(**values: Any) -> GroupReport:
+    """Return what a leader says of orders/billing when all is well."""
+    usual: dict[str, Any] = {
+        "stream": "orders",
+        "group": "billing",
+        "visibility_ms": 30_000,
+        "max_deliveries": 3,
+        "redelivery": "stream",
+        "scan_interval_ms": 1_000,
+    }
+    return GroupReport(**(usual | values))
+
+
+def a_replica(name: str, *reports: GroupReport, at_ms: int, **values: Any) -> Replica:
+    """Return the heartbeat of a leader by default."""
+    usual: dict[str, Any] = {
+        "id": f"{name}-1-abc",
+        "name": name,
+        "host": "here",
+        "pid": 1,
+        "version": "0.1.0",
+        "role": LEADER,
+        "token": TOKEN,
+        "started_ms": at_ms - 60_000,
+        "at_ms": at_ms,
+        "heartbeat_ms": 5_000,
+        "groups": {report.pair: report for report in reports},
+    }
+    return Replica(**(usual | values))
+
+
+async def register(client: Redis, *replicas: Replica) -> None:
+    """Write heartbeats."""
+    for replica in replicas:
+        await client.hset(KEYS.replicas, replica.id, replica.to_json())
+
+
+async def elect(client: Redis, *reports: GroupReport, now_ms: int, **values: Any) -> None:
+    """Make ``alice`` the leader, with ``bob`` as a follower; both have a fresh heartbeat."""
+    alice = a_replica("alice", *reports, at_ms=now_ms, **values)
+    await client.set(KEYS.lease, f"{alice.id}.nonce", px=60_000)
+    await client.set(KEYS.token, TOKEN)
+    await register(client, alice, a_replica("bob", *reports, at_ms=now_ms, role=FOLLOWER))

@@ -1,0 +1,248 @@
+"""``reaper dead-letters``: what operators type and what they get."""
+
+import base64
+
+import pytest
+
+from reaper.dead_letters import read_dead_letter
+from tests.operator.conftest import Command
+from tests.operator.dead import PAIR, give_up, give_up_many, ids_of, redriven_often, reject
+from tests.scripts.scene import Scene, entry_id
+from tests.support.servers import RedisServer
+from workers.protocol.connection import reader_client
+from workers.protocol.messages import pair_up, parse_read_reply
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_list_shows_every_fact_of_a_dead_letter(scene: Scene, reaper: Command) -> None:
+    dead = await give_up(scene)
+    (letter,) = (await reaper("dead-letters", "list", *PAIR, "--json")).data
+    assert letter.pop("at_ms") >= letter.pop("last_ms") > letter["first_ms"]
+    assert letter == {
+        "id": dead,
+        "job": entry_id(1),
+        "stream": "orders",
+        "group": "billing",
+        "entry": entry_id(1),
+        "reason": "max_deliveries",
+        "error": "not settled within the visibility timeout",
+        "deliveries": 3,
+        "generation": 0,
+        "consumers": ["w1"],
+        "first_ms": int(entry_id(1).split("-")[0]),
+        "traceparent": "00-11-22-01",
+        "tracestate": "",
+        "fields": [
+            ["b", {"base64": base64.b64encode(b"\xff\x00\r\n\xc3(").decode()}],
+            ["a", "1"],
+            ["b", "again"],
+        ],
+    }
+
+
+async def test_list_is_one_line_a_letter_for_people(scene: Scene, reaper: Command) -> None:
+    dead = await give_up(scene)
+    answer = await reaper("dead-letters", "list", *PAIR)
+    (line,) = answer.out.splitlines()
+    assert line.startswith(f"{dead}  orders/billing  job {entry_id(1)}  ")
+    assert line.endswith("deliveries 3  generation 0  max_deliveries: not settled within the visibility timeout")
+
+
+async def test_list_stops_at_the_limit_and_says_so(scene: Scene, reaper: Command) -> None:
+    letters = await give_up_many(scene, 3)
+    answer = await reaper("dead-letters", "list", *PAIR, "--limit", "2")
+    assert [line.split()[0] for line in answer.out.splitlines()] == letters[:2]
+    assert answer.err == "… and more: raise --limit (2)\n"
+
+
+async def test_list_finds_a_reason_among_many(scene: Scene, reaper: Command) -> None:
+    await give_up_many(scene, 120)
+    rejected = await reject(scene, "invalid")
+    answer = await reaper("dead-letters", "list", *PAIR, "--reason", "invalid", "--json")
+    assert [letter["id"] for letter in answer.data] == [rejected]
+
+
+@pytest.mark.usefixtures("scene")
+async def test_list_says_that_there_is_none(reaper: Command) -> None:
+    answer = await reaper("dead-letters", "list", *PAIR)
+    assert (answer.code, answer.out, answer.err) == (0, "", "no dead letters\n")
+
+
+async def test_list_without_a_pair_shows_those_of_all_configured_groups(scene: Scene, reaper: Command) -> None:
+    await give_up(scene)
+    answer = await reaper("dead-letters", "list", "--groups", "orders/billing,other/one", "--json")
+    assert [letter["group"] for letter in answer.data] == ["billing"]
+
+
+async def test_show_prints_the_payload_with_duplicates_in_order(scene: Scene, reaper: Command) -> None:
+    dead = await give_up(scene, "b", "1", "a", "é", "b", "2")
+    answer = await reaper("dead-letters", "show", dead, *PAIR)
+    assert answer.out.splitlines()[-4:] == ["fields", '  "b" = "1"', '  "a" = "é"', '  "b" = "2"']
+    assert f"job          {entry_id(1)}" in answer.out.splitlines()
+
+
+@pytest.mark.usefixtures("scene")
+async def test_show_of_a_letter_that_is_not_there_says_why_that_may_be(reaper: Command) -> None:
+    answer = await reaper("dead-letters", "show", "1-1", *PAIR)
+    assert answer.code == 2
+    assert answer.err == (
+        "error: {orders}:dead:billing has no entry 1-1: it was redriven or purged, or belongs to another group.\n"
+    )
+
+
+@pytest.mark.usefixtures("scene")
+async def test_an_id_that_is_none_is_refused_with_an_example(reaper: Command) -> None:
+    answer = await reaper("dead-letters", "show", "first", *PAIR)
+    assert answer.code == 2
+    assert "'first' is no ID of a dead letter" in answer.err
+
+
+async def test_an_ordinary_consumer_group_reads_dead_letters(scene: Scene, server: RedisServer) -> None:
+    dead = await give_up(scene)
+    keys, reader = scene.keys, reader_client(server.url)
+    await scene.client.xgroup_create(keys.dead, "morgue", "0")
+    reply = await reader.execute_command("XREADGROUP", "GROUP", "morgue", "clerk", "STREAMS", keys.dead, ">")
+    (entry,) = parse_read_reply(reply)
+    await reader.aclose()
+    assert entry.flat is not None
+    fields = pair_up(entry.flat)
+    assert fields[:4] == [
+        (b"b", b"\xff\x00\r\n\xc3("),
+        (b"a", b"1"),
+        (b"b", b"again"),
+        (b"traceparent", b"00-11-22-01"),
+    ]
+    assert [name.decode() for name, _ in fields[4:]] == [
+        *("reaper.job", "reaper.deliveries", "reaper.generation", "reaper.first_ms", "reaper.consumers"),
+        *("reaper.dead.stream", "reaper.dead.group", "reaper.dead.entry", "reaper.dead.reason", "reaper.dead.error"),
+        *("reaper.dead.last_ms", "reaper.dead.at_ms"),
+    ]
+    assert read_dead_letter(entry.entry_id, entry.flat).entry_id == dead
+
+
+async def test_redrive_by_id_tells_what_became_of_each(scene: Scene, reaper: Command) -> None:
+    dead = await give_up(scene)
+    answer = await reaper("dead-letters", "redrive", dead, "1-1", *PAIR)
+    new = (await ids_of(scene, "orders"))[-1]
+    assert answer.out.splitlines() == [
+        f"{dead}  job {entry_id(1)}  ready as {new}",
+        "1-1  is not there",
+        "orders/billing: 1 dead letters redriven, 1 gone",
+    ]
+    assert answer.code == 1
+
+
+async def test_redrive_by_reason_leaves_the_others(scene: Scene, reaper: Command) -> None:
+    dead, rejected = await give_up(scene), await reject(scene, "invalid")
+    answer = await reaper("dead-letters", "redrive", "--reason", "max_deliveries", *PAIR, "--json")
+    assert dead not in await ids_of(scene, scene.keys.dead)
+    assert await ids_of(scene, scene.keys.dead) == [rejected]
+    assert (answer.code, answer.data["redriven"], answer.data["gone"]) == (0, 1, 0)
+
+
+async def test_redrive_all_redrives_every_letter_once(scene: Scene, reaper: Command) -> None:
+    letters = await give_up_many(scene, 250)
+    answer = await reaper("dead-letters", "redrive", "--all", *PAIR)
+    assert answer.out == "orders/billing: 250 dead letters redriven\n"
+    assert await ids_of(scene, scene.keys.dead) == []
+    assert len(await ids_of(scene, "orders")) == 2 * len(letters)
+
+
+async def test_a_dry_run_of_redrive_writes_nothing(scene: Scene, reaper: Command) -> None:
+    dead = await give_up(scene)
+    before = await scene.state()
+    answer = await reaper("dead-letters", "redrive", "--all", "--dry-run", *PAIR)
+    assert answer.out.splitlines() == [
+        f"{dead}  job {entry_id(1)}  would go to orders",
+        "orders/billing: 1 dead letters would be redriven",
+    ]
+    assert await scene.state() == before
+
+
+async def test_the_loop_guard_holds_until_it_is_forced(scene: Scene, reaper: Command) -> None:
+    looper = await redriven_often(scene, 5)
+    guarded = await reaper("dead-letters", "redrive", "--all", *PAIR)
+    assert guarded.code == 1
+    assert "left: generation 5, it dies each time (--force redrives it all the same)" in guarded.out
+    assert await ids_of(scene, scene.keys.dead) == [looper]
+    forced = await reaper("dead-letters", "redrive", "--all", "--force", *PAIR)
+    assert (forced.code, await ids_of(scene, scene.keys.dead)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "Nothing is selected: name IDs, or a filter such as --reason max_deliveries, or --all."),
+        (("--all", "1-1"), "IDs, filters and --all exclude each other"),
+        (("--all", "--reason", "x"), "IDs, filters and --all exclude each other"),
+    ],
+)
+async def test_a_selection_that_is_not_clear_is_refused(
+    words: tuple[str, ...], sentence: str, scene: Scene, reaper: Command
+) -> None:
+    await give_up(scene)
+    before = await scene.state()
+    for verb in ("redrive", "purge"):
+        answer = await reaper("dead-letters", verb, *words, *PAIR)
+        assert answer.code == 2
+        assert sentence in answer.err
+    assert await scene.state() == before
+
+
+async def test_purge_deletes_what_was_named_and_confirmed(scene: Scene, reaper: Command) -> None:
+    letters = await give_up_many(scene, 3)
+    answer = await reaper("dead-letters", "purge", *letters[:2], *PAIR, typed="orders/billing\n")
+    assert answer.out == "orders/billing: 2 dead letters deleted\n"
+    assert "This deletes 2 dead letters of orders/billing for good." in answer.err
+    assert await ids_of(scene, scene.keys.dead) == letters[2:]
+
+
+@pytest.mark.parametrize("typed", ["", "\n", "yes\n", "y\n", "orders\n"])
+async def test_purge_deletes_nothing_unless_the_pair_is_typed(typed: str, scene: Scene, reaper: Command) -> None:
+    letters = await give_up_many(scene, 2)
+    answer = await reaper("dead-letters", "purge", "--all", *PAIR, typed=typed)
+    assert answer.code != 0
+    assert await ids_of(scene, scene.keys.dead) == letters
+
+
+async def test_purge_with_yes_does_not_ask(scene: Scene, reaper: Command) -> None:
+    await give_up_many(scene, 2)
+    answer = await reaper("dead-letters", "purge", "--all", "--yes", *PAIR, "--json")
+    assert (answer.data, answer.err) == ({"purged": 2}, "")
+    assert await ids_of(scene, scene.keys.dead) == []
+
+
+async def test_purge_by_age_and_reason_leaves_what_is_young_or_different(scene: Scene, reaper: Command) -> None:
+    young = await reject(scene, "invalid")
+    for reason in ("invalid", "other"):
+        await scene.client.execute_command(
+            "XADD", scene.keys.dead, "*", "n", 1, "reaper.dead.reason", reason, "reaper.dead.at_ms", 1_700_000_000_000
+        )
+    answer = await reaper(
+        "dead-letters", "purge", "--older-than", "30d", "--reason", "invalid", "--yes", *PAIR, "--json"
+    )
+    left = (await reaper("dead-letters", "list", *PAIR, "--json")).data
+    assert answer.data == {"purged": 1}
+    assert [(letter["id"] == young, letter["reason"]) for letter in left] == [(True, "invalid"), (False, "other")]
+
+
+@pytest.mark.usefixtures("scene")
+async def test_an_age_that_is_none_is_refused_with_an_example(reaper: Command) -> None:
+    answer = await reaper("dead-letters", "purge", "--older-than", "old", *PAIR)
+    assert answer.code == 2
+    assert answer.err == "error: --older-than 'old' is no age: write for example 90, 15m, 12h or 30d.\n"
+
+
+@pytest.mark.usefixtures("scene")
+@pytest.mark.parametrize("rate", ["fast", "0", "-1", "5/m"])
+async def test_a_rate_that_is_none_is_refused_with_an_example(rate: str, reaper: Command) -> None:
+    answer = await reaper("dead-letters", "redrive", "--all", "--rate", rate, *PAIR)
+    assert answer.code == 2
+    assert "write for example 50/s" in answer.err
+
+
+def test_garbage_in_reserved_fields_reads_as_empty() -> None:
+    flat = [b"reaper.deliveries", b"many", b"reaper.dead.at_ms", b"\xff", b"reaper.job", b"", b"x", b"y"]
+    letter = read_dead_letter(b"5-0", flat)
+    assert (letter.job_id, letter.deliveries, letter.at_ms, letter.payload) == ("5-0", 0, 5, [(b"x", b"y")])
