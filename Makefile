@@ -26,7 +26,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 demo: $(DEMO)  ## show a crash without and with the reaper, on a Redis of its own (under a minute)
-	@$(BIN)/reaper drill --demo
+	@$(BIN)/reaper demo
 
 test: $(DEV)  ## run every test on every Redis at hand
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

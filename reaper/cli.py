@@ -190,7 +190,7 @@ main.add_command(dead_letters)
 
 
 def _lazy(name: str, help_text: str) -> click.Command:
-    """Return a command that imports ``reaper.drill.cli`` when it is used: it needs the `demo` extra."""
+    """Return a command that imports ``reaper.drill.cli`` only when it is used; all words after it are the drill's."""
 
     @click.command(
         name,
@@ -201,15 +201,7 @@ def _lazy(name: str, help_text: str) -> click.Command:
     @click.argument("words", nargs=-1, type=click.UNPROCESSED)
     @click.pass_context
     def command(context: click.Context, words: tuple[str, ...]) -> None:
-        try:
-            real: click.Command = getattr(import_module("reaper.drill.cli"), name)
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith(("reaper", "workers")):
-                raise
-            click.echo(
-                f"error: `reaper {name}` needs the package {error.name!r}: pip install 'stream-reaper[demo]'", err=True
-            )
-            context.exit(1)
+        real: click.Command = getattr(import_module("reaper.drill.cli"), name)
         real.main(args=list(words), prog_name=context.command_path)
 
     return command

@@ -34,6 +34,10 @@ RELEASE_JITTER_S = 0.05
 RELEASE_ATTEMPTS = 3
 RELEASE_TIMEOUT_S = 1.0
 FAILURE_PAUSE_S = 0.5
+LOOK_S = 0.1
+"""How often it is looked whether Redis owes us an answer."""
+PAUSED_S = 1.0
+"""Looks further apart than this say that this process was paused, not Redis."""
 
 
 class EndOfTerm(StrEnum):
@@ -80,6 +84,7 @@ class Elector:
         self._grace = grace
         self._journal_seen: bytes | None = None
         self._outage_logged = False
+        self._answer_due: float | None = None
         self.term: Term | None = None
         self.terms = 0
         self.renewals_failed = 0
@@ -88,6 +93,13 @@ class Elector:
 
     async def run(self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]) -> None:
         """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch_contact)
+            await self._follow_and_lead(work, began, ended)
+
+    async def _follow_and_lead(
+        self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]
+    ) -> None:
         while True:
             term, trusted_until = await self._follow()
             self.term, self.terms = term, self.terms + 1
@@ -126,6 +138,7 @@ class Elector:
 
     async def _attempt(self, holder: str) -> Attempt | None:
         """Attempt once; None where the outcome is unknown."""
+        self._ask()
         try:
             if self._journal_seen is None:
                 self._journal_seen = await self._newest_journal_entry()
@@ -156,6 +169,8 @@ class Elector:
         except (RedisError, OSError) as error:
             if is_contact_error(error):
                 self._note_failure(error, "to wait for a release")
+            else:
+                self._answer_due = None
             # A journal that cannot be read only costs the early wake-up.
             await anyio.sleep(wait_s)
             return
@@ -163,10 +178,12 @@ class Elector:
             await anyio.sleep(random.uniform(0, RELEASE_JITTER_S))
 
     async def _journal_moved(self, wait_s: float) -> bool:
+        self._ask(wait_s)
         reply = await self._reader.execute_command(
             "XREAD", "COUNT", 100, "BLOCK", max(1, round(wait_s * 1000)), "STREAMS",
             self._keys.journal, self._journal_seen or b"0-0",
         )  # fmt: skip
+        self._answer_due = None
         if not reply:
             return False
         self._journal_seen = reply[0][1][-1][0]
@@ -219,6 +236,7 @@ class Elector:
         while True:
             await anyio.sleep(pause)
             started = anyio.current_time()
+            self._ask()
             try:
                 failpoint("elect.before_renew")
                 renewed, server_ms = await self._lease.renew(term.holder)
@@ -237,6 +255,7 @@ class Elector:
         """Notice outages without a lease to renew."""
         while True:
             await anyio.sleep(self._settings.renew.total_seconds())
+            self._ask()
             try:
                 seconds, microseconds = await self._client.time()
                 await self._note_contact(seconds * 1000 + microseconds // 1000)
@@ -274,6 +293,23 @@ class Elector:
 
     # ---- contact
 
+    def _ask(self, wait_s: float = 0) -> None:
+        """Note that Redis owes us an answer, after ``wait_s`` at the latest."""
+        if self._answer_due is None:
+            self._answer_due = anyio.current_time() + wait_s
+
+    async def _watch_contact(self) -> None:
+        """Tell the grace of answers that do not come. A hung attempt that is cancelled fails nowhere else."""
+        last = anyio.current_time()
+        while True:
+            await anyio.sleep(LOOK_S)
+            now = anyio.current_time()
+            if now - last > PAUSED_S:
+                self._grace.paused(round((now - last) * 1000))
+            elif self._answer_due is not None and now > self._answer_due + LOOK_S:
+                self._grace.failed(monotonic_ms())
+            last = now
+
     async def _note_contact(self, server_ms: int, *, new_term: bool = False) -> None:
         now = monotonic_ms()
         if new_term or self._outage_logged:
@@ -281,6 +317,7 @@ class Elector:
             info = await self._client.info("server")
             self._grace.server_uptime(now, int(info["uptime_in_seconds"]) * 1000)
         self._grace.contact(now, server_ms)
+        self._answer_due = None
         self.clock_offset_ms = server_ms - now
         if self._outage_logged:
             self._outage_logged = False

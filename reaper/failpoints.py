@@ -41,6 +41,11 @@ def disarm(directory: Path, name: str) -> None:
     (directory / name).unlink(missing_ok=True)
 
 
+def is_armed(directory: Path, name: str) -> bool:
+    """Tell whether failpoint ``name`` is armed and nobody has come by."""
+    return (directory / name).exists()
+
+
 def claimed_by(directory: Path, name: str) -> int | None:
     """Return the process ID of who passed failpoint ``name`` while it was armed."""
     return next((int(hit.suffix[1:]) for hit in directory.glob(f"{name}.hit.*")), None)

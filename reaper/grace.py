@@ -3,8 +3,8 @@
 After an outage every delivery looks idle while its worker lives and could not settle or extend. Recovery then waits
 once, so that live workers come first. A term after an ordinary failover waits for nothing.
 
-A replica that was itself paused must not take the gap for an outage of Redis: an outage shows as failed attempts spread
-over time, a pause as none, or as a few in the moment it ends.
+A replica that was itself paused must not take the gap for an outage of Redis: an outage shows as attempts that fail, or
+stay without an answer, over some time in which we ran; a pause as none, or as a few in the moment it ends.
 """
 
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 CLOCK_JUMP_MS = 5_000
 LEAST_SPREAD_MS = 300
-"""Failed attempts must lie at least this far apart to count as an outage."""
+"""Failures must lie at least this far apart to count as an outage."""
 
 
 class Grace:
@@ -31,10 +31,17 @@ class Grace:
         self._server_started: int | None = None
 
     def failed(self, now_ms: int) -> None:
-        """An attempt to reach Redis failed."""
+        """An attempt to reach Redis failed, or is still without an answer."""
         if self._first_failure is None:
             self._first_failure = now_ms
         self._last_failure = now_ms
+
+    def paused(self, pause_ms: int) -> None:
+        """This process itself did not run for ``pause_ms``: that tells nothing about Redis."""
+        if self._last_contact is not None:
+            self._last_contact += pause_ms
+        if self._first_failure is not None:
+            self._first_failure += pause_ms
 
     def contact(self, now_ms: int, server_ms: int) -> None:
         """Redis answered, and said what time it has."""

@@ -121,13 +121,15 @@ def _leader_line(snapshot: Snapshot, group: GroupState) -> str:
         return _row("watched", "by nobody", f"recovered {group.recovered}")
     since = snapshot.now_ms - group.reported_ms
     due = "none" if report.next_due_ms is None else duration(max(0, report.next_due_ms - since))
-    last_scan = duration(max(0, snapshot.now_ms - report.last_scan_ms)) + " ago" if report.last_scan_ms else "not yet"
+    scanned = (
+        duration(max(0, group.reported_ms - report.last_scan_ms)) + " before" if report.last_scan_ms else "not yet"
+    )
     return _row(
         "watched",
         f"timers {report.timers}",
         f"next due {due}",
-        f"last scan {last_scan}",
         f"recovered {group.recovered} ({report.recovered} this term)",
+        f"reported {duration(max(0, since))} ago, last scan {scanned}",
     )
 
 

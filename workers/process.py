@@ -63,6 +63,7 @@ class WorkerProcess:
         self._reader: Reader | None = None
         self._stop_asked = anyio.Event()
         self._drain_scope = anyio.CancelScope()
+        self._flush_scope = anyio.CancelScope()
 
     # ---- life
 
@@ -86,14 +87,21 @@ class WorkerProcess:
     def stop(self, *, now: bool = False) -> None:
         """Read no more and drain; with ``now``, leave pending what still runs."""
         if not self._stop_asked.is_set():
-            logger.info("%s stops: what runs may go on for %s", self.consumer, self._settings.drain_timeout)
-            self._drain_scope.deadline = anyio.current_time() + self._settings.drain_timeout.total_seconds()
+            drain_s = self._settings.drain_timeout.total_seconds()
+            logger.info("%s stops: what runs may go on for %g s", self.consumer, drain_s)
+            self._drain_scope.deadline = anyio.current_time() + drain_s
         self._stop_asked.set()
         if self._reader:
             self._reader.stop()
         if now:
-            self.forced = True
-            self._drain_scope.cancel()
+            self._end_at_once()
+
+    def _end_at_once(self) -> None:
+        self.forced = True
+        self._drain_scope.cancel()
+        self._flush_scope.cancel()
+        if self._reader:
+            self._reader.abort()
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[None]:
@@ -133,6 +141,7 @@ class WorkerProcess:
                 self._adoption,
                 slots,
                 self._reporter,
+                self._journal,
             )
             if self._stop_asked.is_set():
                 self._reader.stop()
@@ -169,8 +178,8 @@ class WorkerProcess:
 
     async def _flush(self) -> None:
         """Wait until all verdicts are settled; the settler is at it."""
-        left_s = self._drain_scope.deadline - anyio.current_time()
-        with anyio.move_on_after(LAST_FLUSH_S if self.forced else max(FLUSH_S, left_s)):
+        self._flush_scope.deadline = max(self._drain_scope.deadline, anyio.current_time() + FLUSH_S)
+        with self._flush_scope:
             await self._settlements.wait_until_settled()
             if self._journal:
                 await self._journal.wait_until_answered()

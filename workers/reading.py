@@ -14,9 +14,11 @@ from redis.exceptions import RedisError, ResponseError
 from workers.adoption import Adoption
 from workers.backoff import pause_s
 from workers.job import Job, Source
+from workers.journal import JournalWriter
 from workers.membership import Membership
 from workers.protocol.connection import BLOCK_MS, is_contact_error
 from workers.protocol.errors import UnexpectedReplyError
+from workers.protocol.events import EventName
 from workers.protocol.messages import parse_read_reply
 from workers.reporting import Reporter
 from workers.settings import WorkerSettings
@@ -87,6 +89,7 @@ class Reader:
         adoption: Adoption,
         slots: Slots,
         reporter: Reporter,
+        journal: JournalWriter | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
@@ -95,10 +98,12 @@ class Reader:
         self._adoption = adoption
         self._slots = slots
         self._reporter = reporter
+        self._journal = journal
         self._by_key = {source.key.encode(): source for source in (membership.main, membership.retries)}
         self._planner = Planner()
         self._stopping = anyio.Event()
         self._stopped = anyio.Event()
+        self._under_way = anyio.CancelScope()
         self._connection_id: int | None = None
         self._stock_taken = membership.joins
 
@@ -113,7 +118,7 @@ class Reader:
                     await self._slots.wait_for_change()
                     continue
                 try:
-                    with anyio.CancelScope(shield=True):
+                    with anyio.CancelScope(shield=True) as self._under_way:
                         await self._fill_slots(self._slots.free)
                     failures = 0
                 except (RedisError, OSError, UnexpectedReplyError) as error:
@@ -134,6 +139,8 @@ class Reader:
         self._reporter.works("reading")
         for job in jobs:
             job.source.hold(job)
+            if self._journal:
+                self._journal.note(EventName.DELIVERED, job)
         self._slots.put(jobs)
 
     async def _read(self, free: int) -> list[Job]:
@@ -203,6 +210,11 @@ class Reader:
         """Read no more; the read that is under way ends by itself, or by `unblock`."""
         self._stopping.set()
         self._slots.wake()
+
+    def abort(self) -> None:
+        """End the read that is under way, whatever it would have brought: the process is about to end."""
+        self.stop()
+        self._under_way.cancel()
 
     async def unblock(self, commands: Redis) -> None:
         """End the read that blocks on the server, so that stopping need not wait for it. Loses nothing."""

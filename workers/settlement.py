@@ -171,6 +171,8 @@ class Settlements:
             batch.append(settlement)
             if settlement.verdict.outcome is not Outcome.ACK:
                 copied += settlement.job.payload_bytes
+        # Neighbours in the pending entries list are looked up together by the script.
+        batch.sort(key=_entry_id_of)
         return batch
 
     async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> list[Any]:
@@ -242,6 +244,10 @@ class Settlements:
         else:
             job.source.kept.add(job.raw_entry_id)
             self._reporter.held(job, verdict, text(result[1]))
+
+
+def _entry_id_of(settlement: Settlement) -> bytes:
+    return settlement.job.raw_entry_id
 
 
 def _no_facts(_job: Job, _verdict: Verdict, _run_ms: int) -> str:

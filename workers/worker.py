@@ -128,6 +128,11 @@ class Worker:
         return self._running.consumer
 
     @property
+    def was_forced(self) -> bool:
+        """Tell whether the last run was told to end before everything was done."""
+        return self._running.forced
+
+    @property
     def _running(self) -> WorkerProcess:
         if self._process is None:
             raise RuntimeError("the worker has not run yet")

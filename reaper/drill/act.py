@@ -18,7 +18,7 @@ from reaper.drill.report import as_json
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.trace import PlannedJob
-from reaper.drill.witness import Witness
+from reaper.drill.witness import LOOK_INTERVAL_S, Witness
 from workers.protocol.errors import StreamReaperError
 
 READY_TIMEOUT_S = 30.0
@@ -52,14 +52,15 @@ class Outcome:
 async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outcome:
     """Play one act. Raises ProcessFailedError, NotReadyError, and what redis-py raises; leaves no process behind."""
     await stage.client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
-    supervisor = Supervisor(stage.folder)
     producer, witness = Producer(stage, jobs), Witness(stage)
-    scene = Scene(stage, supervisor, producer, witness)
+    scene = Scene(stage, producer, witness)
+    supervisor = scene.supervisor
     injector = Injector(stage, supervisor, producer, witness, scene.announce)
     clock_ahead_s = await _clock_ahead_s(stage)
     async with anyio.create_task_group() as everybody:
+        strangers = await queries.waiting_readers(stage)
         await everybody.start(supervisor.run, stage.slots())
-        await _until_ready(stage, supervisor)
+        await _until_ready(stage, supervisor, strangers)
         scene.begin()
         async with anyio.create_task_group() as playing:
             playing.start_soon(witness.run)
@@ -67,6 +68,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outc
             playing.start_soon(producer.run)
             playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
             await _until_over(stage, producer, injector)
+            await anyio.sleep(3 * LOOK_INTERVAL_S)  # so that the screen shows the end
             playing.cancel_scope.cancel()
         # Workers first, so that their last settlements are in before the leader goes.
         await supervisor.stop(Role.WORKER, Role.BARE_WORKER)
@@ -95,29 +97,29 @@ async def _clock_ahead_s(stage: Stage) -> float:
     return float(seconds + microseconds / 1e6 - (before + time.time()) / 2)
 
 
-async def _until_ready(stage: Stage, supervisor: Supervisor) -> None:
-    """Wait until every worker has read once, and somebody leads. Raises NotReadyError."""
+async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> None:
+    """Wait until every worker waits for jobs, beside ``strangers`` of a shared Redis, and somebody leads.
+
+    Raises NotReadyError.
+    """
     deadline = anyio.current_time() + READY_TIMEOUT_S
-    while missing := await _missing(stage, supervisor):
+    while missing := await _missing(stage, strangers):
         if anyio.current_time() > deadline:
             break
         await anyio.sleep(CHECK_INTERVAL_S)
     else:
         return
-    logs = "\n".join(log for name in missing if (log := supervisor.log_of(name)))
-    raise NotReadyError(f"not ready within {READY_TIMEOUT_S:g} s: {', '.join(missing)}. They printed:\n{logs}")
+    raise NotReadyError(f"{missing} within {READY_TIMEOUT_S:g} s. Printed was:\n{supervisor.logs()}")
 
 
-async def _missing(stage: Stage, supervisor: Supervisor) -> list[str]:
-    """Return who is not there yet."""
-    consumers = await queries.consumers(stage)
-    workers = supervisor.alive(Role.WORKER, Role.BARE_WORKER)
-    missing = [run.name for run in workers if not any(queries.belongs_to(name, run.name) for name in consumers)]
-    reapers = [run.name for run in supervisor.alive(Role.REAPER)]
+async def _missing(stage: Stage, strangers: int) -> str:
+    """Say what is not there yet; empty = everything is."""
+    waiting = await queries.waiting_readers(stage) - strangers
+    if waiting < stage.settings.workers:
+        return f"{waiting} of {stage.settings.workers} workers were ready"
     if stage.recovery.by_reapers and not await queries.fence(stage):
-        missing += reapers
-    slots = stage.slots()
-    return missing or [slot.name for slot in slots[len(workers) + len(reapers) :]]
+        return "no reaper led"
+    return ""
 
 
 async def _until_over(stage: Stage, producer: Producer, injector: Injector) -> None:

@@ -72,7 +72,7 @@ async def _perform(
         run_id = new_run_id()
         with _folder(programme.files, run_id) as folder:
             async with redis_at_hand(programme.redis_url, folder) as server:
-                opens(f"Redis: {server.description}.")
+                opens(f"{server.description}.")
                 for recovery in programme.recoveries:
                     opens(_heading(len(outcomes) + 1, len(programme.recoveries), recovery))
                     async with _stage(programme.settings, server, recovery, folder, run_id) as stage:

@@ -1,7 +1,7 @@
 """Faults and their times, as written on the command line: ``kill-worker@4``. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from itertools import starmap
@@ -18,14 +18,10 @@ class FaultKind(StrEnum):
     KILL_LEADER = "kill-leader"
     """Kill -9 of the reaper that leads."""
     PAUSE_LEADER = "pause-leader"
-    """The leader is stopped between deciding and writing, past its lease, and then goes on."""
+    """A worker is killed and, when its jobs are due, the leader is stopped between deciding and writing, past its
+    lease; then it goes on."""
     POISON = "poison"
     """A job that kills every worker that takes it."""
-
-    @property
-    def hits_leader(self) -> bool:
-        """Tell whether a leader is needed."""
-        return self in (FaultKind.KILL_LEADER, FaultKind.PAUSE_LEADER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +64,15 @@ def parse_fault(text: str) -> Fault:
         raise ConfigurationError(
             f"fault {text!r}: {seconds!r} is no number of seconds; write '{name}@4' or '{name}@2.5'."
         ) from error
+
+
+def without_leaders(faults: Iterable[Fault]) -> Iterable[Fault]:
+    """Return what is left of ``faults`` where nobody leads: what hits workers."""
+    for fault in faults:
+        if fault.kind is FaultKind.PAUSE_LEADER:
+            yield replace(fault, kind=FaultKind.KILL_WORKER)
+        elif fault.kind is not FaultKind.KILL_LEADER:
+            yield fault
 
 
 def check_faults(faults: Iterable[Fault], *, reapers: int) -> None:

@@ -16,13 +16,19 @@ from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.witness import Witness
 from workers.protocol.events import EventName, encode_data
+from workers.protocol.messages import Pending
 
 FAILPOINT = "recover.before_write"
 """Between deciding and writing: the leader has chosen what to recover and has not sent it yet."""
 PATIENCE_S = 15.0
 """How long the effect of a fault is waited for, beyond the timeouts it depends on."""
 
-_POLL_S = 0.02
+ARMED_BEFORE_DUE_S = 0.03
+MANY, WAIT_FOR_MANY_S = 4, 5.0
+"""A worker is killed that holds so many jobs; after so many seconds, any worker that holds one."""
+NOBODY_BUSY = "no worker had jobs in flight"
+
+_POLL_S = 0.01
 _T = TypeVar("_T")
 
 
@@ -65,7 +71,7 @@ class Injector:
         """Inject one fault; return why it could not be, or nothing."""
         match kind:
             case FaultKind.KILL_WORKER:
-                return await self._kill_worker()
+                return "" if await self._kill_worker() else NOBODY_BUSY
             case FaultKind.POISON:
                 return await self._poison()
             case FaultKind.KILL_LEADER:
@@ -77,34 +83,36 @@ class Injector:
 
     # ---- workers
 
-    async def _kill_worker(self, why: str = "") -> str:
-        victim = await self._once(self._strand)
+    async def _kill_worker(self, why: str = "") -> list[Pending]:
+        """Kill the worker that holds the most jobs; return what it held, nothing where nobody ever held any."""
+        asked_at = anyio.current_time()
+
+        async def strand() -> tuple[ProcessRun, list[Pending]] | None:
+            return await self._strand(1 if anyio.current_time() - asked_at > WAIT_FOR_MANY_S else MANY)
+
+        victim = await self._once(strand)
         if not victim:
-            return "no worker had jobs in flight"
+            return []
         run, stranded = victim
         await self._note(
-            InjectedFault(FaultKind.KILL_WORKER, run.name, run.killed_at or 0.0, in_flight=stranded),
-            f"kill -9 of worker {run.name} with {stranded} jobs in flight{why}",
+            InjectedFault(FaultKind.KILL_WORKER, run.name, run.killed_at or time.time(), in_flight=len(stranded)),
+            f"kill -9 of worker {run.name} with {len(stranded)} jobs in flight{why}",
         )
-        return ""
+        return stranded
 
-    async def _strand(self) -> tuple[ProcessRun, int] | None:
-        """Kill the worker that holds the most jobs; None where nobody holds any.
+    async def _strand(self, least: int) -> tuple[ProcessRun, list[Pending]] | None:
+        """Kill the worker that holds the most jobs; None where nobody holds ``least`` now.
 
         One that runs a job on its last delivery is spared: a third crash makes a dead letter of it, as promised, and a
         drill must know its dead letters beforehand.
         """
-        rows = await queries.pending(self.stage)
-        held = {
-            run.name: [row for row in rows if queries.belongs_to(row.consumer.decode(), run.name)]
-            for run in self.supervisor.alive(Role.WORKER, Role.BARE_WORKER)
-        }
-        for run in sorted(self.supervisor.alive(Role.WORKER, Role.BARE_WORKER), key=lambda run: -len(held[run.name])):
-            if not held[run.name] or await queries.on_last_delivery(self.stage, held[run.name]):
+        workers = self.supervisor.alive(Role.WORKER, Role.BARE_WORKER)
+        held = await queries.pending_by_process(self.stage, [run.name for run in workers])
+        for run in sorted(workers, key=lambda run: -len(held[run.name])):
+            if len(held[run.name]) < least or await queries.must_not_crash(self.stage, held[run.name]):
                 continue
             if self.supervisor.kill(run):
-                left = await queries.pending(self.stage)
-                return run, sum(queries.belongs_to(row.consumer.decode(), run.name) for row in left)
+                return run, (await queries.pending_by_process(self.stage, [run.name]))[run.name]
         return None
 
     async def _poison(self) -> str:
@@ -138,26 +146,40 @@ class Injector:
 
     async def _pause_leader(self) -> str:
         """Stop the leader between deciding and writing, let its lease pass to another, and let it go on."""
-        why_not = await self._kill_worker(", so that there is something to recover")
-        if why_not:
-            return why_not
-        failpoints.arm(self.stage.failpoints, FAILPOINT, "stop")
-        try:
-            paused = await self._within(PATIENCE_S + self._visibility_s, self._caught)
-            if not paused:
-                return "no leader came to write a recovery"
-        finally:
-            failpoints.disarm(self.stage.failpoints, FAILPOINT)
+        stranded = await self._kill_worker(", so that there is something to recover")
+        if not stranded:
+            return NOBODY_BUSY
+        earliest_due_s = self._visibility_s - max(row.idle_ms for row in stranded) / 1000
+        await anyio.sleep(earliest_due_s - ARMED_BEFORE_DUE_S)
+        paused = await self._within(PATIENCE_S, self._catch_leader)
+        failpoints.disarm(self.stage.failpoints, FAILPOINT)
+        if not paused:
+            return "no leader came to write a recovery"
         try:
             await self._let_another_lead(paused)
         finally:
             self.supervisor.resume(paused)
         return ""
 
-    async def _caught(self) -> ProcessRun | None:
-        """Return the reaper that ran into the failpoint."""
+    async def _catch_leader(self) -> ProcessRun | None:
+        """Return the leader once it is stopped with something overdue in its hands.
+
+        Timers are hints, so most calls are about jobs that were settled long ago: a leader that was stopped on its way
+        to such a call goes on at once.
+        """
         pid = failpoints.claimed_by(self.stage.failpoints, FAILPOINT)
-        return next((run for run in self.supervisor.alive(Role.REAPER) if run.pid == pid), None)
+        caught = next((run for run in self.supervisor.alive(Role.REAPER) if run.pid == pid), None)
+        if caught and await self._anything_overdue():
+            return caught
+        if not failpoints.is_armed(self.stage.failpoints, FAILPOINT):
+            failpoints.arm(self.stage.failpoints, FAILPOINT, "stop")
+        if caught:
+            self.supervisor.resume(caught)
+        return None
+
+    async def _anything_overdue(self) -> bool:
+        rows = await queries.pending(self.stage)
+        return any(row.idle_ms >= self._visibility_s * 1000 for row in rows)
 
     async def _let_another_lead(self, paused: ProcessRun) -> None:
         at, fence = time.time(), await queries.fence(self.stage)
@@ -169,8 +191,7 @@ class Injector:
             return await queries.fence(self.stage) != fence
 
         async def nothing_overdue() -> bool:
-            rows = await queries.pending(self.stage)
-            return all(row.idle_ms < self._visibility_s * 1000 for row in rows)
+            return not await self._anything_overdue()
 
         await self._within(PATIENCE_S + self.stage.settings.lease_ttl.total_seconds(), another_acts)
         await self._within(PATIENCE_S, nothing_overdue)

@@ -10,7 +10,7 @@ import anyio
 
 from reaper.drill import queries
 from reaper.drill.producer import Producer
-from reaper.drill.records import Role
+from reaper.drill.records import ProcessRun, Role
 from reaper.drill.redis_server import INSTALL_LINE
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
@@ -51,12 +51,15 @@ class Scene:
     """What a screen shows of an act."""
 
     stage: Stage
-    supervisor: Supervisor
     producer: Producer
     witness: Witness
+    supervisor: Supervisor = field(init=False)
     started_at: float = 0.0
     news: list[tuple[float, str]] = field(default_factory=list)
     """What happened, with seconds since the beginning."""
+
+    def __post_init__(self) -> None:
+        self.supervisor = Supervisor(self.stage.folder, on_end=self._ended)
 
     def begin(self) -> None:
         """Start the clock."""
@@ -70,6 +73,10 @@ class Scene:
     def announce(self, sentence: str) -> None:
         """Tell what happened."""
         self.news.append((self.passed_s, sentence))
+
+    def _ended(self, run: ProcessRun) -> None:
+        if self.started_at and run.killed_at is None and not run.stopped:
+            self.announce(f"{run.role} {run.name} died (exit code {run.exit_code}); it is restarted")
 
     def figures(self) -> Figures:
         """Return the numbers as they were seen last."""
@@ -111,6 +118,7 @@ class PlainScreen:
                 await anyio.sleep(LIVE_INTERVAL_S)
         finally:
             self._tell(scene, shown)
+            print(f"  {scene.passed_s:5.1f} s  {self._line(scene)}", flush=True)
 
     def _tell(self, scene: Scene, shown: int) -> int:
         for at, sentence in scene.news[shown:]:
@@ -143,13 +151,14 @@ class LiveScreen:
 
     def _draw(self, scene: Scene) -> "RenderableType":
         from rich.console import Group
+        from rich.padding import Padding
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
 
         now = scene.figures()
         total = max(now.enqueued, len(scene.producer.jobs))
         parts: list[RenderableType] = [
-            ProgressBar(total=total, completed=now.settled + now.dead),
+            Padding(ProgressBar(total=total, completed=now.settled + now.dead)),  # a bar alone ends without a newline
             self._figures(now),
             self._cast(scene, now),
             *(f"[dim]{at:5.1f} s[/]  {sentence}" for at, sentence in scene.news[-NEWS_SHOWN:]),

@@ -68,10 +68,13 @@ def _last_delivered(stage: Stage, groups: Sequence[Mapping[Any, Any]]) -> bytes:
     return b"0-0"
 
 
-async def consumers(stage: Stage) -> set[str]:
-    """Return the names of the group's consumers: a worker appears with its first read."""
-    rows = await stage.client.xinfo_consumers(stage.keys.stream, stage.keys.group)
-    return {text(value) for row in rows for name, value in row.items() if text(name) == "name"}
+async def waiting_readers(stage: Stage) -> int:
+    """Return how many clients of this Redis wait in an ``XREADGROUP``, ours or not.
+
+    A worker that waits for its first job is visible nowhere else: before 7.2 it becomes a consumer with that job.
+    """
+    clients = await stage.client.client_list()
+    return sum("b" in text(client["flags"]) and text(client["cmd"]) == "xreadgroup" for client in clients)
 
 
 async def holder(stage: Stage) -> str:
@@ -101,6 +104,12 @@ async def pending(stage: Stage) -> list[Pending]:
         start = b"(" + page[-1][0]
 
 
+async def pending_by_process(stage: Stage, processes: Sequence[str]) -> dict[str, list[Pending]]:
+    """Return what each of ``processes`` has in flight."""
+    rows = await pending(stage)
+    return {name: [row for row in rows if belongs_to(text(row.consumer), name)] for name in processes}
+
+
 async def fields_of(stage: Stage, entry_ids: Sequence[bytes]) -> list[dict[bytes, bytes]]:
     """Return the fields of entries of the stream; none where an entry is gone."""
     pipeline = stage.client.pipeline(transaction=False)
@@ -109,12 +118,12 @@ async def fields_of(stage: Stage, entry_ids: Sequence[bytes]) -> list[dict[bytes
     return [dict(pair_up(reply[0][1])) if reply else {} for reply in await pipeline.execute()]
 
 
-async def on_last_delivery(stage: Stage, rows: Sequence[Pending]) -> bool:
-    """Tell whether one of these deliveries is its job's last: a crash would make a dead letter of it."""
+async def must_not_crash(stage: Stage, rows: Sequence[Pending]) -> bool:
+    """Tell whether one of these deliveries is its job's last, or of a poison job (it crashes by itself)."""
     limit = stage.settings.max_deliveries
     for row, fields in zip(rows, await fields_of(stage, [row.entry_id for row in rows]), strict=True):
         before = read_metadata(row.entry_id, fields.items()).deliveries
-        if before + row.delivery_count >= limit:
+        if before + row.delivery_count >= limit or b"poison" in fields:
             return True
     return False
 

@@ -98,4 +98,5 @@ def _spread(values: Spread) -> str:
 
 def _term(term: Term, started_at: float) -> str:
     until = "" if term.until is None else f"{term.until - started_at:.1f} s"
-    return f"{term.token}: {term.holder.split('.')[0]}, {term.since - started_at:.1f} s to {until}: {term.ended}"
+    since = max(0.0, term.since - started_at)  # the first begins before the first job
+    return f"{term.token}: {term.holder.split('.')[0]}, {since:.1f} s to {until}: {term.ended}"

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from reaper import failpoints
 from reaper.drill import bare_worker_path
-from reaper.drill.faults import DEFAULT_FAULTS, Fault, check_faults
+from reaper.drill.faults import DEFAULT_FAULTS, Fault, check_faults, without_leaders
 from reaper.drill.records import Role
 from reaper.drill.redis_server import Server
 from reaper.drill.supervisor import Command, Slot
@@ -68,8 +68,8 @@ class DrillSettings:
     speedup: float = 1.0
 
     def faults_for(self, recovery: Recovery) -> tuple[Fault, ...]:
-        """Return the faults that can be played: without reapers nobody leads."""
-        return tuple(fault for fault in self.faults if recovery.by_reapers or not fault.kind.hits_leader)
+        """Return the faults that can be played: without reapers nobody leads, and only the workers can be hit."""
+        return self.faults if recovery.by_reapers else tuple(without_leaders(self.faults))
 
     def check(self, jobs: Sequence[PlannedJob], recovery: Recovery) -> None:
         """Refuse what cannot be played. Raises ConfigurationError."""

@@ -56,6 +56,8 @@ class Supervisor:
     """Keeps one process running in each slot. ``folder`` gets what they print: ``<name>.out`` and ``<name>.log``."""
 
     folder: Path
+    on_end: Callable[[ProcessRun], None]
+    """Told of each process that ended."""
     restart_delay_s: float = RESTART_DELAY_S
     history: list[ProcessRun] = field(default_factory=list)
     """Every process that was started, in order."""
@@ -104,12 +106,18 @@ class Supervisor:
         run.ended_at = time.time()
         del self._running[name]
         running.ended.set()
+        self.on_end(run)
         return run
 
     def log_of(self, name: str) -> str:
         """Return the end of what process ``name`` printed to stderr."""
         log = self.folder / f"{name}.log"
         return log.read_text(errors="replace")[-LOG_TAIL:].strip() if log.exists() else ""
+
+    def logs(self) -> str:
+        """Return the end of what each process printed to stderr, by name."""
+        texts = {run.name: self.log_of(run.name) for run in self.history}
+        return "\n".join(f"--- {name}\n{text}" for name, text in texts.items() if text)
 
     def alive(self, *roles: Role) -> list[ProcessRun]:
         """Return the processes of ``roles`` that run now, by name."""

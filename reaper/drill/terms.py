@@ -1,6 +1,7 @@
 """Who led, when, and why it ended: from the namespace's journal and the faults. Pure."""
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.faults import FaultKind
@@ -22,8 +23,7 @@ class Term:
 def terms(evidence: Evidence) -> list[Term]:
     """Return every term, in order."""
     acquired = evidence.named(EventName.LEASE_ACQUIRED)
-    later: list[LifecycleEvent | None] = [*acquired[1:], None]
-    return [_term(evidence, event, following) for event, following in zip(acquired, later, strict=True)]
+    return [_term(evidence, event, following) for event, following in zip_longest(acquired, acquired[1:])]
 
 
 def _term(evidence: Evidence, acquired: LifecycleEvent, following: LifecycleEvent | None) -> Term:

@@ -20,7 +20,7 @@ MAX_DIGITS = 9
 
 # The generated trace: about as heavy-tailed as the real one, and shorter by what a demo has patience for.
 _CONTEXT_MEDIAN, _CONTEXT_SIGMA, _CONTEXT_MAX = 2_000, 0.8, 8_000
-_GENERATED_MEDIAN, _GENERATED_SIGMA, _GENERATED_MAX = 90, 1.2, 1_900
+_GENERATED_MEDIAN, _GENERATED_SIGMA, _GENERATED_MAX = 200, 1.1, 1_900
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@
 --   'held'           a waiting job cannot be made ready; detail = why
 --   'retry_waiting'  the retry stream holds jobs that are not settled; detail = how many entries it has
 --   'dead_letters'   dead letters are there, and ARGV[3] is not set; they stay, everything else is removed
--- Fence: the caller checked that no live leader serves the group; the fence it saw must still be there. Without
--- its fence a leader of the past finds itself stale.
+-- Fence: the caller checked that no live leader serves the group; the fence it saw must still be there, or none (an
+-- earlier call whose reply was lost). Without its fence a leader of the past finds itself stale.
 
 --- @prelude
 
@@ -33,7 +33,7 @@ local write_journal, maxlen = ARGV[6] == '1', ARGV[7]
 local PAGE = 100
 
 local found = redis.call('GET', fence) or ''
-if found ~= ARGV[2] then
+if found ~= '' and found ~= ARGV[2] then
   return { 'served', 0, found }
 end
 -- Harmless, and a write: what follows then works under maxmemory.

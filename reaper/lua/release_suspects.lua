@@ -45,14 +45,6 @@ if refusal then
   return { 'refused', refusal }
 end
 
-local function after(a, b)
-  local a_ms, b_ms = entry_ms(a), entry_ms(b)
-  if a_ms ~= b_ms then
-    return a_ms > b_ms
-  end
-  return (tonumber(string.match(a, '%-(%d+)$')) or 0) > (tonumber(string.match(b, '%-(%d+)$')) or 0)
-end
-
 local function last_delivered(key)
   local groups = redis.pcall('XINFO', 'GROUPS', key)
   for _, info in ipairs(groups) do
@@ -78,7 +70,7 @@ for i = 1, #released, 2 do
   local entry_id = released[i]
   local key = string.sub(released[i + 1], 1, 5) == 'retry' and retry or stream
   delivered[key] = delivered[key] or last_delivered(key)
-  local waiting = after(entry_id, delivered[key]) and #redis.call('XRANGE', key, entry_id, entry_id) == 1
+  local waiting = is_after(entry_id, delivered[key]) and #redis.call('XRANGE', key, entry_id, entry_id) == 1
   -- pcall: where stream or group are gone, so is the suspect.
   if waiting or #redis.pcall('XPENDING', key, group, entry_id, entry_id, 1) == 1 then
     out = out + 1

@@ -9,6 +9,8 @@
 -- Returns {'ok', entries put back}, {'exists'}, {'unknown'} (no position is known), or {'stale', fence found}.
 -- Fence: the whole value is compared.
 
+--- @prelude
+
 local stream, fence, agreement = KEYS[1], KEYS[2], KEYS[3]
 local own, group, consumer, idle = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local first = 5
@@ -32,7 +34,7 @@ end
 local restored = 0
 for i = first, #ARGV do
   -- What the group has read by its position and was not acknowledged; the rest is delivered anew anyway.
-  if #redis.call('XRANGE', stream, ARGV[i], ARGV[i]) == 1 then
+  if not is_after(ARGV[i], position) and #redis.call('XRANGE', stream, ARGV[i], ARGV[i]) == 1 then
     restored = restored
       + #redis.call('XCLAIM', stream, group, consumer, 0, ARGV[i], 'IDLE', idle, 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
   end

@@ -36,10 +36,13 @@ class Command(Protocol):
         """Run ``reaper WORDS…``; ``typed`` is standard input, ``env`` is added to the environment."""
 
 
-async def run_command(url: str, *words: str, typed: str = "", **env: str) -> Answer:
-    """Run the command against ``url``, in a thread: it brings an event loop of its own."""
+async def run_command(url: str, *words: str, typed: str = "", colour: bool = False, **env: str) -> Answer:
+    """Run the command against ``url``, in a thread: it brings an event loop of its own.
+
+    ``colour``: standard output passes for a terminal.
+    """
     runner = CliRunner(env={"REAPER_REDIS_URL": url, **env})
-    result = await anyio.to_thread.run_sync(partial(runner.invoke, main, words, input=typed))
+    result = await anyio.to_thread.run_sync(partial(runner.invoke, main, words, input=typed, color=colour))
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Answer(result.exit_code, result.stdout, result.stderr)

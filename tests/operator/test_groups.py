@@ -2,16 +2,21 @@
 
 from typing import Any
 
+import anyio
 import pytest
 
 from reaper.groups import choose_pair
-from tests.operator.conftest import Command
+from tests.conftest import StartProxy
+from tests.operator.conftest import Answer, Command, run_command
 from tests.operator.dead import give_up
 from tests.operator.heartbeats import a_replica, a_report, register
 from tests.scripts.scene import FENCE, Scene, entry_id, ready, rows
+from tests.support.proxy import runs
+from tests.support.servers import RedisServer
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
@@ -139,7 +144,7 @@ async def test_forget_asks_first(scene: Scene, reaper: Command) -> None:
     await _used(scene)
     before = await scene.state()
     answer = await reaper("forget", *BILLING, typed="n\n")
-    assert (answer.code, answer.err) == (1, "Remove what is kept for orders/billing? [y/N]: Aborted!\n")
+    assert (answer.code, answer.err) == (1, "Remove what is kept for orders/billing? [y/N]: n\nAborted!\n")
     assert await scene.state() == before
 
 
@@ -251,6 +256,37 @@ async def test_forget_works_when_memory_is_full(scene: Scene, reaper: Command) -
     await scene.fill_memory()
     assert (await reaper("forget", *BILLING, "--yes")).code == 0
     assert await scene.client.keys("{orders}:*") == []
+
+
+async def test_a_lost_reply_does_not_stop_a_forget(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
+    await _used(scene)
+    through = await proxy(server)
+    dropped = through.drop_reply(runs(load_script("reaper", "forget_group")), nth=2)  # 1 = NOSCRIPT
+    answer = await run_command(through.url, "forget", *BILLING, "--yes")
+    assert (dropped.happened, answer.code) == (True, 0)
+    assert "removed {orders}:fence:billing" in answer.out.splitlines()
+    assert (await scene.state()).keys() == {"orders"}
+    assert await scene.client.xlen("orders") == 2
+
+
+async def test_forget_stops_where_a_leader_has_just_acted(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
+    await _used(scene)
+    through = await proxy(server)
+    held = through.hold_request(runs(load_script("reaper", "forget_group")))
+    async with anyio.create_task_group() as tasks:
+        answers: list[Answer] = []
+
+        async def forget() -> None:
+            answers.append(await run_command(through.url, "forget", *BILLING, "--yes"))
+
+        tasks.start_soon(forget)
+        await held.wait()
+        await scene.client.set(scene.keys.fence, "reaper:8:bob")
+        before = await scene.state()
+        held.release()
+    assert answers[0].code == 2
+    assert "a leader has just acted on orders/billing" in answers[0].err
+    assert await scene.state() == before
 
 
 async def test_forgetting_twice_says_that_nothing_is_left(scene: Scene, reaper: Command) -> None:

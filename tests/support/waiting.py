@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import anyio
 
@@ -12,9 +12,13 @@ _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 
 
+@overload
 async def wait_until(
-    predicate: Callable[[], ResultT | Awaitable[ResultT]], description: str, timeout: float = 10.0
-) -> ResultT:
+    predicate: Callable[[], Awaitable[ResultT]], description: str, timeout: float = ...
+) -> ResultT: ...
+@overload
+async def wait_until(predicate: Callable[[], ResultT], description: str, timeout: float = ...) -> ResultT: ...
+async def wait_until(predicate: Callable[[], Any], description: str, timeout: float = 10.0) -> Any:
     """Return the first true value of ``predicate``, sync or async, asked again and again.
 
     ``timeout`` is in seconds. Raises AssertionError with ``description`` and the last value once it is over.
@@ -23,7 +27,7 @@ async def wait_until(
     pause = _FIRST_PAUSE_S
     while True:
         answer = predicate()
-        value: ResultT = await answer if inspect.isawaitable(answer) else answer
+        value = await answer if inspect.isawaitable(answer) else answer
         if value:
             return value
         if anyio.current_time() >= deadline:

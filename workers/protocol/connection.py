@@ -8,11 +8,11 @@ server has put its entry into the pending entries list.
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import hiredis
-from redis.asyncio import BlockingConnectionPool, Connection, Redis
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -73,15 +73,14 @@ def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
     return client
 
 
-@cache
-def _packing_in_c(kind: type[Connection]) -> type[Connection]:
+def _packing_in_c(kind: type[AbstractConnection]) -> type[AbstractConnection]:
     """Return ``kind`` with commands packed by hiredis.
 
     redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time: a call that settles 64
     jobs has 460 arguments.
     """
 
-    def pack_command(_self: Connection, *args: Any) -> list[bytes]:
+    def pack_command(_self: AbstractConnection, *args: Any) -> list[bytes]:
         name, *rest = args
         words = name.split() if isinstance(name, (str, bytes)) else [name]
         return [hiredis.pack_command((*words, *rest))]
@@ -94,8 +93,8 @@ def _as_it_comes(response: Any, **_options: Any) -> Any:
 
 
 def hide_password(url: str) -> str:
-    """Return ``url`` fit for logs."""
-    return re.sub(r"(://[^/@]*:)[^/@]*@", r"\1***@", url)
+    """Return ``url`` fit for logs. A password may hold ``@`` and ``/``, or stand in the query."""
+    return re.sub(r"([?&]password=)[^&#]*", r"\1***", re.sub(r"(://[^/@:]*:).*@", r"\1***@", url))
 
 
 def is_failover_error(error: BaseException) -> bool:

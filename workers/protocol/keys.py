@@ -15,7 +15,11 @@ MAX_NAME_LENGTH = 255
 def _check_name(kind: str, name: str) -> None:
     if not name:
         raise ConfigurationError(f"{kind} is empty: give it a name such as 'orders'.")
-    if len(name.encode()) > MAX_NAME_LENGTH:
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError as error:  # bytes from a command line that are no UTF-8
+        raise ConfigurationError(f"{kind} {name!a} is not valid text: write it in UTF-8.") from error
+    if length > MAX_NAME_LENGTH:
         raise ConfigurationError(f"{kind} {name[:40]!r}… is longer than {MAX_NAME_LENGTH} bytes: use a shorter name.")
     if any(ord(character) < 0x20 or ord(character) == 0x7F for character in name):
         raise ConfigurationError(f"{kind} {name!r} holds control characters: use printable ones.")

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import click
 from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.settings import Settings
+from workers.protocol.settings_errors import bare_type
 
 USAGE_EXIT = 2
 """Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
@@ -57,7 +57,7 @@ def _config_option(prefix: str) -> Callable[[CommandT], CommandT]:
 
 def _option(name: str, field: FieldInfo, prefix: str) -> Callable[[CommandT], CommandT]:
     flag = f"--{name.replace('_', '-')}"
-    kind = _bare_type(field.annotation)
+    kind = bare_type(field.annotation)
     text = f"{field.description or ''}  [{_origin(name, field, prefix)}]".strip()
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
@@ -65,17 +65,6 @@ def _option(name: str, field: FieldInfo, prefix: str) -> Callable[[CommandT], Co
         choices = [str(member.value) for member in kind]
         return click.option(flag, name, type=click.Choice(choices), default=None, help=text)
     return click.option(flag, name, type=str, metavar=_metavar(kind), default=None, help=text)
-
-
-def _bare_type(annotation: Any) -> Any:
-    """Strip ``Annotated`` and ``| None``: what is left says how the flag looks."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _bare_type(get_args(annotation)[0])
-    if origin in (Union, UnionType):
-        rest = [part for part in get_args(annotation) if part is not NoneType]
-        return _bare_type(rest[0]) if len(rest) == 1 else annotation
-    return annotation
 
 
 def _metavar(kind: Any) -> str:

@@ -7,7 +7,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
@@ -86,10 +86,14 @@ def _expected(path: Sequence[str], field: FieldInfo) -> str:
         name = next(part for part in reversed(path) if not part.isdigit())
         return f"[[{name}]] tables, each with {' and '.join(required)}"
     what = {timedelta: "a number of seconds", int: "a whole number", float: "a number"}.get(kind, "text")
-    return f"{what}{_bounds(field)}{_example(field)}"
+    return f"{what}{bounds(field)}{_example(field)}"
 
 
-def _bounds(field: FieldInfo) -> str:
+def bounds(field: FieldInfo) -> str:
+    """Return the limits of a field's values as they end a phrase: `` greater than 0``, `` from 1 to 1000``."""
+    longest = next((rule.max_length for rule in field.metadata if isinstance(rule, MaxLen)), None)
+    if longest is not None:
+        return f" of at most {longest} characters"
     low = next((f" greater than {_plain(rule.gt)}" for rule in field.metadata if isinstance(rule, Gt)), "")
     low = next((f" from {_plain(rule.ge)}" for rule in field.metadata if isinstance(rule, Ge)), low)
     high = next((f" below {_plain(rule.lt)}" for rule in field.metadata if isinstance(rule, Lt)), "")

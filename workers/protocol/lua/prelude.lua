@@ -25,6 +25,15 @@ local function entry_ms(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or 0
 end
 
+-- Tells whether entry ID `a` lies behind `b` in a stream.
+local function is_after(a, b)
+  local a_ms, b_ms = entry_ms(a), entry_ms(b)
+  if a_ms ~= b_ms then
+    return a_ms > b_ms
+  end
+  return (tonumber(string.match(a, '%-(%d+)$')) or 0) > (tonumber(string.match(b, '%-(%d+)$')) or 0)
+end
+
 -- Reads a whole number that came from outside; anything else is `default`. 15 digits are exact in Lua.
 local function whole_number(value, default)
   if type(value) ~= 'string' or #value > 15 or not string.find(value, '^%d+$') then

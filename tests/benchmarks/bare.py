@@ -1,0 +1,109 @@
+"""What the benchmarks compare with: the least code that does the same job by hand, with redis-py as it comes.
+
+Run as processes: ``python -m tests.benchmarks.bare COMMAND URL …``; the last line of output is the result, as JSON.
+"""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from tests.benchmarks.usage import peak_mb
+
+READ_COUNT = 100
+CLAIM_COUNT = 100
+CLAIM_EVERY_S = 1.0
+
+RECOVER = """
+for i = 2, #ARGV do
+  local entry = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]
+  redis.call('XADD', KEYS[1], '*', unpack(entry[2]))
+  redis.call('XACK', KEYS[1], ARGV[1], ARGV[i])
+  redis.call('XDEL', KEYS[1], ARGV[i])
+end
+"""
+
+
+def read(client: redis.Redis, stream: str, group: str, consumer: str) -> None:
+    """Read and acknowledge until killed."""
+    while True:
+        for _, entries in client.xreadgroup(group, consumer, {stream: ">"}, count=READ_COUNT, block=1000):
+            client.xack(stream, group, *(entry_id for entry_id, _ in entries))
+
+
+def scan(client: redis.Redis, stream: str, group: str, page: str) -> dict[str, float]:
+    """Page through the pending entries list once, keeping nothing."""
+    started, lowest, entries = time.perf_counter(), "-", 0
+    while True:
+        rows = client.xpending_range(stream, group, min=lowest, max="+", count=int(page))
+        entries += len(rows)
+        if len(rows) < int(page):
+            seconds = time.perf_counter() - started
+            return {"entries": entries, "seconds": seconds, "peak_mb": peak_mb("self")}
+        lowest = "(" + rows[-1]["message_id"].decode()
+
+
+def recover(client: redis.Redis, stream: str, group: str, batch: str) -> dict[str, float]:
+    """Copy every pending entry to the tail and remove it; which ones, is known before the clock starts."""
+    rows = client.xpending_range(stream, group, min="-", max="+", count=10_000_000)
+    ids, size = [row["message_id"] for row in rows], int(batch)
+    script = client.register_script(RECOVER)
+    script(keys=[stream], args=[group])  # loads it
+    started_at, started = time.time(), time.perf_counter()
+    for first in range(0, len(ids), size):
+        script(keys=[stream], args=[group, *ids[first : first + size]])
+    seconds = time.perf_counter() - started
+    return {"entries": len(ids), "seconds": seconds, "from": started_at, "to": started_at + seconds}
+
+
+def scan_and_recover(client: redis.Redis, stream: str, group: str, batch: str) -> dict[str, float]:
+    """Do the same, and find out page by page which entries are pending."""
+    size, entries = int(batch), 0
+    script = client.register_script(RECOVER)
+    script(keys=[stream], args=[group])
+    started = time.perf_counter()
+    while rows := client.xpending_range(stream, group, min="-", max="+", count=size):
+        script(keys=[stream], args=[group, *(row["message_id"] for row in rows)])
+        entries += len(rows)
+    return {"entries": entries, "seconds": time.perf_counter() - started}
+
+
+def claim(client: redis.Redis, stream: str, group: str, idle_ms: str, expected: str) -> dict[str, float]:
+    """Claim what is overdue once a second, until ``expected`` entries were seen; return when each was."""
+    claimed_at: dict[str, float] = {}
+    while len(claimed_at) < int(expected):
+        cursor: Any = "0-0"
+        while True:
+            cursor, entries, *_ = client.xautoclaim(stream, group, "claimer", int(idle_ms), cursor, CLAIM_COUNT)
+            now_ms = time.time() * 1000
+            for entry_id, _ in entries:
+                claimed_at.setdefault(entry_id.decode(), now_ms)
+            if cursor == b"0-0":
+                break
+        time.sleep(CLAIM_EVERY_S)
+    return claimed_at
+
+
+COMMANDS: dict[str, Callable[..., object]] = {
+    "read": read,
+    "scan": scan,
+    "recover": recover,
+    "scan-and-recover": scan_and_recover,
+    "claim": claim,
+}
+
+
+def main() -> None:
+    """Run one of them."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    command, url, *words = sys.argv[1:]
+    with redis.Redis.from_url(url) as client:
+        print(json.dumps(COMMANDS[command](client, *words)))
+
+
+if __name__ == "__main__":
+    main()

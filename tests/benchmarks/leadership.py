@@ -1,0 +1,97 @@
+"""Who leads, and since when: from the namespace's lease, heartbeats and journal."""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from reaper.lease import Lease
+from reaper.replicas import GroupReport, Replica
+from tests.support.processes import Running
+from tests.support.waiting import wait_until
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, EventName
+from workers.protocol.keys import namespace_keys
+from workers.protocol.messages import entry_ms, pair_up, text
+
+NAMESPACE = namespace_keys("reaper")
+TIMEOUT_S = 60.0
+HELD_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The begin of a term."""
+
+    at_ms: int
+    """Server time."""
+    entry_id: bytes
+    """Where the namespace's journal tells of it."""
+
+
+async def terms_begun(client: Redis, after: bytes = b"") -> list[Begun]:
+    """Return the terms that began, after the one that the journal's entry ``after`` tells of."""
+    rows = await client.execute_command("XRANGE", NAMESPACE.journal, b"(" + after if after else b"-", b"+")
+    return [
+        Begun(entry_ms(entry_id), entry_id)
+        for entry_id, flat in rows
+        if dict(pair_up(flat))[b"event"] == EventName.LEASE_ACQUIRED.encode()
+    ]
+
+
+@asynccontextmanager
+async def held_lease(client: Redis) -> AsyncIterator[bytes]:
+    """Keep the lease from others, who follow meanwhile; yield the journal's entry of our own term."""
+    lease = Lease(client, NAMESPACE, HELD_MS, DEFAULT_JOURNAL_MAXLEN)
+    attempt = await lease.acquire("benchmark")
+    yield (await terms_begun(client))[-1].entry_id
+    assert await lease.release("benchmark", attempt.token, "released"), "the lease was held for too long"
+
+
+async def followers(client: Redis, count: int) -> None:
+    """Wait until ``count`` replicas are registered and wait for the lease."""
+
+    async def registered() -> bool:
+        return len(await replicas(client)) == count and await _waiting(client) >= count
+
+    await wait_until(registered, f"{count} replicas follow", TIMEOUT_S)
+
+
+async def _waiting(client: Redis) -> int:
+    """Return how many clients block: followers do, on the journal that tells of a release."""
+    return int((await client.info("clients"))["blocked_clients"])
+
+
+async def begun_after(client: Redis, after: bytes) -> Begun:
+    """Wait for the next term."""
+
+    async def begun() -> list[Begun]:
+        return await terms_begun(client, after)
+
+    return (await wait_until(begun, "a term begins", TIMEOUT_S))[0]
+
+
+async def replicas(client: Redis) -> list[Replica]:
+    """Return the registered replicas."""
+    return [Replica.from_json(heartbeat) for heartbeat in (await client.hgetall(NAMESPACE.replicas)).values()]
+
+
+async def report_of(client: Redis, pair: str) -> GroupReport | None:
+    """Return what the leader last registered of ``pair``."""
+    leaders = [replica for replica in await replicas(client) if replica.leads]
+    return leaders[0].groups.get(pair) if leaders else None
+
+
+async def leader_among(client: Redis, reapers: Sequence[Running]) -> Running:
+    """Wait for a leader, and return its process."""
+
+    async def found() -> Running | None:
+        holder = text(await client.get(NAMESPACE.lease) or b"")
+        by_process_id = re.search(r"-(\d+)-\w+\.\w+$", holder)
+        process_id = int(by_process_id[1]) if by_process_id else 0
+        return next((reaper for reaper in reapers if reaper.pid == process_id), None)
+
+    leader = await wait_until(found, "one of our reapers leads", TIMEOUT_S)
+    assert leader
+    return leader

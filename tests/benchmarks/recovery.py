@@ -1,0 +1,225 @@
+"""B5: how fast a leader makes a mass of stranded deliveries ready again, and what others notice of it.
+
+All deliveries are overdue when a follower takes over. Time runs from the begin of its term (taking over, scan, timers and journal
+included) until the last copy is ready, on the server's clock. Bare: a script that copies, acknowledges and deletes ID by
+ID, called in a loop with the same batch size, by a process that knows all IDs beforehand; a second bare loop finds them page
+by page first, as everybody has to. A bystander's PING shows how long the server answers nobody else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import anyio
+from redis.asyncio import Redis
+
+from tests.benchmarks import profiles, server_load
+from tests.benchmarks.bystander import with_unsent
+from tests.benchmarks.figures import (
+    Breakdown,
+    Result,
+    Row,
+    Spread,
+    at_least_ratio,
+    at_most,
+    median_ratio,
+    spread,
+)
+from tests.benchmarks.leadership import begun_after, followers, held_lease
+from tests.benchmarks.stage import Stage, open_stage, result_of, stopped
+from tests.benchmarks.streams import Progress, create_group, progress, strand
+from tests.support.processes import Running
+from tests.support.waiting import wait_until
+from workers.protocol.keys import GroupKeys, group_keys
+
+SIZES = {1_000: 5, 10_000: 3, 100_000: 3}
+"""Stranded deliveries, and how often they are recovered."""
+QUICK_SIZES = {1_000: 2, 10_000: 2}
+BATCH = 256
+VISIBILITY_S = 0.5
+OURS, SCRIPT, PAGED = (group_keys(stream, "billing") for stream in ("jobs", "bare", "paged"))
+FLAGS = ("--groups", OURS.pair, "--visibility-timeout", str(VISIBILITY_S), "--recover-batch", str(BATCH))
+TIMEOUT_S = 60.0
+
+GROWTH = 1.2
+"""What an entry among ten times as many may cost more."""
+LONGEST_CALL_MS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Recovery:
+    """One mass recovery, by whomever."""
+
+    entries: int
+    seconds: float
+    pings: Spread
+    call_ms: Mapping[str, float]
+    """Server time of script calls."""
+
+    @property
+    def per_second(self) -> float:
+        return self.entries / self.seconds
+
+    @property
+    def us_an_entry(self) -> float:
+        return self.seconds / self.entries * 1_000_000
+
+
+class _Round(NamedTuple):
+    ours: _Recovery
+    bare: _Recovery
+    paged_per_second: float
+
+
+async def measure(*, quick: bool) -> Result:
+    """Recover in turn with the bare loops, for each number of deliveries; then once more under the profiler."""
+    sizes = QUICK_SIZES if quick else SIZES
+    rounds = {size: [await _round(size) for _ in range(times)] for size, times in sizes.items()}
+    largest = max(sizes)
+    rows = [row for size in sizes for row in _rate_rows(size, rounds[size])]
+    rows += [_growth_row(size, rounds[size], rounds[largest]) for size in sizes if size < largest]
+    rows += _bystander_rows(largest, rounds[largest])
+    return Result(tuple(rows), await _profiled(largest))
+
+
+async def _round(size: int) -> _Round:
+    async with open_stage() as stage:
+        ours = await _reaper_recovers(stage, size)
+        bare = await _script_recovers(stage, size)
+        return _Round(ours, bare, await _paged(stage, size))
+
+
+# ---- measuring
+
+
+async def _reaper_recovers(stage: Stage, size: int) -> _Recovery:
+    bystander = await _stranded(stage, OURS, size)
+    async with held_lease(stage.client) as held:
+        reaper = stage.reaper(*FLAGS)
+        await followers(stage.client, 1)
+    begun = await begun_after(stage.client, held)
+    ended_ms = await _all_ready(stage.client, OURS, size)
+    call_ms = await server_load.script_call_ms(stage.client)
+    await stopped(reaper)
+    pings = await _pings(bystander, begun.at_ms, ended_ms)
+    return _Recovery(size, max(1, ended_ms - begun.at_ms) / 1000, pings, call_ms)
+
+
+async def _script_recovers(stage: Stage, size: int) -> _Recovery:
+    bystander = await _stranded(stage, SCRIPT, size)
+    found = await result_of(stage.bare("recover", SCRIPT.stream, SCRIPT.group, BATCH))
+    call_ms = await server_load.script_call_ms(stage.client)
+    pings = await _pings(bystander, found["from"] * 1000, found["to"] * 1000)
+    return _Recovery(size, found["seconds"], pings, call_ms)
+
+
+async def _paged(stage: Stage, size: int) -> float:
+    await create_group(stage.client, PAGED)
+    await strand(stage.client, PAGED, size)
+    found = await result_of(stage.bare("scan-and-recover", PAGED.stream, PAGED.group, BATCH))
+    return float(found["entries"] / found["seconds"])
+
+
+async def _stranded(stage: Stage, keys: GroupKeys, size: int) -> Running:
+    """Leave deliveries behind until they are overdue, and return a bystander that watches the server."""
+    await create_group(stage.client, keys)
+    await strand(stage.client, keys, size)
+    bystander = stage.bystander()
+    await bystander.prints("watching")
+    await anyio.sleep(VISIBILITY_S)  # not waiting for something: this is how deliveries become overdue
+    await server_load.reset(stage.client)
+    return bystander
+
+
+async def _all_ready(client: Redis, keys: GroupKeys, size: int) -> int:
+    """Wait until everything is ready again; return when the last copy was added, in ms of the server's clock."""
+
+    async def none_pending() -> Progress | None:
+        now = await progress(client, keys)
+        return None if now.pending else now
+
+    end = await wait_until(none_pending, f"{size:,} deliveries are ready again", TIMEOUT_S)
+    assert end
+    ready = await client.xlen(keys.stream)
+    assert ready == size, f"{size:,} deliveries were stranded, {ready:,} are ready"
+    return end.last_entry_ms
+
+
+async def _pings(bystander: Running, from_ms: float, to_ms: float) -> Spread:
+    bystander.terminate()
+    samples = with_unsent(await result_of(bystander))
+    return spread([took for sent_at, took in samples if from_ms - 1 <= sent_at <= to_ms] or [0.0])
+
+
+# ---- telling
+
+
+def _rate_rows(size: int, rounds: Sequence[_Round]) -> list[Row]:
+    ours = [one.ours.per_second for one in rounds]
+    bare, paged = [one.bare.per_second for one in rounds], [one.paged_per_second for one in rounds]
+    return [
+        Row(
+            f"{size:,} stranded deliveries made ready", median(ours), "/s", median(bare),
+            at_least_ratio(0.5) if size == max(SIZES) else None, median_ratio(ours, bare),
+        ),
+        Row(
+            f"{size:,}, against the loop that finds them first", median(ours), "/s", median(paged),
+            ratio_of_pairs=median_ratio(ours, paged),
+        ),
+    ]  # fmt: skip
+
+
+def _growth_row(size: int, fewer: Sequence[_Round], most: Sequence[_Round]) -> Row:
+    def growth(of: str) -> float:
+        costs = [median(getattr(one, of).us_an_entry for one in rounds) for rounds in (most, fewer)]
+        return costs[0] / costs[1]
+
+    what = f"cost of an entry among {most[0].ours.entries:,}, in times of one among {size:,}"
+    return Row(what, growth("ours"), "", growth("bare"), at_most(GROWTH))
+
+
+def _bystander_rows(size: int, rounds: Sequence[_Round]) -> list[Row]:
+    """The worst of all rounds: a server that does not answer once has not answered."""
+    ours, bare = [one.ours for one in rounds], [one.bare for one in rounds]
+
+    def ping(part: int) -> tuple[float, float]:
+        return max(one.pings[part] for one in ours), max(one.pings[part] for one in bare)
+
+    def call(part: str) -> tuple[float, float]:
+        return max(one.call_ms[part] for one in ours), max(one.call_ms[part] for one in bare)
+
+    rows = [
+        Row(f"a bystander's PING meanwhile ({size:,}), p50", *_with_unit(ping(0))),
+        Row(f"a bystander's PING meanwhile ({size:,}), p99", *_with_unit(ping(1)), at_most(LONGEST_CALL_MS)),
+        Row(f"a bystander's PING meanwhile ({size:,}), max", *_with_unit(ping(2))),
+        Row("server time of a script call, mean", *_with_unit(call("mean"))),
+    ]
+    if "p99" in ours[0].call_ms:
+        rows.append(Row("server time of a script call, p99", *_with_unit(call("p99"))))
+    return [*rows, Row("server time of a script call, max", *_with_unit(call("max")), at_most(LONGEST_CALL_MS))]
+
+
+def _with_unit(numbers: tuple[float, float]) -> tuple[float, str, float]:
+    return numbers[0], "ms", numbers[1]
+
+
+# ---- where the time goes
+
+
+async def _profiled(size: int) -> tuple[Breakdown, ...]:
+    """Recover once more under the profiler, which costs a little: no number in the table is from here."""
+    async with open_stage() as stage:
+        await stopped(await _stranded(stage, OURS, size))
+        file = stage.folder / "profile.json"
+        async with held_lease(stage.client):
+            reaper = stage.reaper(*FLAGS, profile=file)
+            await followers(stage.client, 1)
+            profiles.start(reaper)
+        await _all_ready(stage.client, OURS, size)
+        calls = await server_load.commands(stage.client)
+        await stopped(reaper)
+        return (
+            profiles.of_program(f"CPU time of the reaper while it makes {size:,} deliveries ready", file),
+            profiles.of_scripts("Server time of recovery, an entry", calls, size),
+        )

@@ -1,0 +1,76 @@
+"""What the server has done, from its own counters."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+SLOW_CALL_US = 1_000
+"""Calls from here on are noted one by one (``SLOWLOG``)."""
+SLOW_CALLS_KEPT = 10_000
+
+# What the scripts of this project call inside. ``INFO commandstats`` counts these beside what clients send.
+_INSIDE_SCRIPTS = frozenset(
+    "get hget hdel hgetall hincrby hlen hset hmget exists time xack xadd xdel xinfo xlen xpending xrange zadd zrem "
+    "zrangebyscore zcard zrange pexpire pttl incr set del".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """One command's counters since `reset`."""
+
+    calls: int
+    us: float
+
+    @property
+    def mean_us(self) -> float:
+        """Server time of a call."""
+        return self.us / self.calls if self.calls else 0.0
+
+
+async def reset(client: Redis) -> None:
+    """Set the counters to zero, and have slow calls noted."""
+    await client.config_set("slowlog-log-slower-than", SLOW_CALL_US)
+    await client.config_set("slowlog-max-len", SLOW_CALLS_KEPT)
+    with suppress(ResponseError):  # Redis 6.2 has no latency tracking
+        await client.config_set("latency-tracking-info-percentiles", "50 99 100")
+    await client.config_resetstat()
+    await client.slowlog_reset()
+
+
+async def commands(client: Redis) -> dict[str, Calls]:
+    """Return the counters by command (subcommands added up), script-internal calls included."""
+    found: dict[str, Calls] = {}
+    stats: Mapping[str, Any] = await client.info("commandstats")
+    for name, counters in stats.items():
+        command = name.removeprefix("cmdstat_").partition("|")[0]
+        known = found.get(command, Calls(0, 0))
+        found[command] = Calls(known.calls + counters["calls"], known.us + counters["usec"])
+    return found
+
+
+def requests(calls: Mapping[str, Calls]) -> int:
+    """Return how many commands clients have sent: those that no script calls."""
+    return sum(counters.calls for name, counters in calls.items() if name not in _INSIDE_SCRIPTS)
+
+
+async def script_call_ms(client: Redis) -> dict[str, float]:
+    """Return server time in ms of script calls: ``mean``, ``max`` and, since Redis 7.0, ``p99``."""
+    found = {"mean": (await commands(client)).get("evalsha", Calls(0, 0)).mean_us / 1000}
+    slow = [entry["duration"] for entry in await client.slowlog_get(SLOW_CALLS_KEPT) if _is_script(entry["command"])]
+    found["max"] = max(slow, default=SLOW_CALL_US) / 1000
+    with suppress(ResponseError):
+        latency: Mapping[str, Any] = await client.info("latencystats")
+        percentiles = latency.get("latency_percentiles_usec_evalsha")
+        if percentiles:
+            found["p99"] = float(percentiles["p99"]) / 1000
+            found["max"] = float(percentiles["p100"]) / 1000
+    return found
+
+
+def _is_script(command: bytes) -> bool:
+    return command[:4].upper() == b"EVAL"

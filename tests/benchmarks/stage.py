@@ -1,0 +1,84 @@
+"""One benchmark's surroundings: a Redis of its own, and the processes that work on it."""
+
+import io
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer, started_server
+from workers.protocol.connection import commands_client
+
+SCRIPT_TIMEOUT_S = 60.0
+"""Filling a stream is one long script call."""
+END_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A server, a client on it, and how to start processes on it."""
+
+    server: RedisServer
+    client: Redis
+    folder: Path
+    _processes: Processes
+
+    def reaper(self, *flags: str, profile: Path | None = None, name: str = "reaper") -> Running:
+        """Start ``python -m reaper run`` on this server; with ``profile``, under the sampling profiler."""
+        return self._run("reaper", *flags, profile=profile, name=name)
+
+    def worker(self, program: str, *flags: str, profile: Path | None = None, name: str = "worker") -> Running:
+        """Start ``python -m workers run tests.benchmarks.programs:PROGRAM`` on this server."""
+        return self._run("workers", f"tests.benchmarks.programs:{program}", *flags, profile=profile, name=name)
+
+    def _run(self, module: str, *words: str, profile: Path | None, name: str) -> Running:
+        sampled = ("-m", "tests.benchmarks.sampled", str(profile), module) if profile else ("-m", module)
+        return self._processes.python(*sampled, "run", *words, "--redis-url", self.server.url, name=name)
+
+    def bare(self, command: str, *words: object) -> Running:
+        """Start one of `tests.benchmarks.bare` on this server."""
+        arguments = (command, self.server.url, *map(str, words))
+        return self._processes.python("-m", "tests.benchmarks.bare", *arguments, name=f"bare-{command}")
+
+    def bystander(self) -> Running:
+        """Start `tests.benchmarks.bystander` on this server."""
+        return self._processes.python("-m", "tests.benchmarks.bystander", str(self.server.port), name="bystander")
+
+
+async def result_of(running: Running) -> Any:
+    """Wait for the end of ``running`` and return what its last line of output says, as JSON."""
+    code = await running.wait(END_TIMEOUT_S)
+    if code != 0:
+        raise RuntimeError(f"{running.name} ended with exit code {code}")
+    return json.loads(running.output.splitlines()[-1])
+
+
+async def stopped(*processes: Running) -> None:
+    """Ask processes to end, and wait until they have."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        await process.wait(END_TIMEOUT_S)
+
+
+@asynccontextmanager
+async def open_stage(**config: str) -> AsyncIterator[Stage]:
+    """Start the newest Redis at hand, with ``config``; all that is started on it ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="stream-reaper-bench-") as folder, started_server(**config) as server:
+        client = commands_client(server.url, timeout_s=SCRIPT_TIMEOUT_S)
+        processes = Processes(Path(folder))
+        try:
+            yield Stage(server, client, Path(folder), processes)
+        except BaseException:
+            processes.end()  # prints what everybody printed
+            raise
+        finally:
+            with redirect_stdout(io.StringIO()):
+                processes.end()
+            await client.aclose()

@@ -1,0 +1,1 @@
+"""Faults: what is killed, paused, cut, full or broken, and what must hold all the same."""

@@ -1,0 +1,282 @@
+"""What the tests of a reaper's faults share: a case with jobs, replicas with short timeouts, and the evidence."""
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from redis.asyncio import Redis
+
+from reaper.failpoints import claimed_by
+from reaper.groups import read_replicas
+from reaper.replicas import GroupReport, Replica
+from reaper.service import Reaper, ReaperEvent
+from reaper.settings import ReaperSettings
+from tests.support.history import read_events, read_state, user_fields
+from tests.support.invariants import Execution, FinalState, History, Pairs, check
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers.protocol.callbacks import Report
+from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
+from workers.protocol.messages import pair_up, read_metadata, text
+from workers.protocol.settings import load_settings
+
+VISIBILITY_MS = 500
+LONG_IDLE_MS = 60_000
+QUICK: dict[str, Any] = {
+    "groups": "orders/billing",
+    "visibility_timeout": VISIBILITY_MS / 1000,
+    "lease_ttl": 1,
+    "heartbeat_interval": 0.05,
+    "scan_interval": 0.05,
+    "full_scan_interval": 0.5,
+}
+"""Settings under which a failover takes a second."""
+
+Event = tuple[str, int]
+"""What a leader did, and its token."""
+
+
+def quick_settings(server: RedisServer, **changes: Any) -> ReaperSettings:
+    """Return `QUICK` settings, changed."""
+    return load_settings(ReaperSettings, flags={"redis_url": server.url, **QUICK, **changes})
+
+
+def start_replica(
+    processes: Processes, server: RedisServer, *, failpoints: Path | None = None, name: str = "reaper", **changes: Any
+) -> Running:
+    """Start ``reaper run`` as a process with `QUICK` settings, changed."""
+    values = {"redis_url": server.url, **QUICK, **changes}
+    flags = [part for setting, value in values.items() for part in (f"--{setting.replace('_', '-')}", str(value))]
+    env = {"REAPER_FAILPOINTS": str(failpoints)} if failpoints else None
+    return processes.reaper(*flags, env=env, name=name)
+
+
+@asynccontextmanager
+async def leading(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Leader"]:
+    """Run a replica in this process until the block ends; it leads when the block begins."""
+    reaper = Reaper(settings)
+    leader = Leader(reaper)
+    for event in listened_to:
+        reaper.on(event)(leader.hear)
+    async with reaper:
+        await wait_until(lambda: reaper.is_leader, "the replica leads")
+        yield leader
+
+
+@dataclass
+class Leader:
+    """A replica in this process, and what it told."""
+
+    reaper: Reaper
+    heard: list[Report] = field(default_factory=list)
+
+    async def hear(self, report: Report) -> None:
+        """Note a report."""
+        self.heard.append(report)
+
+    def errors(self) -> list[str]:
+        """Return the errors that it reported."""
+        return [report.facts["error"] for report in self.heard if report.name == "error"]
+
+
+async def claimed(failpoints: Path, name: str) -> int:
+    """Wait until a process has passed failpoint ``name``; return its ID."""
+    return await wait_until(lambda: claimed_by(failpoints, name) or 0, f"somebody passes {name}")
+
+
+@dataclass
+class Case:
+    """One stream and one group, the jobs that were enqueued there, and what became of them."""
+
+    server: RedisServer
+    client: Redis
+    keys: GroupKeys = field(default_factory=lambda: group_keys("orders", "billing"))
+    enqueued: dict[str, Pairs] = field(default_factory=dict)
+    starts: list[Execution] = field(default_factory=list)
+    completions: list[Execution] = field(default_factory=list)
+
+    @classmethod
+    async def prepared(cls, server: RedisServer, client: Redis, stream: str = "orders", group: str = "billing") -> Self:
+        """Return a case whose group exists."""
+        case = cls(server, client, group_keys(stream, group))
+        await client.xgroup_create(stream, group, "0", mkstream=True)
+        return case
+
+    # ---- jobs
+
+    async def enqueue(self, count: int, **fields: str) -> list[str]:
+        """Add jobs as any producer may: bytes of every kind, duplicate fields. Returns their IDs."""
+        pipeline = self.client.pipeline(transaction=False)
+        first = len(self.enqueued)
+        payloads = [self._payload(number, fields) for number in range(first, first + count)]
+        for pairs in payloads:
+            pipeline.execute_command("XADD", self.keys.stream, "*", *itertools.chain.from_iterable(pairs))
+        jobs = [text(job) for job in await pipeline.execute()]
+        self.enqueued.update(zip(jobs, payloads, strict=True))
+        return jobs
+
+    @staticmethod
+    def _payload(number: int, fields: dict[str, str]) -> Pairs:
+        named = [(name.encode(), value.encode()) for name, value in fields.items()]
+        return [
+            (b"n", b"%d" % number),
+            (b"payload", random.Random(number).randbytes(40)),
+            (b"tag", b"a"),
+            (b"tag", b"b"),
+            *named,
+        ]
+
+    async def read(self, consumer: str = "w1", count: int = 1_000, source: str | None = None) -> list[str]:
+        """Read what is ready, as a plain worker does; return entry IDs."""
+        entries = await self._read(consumer, count, source or self.keys.stream)
+        return [text(entry_id) for entry_id, _ in entries]
+
+    async def _read(self, consumer: str, count: int, source: str) -> list[tuple[bytes, list[bytes]]]:
+        reply: Any = await self.client.execute_command(
+            "XREADGROUP", "GROUP", self.keys.group, consumer, "COUNT", count, "STREAMS", source, ">"
+        )
+        return [entry for _, entries in reply or () for entry in entries]
+
+    async def stall(self, *entry_ids: str, times: int = 1, consumer: str = "w1", source: str | None = None) -> None:
+        """Make entries that were read overdue: delivered ``times`` times, the last time long ago."""
+        await self.client.execute_command(
+            "XCLAIM", source or self.keys.stream, self.keys.group, consumer, 0, *entry_ids,
+            "IDLE", LONG_IDLE_MS, "RETRYCOUNT", times, "JUSTID",
+        )  # fmt: skip
+
+    async def stalled(self, count: int, *, times: int = 1, consumer: str = "w1") -> list[str]:
+        """Add jobs and let a worker die over them long ago; returns their IDs."""
+        jobs = await self.enqueue(count)
+        read = await self.read(consumer, count)
+        assert read == jobs, "something else was ready"
+        await self.stall(*jobs, times=times, consumer=consumer)
+        return jobs
+
+    async def work_off(self, until: Callable[[FinalState], bool], consumer: str = "plain") -> list[str]:
+        """Run what is ready, as a plain worker that never fails, until the state is as asked; return jobs in order."""
+        executed: list[str] = []
+
+        async def step() -> bool:
+            for source in (self.keys.stream, self.keys.retry):
+                executed.extend(await self._run_ready(source, consumer))
+            return until(await self.state())
+
+        await wait_until(step, "the jobs are worked off")
+        return executed
+
+    async def _run_ready(self, source: str, consumer: str) -> list[str]:
+        if not await self.client.exists(source):
+            return []
+        entries = await self._read(consumer, 1_000, source)
+        if entries:
+            await self.client.xack(source, self.keys.group, *(entry_id for entry_id, _ in entries))
+        jobs = [text(read_metadata(entry_id, pair_up(flat)).job_id) for entry_id, flat in entries]
+        executions = [Execution(job) for job in jobs]
+        self.starts.extend(executions)
+        self.completions.extend(executions)
+        return jobs
+
+    # ---- evidence
+
+    async def state(self) -> FinalState:
+        """Return where every job is."""
+        return await read_state(self.client, self.keys)
+
+    async def pending(self) -> list[tuple[str, str, int]]:
+        """Return the stream's pending entries: ID, consumer, delivery count."""
+        rows: Any = await self.client.execute_command("XPENDING", self.keys.stream, self.keys.group, "-", "+", 100_000)
+        return [(text(entry_id), text(consumer), count) for entry_id, consumer, _, count in rows]
+
+    async def pending_count(self) -> int:
+        """Return how many entries of the stream are pending."""
+        summary: Any = await self.client.execute_command("XPENDING", self.keys.stream, self.keys.group)
+        return int(summary[0])
+
+    async def events(self, *names: str) -> list[LifecycleEvent]:
+        """Return the group's lifecycle events of these names (all), oldest first."""
+        found = await read_events(self.client, self.keys)
+        return [event for event in found if not names or event.event in names]
+
+    async def recovered(self) -> dict[str, list[int]]:
+        """Return, by job, the tokens of the terms that made it ready, parked or dead-lettered it."""
+        by_job: dict[str, list[int]] = {}
+        for event in await self.events(EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED):
+            by_job.setdefault(event.job, []).append(int(event.data["token"]))
+        return by_job
+
+    async def payloads(self, source: str | None = None) -> dict[str, Pairs]:
+        """Return the user's fields of the entries of ``source`` (the stream), by job."""
+        rows: Any = await self.client.execute_command("XRANGE", source or self.keys.stream, "-", "+")
+        return {text(read_metadata(entry_id, pair_up(flat)).job_id): user_fields(flat) for entry_id, flat in rows}
+
+    async def lease_events(self, namespace: str = "reaper") -> list[Event]:
+        """Return what happened to the lease: event and token, oldest first."""
+        return [(event.event, int(event.data["token"])) for event in await self.lease_history(namespace)]
+
+    async def lease_history(self, namespace: str = "reaper") -> list[LifecycleEvent]:
+        """Return the events of the namespace's journal."""
+        rows: Any = await self.client.execute_command("XRANGE", namespace_keys(namespace).journal, "-", "+")
+        return [decode_event(entry_id, flat) for entry_id, flat in rows]
+
+    async def fence_token(self) -> int:
+        """Return the token in the group's fence; 0 where there is none."""
+        fence = text(await self.client.get(self.keys.fence) or b"")
+        return int(fence.split(":")[1]) if fence else 0
+
+    async def replicas(self, namespace: str = "reaper") -> tuple[Replica, ...]:
+        """Return what replicas registered."""
+        return await read_replicas(self.client, namespace_keys(namespace))
+
+    async def report(self, namespace: str = "reaper") -> GroupReport | None:
+        """Return what the leader registered of the group."""
+        for replica in await self.replicas(namespace):
+            if replica.leads:
+                return replica.groups.get(self.keys.pair)
+        return None
+
+    async def wait_for_report(
+        self, predicate: Callable[[GroupReport], bool], description: str, namespace: str = "reaper"
+    ) -> GroupReport:
+        """Wait until the leader registers what ``predicate`` asks for."""
+
+        async def found() -> GroupReport | None:
+            report = await self.report(namespace)
+            return report if report and predicate(report) else None
+
+        report = await wait_until(found, description)
+        assert report
+        return report
+
+    async def violations(
+        self,
+        *,
+        finished: bool = False,
+        poison: frozenset[str] | None = None,
+        max_deliveries: int = 3,
+    ) -> list[str]:
+        """Return what the checker of the invariants finds."""
+        state = await self.state()
+        return check(
+            History(
+                enqueued=self.enqueued,
+                state=state,
+                events=await self.events(),
+                starts=self.starts,
+                completions=self.completions,
+                visibility_ms=VISIBILITY_MS,
+                max_deliveries=max_deliveries,
+                poison=poison,
+                finished=finished,
+            )
+        )
+
+
+def nothing_left(state: FinalState) -> bool:
+    """Tell whether all work is over."""
+    return not (state.ready or state.pending or state.scheduled or state.released_suspects)

@@ -1,0 +1,207 @@
+"""What the tests of network, memory and foreign workers share: one stream and group, short times, jobs that wait.
+
+Each job says in its fields what its handler does: ``hold`` waits for the gate, ``fail`` raises, ``reject`` gives up.
+`Handler` is the handler of workers inside the test; `tests.faults.program` is a worker as a process.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+
+from reaper.groups import read_replicas
+from reaper.replicas import GroupReport
+from reaper.service import Reaper
+from reaper.settings import ReaperSettings
+from tests.support.history import read_events, read_state
+from tests.support.invariants import Execution, History, Pairs, check
+from tests.support.waiting import wait_until
+from workers import Job, Reject, Worker, WorkerSettings
+from workers.protocol.events import LifecycleEvent
+from workers.protocol.keys import group_keys, namespace_keys
+from workers.protocol.messages import text
+
+STREAM, GROUP = "orders", "billing"
+KEYS = group_keys(STREAM, GROUP)
+NAMESPACE = namespace_keys("reaper")
+VISIBILITY_S = 0.4
+
+Fields = Mapping[str | bytes, str | bytes]
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Handler:
+    """Runs jobs inside the test, and notes what it has started and completed."""
+
+    starts: list[Execution] = field(default_factory=list)
+    completions: list[Execution] = field(default_factory=list)
+    gate: anyio.Event = field(default_factory=anyio.Event)
+
+    async def __call__(self, job: Job) -> None:
+        """Do what the job's fields say."""
+        self.starts.append(Execution(job.id, job.generation))
+        if b"hold" in job.fields:
+            await self.gate.wait()
+        if b"fail" in job.fields:
+            raise RuntimeError("told to fail")
+        if b"reject" in job.fields:
+            raise Reject("told to give up")
+        self.completions.append(Execution(job.id, job.generation))
+
+    def open_gate(self) -> None:
+        """Let the jobs go on that hold."""
+        self.gate.set()
+
+    async def has_started(self, number: int) -> None:
+        """Wait for so many starts."""
+        await wait_until(lambda: len(self.starts) >= number, f"{number} jobs have started")
+
+
+async def enqueue(client: Redis, number: int = 1, **fields: str | bytes) -> dict[str, Pairs]:
+    """Add ``number`` jobs by bare XADDs; return their fields by job ID."""
+    pairs = [(b"n", b""), *((name.encode(), _bytes(value)) for name, value in fields.items())]
+    pipeline = client.pipeline(transaction=False)
+    rows = [[(b"n", str(n).encode()), *pairs[1:]] for n in range(number)]
+    for row in rows:
+        pipeline.execute_command("XADD", STREAM, "*", *(part for pair in row for part in pair))
+    entry_ids = await pipeline.execute()
+    return {text(entry_id): row for entry_id, row in zip(entry_ids, rows, strict=True)}
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+async def create_group(client: Redis) -> None:
+    """Create the stream and its group."""
+    await client.xgroup_create(STREAM, GROUP, "0", mkstream=True)
+
+
+async def strand(client: Redis, number: int, consumer: str = "gone", *, overdue: bool = False) -> list[bytes]:
+    """Let a consumer that never comes back read ``number`` ready jobs; return their entry IDs.
+
+    With ``overdue``, that was a minute ago.
+    """
+    reply: Any = await client.execute_command(
+        "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", number, "STREAMS", STREAM, ">"
+    )
+    entry_ids = [entry_id for entry_id, _ in reply[0][1]]
+    assert len(entry_ids) == number
+    if overdue:
+        await client.execute_command("XCLAIM", STREAM, GROUP, consumer, 0, *entry_ids, "IDLE", 60_000, "JUSTID")
+    return entry_ids
+
+
+# --- workers and reapers ------------------------------------------------------------------------------------
+
+
+def worker_settings(url: str, **changes: Any) -> WorkerSettings:
+    """Return the settings of a worker of the scene."""
+    return WorkerSettings(**{"redis_url": url, "stream": STREAM, "group": GROUP, "concurrency": 16, **changes})
+
+
+@asynccontextmanager
+async def running_worker(url: str, handler: Callable[[Job], Any], **changes: Any) -> AsyncIterator[Worker]:
+    """Run a worker inside the test; at the end it is stopped, and may drain."""
+    worker = Worker(settings=worker_settings(url, **changes))
+    worker.handler(handler)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(worker.run)
+        yield worker
+        worker.stop()
+
+
+def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
+    """Return the settings of a replica of the scene."""
+    defaults = {
+        "redis_url": url,
+        "groups": f"{STREAM}/{GROUP}",
+        "visibility_timeout": VISIBILITY_S,
+        "lease_ttl": 1,
+        "scan_interval": 0.05,
+        "full_scan_interval": 0.5,
+        "heartbeat_interval": 0.2,
+    }
+    return ReaperSettings(**{**defaults, **changes})
+
+
+@asynccontextmanager
+async def running_reaper(url: str, **changes: Any) -> AsyncIterator[Reaper]:
+    """Run a replica inside the test."""
+    async with Reaper(reaper_settings(url, **changes)) as reaper:
+        yield reaper
+
+
+async def leads(reaper: Reaper, timeout: float = 10.0) -> int:
+    """Wait until ``reaper`` leads; return its token."""
+    term = await wait_until(lambda: reaper.term, "the replica leads", timeout)
+    assert term
+    return term.token
+
+
+# --- what came of it ----------------------------------------------------------------------------------------
+
+
+async def nothing_left(client: Redis, timeout: float = 10.0) -> None:
+    """Wait until no job is ready, pending or scheduled."""
+
+    async def empty() -> bool:
+        state = await read_state(client, KEYS)
+        return not (state.ready or state.pending or state.scheduled)
+
+    await wait_until(empty, "nothing is ready, pending or scheduled", timeout)
+
+
+async def events(client: Redis, *names: str) -> list[LifecycleEvent]:
+    """Return the group's lifecycle events of these names, oldest first."""
+    return [event for event in await read_events(client, KEYS) if event.event in names]
+
+
+async def count_events(client: Redis) -> Counter[str]:
+    """Return how many lifecycle events of each name the group's journal holds."""
+    return Counter(event.event for event in await read_events(client, KEYS))
+
+
+async def violations(
+    client: Redis, enqueued: Mapping[str, Pairs], handlers: Iterable[Handler] = (), **facts: Any
+) -> list[str]:
+    """Return what is wrong with the history of the group, by the one checker."""
+    state = await read_state(client, KEYS)
+    handlers = list(handlers)
+    return check(
+        History(
+            enqueued=enqueued,
+            state=state,
+            events=await read_events(client, KEYS),
+            starts=[start for handler in handlers for start in handler.starts],
+            completions=[done for handler in handlers for done in handler.completions] if handlers else None,
+            **facts,
+        )
+    )
+
+
+def times(executions: Sequence[Execution]) -> Counter[str]:
+    """Return how often each job occurs."""
+    return Counter(execution.job for execution in executions)
+
+
+async def scanned_by_term_after(client: Redis, token: int, timeout: float = 10.0) -> GroupReport:
+    """Wait until a leader of a later term than ``token`` has scanned everything; return what it registered."""
+
+    async def report() -> GroupReport | None:
+        for replica in await read_replicas(client, NAMESPACE):
+            group = replica.groups[KEYS.pair]
+            if replica.leads and replica.token > token and group.last_full_scan_ms:
+                return group
+        return None
+
+    found = await wait_until(report, f"a term after {token} has scanned", timeout)
+    assert found
+    return found

@@ -1,0 +1,258 @@
+"""The reply of one request is lost: the server has done the work, and the client never learns it.
+
+Nothing may be done twice, nothing may be lost, and nobody may be refused what is theirs.
+"""
+
+import random
+from collections import Counter
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from tests.conftest import StartProxy
+from tests.faults import scene
+from tests.support.history import read_state
+from tests.support.proxy import Catch, Proxy, command, runs
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers.protocol.connection import commands_client
+from workers.protocol.messages import text
+from workers.protocol.scripts import Script, load_script
+
+pytestmark = pytest.mark.anyio
+
+SETTLE = load_script("workers.protocol", "settle")
+ADOPT = load_script("workers.protocol", "adopt")
+JOIN_GROUP = load_script("workers.protocol", "join_group")
+LONG_TTL = {"lease_ttl": 30, "renew_interval": 0.1}
+"""Who is locked out of this lease is so for the rest of the test."""
+
+
+async def _lose(through: Proxy, client: Redis, script: Script, nth: int = 1) -> Catch:
+    """Drop the reply of the ``nth`` run of ``script``; the server knows the script, so that each run does its work."""
+    await client.script_load(script.source)
+    return through.drop_reply(runs(script), nth)
+
+
+# --- producers ----------------------------------------------------------------------------------------------
+
+
+async def test_a_producer_learns_that_an_xadd_is_unknown_and_its_job_is_there_once(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    drop = through.drop_reply(command("XADD"))
+    handler = scene.Handler()
+    async with commands_client(through.url) as producer:
+        with pytest.raises(RedisConnectionError):
+            await producer.xadd(scene.STREAM, {"n": "1"})
+    assert drop.happened
+    async with scene.running_worker(server.url, handler):
+        await handler.has_started(1)
+        await scene.nothing_left(client)
+    assert len(handler.starts) == 1
+
+
+# --- workers ------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_whose_read_was_not_answered_is_found_again_and_runs_once(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    enqueued = await scene.enqueue(client, 10)
+    drop = through.drop_reply(command("XREADGROUP"))
+    async with scene.running_worker(through.url, handler) as worker:
+        await scene.nothing_left(client)
+    assert drop.happened
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+    acked = await scene.events(client, "acked")
+    assert [event.data["delivery"] for event in acked] == [1] * 10, "what nobody ran must not count"
+    assert (worker.counts.read, worker.counts.adopted, worker.counts.acked) == (0, 10, 10)
+
+
+async def test_a_blocked_read_whose_answer_is_lost_loses_no_job(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    drop = through.drop_reply(command("XREADGROUP"))
+    async with scene.running_worker(through.url, handler):
+        await wait_until(lambda: through.commands["XREADGROUP"], "the worker reads")
+        enqueued = await scene.enqueue(client, 1)
+        await drop.wait()
+        await handler.has_started(1)
+        await scene.nothing_left(client)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+
+
+async def test_acknowledgements_that_were_not_answered_are_not_taken_for_refused(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    enqueued = await scene.enqueue(client, 10)
+    drop = await _lose(through, client, SETTLE)
+    async with scene.running_worker(through.url, handler) as worker:
+        await scene.nothing_left(client)
+    assert drop.happened
+    assert await scene.count_events(client) == {"acked": 10}
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+    assert (worker.counts.refused, worker.counts.acked + worker.counts.unknown) == (0, 10)
+    assert worker.counts.unknown > 0
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+async def test_a_failed_job_whose_nack_was_not_answered_is_made_ready_once_and_dies_once(
+    server: RedisServer, client: Redis, proxy: StartProxy, nth: int
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    enqueued = await scene.enqueue(client, 1, fail="")
+    drop = await _lose(through, client, SETTLE, nth)
+    async with scene.running_worker(through.url, handler) as worker:
+        await drop.wait()
+        await scene.nothing_left(client)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 3)
+    assert await scene.count_events(client) == {"nacked": 2, "dead_lettered": 1}
+    assert (worker.counts.refused, worker.counts.unknown) == (0, 1)
+    assert await scene.violations(client, enqueued, finished=True) == []
+
+
+async def test_a_rejected_job_whose_settlement_was_not_answered_is_dead_lettered_once(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    await scene.enqueue(client, 10, reject="")
+    drop = await _lose(through, client, SETTLE)
+    async with scene.running_worker(through.url, handler) as worker:
+        await scene.nothing_left(client)
+    assert drop.happened
+    assert (await client.xlen(scene.KEYS.dead), len(handler.starts), worker.counts.refused) == (10, 10, 0)
+
+
+@pytest.mark.parametrize("max_deliveries", [2, 3], ids=["one by one, as suspects", "together"])
+@pytest.mark.parametrize("nth", [1, 2])
+async def test_what_a_restarted_worker_took_over_without_an_answer_runs_once_and_counts_once(
+    server: RedisServer, client: Redis, proxy: StartProxy, max_deliveries: int, nth: int
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 5)
+    await scene.strand(client, 5, "w1.0123456789ab")
+    drop = await _lose(through, client, ADOPT, nth)
+    settings = {"name": "w1", "max_deliveries": max_deliveries, "concurrency": 3}
+    async with scene.running_worker(through.url, handler, **settings) as worker:
+        await scene.nothing_left(client)
+    assert drop.happened
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+    assert [event.data["delivery"] for event in await scene.events(client, "acked")] == [2] * 5
+    assert (worker.counts.refused, worker.counts.dead_lettered) == (0, 0)
+
+
+async def test_a_worker_joins_its_group_though_the_answer_was_lost(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    await scene.enqueue(client, 3)
+    drop = await _lose(through, client, JOIN_GROUP)
+    async with scene.running_worker(through.url, handler):
+        await handler.has_started(3)
+        await scene.nothing_left(client)
+    assert drop.happened
+
+
+# --- leaders ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["acquire_lease", "take_over_group", "keep_house", "recover_entries", "release_suspects", "renew_lease"],
+)
+async def test_a_leader_that_misses_an_answer_goes_on_in_its_term_and_recovers_each_job_once(
+    server: RedisServer, client: Redis, proxy: StartProxy, script: str
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 6)
+    await scene.strand(client, 6, overdue=True)  # with two deliveries: suspects, which come back one at a time
+    drop = await _lose(through, client, load_script("reaper", script))
+    async with scene.running_reaper(through.url, **LONG_TTL, max_deliveries=2) as reaper:
+        await scene.leads(reaper)
+        async with scene.running_worker(server.url, handler):
+            await drop.wait()
+            await scene.nothing_left(client)
+        assert reaper.term
+        lease = await client.get(scene.NAMESPACE.lease)
+        assert (reaper.term.token, lease) == (1, reaper.term.holder.encode())
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+    assert await scene.count_events(client) == {"suspected": 6, "recovered": 6, "acked": 6}
+    assert await scene.violations(client, enqueued, [handler], max_deliveries=2) == []
+
+
+async def test_a_follower_is_not_locked_out_by_a_release_without_an_answer(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    drop = await _lose(through, client, load_script("reaper", "release_lease"))
+    async with scene.running_reaper(through.url, **LONG_TTL) as first:
+        assert await scene.leads(first) == 1
+        async with scene.running_reaper(server.url, **LONG_TTL) as second:
+            first.stop()
+            assert await scene.leads(second, timeout=5) == 2
+    assert drop.happened
+
+
+async def test_a_counter_that_went_back_is_raised_though_the_answer_was_lost(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    await client.set(scene.KEYS.fence, "reaper:50:somebody")
+    drop = await _lose(through, client, load_script("reaper", "raise_token"))
+    async with scene.running_reaper(through.url, **LONG_TTL) as reaper:
+        await wait_until(lambda: reaper.term and reaper.term.token > 50, "a term past the fence")
+        assert drop.happened
+
+        async def fenced() -> bool:
+            return text(await client.get(scene.KEYS.fence) or b"").startswith("reaper:51:")
+
+        await wait_until(fenced, "the group is taken over")
+
+
+# --- everybody ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_network_that_loses_replies_all_the_time_neither_loses_nor_doubles_work(
+    server: RedisServer, client: Redis, proxy: StartProxy, seed: int
+) -> None:
+    through, handler, dice = await proxy(server), scene.Handler(), random.Random(seed)
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 20)
+    await scene.strand(client, 20, overdue=True)
+    enqueued |= await scene.enqueue(client, 20, fail="") | await scene.enqueue(client, 200)
+    dropped: Counter[str] = Counter()
+    calm = {"visibility_timeout": 30, **LONG_TTL}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_lose_replies, through, dice, dropped)
+        async with (
+            scene.running_reaper(through.url, **calm) as reaper,
+            scene.running_worker(through.url, handler) as first,
+            scene.running_worker(through.url, handler) as second,
+        ):
+            await scene.nothing_left(client, timeout=20)
+            await scene.leads(reaper)
+        tasks.cancel_scope.cancel()
+    refused = first.counts.refused + second.counts.refused
+    assert (sum(dropped.values()) > 10, refused) == (True, 0), dropped
+    fails = {letter.job for letter in (await read_state(client, scene.KEYS)).dead}
+    assert scene.times(handler.starts) == {job: 3 if job in fails else 1 for job in enqueued}
+    assert await scene.violations(client, enqueued, [handler], finished=True, poison=frozenset(fails)) == []
+
+
+async def _lose_replies(through: Proxy, dice: random.Random, dropped: Counter[str]) -> None:
+    """Drop a reply of a script or a read every now and then, until cancelled."""
+    losable = {b"EVALSHA", b"EVAL", b"XREADGROUP", b"XPENDING"}
+    while True:
+        drop = through.drop_reply(lambda request: request.command in losable, dice.randint(2, 6))
+        await drop.wait(timeout=60)
+        dropped["replies"] += 1

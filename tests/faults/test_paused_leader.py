@@ -1,0 +1,146 @@
+"""A leader is paused, killed or cut off at every step of a recovery: nothing is lost, nothing is done twice.
+
+A paused leader (SIGSTOP) goes on once another one has taken over and has done the work. What it writes then is refused
+by the fence, counted and journalled.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from reaper import failpoints, source_watch
+from reaper.failpoints import arm, claimed_by
+from tests.faults.reapers import Case, claimed, leading, nothing_left, quick_settings, start_replica
+from tests.support.invariants import FinalState
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer, binaries_at_hand
+from tests.support.waiting import wait_until
+from workers.protocol.events import EventName
+
+pytestmark = pytest.mark.anyio
+
+WRITES = ("recover.before_write", "suspects.before_write")
+"""Where a leader that goes on writes at once."""
+STEPS = (
+    "elect.before_acquire",
+    "elect.after_acquire",
+    "elect.before_renew",
+    "take_over.before_write",
+    "scan.before_page",
+    "recover.before_write",
+    "recover.after_write",
+    "suspects.before_write",
+)
+AFTER_ACQUIRING = STEPS[1:]
+SHORT_LEASE = {"lease_ttl": 0.6, "trust_window": 0.4, "renew_interval": 0.15}
+
+*OLDER_SERVERS, NEWEST_SERVER = binaries_at_hand()
+
+newest_server = pytest.mark.parametrize("server", [NEWEST_SERVER], ids=["newest"], indirect=True)
+# Each takes a lease to expire: every step on the newest server, and those that write on the others too.
+servers_and_steps = pytest.mark.parametrize(
+    ("server", "step"),
+    [(NEWEST_SERVER, step) for step in AFTER_ACQUIRING] + [(older, step) for older in OLDER_SERVERS for step in WRITES],
+    ids=lambda value: value if isinstance(value, str) else "newest" if value == NEWEST_SERVER else "older",
+    indirect=["server"],
+)
+
+
+class Stalled:
+    """Jobs of every kind that a recovery meets: to be redelivered, parked as suspects, dead-lettered."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.redelivered: list[str] = []
+        self.suspects: list[str] = []
+        self.poison: list[str] = []
+
+    async def prepare(self) -> None:
+        """Let the jobs stall."""
+        self.redelivered = await self.case.stalled(30, times=1, consumer="w1")
+        self.suspects = await self.case.stalled(3, times=2, consumer="w2")
+        self.poison = await self.case.stalled(2, times=3, consumer="w3")
+
+    def is_recovered(self, state: FinalState) -> bool:
+        """Tell whether everything stalled was recovered; suspects are let out one at a time."""
+        return not state.pending and len(state.dead) == len(self.poison) and state.released_suspects == 1
+
+    async def finish(self) -> None:
+        """Run what is ready until nothing is left, and say what has to be true of it all."""
+        executed = await self.case.work_off(nothing_left)
+        assert Counter(executed) == Counter([*self.redelivered, *self.suspects])
+        assert sorted(letter.job for letter in (await self.case.state()).dead) == self.poison
+        assert await self.case.violations(finished=True, poison=frozenset(self.poison)) == []
+        # A suspect is parked, and later let out: two events, each once.
+        recovered = await self.case.recovered()
+        once = {*self.redelivered, *self.poison}
+        assert {job: len(tokens) for job, tokens in recovered.items()} == dict.fromkeys(once, 1) | dict.fromkeys(
+            self.suspects, 2
+        )
+
+
+@pytest.fixture
+async def stalled(server: RedisServer, client: Redis) -> Stalled:
+    """Deliveries whose time is up, before anybody watches."""
+    jobs = Stalled(await Case.prepared(server, client))
+    await jobs.prepare()
+    return jobs
+
+
+async def start_and_hit(processes: Processes, stalled: Stalled, folder: Path, step: str, action: str) -> Running:
+    """Start the first replica, and wait until it has come to ``step``."""
+    arm(folder, step, action)
+    first = start_replica(processes, stalled.case.server, failpoints=folder, name="first", **SHORT_LEASE)
+    assert await claimed(folder, step) == first.pid
+    return first
+
+
+@servers_and_steps
+async def test_a_leader_that_goes_on_after_another_took_over_changes_nothing(
+    stalled: Stalled, processes: Processes, tmp_path: Path, step: str
+) -> None:
+    case = stalled.case
+    first = await start_and_hit(processes, stalled, tmp_path, step, "stop")
+    async with leading(quick_settings(case.server)) as second:
+
+        async def recovered() -> bool:
+            return stalled.is_recovered(await case.state())
+
+        await wait_until(recovered, "the second leader has recovered what was left")
+        before = await case.recovered()
+        first.resume()
+        await first.prints("leadership lost: token 1")
+        refused = {event.data["token"] for event in await case.events(EventName.REFUSED)}
+        assert refused == {1} if step in WRITES else refused <= {1}
+        assert (await case.recovered(), second.reaper.is_leader) == (before, True)
+        await stalled.finish()
+    assert first.running
+
+
+@newest_server
+@pytest.mark.parametrize("step", STEPS)
+async def test_after_a_leader_was_killed_at_any_step_another_one_finishes(
+    stalled: Stalled, processes: Processes, tmp_path: Path, step: str
+) -> None:
+    first = await start_and_hit(processes, stalled, tmp_path, step, "kill")
+    assert await first.wait() == -9
+    async with leading(quick_settings(stalled.case.server)):
+        await stalled.finish()
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_lost_connection_at_any_step_loses_nothing(
+    stalled: Stalled, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failpoints, "_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(source_watch, "RETRY_MS", 50)
+    arm(tmp_path, step, "raise")
+    async with leading(quick_settings(stalled.case.server)):
+        await wait_until(lambda: claimed_by(tmp_path, step), f"the connection is lost at {step}")
+        await stalled.finish()
+
+
+async def test_failpoints_are_off_unless_asked_for() -> None:
+    assert failpoints._DIRECTORY is None

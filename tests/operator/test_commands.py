@@ -1,0 +1,53 @@
+"""The command line itself: help, lazily imported commands, and the page of all settings."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reaper import configuration
+from reaper.cli import main
+from tests.operator.conftest import run_command
+from tests.support.processes import Processes
+
+pytestmark = pytest.mark.anyio
+
+NOWHERE = "redis://127.0.0.1:1/0"
+COMMANDS = ["dead-letters", "demo", "drill", "forget", "pause", "resume", "run", "status"]
+
+
+def test_help_lists_every_command() -> None:
+    lines = CliRunner().invoke(main, ["--help"]).stdout.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines] == COMMANDS
+
+
+async def test_a_misspelt_command_is_refused() -> None:
+    answer = await run_command(NOWHERE, "statsu")
+    assert (answer.code, "No such command 'statsu'" in answer.err) == (2, True)
+
+
+async def test_drill_and_demo_are_not_imported_for_anything_else(processes: Processes) -> None:
+    look = "import sys, reaper.cli; print([name for name in ('reaper.drill', 'reaper.service') if name in sys.modules])"
+    program = processes.python("-c", look)
+    assert (await program.wait(), program.output) == (0, "[]\n")
+
+
+async def test_words_after_drill_reach_the_drill() -> None:
+    answer = await run_command(NOWHERE, "drill", "--help")
+    assert answer.code == 0
+    assert answer.out.startswith("Usage: main drill")
+    assert "--visibility-timeout" in answer.out
+
+
+def test_the_page_of_all_settings_is_up_to_date() -> None:
+    assert configuration.FILE.read_text(encoding="utf-8") == configuration.document()
+
+
+def test_an_outdated_page_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "docs" / "configuration.md"
+    monkeypatch.setattr(configuration, "FILE", page)
+    runner = CliRunner()
+    assert runner.invoke(configuration.main, ["--check"]).exit_code == 1
+    assert not page.exists()
+    assert runner.invoke(configuration.main).exit_code == 0
+    assert runner.invoke(configuration.main, ["--check"]).exit_code == 0

@@ -1,0 +1,206 @@
+"""The verdict: pure, from a snapshot."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reaper.health import (
+    Count,
+    GroupState,
+    Problem,
+    SilentConsumer,
+    Snapshot,
+    SourceState,
+    Trouble,
+    judge,
+    notes,
+)
+from reaper.replicas import FOLLOWER, STANDALONE, GroupReport, Replica
+from tests.operator.heartbeats import a_replica, a_report
+
+NOW = 1_766_000_000_000
+ALL_WELL = a_report(last_scan_ms=NOW - 100)
+
+
+def a_snapshot(*replicas: Replica, report: GroupReport | None = ALL_WELL, **group: Any) -> Snapshot:
+    """Return a snapshot that is healthy: alice leads, bob follows, orders/billing is watched."""
+    reports = (report,) if report else ()
+    replicas = replicas or (a_replica("alice", *reports, at_ms=NOW), a_replica("bob", at_ms=NOW, role=FOLLOWER))
+    usual: dict[str, Any] = {
+        "stream": "orders",
+        "group": "billing",
+        "visibility_ms": 30_000,
+        "main": SourceState(exists=True),
+        "report": report,
+        "reported_ms": NOW,
+    }
+    return Snapshot(
+        now_ms=NOW,
+        namespace="reaper",
+        redis_version="7.0.15",
+        holder="alice-1-abc.nonce",
+        lease_left_ms=5_000,
+        token=7,
+        replicas=replicas,
+        groups=(GroupState(**(usual | group)),),
+    )
+
+
+def _troubles(snapshot: Snapshot) -> list[str]:
+    return [problem.trouble for problem in judge(snapshot)]
+
+
+def test_a_leader_that_watches_and_scans_is_healthy() -> None:
+    assert judge(a_snapshot()) == ()
+    assert notes(a_snapshot()) == ()
+
+
+def test_without_any_live_replica_the_service_is_degraded() -> None:
+    gone = a_replica("alice", ALL_WELL, at_ms=NOW - 15_001)
+    assert _troubles(a_snapshot(gone, report=None)) == [Trouble.NO_REPLICA]
+
+
+def test_a_replica_is_live_for_three_heartbeats() -> None:
+    assert judge(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW - 15_000))) == ()
+
+
+def test_followers_without_a_leader_are_degraded() -> None:
+    snapshot = a_snapshot(a_replica("bob", at_ms=NOW, role=FOLLOWER), report=None)
+    assert [problem.text for problem in judge(snapshot)] == [
+        "no leader: the lease is held by alice-1-abc.nonce, which is not alive"
+    ]
+    assert [problem.text for problem in judge(replace(snapshot, holder=""))] == ["no leader: no lease"]
+
+
+def test_the_holder_of_the_lease_is_the_leader_before_its_heartbeat_says_so() -> None:
+    new, old = a_replica("alice", at_ms=NOW, role=FOLLOWER), a_replica("bob", at_ms=NOW, token=6)
+    leader = a_snapshot(new, old).leader
+    assert leader is not None
+    assert leader.name == "alice"
+
+
+def test_a_replica_without_election_needs_no_lease() -> None:
+    alone = a_replica("carol", ALL_WELL, at_ms=NOW, role=STANDALONE)
+    assert judge(replace(a_snapshot(alone), holder="", lease_left_ms=0)) == ()
+
+
+def test_a_pair_that_the_leader_does_not_watch_is_named() -> None:
+    snapshot = a_snapshot(report=None)
+    assert judge(snapshot) == (
+        Problem(
+            Trouble.UNSERVED, "orders/billing", "the leader does not watch this pair: add it to the replicas' groups"
+        ),
+    )
+
+
+def test_without_any_group_there_is_nothing_to_watch() -> None:
+    assert _troubles(replace(a_snapshot(), groups=())) == [Trouble.NO_GROUPS]
+
+
+@pytest.mark.parametrize(
+    ("found", "trouble", "says"),
+    [
+        ({"refusal": "several_groups"}, Trouble.REFUSED, "set redelivery = 'retry-stream'"),
+        ({"refusal": "explicit_ids"}, Trouble.REFUSED, "set redelivery = 'retry-stream'"),
+        ({"refusal": "foreign_namespace"}, Trouble.REFUSED, "another namespace"),
+        ({"refusal": "something_new"}, Trouble.REFUSED, "something_new"),
+        ({"foreign_claims": 3}, Trouble.FOREIGN_CLAIMS, "3 deliveries were claimed by somebody else"),
+        ({"held": 2}, Trouble.HELD, "2 overdue deliveries cannot be copied"),
+        ({"error": "scan: NOPERM"}, Trouble.ERROR, "scan: NOPERM"),
+    ],
+)
+def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Trouble, says: str) -> None:
+    (problem,) = judge(a_snapshot(report=replace(ALL_WELL, **found)))
+    assert (problem.trouble, problem.pair) == (trouble, "orders/billing")
+    assert says in problem.text
+
+
+@pytest.mark.parametrize(
+    ("group", "trouble", "says"),
+    [
+        ({"paused": True}, Trouble.PAUSED, "`reaper resume billing` ends that"),
+        ({"mismatches": ("max_deliveries differ",)}, Trouble.MISMATCH, "max_deliveries differ"),
+        ({"main": SourceState(exists=False)}, Trouble.REFUSED, "the stream or its group does not exist"),
+    ],
+)
+def test_what_redis_says_degrades(group: dict[str, Any], trouble: Trouble, says: str) -> None:
+    (problem,) = judge(a_snapshot(**group))
+    assert (problem.trouble, problem.pair) == (trouble, "orders/billing")
+    assert says in problem.text
+
+
+def test_a_missing_group_is_told_once() -> None:
+    snapshot = a_snapshot(report=replace(ALL_WELL, refusal="no_group"), main=SourceState(exists=False))
+    assert _troubles(snapshot) == [Trouble.REFUSED]
+
+
+def test_a_scan_is_too_old_after_three_missed_ones_and_a_second() -> None:
+    assert judge(a_snapshot(report=replace(ALL_WELL, last_scan_ms=NOW - 4_000))) == ()
+    assert _troubles(a_snapshot(report=replace(ALL_WELL, last_scan_ms=NOW - 4_001))) == [Trouble.SCAN_TOO_OLD]
+
+
+def test_a_long_pending_entries_list_may_take_longer_to_scan() -> None:
+    long = replace(ALL_WELL, last_scan_ms=NOW - 50_000, scan_entries=1_000_000)
+    assert judge(a_snapshot(report=long)) == ()
+
+
+def test_the_first_scan_of_a_term_is_a_note_and_no_problem() -> None:
+    snapshot = a_snapshot(report=replace(ALL_WELL, last_scan_ms=0))
+    assert judge(snapshot) == ()
+    assert notes(snapshot) == ("orders/billing: the first scan of this term is under way",)
+
+
+WAITING = SourceState(exists=True, entries=2, ready=Count(2), oldest_ready_ms=40_000, consumers=1, last_read_ms=41_000)
+
+
+@pytest.mark.parametrize(
+    ("retry", "unread"),
+    [
+        (WAITING, True),
+        (replace(WAITING, last_read_ms=39_999), False),  # somebody has read since they came
+        (replace(WAITING, oldest_ready_ms=30_000), False),  # within the visibility timeout
+        (replace(WAITING, consumers=0, last_read_ms=None, oldest_ready_ms=1), True),
+        (replace(WAITING, ready=Count(0), oldest_ready_ms=None), False),
+        (SourceState(exists=False, entries=2), True),  # no group reads it
+        (SourceState(), False),
+    ],
+)
+def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool) -> None:
+    assert _troubles(a_snapshot(retry=retry)) == ([Trouble.RETRY_UNREAD] if unread else [])
+
+
+def test_every_problem_is_told() -> None:
+    report = replace(ALL_WELL, refusal="several_groups", held=1, foreign_claims=1, error="x", last_scan_ms=1)
+    snapshot = a_snapshot(report=report, paused=True, mismatches=("m",), retry=WAITING)
+    assert set(_troubles(snapshot)) == set(Trouble) - {
+        Trouble.NO_REPLICA,
+        Trouble.NO_LEADER,
+        Trouble.NO_GROUPS,
+        Trouble.UNSERVED,
+    }
+
+
+def test_notes_tell_what_may_matter_soon() -> None:
+    report = replace(ALL_WELL, grace_ms_left=2_500, lost_payload=4)
+    alice = a_replica("alice", report, at_ms=NOW, observe=True)
+    dead = a_replica("dave", at_ms=NOW - 60_000, role=FOLLOWER)
+    snapshot = a_snapshot(
+        alice, dead, report=report, main=SourceState(exists=True, silent=(SilentConsumer("w1", 3, 61_000),))
+    )
+    assert judge(snapshot) == ()
+    assert notes(snapshot) == (
+        "the leader only observes: nothing is recovered",
+        "there is no follower: nobody takes over when the leader dies",
+        "replica dave-1-abc has not registered for 60 s",
+        "orders/billing: recovery waits 2.5 s more, after an outage",
+        "orders/billing: 4 jobs were trimmed or deleted by somebody while they were pending: their payloads are lost",
+        "orders/billing: consumer w1 holds 3 deliveries and has been silent for 61 s",
+    )
+
+
+def test_several_versions_at_once_are_noted() -> None:
+    old = a_replica("bob", at_ms=NOW, role=FOLLOWER, version="0.0.9")
+    assert notes(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW), old)) == (
+        "replicas of several versions are running: 0.0.9, 0.1.0",
+    )

@@ -1,0 +1,157 @@
+"""``reaper run`` as a process: start-up checks, signals, and reading the settings file again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartServer
+from tests.operator.heartbeats import KEYS
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer, free_port
+from tests.support.waiting import wait_until
+from workers.protocol.keys import GroupKeys, group_keys
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+SHORT = "lease_ttl = 2\nvisibility_timeout = 2\n"
+
+
+def _table(group: str, *, stream: str = "orders", **values: int) -> str:
+    lines = [
+        "[[groups]]",
+        f'stream = "{stream}"',
+        f'group = "{group}"',
+        *(f"{name} = {values[name]}" for name in values),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _write(file: Path, *parts: str) -> None:
+    file.write_text("".join(parts))
+
+
+async def _until_agreed(client: Redis, keys: GroupKeys, **values: str) -> None:
+    """Wait until the leader has written these values into the group's agreement."""
+
+    async def agreed() -> bool:
+        found: Any = await client.hmget(keys.agreement, list(values))
+        return bool(found == [value.encode() for value in values.values()])
+
+    await wait_until(agreed, f"{keys.pair} has agreed on {values}")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A settings file that watches orders/billing."""
+    path = tmp_path / "reaper.toml"
+    _write(path, SHORT, _table("billing"))
+    return path
+
+
+async def _leader(client: Redis, processes: Processes, server: RedisServer, file: Path) -> Running:
+    await client.xgroup_create("orders", "billing", "0", mkstream=True)
+    replica = processes.reaper("--config", str(file), "--redis-url", server.url)
+    await replica.prints("leadership acquired")
+    return replica
+
+
+async def test_a_signal_to_end_releases_the_lease_at_once(
+    client: Redis, processes: Processes, server: RedisServer, file: Path
+) -> None:
+    replica = await _leader(client, processes, server, file)
+    assert await client.exists(KEYS.lease) == 1
+    replica.terminate()
+    assert await replica.wait() == 0
+    assert await client.exists(KEYS.lease) == 0
+    assert await client.hgetall(KEYS.replicas) == {}
+
+
+async def test_a_second_signal_ends_the_process_whatever_it_does(
+    processes: Processes, start_server: StartServer, file: Path
+) -> None:
+    server = start_server()
+    server.command("XGROUP", "CREATE", "orders", "billing", "0", "MKSTREAM")
+    replica = processes.reaper("--config", str(file), "--redis-url", server.url)
+    await replica.prints("leadership acquired")
+    server.pause()  # nobody answers: leaving in good order takes a while
+    replica.interrupt()
+    await replica.prints("SIGINT: leaving")
+    replica.interrupt()
+    assert await replica.wait(timeout=5) == 130
+
+
+async def test_a_pair_is_added_without_a_restart(
+    client: Redis, processes: Processes, server: RedisServer, file: Path
+) -> None:
+    replica = await _leader(client, processes, server, file)
+    await client.xgroup_create("mail", "sender", "0", mkstream=True)
+    _write(file, SHORT, _table("billing"), _table("sender", stream="mail", max_deliveries=9))
+    replica.hang_up()
+    await replica.prints("reloaded: 2 stream/group pairs")
+    await _until_agreed(client, group_keys("mail", "sender"), max_deliveries="9")
+    assert replica.running
+
+
+async def test_a_changed_default_holds_at_once(
+    client: Redis, processes: Processes, server: RedisServer, file: Path
+) -> None:
+    replica = await _leader(client, processes, server, file)
+    _write(file, SHORT, "max_deliveries = 8\n", _table("billing"))
+    replica.hang_up()
+    await _until_agreed(client, group_keys("orders", "billing"), max_deliveries="8")
+
+
+async def test_other_changes_are_named_as_needing_a_restart(
+    client: Redis, processes: Processes, server: RedisServer, file: Path
+) -> None:
+    replica = await _leader(client, processes, server, file)
+    _write(file, "lease_ttl = 3\nscan_page = 100\nvisibility_timeout = 2\n", _table("billing"))
+    replica.hang_up()
+    await replica.prints("reload: lease_ttl, scan_page changed; a restart is needed for that")
+
+
+@pytest.mark.parametrize(
+    ("toml", "complaint"),
+    [
+        ("visiblity_timeout = 3\n", "unknown setting 'visiblity_timeout'"),
+        ("not toml", "is no valid TOML"),
+        ("groups = []\n", "no groups are set"),
+    ],
+)
+async def test_a_wrong_file_is_told_and_the_old_settings_stay(
+    toml: str, complaint: str, client: Redis, processes: Processes, server: RedisServer, file: Path
+) -> None:
+    replica = await _leader(client, processes, server, file)
+    _write(file, toml)
+    replica.hang_up()
+    await replica.prints(f"ERROR .*SIGHUP: the settings stay as they were: .*{complaint}")
+    _write(file, SHORT, _table("billing"))
+    replica.hang_up()
+    await replica.prints("reloaded: 1 stream/group pairs")
+
+
+async def test_without_a_file_there_is_nothing_to_reload(
+    client: Redis, processes: Processes, server: RedisServer
+) -> None:
+    await client.xgroup_create("orders", "billing", "0", mkstream=True)
+    replica = processes.reaper("--groups", "orders/billing", "--redis-url", server.url)
+    await replica.prints("leadership acquired")
+    replica.hang_up()
+    await replica.prints("SIGHUP: no settings file was named")
+    assert replica.running
+
+
+async def test_an_evicting_server_is_warned_of(client: Redis, processes: Processes, server: RedisServer) -> None:
+    await client.config_set("maxmemory-policy", "allkeys-lru")
+    replica = processes.reaper("--groups", "orders/billing", "--redis-url", server.url)
+    await replica.prints("WARNING .*maxmemory-policy allkeys-lru")
+
+
+async def test_an_unreachable_server_is_one_sentence_and_exit_2(processes: Processes) -> None:
+    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
+    replica = processes.reaper("--groups", "orders/billing", "--redis-url", url)
+    assert await replica.wait() == 2
+    (line,) = replica.output.splitlines()
+    assert line.startswith("error: no usable Redis at redis_url 'redis://:***@127.0.0.1:")

@@ -1,0 +1,242 @@
+"""What is said about settings that cannot work: which one, where it comes from, why, and what to write instead."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from reaper.settings import ReaperSettings
+from tests.operator.conftest import run_command
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.settings import load_settings
+
+PAIR = '[[groups]]\nstream = "orders"\ngroup = "billing"\n'
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REAPER_REDIS_URL", raising=False)
+
+
+def _complaint(tmp_path: Path, toml: str = "", flags: Mapping[str, str] | None = None) -> str:
+    file = tmp_path / "reaper.toml"
+    file.write_text(toml)
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(ReaperSettings, flags=flags, file=file)
+    return str(caught.value).replace(str(file), "FILE")
+
+
+@pytest.mark.parametrize(
+    ("toml", "sentence"),
+    [
+        ('redis-url = "x"', "unknown setting 'redis-url' in FILE: did you mean 'redis_url'?"),
+        ("[[group]]", "unknown setting 'group' in FILE: did you mean 'groups'?"),
+        (
+            PAIR + "visiblity_timeout = 3",
+            "unknown setting 'groups.0.visiblity_timeout' (in FILE): did you mean 'visibility_timeout'?",
+        ),
+        (
+            PAIR + "zzz = 3",
+            (
+                "unknown setting 'groups.0.zzz' (in FILE): known are group, max_deliveries, redelivery, stream, "
+                "visibility_timeout."
+            ),
+        ),
+        (
+            '[[groups]]\nstream = "orders"',
+            "setting 'groups.0.group' (in FILE) is missing: add group to this table.",
+        ),
+    ],
+)
+def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> None:
+    assert _complaint(tmp_path, toml) == sentence
+
+
+@pytest.mark.parametrize(
+    ("toml", "sentence"),
+    [
+        ("lease_ttl = 0", "'lease_ttl' (in FILE) cannot be 0: write a number of seconds greater than 0, such as 10."),
+        ("lease_ttl = -1", "'lease_ttl' (in FILE) cannot be -1: write a number of seconds greater than 0, such as 10."),
+        (
+            'lease_ttl = "soon"',
+            "'lease_ttl' (in FILE) cannot be 'soon': write a number of seconds greater than 0, such as 10.",
+        ),
+        (
+            "lease_ttl = true",
+            "'lease_ttl' (in FILE) cannot be 'true': write a number of seconds greater than 0, such as 10.",
+        ),
+        (
+            "lease_ttl = 0.0001",
+            "'lease_ttl' (in FILE) cannot be 0.0001: the shortest duration is a millisecond: write 0.001 or more.",
+        ),
+        (
+            "lease_ttl = inf",
+            "'lease_ttl' (in FILE) cannot be inf: write a number of seconds up to 316224000, such as 30 or 0.5.",
+        ),
+        (
+            'lease_ttl = "P1000000D"',
+            (
+                "'lease_ttl' (in FILE) cannot be 'P1000000D': write a number of seconds up to 316224000, such as 30 or "
+                "0.5."
+            ),
+        ),
+        ("grace = -1", "'grace' (in FILE) cannot be -1: write a number of seconds from 0 up, such as 30."),
+        (
+            "max_deliveries = 0",
+            "'max_deliveries' (in FILE) cannot be 0: write a whole number from 1 to 1000000, such as 3.",
+        ),
+        (
+            'max_deliveries = "many"',
+            "'max_deliveries' (in FILE) cannot be 'many': write a whole number from 1 to 1000000, such as 3.",
+        ),
+        (
+            "journal_maxlen = 3",
+            "'journal_maxlen' (in FILE) cannot be 3: write a whole number from 100 up, such as 100000.",
+        ),
+        ("recovery_rate = inf", "'recovery_rate' (in FILE) cannot be inf: write a number from 0 up, such as 0."),
+        ('observe = "maybe"', "'observe' (in FILE) cannot be 'maybe': write true or false."),
+        ("redis_url = 5", "'redis_url' (in FILE) cannot be 5: write text, such as redis://127.0.0.1:6379/0."),
+        (
+            'redelivery = "retry_stream"',
+            (
+                "'redelivery' (in FILE) cannot be 'retry_stream': write 'stream' or 'retry-stream' "
+                "(did you mean 'retry-stream'?)."
+            ),
+        ),
+        ('journal = "none"', "'journal' (in FILE) cannot be 'none': write 'off' or 'settlements' or 'full'."),
+        ("groups = 5", "'groups' (in FILE) cannot be 5: write [[groups]] tables, each with stream and group."),
+        ("groups = [5]", "'groups.0' (in FILE) cannot be 5: write [[groups]] tables, each with stream and group."),
+        (
+            PAIR + "visibility_timeout = 0",
+            "'groups.0.visibility_timeout' (in FILE) cannot be 0: write a number of seconds greater than 0.",
+        ),
+        (
+            'groups = ["orders"]',
+            (
+                "'groups' (in FILE) cannot be ['orders']: write the pair 'orders' as stream/group, for example "
+                "'orders/billing'."
+            ),
+        ),
+        (
+            'groups = "a/b,a/b"',
+            "'groups' (in FILE) cannot be 'a/b,a/b': 'a/b' is there twice: give each stream/group pair once.",
+        ),
+    ],
+)
+def test_impossible_values(toml: str, sentence: str, tmp_path: Path) -> None:
+    assert _complaint(tmp_path, toml) == f"setting {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("toml", "sentence"),
+    [
+        (
+            "lease_ttl = 3\ntrust_window = 3",
+            (
+                "trust_window (3 s) must end at least 0.1 s before lease_ttl (3 s), or a leader would act while "
+                "another is elected: lower trust_window or raise lease_ttl."
+            ),
+        ),
+        (
+            "lease_ttl = 3\nrenew_interval = 3",
+            (
+                "renew_interval (3 s) must fit twice into trust_window (2.1 s), or one lost renewal ends the term: "
+                "lower renew_interval or raise lease_ttl."
+            ),
+        ),
+        (
+            "full_scan_interval = 0.5",
+            "full_scan_interval must not be shorter than scan_interval: raise it, or lower the other.",
+        ),
+        (
+            'groups = "reaper/billing"',
+            (
+                "stream 'reaper' has the name of the namespace, so both would use the key '{reaper}:journal': choose "
+                "another namespace."
+            ),
+        ),
+        (
+            'groups = "{orders}/billing"',
+            (
+                "stream '{orders}' is nothing but a hash tag; its derived keys would collide with those of stream "
+                "'orders': rename it, for example to '{orders}:jobs'."
+            ),
+        ),
+    ],
+)
+def test_combinations_that_cannot_work(toml: str, sentence: str, tmp_path: Path) -> None:
+    assert _complaint(tmp_path, toml) == sentence
+
+
+def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+    assert _complaint(tmp_path, "scan_page = 1\nlease_ttl = 0").splitlines() == [
+        "setting 'lease_ttl' (in FILE) cannot be 0: write a number of seconds greater than 0, such as 10.",
+        "setting 'scan_page' (in FILE) cannot be 1: write a whole number from 10 to 5000, such as 500.",
+    ]
+
+
+def test_a_flag_and_the_environment_are_named_as_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_SCAN_PAGE", "1")
+    assert _complaint(tmp_path, flags={"lease_ttl": "0"}).splitlines() == [
+        "setting 'lease_ttl' (as flag --lease-ttl) cannot be 0: write a number of seconds greater than 0, such as 10.",
+        (
+            "setting 'scan_page' (in the environment as REAPER_SCAN_PAGE) cannot be '1': write a whole number from "
+            "10 to 5000, such as 500."
+        ),
+    ]
+
+
+def test_a_misspelt_variable_is_not_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_LEASE_TLL", "3")
+    assert _complaint(tmp_path) == (
+        "unknown setting 'REAPER_LEASE_TLL' in the environment: did you mean 'REAPER_LEASE_TTL'?"
+    )
+
+
+def test_a_flag_is_stronger_than_the_environment_and_that_than_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "reaper.toml"
+    file.write_text("scan_page = 100\nrecover_batch = 100\nmax_deliveries = 5\n" + PAIR)
+    monkeypatch.setenv("REAPER_SCAN_PAGE", "200")
+    monkeypatch.setenv("REAPER_RECOVER_BATCH", "200")
+    settings = load_settings(ReaperSettings, flags={"scan_page": "300", "groups": None}, file=file)
+    assert (settings.scan_page, settings.recover_batch, settings.max_deliveries) == (300, 200, 5)
+    assert [(group.keys.pair, group.max_deliveries) for group in settings.watched] == [("orders/billing", 5)]
+
+
+@pytest.mark.parametrize(("written", "seconds"), [("30", 30), ("1.5s", 1.5), ("PT1M", 60)])
+def test_durations_can_be_written_as_people_do(written: str, seconds: float, tmp_path: Path) -> None:
+    file = tmp_path / "reaper.toml"
+    file.write_text(f'visibility_timeout = "{written}"')
+    assert load_settings(ReaperSettings, file=file).visibility_timeout == timedelta(seconds=seconds)
+
+
+@pytest.mark.anyio
+async def test_a_misspelt_flag_is_met_with_a_suggestion() -> None:
+    answer = await run_command(NOWHERE, "run", "--visiblity-timeout", "3")
+    assert answer.code == 2
+    assert "'--visibility-timeout'" in answer.err
+
+
+@pytest.mark.anyio
+async def test_without_groups_the_replica_says_how_to_name_them() -> None:
+    answer = await run_command(NOWHERE, "run")
+    assert (answer.code, answer.err.startswith("error: no groups are set, so there is nothing to watch:")) == (2, True)
+
+
+@pytest.mark.anyio
+async def test_a_file_that_is_not_there_is_named() -> None:
+    answer = await run_command(NOWHERE, "run", "--config", "/nowhere/reaper.toml")
+    assert (answer.code, answer.err) == (
+        2,
+        "error: settings file /nowhere/reaper.toml cannot be read: No such file or directory.\n",
+    )
+
+
+@pytest.mark.anyio
+async def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
+    answer = await run_command(NOWHERE, "status", REAPER_CONFIG=str(tmp_path / "missing.toml"))
+    assert (answer.code, "missing.toml cannot be read" in answer.err) == (2, True)

@@ -1,0 +1,270 @@
+"""``reaper status``: what it reads from Redis, what it prints, and its exit code."""
+
+import json
+from typing import Any
+
+import pytest
+
+from reaper.health import Count, GroupState, SourceState, Trouble, judge
+from reaper.settings import ReaperSettings
+from reaper.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
+from reaper.status_text import duration
+from tests.conftest import StartProxy
+from tests.operator.conftest import Command, run_command
+from tests.operator.dead import give_up
+from tests.operator.heartbeats import KEYS, a_report, elect
+from tests.scripts.scene import Scene
+from tests.support.processes import Processes
+from tests.support.servers import RedisServer, free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def _healthy(scene: Scene) -> None:
+    now = await scene.now_ms()
+    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper", recovered=12)
+    report = a_report(last_scan_ms=now - 200, timers=4, next_due_ms=9_000, recovered=5)
+    await elect(scene.client, report, now_ms=now)
+
+
+async def _group(scene: Scene) -> GroupState:
+    (group,) = (await take_snapshot(scene.client, KEYS)).groups
+    return group
+
+
+# --- exit codes
+
+
+async def test_a_healthy_service_is_0(scene: Scene, reaper: Command) -> None:
+    await _healthy(scene)
+    answer = await reaper("status")
+    assert (answer.code, answer.out.splitlines()[-1]) == (0, "healthy")
+
+
+async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Command) -> None:
+    await _healthy(scene)
+    await reaper("pause", "billing")
+    answer = await reaper("status")
+    assert answer.code == 1
+    assert answer.out.splitlines()[-2:] == [
+        "degraded",
+        "  - orders/billing: recovery is paused: `reaper resume billing` ends that",
+    ]
+
+
+async def test_no_leader_is_1(scene: Scene, reaper: Command) -> None:
+    answer = await reaper("status", "--groups", "orders/billing", "--json")
+    assert answer.code == 1
+    assert [problem["trouble"] for problem in answer.data["problems"]] == ["no_replica"]
+    assert scene.keys.pair == answer.data["groups"][0]["pair"]
+
+
+async def test_an_unreachable_server_is_2() -> None:
+    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
+    people, machines = await run_command(url, "status"), await run_command(url, "status", "--json")
+    assert (people.code, machines.code, machines.data["status"]) == (2, 2, "unreachable")
+    assert people.err.startswith("error: no usable Redis at redis_url")
+    assert "secret" not in people.err + machines.out
+
+
+async def test_a_server_that_goes_away_meanwhile_is_2(scene: Scene, server: RedisServer, proxy: StartProxy) -> None:
+    await _healthy(scene)
+    through = await proxy(server)
+    through.drop_reply(lambda request: request.command == b"XLEN")
+    answer = await run_command(through.url, "status")
+    assert answer.code == 2
+    assert answer.err.startswith(f"error: Redis at '{through.url}' failed: ")
+
+
+# --- what people see
+
+
+async def test_the_screen_shows_leader_term_and_group(scene: Scene, reaper: Command) -> None:
+    await _healthy(scene)
+    await scene.stalled()
+    await scene.add()
+    lines = (await reaper("status")).out.splitlines()
+    assert lines[1].startswith("  leader    alice-1-abc · term 7 · lease ")
+    assert lines[2] == "  followers bob-1-abc"
+    assert lines[4:6] == [
+        "orders/billing  healthy",
+        "  recovery  reaper · stream · visibility timeout 30 s · max deliveries 3",
+    ]
+    assert "pending 1 (oldest idle 1.0 min) · scheduled 0 · suspects 0 parked, 0 out · dead letters 0" in lines[6]
+    assert lines[7].startswith("  watched   timers 4 · next due ")
+    assert "recovered 12 (5 this term)" in lines[7]
+    assert lines[8] == "  consumers 1"
+
+
+async def test_output_that_is_no_terminal_has_no_colour(scene: Scene, reaper: Command) -> None:
+    await _healthy(scene)
+    assert "\x1b" not in (await reaper("status")).out
+
+
+async def test_a_terminal_gets_colour_unless_no_color_is_set(scene: Scene, server: RedisServer) -> None:
+    await _healthy(scene)
+    coloured = await run_command(server.url, "status", colour=True)
+    plain = await run_command(server.url, "status", colour=True, NO_COLOR="1")
+    assert ("\x1b" in coloured.out, "\x1b" in plain.out) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(0, "0 ms"), (999, "999 ms"), (1_000, "1.0 s"), (59_000, "59 s"), (90_000, "1.5 min"), (10**8, "1.2 d")],
+)
+def test_durations_read_well(milliseconds: int, text: str) -> None:
+    assert duration(milliseconds) == text
+
+
+# --- what machines see
+
+
+async def test_json_holds_leader_replicas_and_groups(scene: Scene, reaper: Command) -> None:
+    await _healthy(scene)
+    await give_up(scene)
+    data = (await reaper("status", "--json")).data
+    assert (data["status"], data["problems"], data["leader"], data["token"]) == ("healthy", [], "alice-1-abc", 7)
+    assert [(replica["name"], replica["role"], replica["live"]) for replica in data["replicas"]] == [
+        ("alice", "leader", True),
+        ("bob", "follower", True),
+    ]
+    (group,) = data["groups"]
+    assert (group["pair"], group["mode"], group["policy"], group["dead_letters"]) == (
+        *("orders/billing", "reaper", "stream"),
+        1,
+    )
+    assert (group["recovered"], group["report"]["recovered"], group["served_by"]) == (12, 5, "alice-1-abc")
+
+
+async def test_watch_prints_until_it_is_ended(scene: Scene, server: RedisServer, processes: Processes) -> None:
+    await _healthy(scene)
+    flags = ("--json", "--watch", "0.1", "--redis-url", server.url)
+    watching = processes.python("-m", "reaper", "status", *flags, name="watch")
+    await watching.prints(r"(\{.*\}\n){3}")
+    watching.interrupt()
+    assert await watching.wait() == 1
+    assert [json.loads(line)["status"] for line in watching.output.splitlines()[:3]] == ["healthy"] * 3
+
+
+# --- what is read
+
+
+async def test_counts_of_a_group_come_from_redis(scene: Scene) -> None:
+    await _healthy(scene)
+    await scene.recover(*[await scene.stalled("n", one, times=2) for one in range(3)])  # parked
+    await give_up(scene)
+    await scene.client.zadd(scene.keys.schedule, {"later": 1_900_000_000_000})
+    await scene.client.zadd(scene.keys.stream_schedule, {"much later": 1_900_000_000_000})
+    await scene.client.hset(scene.keys.suspects, "1-1", "stream")
+    group = await _group(scene)
+    assert (group.suspects_parked, group.suspects_out, group.scheduled, group.dead_letters) == (3, 1, 2, 1)
+    assert (group.mode, group.policy, group.visibility_ms, group.max_deliveries) == ("reaper", "stream", 30_000, 3)
+
+
+async def test_ready_and_pending_are_told_with_their_ages(scene: Scene) -> None:
+    await _healthy(scene)
+    await scene.stalled()
+    await scene.add()
+    await scene.add()
+    main = (await _group(scene)).main
+    assert (main.exists, main.entries, main.ready, main.pending) == (True, 3, Count(2), 1)
+    assert main.oldest_ready_ms is not None
+    assert main.oldest_ready_ms > 10**9
+    assert main.oldest_pending_ms is not None
+    assert main.oldest_pending_ms >= 60_000
+
+
+async def test_a_consumer_that_holds_deliveries_and_shows_no_life_is_named(scene: Scene) -> None:
+    await _healthy(scene)
+    await scene.agree(visibility_ms=1)
+    await scene.stalled()
+
+    async def silent() -> list[str]:
+        return [one.name for one in (await _group(scene)).main.silent]
+
+    assert await wait_until(silent, "the consumer was silent for a millisecond") == ["w1"]
+
+
+async def test_ready_is_counted_where_the_server_has_lost_count(scene: Scene) -> None:
+    await _healthy(scene)
+    await scene.stalled()
+    added = [await scene.add() for _ in range(300)]
+    await scene.client.xdel("orders", *added[100:150])
+    assert (await _group(scene)).main.ready == Count(250)
+
+
+async def test_counting_ends_somewhere_and_says_so(scene: Scene) -> None:
+    await _healthy(scene)
+    pipe = scene.client.pipeline(transaction=False)
+    for number in range(MOST_COUNTED + 60):
+        pipe.execute_command("XADD", "orders", "*", "n", number)
+    added: Any = await pipe.execute()
+    await scene.client.xdel("orders", added[5])
+    ready = (await _group(scene)).main.ready
+    assert (ready, str(ready)) == (Count(MOST_COUNTED, at_least=True), "10000+")
+
+
+async def test_large_payloads_are_counted_within_the_budget(scene: Scene) -> None:
+    await _healthy(scene)
+    added = [await scene.add("blob", b"x" * 200_000) for _ in range(20)]
+    await scene.client.xdel("orders", added[3])
+    assert (await _group(scene)).main.ready == Count(19)
+
+
+async def test_a_retry_stream_without_a_group_shows_its_entries(scene: Scene) -> None:
+    await _healthy(scene)
+    await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 1)
+    assert (await _group(scene)).retry == SourceState(exists=False, entries=1)
+
+
+async def test_copies_that_wait_while_consumers_stay_away_are_a_problem(scene: Scene) -> None:
+    await _healthy(scene)
+    await scene.agree(visibility_ms=1)
+    await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
+    read = ("XREADGROUP", "GROUP", "billing", "w1", "STREAMS", scene.keys.retry, ">")
+    await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 1)
+    await scene.client.execute_command(*read)
+    await scene.client.execute_command("XADD", scene.keys.retry, "*", "n", 2)
+
+    async def unread() -> bool:
+        return Trouble.RETRY_UNREAD in [one.trouble for one in judge(await take_snapshot(scene.client, KEYS))]
+
+    assert await wait_until(unread, "the copy has waited for longer than the visibility timeout")
+    await scene.client.execute_command(*read)
+    assert not await unread()
+
+
+async def test_groups_are_those_of_the_settings_and_of_the_replicas(scene: Scene) -> None:
+    await _healthy(scene)
+    settings = ReaperSettings(groups="orders/audit,orders/billing")
+    snapshot = await take_snapshot(scene.client, KEYS, settings.watched)
+    assert [group.pair for group in snapshot.groups] == ["orders/audit", "orders/billing"]
+    assert [group.report is not None for group in snapshot.groups] == [False, True]
+
+
+async def test_keys_of_a_wrong_type_read_as_empty(scene: Scene) -> None:
+    await _healthy(scene)
+    for key in (scene.keys.dead, scene.keys.schedule, scene.keys.suspects, scene.keys.retry):
+        await scene.client.set(key, "something else")
+    group = await _group(scene)
+    assert (group.dead_letters, group.scheduled, group.suspects_out, group.retry) == (0, 0, 0, SourceState())
+
+
+async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
+    await _healthy(scene)
+    await scene.stalled()
+    before = await scene.state()
+    await reaper("status")
+    assert await scene.state() == before
+
+
+def test_a_group_that_agreed_on_something_else_is_a_mismatch() -> None:
+    agreement = {"policy": "retry-stream", "visibility_ms": "30000", "max_deliveries": "5", "recovery": "autoclaim"}
+    assert find_mismatches(agreement, a_report()) == (
+        "the group agreed on recovery = autoclaim, and the leader has reaper: give all processes the same",
+        "the group agreed on policy = retry-stream, and the leader has stream: give all processes the same",
+        "the group agreed on max_deliveries = 5, and the leader has 3: give all processes the same",
+    )
+    assert find_mismatches({}, a_report()) == ()
+    assert find_mismatches({"mismatch": "worker w1 has max_deliveries 9"}, None) == ("worker w1 has max_deliveries 9",)

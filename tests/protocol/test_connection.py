@@ -1,0 +1,158 @@
+"""Clients of ours never send twice, never wait for ever, and never show a password."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from tests.conftest import StartProxy, StartServer
+from tests.support.proxy import command
+from tests.support.servers import RedisServer
+from workers.protocol.connection import (
+    check_server,
+    commands_client,
+    hide_password,
+    is_contact_error,
+    reader_client,
+)
+from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
+
+pytestmark = pytest.mark.anyio
+
+BINARY = b"\xff\x00\r\n"
+
+
+async def test_an_entry_is_not_added_twice_when_its_reply_is_lost(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    drop = through.drop_reply(command("XADD"))
+    async with commands_client(through.url) as victim:
+        with pytest.raises(RedisConnectionError):
+            await victim.xadd("orders", {"n": 1})
+    assert (drop.happened, await client.xlen("orders")) == (True, 1)
+
+
+async def test_a_batch_is_not_read_twice_when_its_reply_is_lost(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    await client.xgroup_create("orders", "billing", "0", mkstream=True)
+    for n in range(4):
+        await client.xadd("orders", {"n": n})
+    through = await proxy(server)
+    through.drop_reply(command("XREADGROUP"))
+    async with reader_client(through.url) as victim:
+        with pytest.raises(RedisConnectionError):
+            await victim.xreadgroup("billing", "w", {"orders": ">"}, count=2)
+        rest: Any = await victim.xreadgroup("billing", "w", {"orders": ">"})
+        assert len(rest[0][1]) == 2
+
+
+async def test_a_server_that_does_not_answer_is_given_up_in_time(start_server: StartServer) -> None:
+    server = start_server()
+    async with commands_client(server.url, timeout_s=0.1) as victim:
+        await victim.ping()
+        server.pause()
+        with pytest.raises(RedisTimeoutError):
+            await victim.ping()
+        server.resume()
+        assert await victim.ping()
+
+
+async def test_a_blocking_read_may_take_as_long_as_it_blocks(server: RedisServer, client: Redis) -> None:
+    await client.xgroup_create("orders", "billing", "0", mkstream=True)
+    async with reader_client(server.url, block_ms=200, timeout_s=0.1) as reader:
+        assert not await reader.xreadgroup("billing", "w", {"orders": ">"}, block=200)
+
+
+async def test_replies_stay_bytes_and_entries_stay_flat(client: Redis) -> None:
+    await client.execute_command("XADD", "orders", "1-1", "n", "1", "n", "2", BINARY, BINARY)
+    entries: Any = await client.xrange("orders")
+    assert entries == [[b"1-1", [b"n", b"1", b"n", b"2", BINARY, BINARY]]]
+
+
+async def test_more_requests_than_connections_wait_instead_of_failing(server: RedisServer) -> None:
+    async with commands_client(server.url, max_connections=2) as client:
+        assert await asyncio.gather(*(client.incr("n") for _ in range(50)))
+        clients = await client.client_list()
+        assert len(clients) <= 3
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:secret@host:1/0", "redis://user:***@host:1/0"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("redis://:se@cret@host", "redis://:***@host"),
+        ("redis://:se/cret@host", "redis://:***@host"),
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://user@host", "redis://user@host"),
+        ("unix:///run/redis.sock?password=secret&db=1", "unix:///run/redis.sock?password=***&db=1"),
+        ("redis://host?db=1&password=secret", "redis://host?db=1&password=***"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url", ["http://:secret@host", "redis://:secret@host:port", "redis://:secret@h?db=x", "redis://:x/secret@h"]
+)
+def test_an_address_that_cannot_be_used_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be used") as caught:
+        commands_client(url)
+    assert "secret" not in str(caught.value)
+
+
+async def test_the_servers_version_is_returned(server: RedisServer, client: Redis) -> None:
+    version = await check_server(client, server.url)
+    assert version == ".".join(map(str, server.version))
+
+
+async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
+    url = "redis://:secret@127.0.0.1:1/0"
+    async with commands_client(url) as client:
+        with pytest.raises(UnreachableError, match=r"redis://:\*\*\*@127\.0\.0\.1:1/0") as caught:
+            await check_server(client, url)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_wrong_password_is_said_and_not_shown(start_server: StartServer) -> None:
+    server = start_server()
+    server.command("CONFIG", "SET", "requirepass", "right")
+    url = f"redis://:wrong@127.0.0.1:{server.port}/0"
+    async with commands_client(url) as client:
+        with pytest.raises(UnreachableError, match="invalid username-password") as caught:
+            await check_server(client, url)
+    assert "wrong@" not in str(caught.value)
+
+
+async def test_a_server_that_is_too_old_is_refused(client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def info(*_: object) -> dict[str, str]:
+        return {"redis_version": "6.0.16"}
+
+    monkeypatch.setattr(client, "info", info)
+    with pytest.raises(UnsupportedServerError, match=r"Redis 6\.0\.16 .* older than 6\.2"):
+        await check_server(client, "redis://host")
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (RedisConnectionError("gone"), True),
+        (RedisTimeoutError("late"), True),
+        (ConnectionRefusedError(), True),
+        (ReadOnlyError("READONLY You can't write against a read only replica."), True),
+        (ResponseError("UNBLOCKED force unblock from blocking operation"), True),
+        (ResponseError("LOADING Redis is loading the dataset in memory"), True),
+        (ResponseError("WRONGTYPE Operation against a key"), False),
+        (ResponseError("NOGROUP No such key"), False),
+        (ValueError("LOADING"), False),
+    ],
+)
+def test_what_will_pass_is_told_from_what_will_not(error: Exception, passes: bool) -> None:
+    assert is_contact_error(error) is passes

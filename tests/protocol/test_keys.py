@@ -1,0 +1,105 @@
+"""Keys of a group lie in one hash slot, never collide, and refuse names that cannot work."""
+
+from dataclasses import astuple, fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.crc import key_slot
+
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.keys import (
+    MAX_NAME_LENGTH,
+    GroupKeys,
+    check_apart,
+    group_keys,
+    namespace_keys,
+)
+
+names = st.text(st.sampled_from("{}ab:é") | st.characters(), min_size=1, max_size=30)
+
+
+def redis_keys(keys: GroupKeys) -> list[str]:
+    """Return everything that is a key of Redis: all but the group's name."""
+    return [getattr(keys, field.name) for field in fields(keys) if field.name != "group"]
+
+
+def test_keys_are_spelt_as_documented() -> None:
+    assert astuple(group_keys("orders", "billing")) == (
+        "orders",
+        "billing",
+        "{orders}:retry:billing",
+        "{orders}:scheduled",
+        "{orders}:scheduled:billing",
+        "{orders}:dead:billing",
+        "{orders}:fence:billing",
+        "{orders}:group:billing",
+        "{orders}:suspects:billing",
+        "{orders}:journal",
+    )
+    assert astuple(namespace_keys("prod")) == (
+        "prod",
+        "{prod}:lease",
+        "{prod}:token",
+        "{prod}:replicas",
+        "{prod}:journal",
+    )
+
+
+@given(stream=names, group=names)
+def test_all_keys_of_a_group_share_a_slot_or_the_name_is_refused(stream: str, group: str) -> None:
+    try:
+        keys = redis_keys(group_keys(stream, group))
+    except ConfigurationError:
+        return
+    assert len({key_slot(key.encode()) for key in keys}) == 1
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("stream", ["orders", "{shop}orders", "eu:{shop}:orders", "a{b", "ordérs", "a b"])
+def test_ordinary_names_and_names_with_a_tag_are_accepted(stream: str) -> None:
+    assert {key_slot(key.encode()) for key in redis_keys(group_keys(stream, "g"))} == {key_slot(stream.encode())}
+
+
+def test_a_name_that_has_a_tag_keeps_it() -> None:
+    assert group_keys("{shop}orders", "g").dead == "{shop}orders:dead:g"
+
+
+REFUSED = {
+    "": "stream is empty",
+    "x" * (MAX_NAME_LENGTH + 1): "longer than 255 bytes",
+    "é" * 128: "longer than 255 bytes",
+    "a\nb": "control characters",
+    "a\x7f": "control characters",
+    "{orders}": "nothing but a hash tag",
+    "orders}": r"holds a '}' outside a hash tag",
+    "{}orders": r"holds a '}' outside a hash tag",
+    "\udcff": "not valid text",
+}
+
+
+@pytest.mark.parametrize(("stream", "sentence"), REFUSED.items(), ids=[ascii(name[:10]) for name in REFUSED])
+def test_a_stream_that_cannot_work_is_refused_with_a_sentence(stream: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        group_keys(stream, "billing")
+
+
+def test_a_group_that_cannot_work_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match="group is empty"):
+        group_keys("orders", "")
+
+
+@pytest.mark.parametrize("namespace", ["", "a:b", "{a}", "a}", "x" * 300])
+def test_a_namespace_that_cannot_work_is_refused(namespace: str) -> None:
+    with pytest.raises(ConfigurationError, match="namespace"):
+        namespace_keys(namespace)
+
+
+def test_a_stream_may_not_have_the_name_of_the_namespace() -> None:
+    with pytest.raises(ConfigurationError, match="choose another namespace"):
+        check_apart("orders", "orders")
+    check_apart("reaper", "orders")
+
+
+def test_a_pair_reads_as_people_write_it() -> None:
+    assert group_keys("orders", "billing").pair == "orders/billing"

@@ -1,0 +1,126 @@
+"""What an entry says is read defensively, in whatever shape the reply comes."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from tests.support.servers import RedisServer
+from workers.protocol.connection import reader_client
+from workers.protocol.errors import UnexpectedReplyError
+from workers.protocol.messages import (
+    Entry,
+    Metadata,
+    entry_ms,
+    entry_order,
+    pair_up,
+    parse_read_reply,
+    read_metadata,
+    text,
+    whole_number,
+)
+
+ID = b"1700000000001-7"
+
+
+def test_a_bare_entry_is_a_job_by_itself() -> None:
+    assert read_metadata(ID, [(b"n", b"1")]) == Metadata(ID, 0, 0, 1_700_000_000_001, 0)
+
+
+def test_reserved_fields_are_read_and_the_last_of_a_name_counts() -> None:
+    pairs = [
+        (b"reaper.job", b"A"),
+        (b"reaper.deliveries", b"2"),
+        (b"reaper.generation", b"1"),
+        (b"reaper.first_ms", b"5"),
+        (b"reaper.visibility_ms", b"9"),
+        (b"reaper.job", b"B"),
+    ]
+    assert read_metadata(ID, pairs) == Metadata(b"B", 2, 1, 5, 9)
+
+
+@pytest.mark.parametrize("job", [b"", b"x" * 257])
+def test_a_job_id_that_cannot_be_one_is_replaced_by_the_entry_id(job: bytes) -> None:
+    assert read_metadata(ID, [(b"reaper.job", job)]).job_id == ID
+
+
+@pytest.mark.parametrize("value", [None, b"", b"-1", b"1.5", b"1e3", b" 1", b"0x1", b"\xc2\xb2", b"9" * 16])
+def test_what_is_no_whole_number_reads_as_the_default(value: bytes | None) -> None:
+    assert whole_number(value, 42) == 42
+
+
+def test_a_number_is_cut_to_its_limit() -> None:
+    assert (whole_number(b"99", 0, high=10), whole_number(b"007", 0, high=10)) == (10, 7)
+
+
+@given(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)))
+def test_entry_ids_sort_as_redis_sorts_them(parts: tuple[int, int]) -> None:
+    one = "{}-{}".format(*parts)
+    assert entry_order(one) == entry_order(one.encode()) == parts
+    assert entry_ms(one) == entry_ms(one.encode()) == parts[0]
+
+
+@given(st.binary())
+def test_text_never_fails_and_keeps_what_is_text(value: bytes) -> None:
+    shown = text(value)
+    assert text(shown) == shown
+    assert shown.isascii() or "\\x" in shown or shown.encode() == value
+
+
+def test_fields_pair_up_with_duplicates_in_order() -> None:
+    assert pair_up([b"n", b"1", b"n", b"2"]) == [(b"n", b"1"), (b"n", b"2")]
+    with pytest.raises(ValueError, match="shorter"):
+        pair_up([b"n"])
+
+
+FLAT = [b"n", b"1", b"n", b"2", b"\xff\x00", b""]
+SHAPES: dict[str, Any] = {
+    "RESP2": [[b"orders", [[ID, FLAT], [b"1-1", None]]]],
+    "RESP3": {b"orders": [[ID, FLAT], [b"1-1", None]]},
+    "RESP3, legacy": {b"orders": [[[ID, FLAT], [b"1-1", None]]]},
+    "parsed to tuples": [[b"orders", [(ID, FLAT), (b"1-1", None)]]],
+}
+
+
+@pytest.mark.parametrize("reply", SHAPES.values(), ids=SHAPES.keys())
+def test_each_shape_of_a_read_reply_reads_the_same(reply: Any) -> None:
+    assert parse_read_reply(reply) == [Entry(b"orders", ID, FLAT), Entry(b"orders", b"1-1", None)]
+
+
+@pytest.mark.parametrize("reply", [None, [], {}, [[b"orders", []]], {b"orders": []}])
+def test_an_empty_reply_has_no_entries(reply: Any) -> None:
+    assert parse_read_reply(reply) == []
+
+
+def test_fields_that_became_a_dict_are_flat_again() -> None:
+    assert parse_read_reply({b"orders": [(ID, {b"n": b"1"})]}) == [Entry(b"orders", ID, [b"n", b"1"])]
+
+
+@pytest.mark.parametrize("reply", [5, [b"orders"], [[b"orders", 7]], [[b"orders", [[ID]]]], b"text"])
+def test_a_reply_that_no_server_gives_is_an_error(reply: Any) -> None:
+    with pytest.raises(UnexpectedReplyError, match="XREADGROUP answered"):
+        parse_read_reply(reply)
+
+
+@pytest.fixture
+async def reader(server: RedisServer, _as_new: None) -> AsyncIterator[Redis]:
+    """A reader of ours."""
+    client = reader_client(server.url)
+    yield client
+    await client.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_real_reply_keeps_every_field_and_marks_deleted_payloads(client: Redis, reader: Redis) -> None:
+    await client.execute_command("XADD", "orders", ID, *FLAT)
+    await client.execute_command("XADD", "orders", "1700000000002-0", "n", "1")
+    await client.xgroup_create("orders", "billing", "0")
+    reply = await reader.xreadgroup("billing", "w", {"orders": ">"}, block=100)
+    assert parse_read_reply(reply)[0] == Entry(b"orders", ID, FLAT)
+    await client.xdel("orders", "1700000000002-0")
+    history = await reader.xreadgroup("billing", "w", {"orders": "0"})
+    assert [entry.flat for entry in parse_read_reply(history)] == [FLAT, None]
+    assert parse_read_reply(await reader.xreadgroup("billing", "w", {"orders": ">"}, block=1)) == []

@@ -1,0 +1,180 @@
+"""keep_house, restore_group, count_after, pause_group and register_replica: what a leader tidies and reports."""
+
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.scripts.scene import FENCE, Scene, entry_id, rows
+from tests.support.dump import dump
+from workers.protocol.scripts import load_script
+
+pytestmark = pytest.mark.anyio
+
+STALE = [None, "reaper:8:bob", "reaper:6:bob", "reaper:7:bob", "other:7:alice"]
+
+
+async def keep_house(scene: Scene, silence_ms: int | str = "") -> Any:
+    """Run ``keep_house``."""
+    keys = scene.keys
+    return await load_script("reaper", "keep_house").run(
+        scene.client, [keys.stream, keys.fence, keys.agreement], [FENCE, keys.group, silence_ms]
+    )
+
+
+async def restore(scene: Scene, *ids: str) -> Any:
+    """Run ``restore_group``."""
+    keys = scene.keys
+    return await load_script("reaper", "restore_group").run(
+        scene.client, [keys.stream, keys.fence, keys.agreement], [FENCE, keys.group, "restored", 60_000, *ids]
+    )
+
+
+async def count_after(scene: Scene, last: str, most: int = 10_000, budget: int = 10**9) -> Any:
+    """Run ``count_after``."""
+    return await load_script("reaper", "count_after").run(scene.client, [scene.keys.stream], [last, most, budget])
+
+
+async def pause(scene: Scene, flag: int) -> Any:
+    """Run ``pause_group``."""
+    return await load_script("reaper", "pause_group").run(scene.client, [scene.keys.agreement], [flag])
+
+
+async def set_fence(scene: Scene, found: str | None) -> None:
+    await scene.client.delete(scene.keys.fence)
+    if found:
+        await scene.client.set(scene.keys.fence, found)
+
+
+async def test_the_groups_position_is_remembered(scene: Scene) -> None:
+    for _ in range(3):
+        await scene.add()
+    await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=2)
+    assert await keep_house(scene) == [b"ok", 0]
+    assert (await scene.state())["{orders}:group:billing"] == {"last_id": entry_id(2)}
+
+
+async def test_silent_consumers_are_deleted_only_when_asked_and_only_when_they_hold_nothing(scene: Scene) -> None:
+    await scene.stalled(consumer="busy")
+    await scene.client.xgroup_createconsumer("orders", "billing", "silent")
+    moment = await scene.now_ms()
+    while await scene.now_ms() < moment + 2:
+        pass
+    assert await keep_house(scene) == [b"ok", 0]
+    assert await keep_house(scene, 3_600_000) == [b"ok", 0]
+    assert await keep_house(scene, 0) == [b"ok", 1]
+    consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
+    assert [consumer["name"] for consumer in consumers] == [b"busy"]
+
+
+async def test_a_destroyed_group_is_recreated_where_it_was_with_what_it_held(scene: Scene) -> None:
+    for _ in range(4):
+        await scene.add()
+    await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=3)
+    await keep_house(scene)
+    await scene.client.xgroup_destroy("orders", "billing")
+    await scene.client.xdel("orders", entry_id(2))
+    assert await restore(scene, entry_id(1), entry_id(2)) == [b"ok", 1]
+    assert await scene.pending() == [(entry_id(1), "restored", 1)]
+    reply: Any = await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
+    assert [one.decode() for one, _ in reply[0][1]] == [entry_id(4)]
+    assert rows(await scene.recover(entry_id(1))) == [(1, "restored", entry_id(1), 1)]
+
+
+async def test_what_will_be_delivered_anew_anyway_is_not_put_back(scene: Scene) -> None:
+    for _ in range(2):
+        await scene.add()
+    await scene.agree(last_id=entry_id(1))
+    await scene.client.xgroup_destroy("orders", "billing")
+    assert await restore(scene, entry_id(1), entry_id(2)) == [b"ok", 1]
+    assert await scene.pending() == [(entry_id(1), "restored", 1)]
+
+
+async def test_a_group_that_is_there_is_left_alone(scene: Scene) -> None:
+    await scene.add()
+    await scene.agree(last_id=entry_id(1))
+    before = await scene.state()
+    assert await restore(scene, entry_id(1)) == [b"exists"]
+    assert await scene.state() == before
+
+
+async def test_without_a_known_position_no_group_is_made(scene: Scene) -> None:
+    await scene.client.xgroup_destroy("orders", "billing")
+    before = await scene.state()
+    assert await restore(scene) == [b"unknown"]
+    assert await scene.state() == before
+
+
+async def test_a_position_that_is_none_is_an_error(scene: Scene) -> None:
+    await scene.client.xgroup_destroy("orders", "billing")
+    await scene.agree(last_id="somewhere")
+    with pytest.raises(Exception, match="Invalid stream ID"):
+        await restore(scene)
+
+
+@pytest.mark.parametrize("found", STALE)
+async def test_only_the_whole_fence_lets_a_leader_keep_house(scene: Scene, found: str | None) -> None:
+    await scene.agree(last_id="1-1")
+    await scene.client.xgroup_createconsumer("orders", "billing", "silent")
+    await set_fence(scene, found)
+    before = await scene.state()
+    stale = [b"stale", (found or "").encode()]
+    assert (await keep_house(scene, 0), await restore(scene)) == (stale, stale)
+    assert await scene.state() == before
+    consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
+    assert len(consumers) == 1
+
+
+async def test_a_leader_keeps_house_when_memory_is_full(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.fill_memory()
+    kept, paused = await keep_house(scene), await pause(scene, 1)
+    await scene.free_memory()
+    assert (kept, paused) == ([b"ok", 0], 1)
+
+
+async def test_a_group_is_recreated_when_memory_is_full(scene: Scene) -> None:
+    await scene.stalled()
+    await keep_house(scene)
+    await scene.client.xgroup_destroy("orders", "billing")
+    await scene.fill_memory()
+    restored = await restore(scene, entry_id(1))
+    await scene.free_memory()
+    assert restored == [b"ok", 1]
+
+
+@pytest.mark.parametrize("entries", [0, 1, 3, 4, 5, 100, 250])
+async def test_entries_behind_an_id_are_counted(scene: Scene, entries: int) -> None:
+    start = await scene.add()
+    ids = [await scene.add() for _ in range(entries)]
+    before = await scene.state()
+    first, last = (ids[0], ids[-1]) if ids else ("", start)
+    assert await count_after(scene, start) == [entries, last.encode(), 1, first.encode()]
+    assert await scene.state() == before
+
+
+async def test_counting_goes_on_where_it_stopped(scene: Scene) -> None:
+    ids = [await scene.add("blob", "x" * 1_000) for _ in range(50)]
+    counted, calls, last, ended = 0, 0, b"0-0", 0
+    while not ended:
+        more, last, ended, _ = await count_after(scene, last.decode(), most=30, budget=10_000)
+        counted, calls = counted + more, calls + 1
+    assert (counted, last.decode()) == (50, ids[-1])
+    assert calls >= 4
+
+
+async def test_a_group_is_paused_and_resumed(scene: Scene) -> None:
+    before = await scene.state()
+    assert [await pause(scene, 1), await pause(scene, 1)] == [1, 0]
+    assert (await scene.state())["{orders}:group:billing"] == {"paused": "1"}
+    assert [await pause(scene, 0), await pause(scene, 0)] == [1, 0]
+    assert await scene.state() == before
+
+
+async def test_a_replica_registers_even_when_memory_is_full(client: Redis) -> None:
+    register = load_script("reaper", "register_replica")
+    await register.run(client, ["{reaper}:replicas"], ["r1", "{}"])
+    await client.config_set("maxmemory", "1")
+    assert await register.run(client, ["{reaper}:replicas"], ["r2", '{"leads":true}']) == 1
+    await client.config_set("maxmemory", "0")
+    assert await dump(client) == {"{reaper}:replicas": {"r1": "{}", "r2": '{"leads":true}'}}

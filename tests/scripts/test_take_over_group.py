@@ -1,0 +1,150 @@
+"""take_over_group.lua: a leader installs its fence, unless a later term or another namespace is there."""
+
+from typing import Any
+
+import pytest
+
+from tests.scripts.scene import Scene
+from workers.protocol.scripts import load_script
+
+pytestmark = pytest.mark.anyio
+
+AGREEMENT = {"policy": "stream", "visibility_ms": "30000", "max_deliveries": "3", "recovery": "reaper"}
+
+
+async def take_over(
+    scene: Scene,
+    *,
+    token: int = 7,
+    holder: str = "alice",
+    namespace: str = "reaper",
+    policy: str = "stream",
+    visibility_ms: int = 30_000,
+) -> list[Any]:
+    """Return code, detail, and what was agreed before, as text."""
+    keys = scene.keys
+    reply = await load_script("reaper", "take_over_group").run(
+        scene.client,
+        [keys.stream, keys.fence, keys.agreement, keys.retry],
+        [namespace, token, holder, keys.group, policy, visibility_ms, 3, "reaper"],
+    )
+    return [part.decode() if isinstance(part, bytes) else part for part in reply]
+
+
+@pytest.fixture
+async def scene(scene: Scene) -> Scene:
+    """A group that nobody has served yet."""
+    await scene.client.delete(scene.keys.fence)
+    return scene
+
+
+async def test_the_first_leader_installs_its_fence_and_what_is_agreed(scene: Scene) -> None:
+    assert await take_over(scene) == [1, "", "", "", "", ""]
+    assert await scene.state() == {
+        "orders": {"entries": [], "billing": []},
+        "{orders}:fence:billing": "reaper:7:alice",
+        "{orders}:group:billing": {"fence_token": "7", **AGREEMENT},
+    }
+
+
+async def test_a_later_term_replaces_an_earlier_one_and_learns_what_was_agreed(scene: Scene) -> None:
+    await take_over(scene, visibility_ms=5_000)
+    assert await take_over(scene, token=8, holder="bob") == [1, "", "stream", "5000", "3", "reaper"]
+    state = await scene.state()
+    assert state["{orders}:fence:billing"] == "reaper:8:bob"
+    assert state["{orders}:group:billing"] == {"fence_token": "8", **AGREEMENT}
+
+
+async def test_a_take_over_whose_reply_was_lost_can_be_repeated(scene: Scene) -> None:
+    await take_over(scene)
+    before = await scene.state()
+    assert (await take_over(scene))[0] == 1
+    assert await scene.state() == before
+
+
+@pytest.mark.parametrize(("token", "holder"), [(6, "bob"), (6, "alice"), (7, "bob")])
+async def test_a_term_that_is_not_later_is_refused(scene: Scene, token: int, holder: str) -> None:
+    await take_over(scene)
+    before = await scene.state()
+    assert await take_over(scene, token=token, holder=holder) == [2, 7]
+    assert await scene.state() == before
+
+
+@pytest.mark.parametrize(("token", "holder"), [(6, "bob"), (7, "bob"), (7, "alice")])
+async def test_a_fence_that_was_evicted_lets_nobody_back_in(scene: Scene, token: int, holder: str) -> None:
+    await take_over(scene)
+    await scene.client.delete(scene.keys.fence)
+    before = await scene.state()
+    assert await take_over(scene, token=token, holder=holder) == [2, 7]
+    assert await scene.state() == before
+    assert (await take_over(scene, token=8, holder=holder))[0] == 1
+
+
+@pytest.mark.parametrize(("found", "named"), [("other:1:alice", "other"), ("who is this", "who is this")])
+async def test_a_group_of_another_namespace_is_refused(scene: Scene, found: str, named: str) -> None:
+    await scene.client.set(scene.keys.fence, found)
+    before = await scene.state()
+    assert await take_over(scene) == [3, named]
+    assert await scene.state() == before
+
+
+async def test_numbers_are_compared_as_such(scene: Scene) -> None:
+    await take_over(scene, token=9)
+    assert (await take_over(scene, token=10, holder="bob"))[0] == 1
+
+
+async def test_a_holder_may_have_colons_in_its_name(scene: Scene) -> None:
+    await take_over(scene, holder="host:1:x")
+    assert (await take_over(scene, holder="host:1:x"))[0] == 1
+    assert await take_over(scene, holder="host:1:y") == [2, 7]
+
+
+async def test_a_policy_that_cannot_work_here_is_reported(scene: Scene) -> None:
+    await scene.client.xgroup_create("orders", "audit", "0")
+    assert (await take_over(scene))[:2] == [1, "several_groups"]
+    assert (await take_over(scene, policy="retry-stream"))[:2] == [1, ""]
+
+
+async def test_explicit_ids_are_reported(scene: Scene) -> None:
+    await scene.add(at="5-1")
+    assert (await take_over(scene))[:2] == [1, "explicit_ids"]
+
+
+async def test_the_retry_stream_is_made_with_its_group_where_the_policy_needs_it(scene: Scene) -> None:
+    await take_over(scene, policy="retry-stream")
+    assert (await scene.state())["{orders}:retry:billing"] == {"entries": [], "billing": []}
+
+
+async def test_a_stream_that_does_not_exist_yet_can_be_served(scene: Scene) -> None:
+    await scene.client.delete("orders")
+    assert (await take_over(scene))[:2] == [1, ""]
+    assert "orders" not in await scene.state()
+
+
+async def test_a_recorded_mismatch_is_over_with_a_new_agreement(scene: Scene) -> None:
+    await scene.agree(mismatch="worker w: policy")
+    await take_over(scene)
+    assert (await scene.state())["{orders}:group:billing"] == {"fence_token": "7", **AGREEMENT}
+
+
+async def test_what_else_is_remembered_of_the_group_stays(scene: Scene) -> None:
+    await scene.agree(paused="1", recovered="5", last_id="1-1")
+    await take_over(scene)
+    agreement = (await scene.state())["{orders}:group:billing"]
+    assert {"paused": "1", "recovered": "5", "last_id": "1-1"}.items() <= agreement.items()
+
+
+async def test_a_key_that_is_no_stream_is_an_error_and_changes_nothing(scene: Scene) -> None:
+    await scene.client.delete("orders")
+    await scene.client.set("orders", "in the way")
+    before = await scene.state()
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        await take_over(scene)
+    assert await scene.state() == before
+
+
+async def test_a_leader_can_take_over_when_memory_is_full(scene: Scene) -> None:
+    await scene.fill_memory()
+    reply = await take_over(scene, policy="retry-stream")
+    await scene.free_memory()
+    assert (reply[0], "{orders}:retry:billing" in await scene.state()) == (1, True)

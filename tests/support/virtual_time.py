@@ -1,0 +1,50 @@
+"""An event loop whose clock jumps to the next timer whenever nothing else is to do: hours pass in no time.
+
+``anyio.run(main, backend_options={"loop_factory": VirtualTimeLoop})`` needs no change in the code under test, which
+must take its time from the loop (`anyio.current_time`, `anyio.sleep`, deadlines). The same program takes the same
+steps at the same instants each time. It is for programs without sockets: a reply that is under way does not hold the
+clock.
+"""
+
+import asyncio
+import selectors
+from typing import Any
+
+STUCK_AFTER_S = 5.0
+"""Seconds of real time in which another thread must wake a loop that has no timer left."""
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Starts at ``time() == 0``. Raises RuntimeError where the program waits for something that never comes."""
+
+    def __init__(self) -> None:
+        self._selector_of_time = _JumpingSelector()
+        super().__init__(self._selector_of_time)
+
+    def time(self) -> float:
+        """Return virtual seconds since the loop was made."""
+        return self._selector_of_time.now
+
+
+VIRTUAL_TIME: dict[str, Any] = {"loop_factory": VirtualTimeLoop}
+"""Options of anyio's asyncio backend: ``anyio.run(…, backend_options=VIRTUAL_TIME)``, or ``("asyncio", VIRTUAL_TIME)``
+as `anyio_backend`."""
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Where the loop would sleep until its next timer, time passes instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            ready = super().select(STUCK_AFTER_S)
+            if not ready:
+                raise RuntimeError("nothing is scheduled, and nobody calls: the program waits for ever")
+            return ready
+        ready = super().select(0)
+        if not ready:
+            self.now += max(timeout, 0.0)
+        return ready

@@ -1,0 +1,94 @@
+"""Workers inside the test's own event loop, and short ways to look at what they did."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+from redis.asyncio import Redis
+
+from tests.support.history import read_events
+from tests.support.waiting import wait_until
+from workers import Job, Worker
+from workers.execution import Handler
+from workers.job import Source
+from workers.protocol.keys import GroupKeys, group_keys
+
+KEYS = group_keys("orders", "billing")
+
+
+def make_worker(url: str, handler: Handler, keys: GroupKeys = KEYS, **settings: Any) -> Worker:
+    """Return a worker of ``keys`` with ``handler``."""
+    worker = Worker(keys.stream, keys.group, redis_url=url, **settings)
+    worker.handler(handler)
+    return worker
+
+
+@asynccontextmanager
+async def running(*workers: Worker) -> AsyncIterator[Worker]:
+    """Run workers until the block ends; then they stop and drain. A block that fails ends them at once."""
+    async with anyio.create_task_group() as tasks:
+        for worker in workers:
+            await tasks.start(_starting(worker))
+        yield workers[0]
+        for worker in workers:
+            worker.stop()
+
+
+def _starting(worker: Worker) -> Callable[..., Any]:
+    async def start(*, task_status: TaskStatus[None]) -> None:
+        await worker.run(task_status=task_status)
+
+    return start
+
+
+async def enqueue(client: Redis, *numbers: int, stream: str = KEYS.stream) -> list[str]:
+    """Add a job with field ``n`` for each number; returns the entry IDs."""
+    return [(await client.xadd(stream, {"n": number})).decode() for number in numbers]
+
+
+def number_of(job: Job) -> int:
+    """Return field ``n`` of a job."""
+    return int(job.fields[b"n"])
+
+
+async def pending_of(client: Redis, keys: GroupKeys = KEYS, *, stream: str = "") -> list[tuple[str, str, int]]:
+    """Return who holds what: entry ID, consumer, times delivered."""
+    rows: Any = await client.xpending_range(stream or keys.stream, keys.group, "-", "+", 10_000)
+    return [(row[0].decode(), row[1].decode(), row[3]) for row in rows]
+
+
+async def consumers_of(client: Redis, keys: GroupKeys = KEYS) -> list[str]:
+    """Return the names of the group's consumers."""
+    return sorted(row["name"].decode() for row in await client.xinfo_consumers(keys.stream, keys.group))
+
+
+async def event_names(client: Redis, keys: GroupKeys = KEYS) -> list[str]:
+    """Return the names of the group's lifecycle events, in order."""
+    return [event.event for event in await read_events(client, keys)]
+
+
+async def wait_for_settled(worker: Worker, jobs: int) -> None:
+    """Wait until so many deliveries have ended, in whatever way."""
+
+    def ended() -> bool:
+        counts = worker.counts
+        ends = (counts.acked, counts.nacked, counts.dead_lettered, counts.refused, counts.unknown, counts.held)
+        return sum(ends) >= jobs
+
+    await wait_until(ended, f"{jobs} deliveries have ended")
+
+
+def make_job(
+    *flat: bytes, entry_id: bytes = b"1700000000000-0", times: int = 1, source: Source | None = None, limit: int = 3
+) -> Job:
+    """Return a delivery of an entry with these flat fields."""
+    return Job(
+        source or Source(KEYS.stream, KEYS.stream),
+        entry_id,
+        flat or (b"n", b"1"),
+        times_delivered=times,
+        max_deliveries=limit,
+        delivered_ms=1_700_000_000_250,
+    )

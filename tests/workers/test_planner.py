@@ -1,0 +1,63 @@
+from collections import Counter
+
+import pytest
+
+from tests.workers.scene import KEYS
+from workers.job import Source
+from workers.reading import Plan, Planner
+
+MAIN = Source(KEYS.stream, KEYS.stream)
+RETRIES = Source(KEYS.retry, KEYS.stream)
+BOTH = (MAIN, RETRIES)
+
+
+def read(planner: Planner, free: int, *, main: int = 0, retries: int = 0) -> Plan:
+    """Plan a read of both that finds as many as there are, at most."""
+    plan = planner.plan(BOTH, free)
+    there = {MAIN.key: main, RETRIES.key: retries}
+    planner.learn(plan, BOTH, Counter({s.key: min(plan.count, there[s.key]) for s in plan.sources}))
+    return plan
+
+
+def test_a_stream_without_retries_is_read_for_all_free_slots() -> None:
+    assert Planner().plan((MAIN,), 64) == Plan((MAIN,), 64)
+
+
+@pytest.mark.parametrize("free", [2, 3, 63, 64])
+def test_both_streams_together_are_never_asked_for_more_than_the_free_slots(free: int) -> None:
+    plan = Planner().plan(BOTH, free)
+
+    assert (plan.sources, plan.blocks) == (BOTH, True)
+    assert free - 1 <= plan.count * len(plan.sources) <= free
+
+
+def test_a_backlog_on_one_side_is_read_alone_every_other_time() -> None:
+    planner = Planner()
+
+    plans = [read(planner, 64, main=1_000) for _ in range(4)]
+
+    both, alone = Plan(BOTH, 32), Plan((MAIN,), 64, blocks=False)
+    assert plans == [both, alone, both, alone]
+
+
+def test_a_backlog_on_both_sides_is_shared() -> None:
+    planner = Planner()
+
+    assert [read(planner, 64, main=1_000, retries=1_000) for _ in range(3)] == [Plan(BOTH, 32)] * 3
+
+
+def test_one_free_slot_asks_in_turn_and_waits_for_both_only_where_both_are_empty() -> None:
+    planner = Planner()
+
+    plans = [read(planner, 1) for _ in range(4)]
+
+    ask_retries, ask_main = Plan((RETRIES,), 1, blocks=False), Plan((MAIN,), 1, blocks=False)
+    assert plans == [ask_retries, ask_main, Plan(BOTH, 1), ask_retries]
+
+
+def test_one_free_slot_starves_neither_stream() -> None:
+    planner = Planner()
+
+    plans = [read(planner, 1, main=1_000, retries=1_000) for _ in range(4)]
+
+    assert [plan.sources for plan in plans] == [(RETRIES,), (MAIN,), (RETRIES,), (MAIN,)]

@@ -1,0 +1,97 @@
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from workers import Worker, WorkerSettings
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.settings import load_settings
+
+
+def load(**flags: object) -> WorkerSettings:
+    return load_settings(WorkerSettings, flags={"stream": "orders", "group": "billing", **flags})
+
+
+def test_only_stream_and_group_have_to_be_given() -> None:
+    settings = load()
+
+    assert (settings.keys.pair, settings.concurrency, settings.drain_timeout) == (
+        "orders/billing",
+        64,
+        timedelta(seconds=30),
+    )
+
+
+def test_what_the_group_agrees_on_is_not_set_by_default() -> None:
+    settings = load()
+
+    assert (settings.visibility_timeout, settings.max_deliveries, settings.redelivery) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"concurrency": "0"}, "concurrency"),
+        ({"name": "a,b"}, "without commas"),
+        ({"name": "a\nb"}, "printable"),
+        ({"group_start": "yesterday"}, "write '0', '\\$' or an entry ID"),
+        ({"visibility_timeout": "0"}, "visibility_timeout"),
+        ({"stream": "{orders}"}, "nothing but a hash tag"),
+        ({"settle_batch": "100000"}, "settle_batch"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_a_sentence(flags: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        load(**flags)
+
+
+def test_a_configured_name_adopts_and_a_host_name_does_not() -> None:
+    assert load(name="billing-1").adopts
+    assert not load().adopts
+    assert load().base_name
+
+
+def test_flags_beat_the_environment_beats_the_file_beats_arguments_beats_defaults(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "worker.toml"
+    file.write_text("concurrency = 3\nsettle_batch = 3\nread_count = 3\n")
+    monkeypatch.setenv("WORKER_CONCURRENCY", "2")
+    monkeypatch.setenv("WORKER_SETTLE_BATCH", "2")
+    worker = Worker("orders", "billing", concurrency=4, settle_batch=4, read_count=4, max_deliveries=4)
+
+    worker.configure(flags={"concurrency": "1"}, file=file)
+
+    settings = worker.settings
+    assert (settings.concurrency, settings.settle_batch, settings.read_count, settings.max_deliveries) == (1, 2, 3, 4)
+    assert settings.journal_maxlen == WorkerSettings.model_fields["journal_maxlen"].default
+
+
+def test_settings_given_as_a_whole_are_overridden_by_flags_only_where_they_speak() -> None:
+    worker = Worker(settings=WorkerSettings(stream="orders", group="billing", concurrency=5, drain_timeout="7"))
+
+    worker.configure(flags={"concurrency": "6"})
+
+    assert (worker.settings.concurrency, worker.settings.drain_timeout) == (6, timedelta(seconds=7))
+
+
+def test_an_argument_that_is_no_setting_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'concurrency'"):
+        Worker("orders", "billing", concurency=3)
+
+
+def test_settings_and_arguments_together_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="either settings or"):
+        Worker("orders", settings=WorkerSettings(stream="orders", group="billing"))
+
+
+def test_a_worker_without_a_stream_says_which_setting_is_missing() -> None:
+    with pytest.raises(ConfigurationError, match="'stream' is missing"):
+        _ = Worker().settings
+
+
+def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_CONCURENCY", "3")
+
+    with pytest.raises(ConfigurationError, match="did you mean 'WORKER_CONCURRENCY'"):
+        load()

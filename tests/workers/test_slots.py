@@ -1,0 +1,106 @@
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from tests.support.waiting import wait_until
+from tests.workers.scene import make_job
+from workers import Job
+from workers.slots import Slots
+
+pytestmark = pytest.mark.anyio
+
+
+def jobs(count: int) -> list[Job]:
+    return [make_job(entry_id=b"1700000000000-%d" % number) for number in range(count)]
+
+
+async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_not_wait() -> None:
+    ran: list[Job] = []
+
+    async def perform(job: Job) -> None:
+        ran.append(job)
+
+    batch = jobs(50)
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 8, perform)
+        slots.put(batch)
+        await slots.wait_until_idle()
+
+    assert ran == batch
+    assert (slots.taken, slots.free) == (0, 8)
+
+
+async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
+    at_once = most = 0
+    go = anyio.Event()
+
+    async def perform(_job: Job) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await go.wait()
+        at_once -= 1
+
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 8, perform)
+        slots.put(jobs(20))
+        await wait_until(lambda: at_once == 8, "all slots are busy")
+        go.set()
+        await slots.wait_until_idle()
+
+    assert most == 8
+
+
+async def test_free_slots_count_what_is_queued_and_what_runs() -> None:
+    go = anyio.Event()
+
+    async def perform(_job: Job) -> None:
+        await go.wait()
+
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 2, perform)
+        slots.put(jobs(5))
+        await checkpoint()
+
+        assert (slots.taken, slots.free) == (5, 0)
+        go.set()
+        await slots.wait_until_idle()
+
+
+async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.slots.SLICE_S", 0)
+    turns = ran = 0
+
+    async def perform(_job: Job) -> None:
+        nonlocal ran
+        ran += 1
+
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 1, perform)
+        slots.put(jobs(10))
+        while ran < 10:
+            turns += 1
+            await checkpoint()
+
+    assert turns >= 10
+
+
+async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
+    ran: list[Job] = []
+    go = anyio.Event()
+
+    async def perform(job: Job) -> None:
+        if not ran:
+            ran.append(job)
+            await go.wait()
+        else:
+            ran.append(job)
+
+    first, second = jobs(2)
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 2, perform)
+        slots.put([first])
+        await wait_until(lambda: len(ran) == 1, "the first runs")
+        slots.put([second])
+        await wait_until(lambda: len(ran) == 2, "the second runs beside it")
+        go.set()

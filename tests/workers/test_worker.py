@@ -1,0 +1,573 @@
+import logging
+import threading
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.history import read_events, user_fields
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import (
+    KEYS,
+    consumers_of,
+    enqueue,
+    event_names,
+    make_worker,
+    number_of,
+    pending_of,
+    running,
+    wait_for_settled,
+)
+from workers import Job, Reject, Retry, Worker
+from workers.protocol.callbacks import Report
+from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers.protocol.keys import group_keys
+
+pytestmark = pytest.mark.anyio
+
+POLICIES = ["stream", "retry-stream"]
+
+
+async def accept(_job: Job) -> None:
+    """Acknowledge."""
+
+
+async def give_back(_job: Job) -> None:
+    raise Retry("not yet")
+
+
+# ---- what becomes of a job
+
+
+async def test_jobs_that_were_there_before_the_group_are_run_and_acknowledged(
+    server: RedisServer, client: Redis
+) -> None:
+    ran = []
+
+    async def handle(job: Job) -> None:
+        ran.append(number_of(job))
+
+    await enqueue(client, *range(200))
+
+    async with running(make_worker(server.url, handle)) as worker:
+        await wait_for_settled(worker, 200)
+
+    assert sorted(ran) == list(range(200))
+    assert await pending_of(client) == []
+    assert await event_names(client) == ["acked"] * 200
+    assert await client.xlen(KEYS.stream) == 200
+
+
+async def test_a_job_that_comes_while_the_worker_waits_is_run(server: RedisServer, client: Redis) -> None:
+    async with running(make_worker(server.url, accept)) as worker:
+        await enqueue(client, 1)
+        await wait_for_settled(worker, 1)
+
+    assert worker.counts.acked == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_job_given_back_runs_again_until_its_deliveries_are_used_up(
+    server: RedisServer, client: Redis, policy: str
+) -> None:
+    deliveries = []
+
+    async def handle(job: Job) -> None:
+        deliveries.append((job.id, job.deliveries, number_of(job)))
+        raise Retry("not yet")
+
+    [job_id] = await enqueue(client, 7)
+
+    async with running(make_worker(server.url, handle, redelivery=policy, max_deliveries=3)) as worker:
+        await wait_for_settled(worker, 3)
+
+    assert deliveries == [(job_id, 1, 7), (job_id, 2, 7), (job_id, 3, 7)]
+    assert await event_names(client) == ["nacked", "nacked", "dead_lettered"]
+    assert await client.xlen(KEYS.dead) == 1
+    assert await pending_of(client) == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_fields_reach_every_delivery_and_the_dead_letter_byte_for_byte(
+    server: RedisServer, client: Redis, policy: str
+) -> None:
+    pairs = [(b"\xff\x00", b"\r\n"), (b"a", b"1"), (b"", b"\xc3("), (b"a", b"2"), (b"a", b"1")]
+    seen = []
+
+    async def handle(job: Job) -> None:
+        seen.append(job.pairs)
+        raise ValueError("\udce9")
+
+    await client.execute_command("XADD", KEYS.stream, "*", *(part for pair in pairs for part in pair))
+
+    async with running(make_worker(server.url, handle, redelivery=policy, max_deliveries=2)) as worker:
+        await wait_for_settled(worker, 2)
+
+    [[_, flat]] = await client.xrange(KEYS.dead)
+    assert seen == [pairs, pairs]
+    assert user_fields(flat) == pairs
+
+
+async def test_a_rejected_job_is_a_dead_letter_at_once(server: RedisServer, client: Redis) -> None:
+    reports: list[Report] = []
+
+    async def handle(_job: Job) -> None:
+        raise Reject("malformed")
+
+    worker = make_worker(server.url, handle)
+
+    @worker.on("dead_lettered")
+    async def note(report: Report) -> None:
+        reports.append(report)
+
+    [job_id] = await enqueue(client, 1)
+    async with running(worker):
+        await wait_until(lambda: reports, "the dead letter is reported")
+
+    [[dead_letter, flat]] = await client.xrange(KEYS.dead)
+    assert dict(zip(flat[::2], flat[1::2], strict=True))[b"reaper.dead.reason"] == b"malformed"
+    assert reports == [
+        Report(
+            "dead_lettered",
+            {
+                "stream": "orders",
+                "group": "billing",
+                "job": job_id,
+                "entry": job_id,
+                "delivery": 1,
+                "limit": 3,
+                "consumer": worker.consumer,
+                "reason": "malformed",
+                "error": "",
+                "dead_letter": dead_letter.decode(),
+            },
+        )
+    ]
+
+
+async def test_a_dead_letter_gets_one_line_in_the_log(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    [job_id] = await enqueue(client, 1)
+
+    async with running(make_worker(server.url, give_back, max_deliveries=1)) as worker:
+        await wait_for_settled(worker, 1)
+
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    message = record.getMessage()
+    assert f"job {job_id} of orders/billing, max_deliveries, delivery 1 of at most 1" in message
+    assert worker.consumer in message
+
+
+async def test_dead_letters_can_be_read_by_an_ordinary_worker(server: RedisServer, client: Redis) -> None:
+    letters = []
+
+    async def look(job: Job) -> None:
+        letters.append((job.fields, job.reserved[b"reaper.dead.reason"]))
+
+    await enqueue(client, 5)
+    async with running(make_worker(server.url, give_back, max_deliveries=1)) as worker:
+        await wait_for_settled(worker, 1)
+    async with running(make_worker(server.url, look, group_keys(KEYS.dead, "inspectors"))) as inspector:
+        await wait_for_settled(inspector, 1)
+
+    assert letters == [({b"n": b"5"}, b"max_deliveries")]
+
+
+# ---- handlers
+
+
+async def test_plain_functions_run_in_threads_as_many_as_there_are_slots(server: RedisServer, client: Redis) -> None:
+    together = threading.Barrier(4, timeout=10)
+
+    def handle(_job: Job) -> None:
+        together.wait()
+
+    await enqueue(client, 1, 2, 3, 4)
+
+    async with running(make_worker(server.url, handle, concurrency=4)) as worker:
+        await wait_for_settled(worker, 4)
+
+    assert worker.counts.acked == 4
+
+
+async def test_no_more_jobs_run_at_once_than_there_are_slots_and_no_more_are_read(
+    server: RedisServer, client: Redis
+) -> None:
+    running_now: set[int] = set()
+    most = 0
+    go = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        nonlocal most
+        running_now.add(number_of(job))
+        most = max(most, len(running_now))
+        await go.wait()
+        running_now.discard(number_of(job))
+
+    await enqueue(client, *range(10))
+    async with running(make_worker(server.url, handle, concurrency=3)) as worker:
+        await wait_until(lambda: len(running_now) == 3, "all slots are busy")
+
+        assert len(await pending_of(client)) == 3
+        go.set()
+        await wait_for_settled(worker, 10)
+
+    assert most == 3
+
+
+async def test_a_worker_needs_a_handler_and_takes_only_one(server: RedisServer) -> None:
+    worker = Worker("orders", "billing", redis_url=server.url)
+    with pytest.raises(ConfigurationError, match="no handler"):
+        await worker.run()
+
+    worker.handler(accept)
+    with pytest.raises(ConfigurationError, match="one handler"):
+        worker.handler(accept)
+
+
+# ---- the journal
+
+
+async def test_a_settlement_is_journalled_with_all_that_a_report_needs(server: RedisServer, client: Redis) -> None:
+    [job_id] = await enqueue(client, 1)
+
+    async with running(make_worker(server.url, accept)) as worker:
+        await wait_for_settled(worker, 1)
+
+    [event] = await read_events(client, KEYS)
+    data = dict(event.data)
+    enqueued_ms = int(job_id.split("-")[0])
+    assert enqueued_ms <= data["delivered_ms"] <= event.at_ms + 1
+    assert data.pop("delivered_ms") - enqueued_ms == data.pop("wait_ms")
+    assert data.pop("run_ms") <= 1_000
+    assert (event.event, event.job, data) == (
+        "acked",
+        job_id,
+        {
+            "v": 1,
+            "group": "billing",
+            "consumer": worker.consumer,
+            "mode": "reaper",
+            "entry": job_id,
+            "delivery": 1,
+            "generation": 0,
+            "enqueued_ms": enqueued_ms,
+        },
+    )
+
+
+async def test_level_off_writes_no_journal(server: RedisServer, client: Redis) -> None:
+    await enqueue(client, 1, 2)
+
+    async with running(make_worker(server.url, accept, journal="off")) as worker:
+        await wait_for_settled(worker, 2)
+
+    assert await client.exists(KEYS.journal) == 0
+
+
+async def test_level_full_tells_of_delivery_and_start_too(server: RedisServer, client: Redis) -> None:
+    [job_id] = await enqueue(client, 1)
+
+    async with running(make_worker(server.url, accept, journal="full")) as worker:
+        await wait_for_settled(worker, 1)
+
+    events = await read_events(client, KEYS)
+    assert [(event.event, event.job) for event in events] == [
+        ("delivered", job_id),
+        ("started", job_id),
+        ("acked", job_id),
+    ]
+
+
+async def test_a_broken_journal_stops_no_job(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.set(KEYS.journal, "no stream")
+    await enqueue(client, *range(20))
+
+    async with running(make_worker(server.url, accept, journal="full")) as worker:
+        await wait_for_settled(worker, 20)
+
+    assert worker.counts.acked == 20
+    assert caplog.text.count("refuses events") == 1
+
+
+# ---- the group
+
+
+async def test_two_groups_each_get_every_job_and_settle_on_their_own(server: RedisServer, client: Redis) -> None:
+    audit = group_keys("orders", "audit")
+    seen: dict[str, list[int]] = {"billing": [], "audit": []}
+
+    async def bill(job: Job) -> None:
+        seen["billing"].append(number_of(job))
+        if job.deliveries == 1:
+            raise Retry("once more")
+
+    async def look(job: Job) -> None:
+        seen["audit"].append(number_of(job))
+
+    await enqueue(client, 1, 2, 3)
+    billing = make_worker(server.url, bill, redelivery="retry-stream")
+    auditing = make_worker(server.url, look, audit, redelivery="retry-stream")
+    async with running(billing, auditing):
+        await wait_for_settled(billing, 6)
+        await wait_for_settled(auditing, 3)
+
+    assert {group: sorted(numbers) for group, numbers in seen.items()} == {
+        "billing": [1, 1, 2, 2, 3, 3],
+        "audit": [1, 2, 3],
+    }
+    assert await client.xlen(KEYS.stream) == 3
+    assert await client.xlen(KEYS.retry) == 0
+
+
+async def test_policy_stream_holds_a_failed_job_where_a_second_group_would_see_its_copy(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
+    [job_id] = await enqueue(client, 1)
+
+    async with running(make_worker(server.url, give_back, refresh_interval=0.05)) as worker:
+        await wait_until(lambda: worker.counts.held, "the job is held")
+
+    assert (worker.counts.read, worker.counts.adopted, worker.counts.held) == (1, 0, 1)
+    assert await pending_of(client) == [(job_id, worker.consumer, 1)]
+    assert "set redelivery to 'retry-stream'" in caplog.text
+
+
+async def test_retries_that_wait_are_read_whatever_the_policy(server: RedisServer, client: Redis) -> None:
+    await client.xadd(KEYS.retry, {"n": 1})
+
+    async with running(make_worker(server.url, accept)) as worker:
+        await wait_for_settled(worker, 1)
+
+    assert await client.xlen(KEYS.retry) == 0
+
+
+async def test_a_retry_stream_that_appears_later_is_noticed(server: RedisServer, client: Redis) -> None:
+    async with running(make_worker(server.url, accept, refresh_interval=0.05)) as worker:
+        await client.xadd(KEYS.retry, {"n": 1})
+        await wait_for_settled(worker, 1)
+
+    assert worker.counts.acked == 1
+
+
+async def test_what_the_group_has_agreed_on_counts_and_the_difference_is_loud(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.hset(KEYS.agreement, mapping={"max_deliveries": "1", "policy": "stream"})
+    await enqueue(client, 1)
+
+    worker = make_worker(server.url, give_back, name="w", max_deliveries=5, refresh_interval=0.05)
+    async with running(worker):
+        await wait_for_settled(worker, 1)
+
+    assert worker.counts.dead_lettered == 1
+    assert await client.hget(KEYS.agreement, "mismatch") == b"worker w: max_deliveries 1 is agreed, 5 is set"
+    assert caplog.text.count("max_deliveries 1 is agreed, 5 is set") == 1
+
+
+async def test_a_new_agreement_counts_from_the_next_look_on(server: RedisServer, client: Redis) -> None:
+    async with running(make_worker(server.url, give_back, refresh_interval=0.05)) as worker:
+        await client.hset(KEYS.agreement, mapping={"policy": "retry-stream", "max_deliveries": "2"})
+        await wait_until(
+            lambda: worker.counts.read or client.exists(KEYS.retry), "the worker has made the retry stream's group"
+        )
+        await enqueue(client, 1)
+        await wait_for_settled(worker, 2)
+
+    assert (worker.counts.nacked, worker.counts.dead_lettered) == (1, 1)
+    assert await client.xlen(KEYS.stream) == 1
+
+
+async def test_acknowledged_entries_are_deleted_on_request(server: RedisServer, client: Redis) -> None:
+    await enqueue(client, *range(10))
+
+    async with running(make_worker(server.url, accept, delete_settled=True)) as worker:
+        await wait_for_settled(worker, 10)
+
+    assert await client.xlen(KEYS.stream) == 0
+
+
+async def test_nothing_is_deleted_that_another_group_has_to_read(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
+    await enqueue(client, *range(10))
+
+    async with running(make_worker(server.url, accept, delete_settled=True)) as worker:
+        await wait_for_settled(worker, 10)
+
+    assert await client.xlen(KEYS.stream) == 10
+    assert "has 2 groups: nothing is deleted" in caplog.text
+
+
+# ---- beginning and end
+
+
+async def test_a_worker_that_ends_leaves_no_consumer_behind(server: RedisServer, client: Redis) -> None:
+    await enqueue(client, 1)
+
+    async with running(make_worker(server.url, accept)) as worker:
+        await wait_for_settled(worker, 1)
+        assert await consumers_of(client) == [worker.consumer]
+
+    assert await consumers_of(client) == []
+
+
+async def test_two_processes_of_one_name_are_two_consumers(server: RedisServer, client: Redis) -> None:
+    workers = [make_worker(server.url, accept, name="w") for _ in range(2)]
+
+    async with running(*workers):
+        await wait_until(lambda: len_of_consumers(client, 2), "both have read")
+
+    assert workers[0].consumer != workers[1].consumer
+
+
+async def len_of_consumers(client: Redis, count: int) -> bool:
+    return len(await consumers_of(client)) == count
+
+
+async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisServer, client: Redis) -> None:
+    started, go = anyio.Event(), anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        await go.wait()
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle)) as worker:
+        await started.wait()
+        worker.stop()
+        await enqueue(client, 2)
+        go.set()
+
+    assert (worker.counts.acked, worker.counts.read) == (1, 1)
+    assert await pending_of(client) == []
+
+
+async def test_what_still_runs_at_the_drain_deadline_is_cancelled_and_stays_pending(
+    server: RedisServer, client: Redis
+) -> None:
+    started, ended = anyio.Event(), []
+
+    async def handle(job: Job) -> None:
+        if number_of(job) == 1:
+            return
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(number_of(job))
+
+    _, slow = await enqueue(client, 1, 2)
+    async with running(make_worker(server.url, handle, drain_timeout=0.05)) as worker:
+        await started.wait()
+
+    assert ended == [2]
+    assert await pending_of(client) == [(slow, worker.consumer, 1)]
+    assert (worker.counts.acked, worker.counts.abandoned) == (1, 1)
+    assert await event_names(client) == ["acked"]
+
+
+async def test_stopping_at_once_does_not_wait_for_the_drain_deadline(server: RedisServer, client: Redis) -> None:
+    started = anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    await enqueue(client, 1)
+    with anyio.fail_after(10):
+        async with running(make_worker(server.url, handle, drain_timeout=3_600)) as worker:
+            await started.wait()
+            worker.stop()
+            worker.stop(now=True)
+
+    assert (worker.was_forced, worker.counts.abandoned) == (True, 1)
+
+
+async def test_a_cancelled_worker_still_settles_what_has_been_done(server: RedisServer, client: Redis) -> None:
+    done = 0
+
+    async def handle(_job: Job) -> None:
+        nonlocal done
+        done += 1
+        if done == 40:
+            tasks.cancel_scope.cancel()
+
+    await enqueue(client, *range(40))
+    worker = make_worker(server.url, handle)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+
+    assert (worker.counts.acked, await pending_of(client)) == (40, [])
+
+
+async def test_an_idle_worker_stops_without_waiting_for_its_blocking_read(server: RedisServer, client: Redis) -> None:
+    async with running(make_worker(server.url, accept)) as worker:
+        await wait_until(lambda: blocked(client), "the worker blocks in its read")
+        began = anyio.current_time()
+        worker.stop()
+
+    assert anyio.current_time() - began < 1.5
+
+
+async def blocked(client: Redis) -> bool:
+    info: dict[str, Any] = await client.info("clients")
+    return bool(info["blocked_clients"])
+
+
+async def test_a_worker_can_run_again_but_not_twice_at_once(server: RedisServer, client: Redis) -> None:
+    worker = make_worker(server.url, accept)
+    consumers = set()
+    for number in range(2):
+        await enqueue(client, number)
+        async with running(worker):
+            with pytest.raises(ConfigurationError, match="runs already"):
+                await worker.run()
+            await wait_for_settled(worker, 1)
+            consumers.add(worker.consumer)
+
+    assert len(consumers) == 2
+
+
+async def test_a_server_that_is_not_there_is_named(free_address: str) -> None:
+    with pytest.raises(UnreachableError, match="redis_url"):
+        await make_worker(free_address, accept).run()
+
+
+@pytest.fixture
+def free_address() -> str:
+    return "redis://127.0.0.1:1/0"
+
+
+async def test_a_stream_that_is_something_else_is_named(server: RedisServer, client: Redis) -> None:
+    await client.set(KEYS.stream, "no stream")
+
+    with pytest.raises(UnreachableError, match="orders/billing"):
+        await make_worker(server.url, accept).run()
+
+
+async def test_a_callback_that_fails_stops_nothing(server: RedisServer, client: Redis) -> None:
+    worker = make_worker(server.url, give_back, max_deliveries=1)
+
+    @worker.on("dead_lettered")
+    async def fail(_report: Report) -> None:
+        raise ValueError("broken callback")
+
+    await enqueue(client, *range(5))
+    async with running(worker):
+        await wait_for_settled(worker, 5)
+
+    assert worker.counts.dead_lettered == 5
+
+
+def test_an_event_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="no event 'settled'"):
+        Worker().on("settled")  # type: ignore[arg-type]

@@ -1,0 +1,69 @@
+"""The command ``worker``."""
+
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import anyio
+import click
+
+from workers.program import clashing_folder, load_worker, warning_about
+from workers.protocol.options import errors_as_sentences, log_to_stderr, settings_options
+from workers.settings import WorkerSettings
+from workers.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+FORCED_EXIT = 1
+"""Exit code where a second signal ended the worker before everything was done."""
+THREADS_END_S = 0.5
+"""How long threads that have nothing to do may take to end."""
+
+
+@click.group()
+@click.version_option(package_name="stream-reaper")
+def main() -> None:
+    """Consume jobs from Redis Streams."""
+
+
+@main.command()
+@click.argument("program", metavar="PACKAGE.MODULE:WORKER")
+@settings_options(WorkerSettings)
+@click.option("--verbose", is_flag=True, help="Log details, too.")
+def run(program: str, config: Path | None, verbose: bool, **flags: Any) -> None:
+    """Run the worker that PACKAGE.MODULE defines, until SIGTERM or SIGINT; a second signal ends it at once.
+
+    Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program.
+    """
+    log_to_stderr(logging.DEBUG if verbose else logging.INFO)
+    with errors_as_sentences():
+        folder = Path.cwd()
+        clash = clashing_folder(folder)
+        if clash:
+            logger.warning("%s", warning_about(clash))
+        worker = load_worker(program, folder)
+        worker.configure(flags=flags, file=config)
+        anyio.run(_run, worker)
+    _exit(FORCED_EXIT if worker.was_forced else 0)
+
+
+async def _run(worker: Worker) -> None:
+    await worker.run(handle_signals=True)
+
+
+def _exit(code: int) -> None:
+    """Exit, also where a plain handler still runs in a thread: nobody can stop it, and Python would wait for it."""
+    deadline = monotonic() + THREADS_END_S
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join(max(0.0, deadline - monotonic()))
+            if thread.is_alive():
+                logging.shutdown()
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+    sys.exit(code)

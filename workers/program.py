@@ -1,0 +1,98 @@
+"""Finds the worker that a user's program defines, and says in one sentence why it cannot."""
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.settings import did_you_mean
+from workers.worker import Worker
+
+PACKAGE = "workers"
+DEFAULT_ATTRIBUTE = "worker"
+
+
+def load_worker(target: str, folder: Path) -> Worker:
+    """Import ``package.module:attribute`` with ``folder`` on the path and return the worker there.
+
+    Without ``:attribute`` it is called ``worker``. Raises ConfigurationError.
+    """
+    name, _, attribute = target.partition(":")
+    if not name or not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigurationError(f"{target!r} names no module: write package.module:worker, without '.py' or '/'.")
+    clash = clashing_folder(folder)
+    if clash and name.split(".")[0] == PACKAGE:
+        raise ConfigurationError(_explain_clash(clash, name))
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return _worker_in(_import(name, folder), attribute or DEFAULT_ATTRIBUTE)
+
+
+def clashing_folder(folder: Path) -> Path | None:
+    """Return the user's own ``workers`` package or module in ``folder``, if there is one that is not ours."""
+    ours = Path(__file__).resolve().parent
+    for candidate in (folder / PACKAGE, folder / f"{PACKAGE}.py"):
+        if candidate.exists() and candidate.resolve() != ours:
+            return candidate
+    return None
+
+
+def _explain_clash(clash: Path, name: str) -> str:
+    return (
+        f"{name!r} is looked for in the installed package {PACKAGE!r}, not in your own {clash}, since both have that "
+        "name and Python imports only one of them: rename yours (for example to 'jobs'), or move it into a package."
+    )
+
+
+def warning_about(clash: Path) -> str:
+    """Return what to tell somebody whose program may want to import from a ``workers`` of its own."""
+    return (
+        f"{clash} has the name of the installed package {PACKAGE!r}: your program cannot import from it, and "
+        f"'python -m {PACKAGE}' would run yours. Rename it, for example to 'jobs'."
+    )
+
+
+def _import(name: str, folder: Path) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(f"{missing}."):
+            raise ConfigurationError(
+                f"there is no module {missing!r} in {folder} or among the installed packages: start `worker run` in "
+                "the folder that holds it, or install it."
+            ) from error
+        raise ConfigurationError(
+            f"{name!r} needs module {missing!r}, which is not installed ({_place(error)})."
+        ) from error
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"{name!r} failed while it was imported: {type(error).__name__}: {error} ({_place(error)})."
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line where ``error`` came up: the last one outside the import machinery."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "place unknown"
+
+
+def _worker_in(module: ModuleType, attribute: str) -> Worker:
+    found = getattr(module, attribute, None)
+    if isinstance(found, Worker):
+        return found
+    there = [name for name, value in vars(module).items() if isinstance(value, Worker)]
+    if found is not None:
+        raise ConfigurationError(f"{module.__name__}:{attribute} is a {type(found).__name__}, not a Worker.")
+    if there:
+        raise ConfigurationError(f"{module.__name__!r} has no {attribute!r}{did_you_mean(attribute, there)}")
+    raise ConfigurationError(
+        f"{module.__name__!r} has no {attribute!r} and defines no worker: write `{attribute} = Worker()` in it."
+    )
