@@ -31,6 +31,12 @@ class _Bucket:
     def __lt__(self, other: "_Bucket") -> bool:
         return self.due_ms < other.due_ms
 
+    def leave(self) -> None:
+        """One timer fewer. Its ID stays among the stale ones, until the last timer goes."""
+        self.live -= 1
+        if not self.live:
+            self.ids.clear()
+
 
 class Timers:
     """Timers by entry ID. Instants are milliseconds of any one monotonic clock."""
@@ -63,7 +69,7 @@ class Timers:
                 if known.mark == self._mark:
                     return
                 slot = known.due_ms
-            known.live -= 1
+            known.leave()
             # The key's object goes with its old bucket: else each scan would leave two copies of every ID behind.
             del self._by_id[entry_id]
         bucket = self._fresh.get(slot)
@@ -78,7 +84,7 @@ class Timers:
         """Forget the timer of ``entry_id``, if there is one."""
         bucket = self._by_id.pop(entry_id, None)
         if bucket is not None:
-            bucket.live -= 1
+            bucket.leave()
 
     def pop_due(self, now_ms: int, limit: int) -> list[bytes]:
         """Remove and return up to ``limit`` entry IDs whose time has come, earliest bucket first."""
@@ -113,15 +119,22 @@ class Timers:
         """Forget unseen timers, looking at about ``limit``; return whether the sweep is complete."""
         while self._unseen and limit > 0:
             bucket = self._unseen.pop()
-            if not bucket.live:
-                continue
-            limit -= len(bucket.ids)
+            limit -= 1 + len(bucket.ids)
             for entry_id in bucket.ids:
                 if self._by_id.get(entry_id) is bucket:
                     del self._by_id[entry_id]
             bucket.live = 0
             bucket.ids.clear()
-        return not self._unseen
+        if self._unseen:
+            return False
+        self._drop_empty()
+        return True
+
+    def _drop_empty(self) -> None:
+        # Each scan empties all buckets of the last one: with a long timeout, dozens of generations would wait here.
+        self._heap = [bucket for bucket in self._heap if bucket.live]
+        heapq.heapify(self._heap)
+        self._fresh = {due_ms: bucket for due_ms, bucket in self._fresh.items() if bucket.live}
 
     def _drop_head(self) -> None:
         bucket = heapq.heappop(self._heap)

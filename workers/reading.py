@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 SUSPECT_WAIT_MS = 100
 """How long a read blocks while a suspect waits for the one before it."""
 UNBLOCK_AGAIN_S = 0.05
+_NOT_ALLOWED = 0
+"""Stands for the ID of a connection whose user may not ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class Reader:
         failures = 0
         try:
             while not self._stopping.is_set():
+                await checkpoint_if_cancelled()  # nothing else in this loop can be cancelled while slots are free
                 if not self._slots.free:
                     await self._slots.wait_for_change()
                     continue
@@ -218,9 +222,10 @@ class Reader:
 
     async def unblock(self, commands: Redis) -> None:
         """End the read that blocks on the server, so that stopping need not wait for it. Loses nothing."""
-        while not self._stopped.is_set() and self._connection_id:
+        while not self._stopped.is_set() and self._connection_id != _NOT_ALLOWED:
             try:
-                await commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
+                if self._connection_id:  # else the reader is about to learn it, and to block
+                    await commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
             except (RedisError, OSError):
                 return  # not allowed, or out of reach: the read ends after BLOCK all the same
             with anyio.move_on_after(UNBLOCK_AGAIN_S):
@@ -230,5 +235,5 @@ class Reader:
         try:
             connection_id: int = await self._client.execute_command("CLIENT", "ID")
         except ResponseError:
-            return 0  # not allowed
+            return _NOT_ALLOWED
         return connection_id

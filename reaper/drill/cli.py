@@ -217,11 +217,12 @@ def _introduction(programme: Programme) -> str:
 
 
 def _close(outcome: Outcome) -> None:
-    click.echo(f"\nLedger, {outcome.stage.recovery.title}:\n{as_text(outcome.ledger, started_at=outcome.started_at)}")
+    recovery = outcome.stage.recovery
+    table = as_text(outcome.ledger, by_reapers=recovery.by_reapers, started_at=outcome.started_at)
+    click.echo(f"\nLedger, {recovery.title}:\n{table}")
     # Without recovery nothing is promised: what is stuck is what the act shows.
-    prefix = "NOT AS PROMISED: " if outcome.stage.recovery.by_reapers else ""
-    for objection in outcome.objections:
-        click.echo(f"  {prefix}{objection}.")
+    for objection in outcome.objections if recovery.by_reapers else ():
+        click.echo(f"  NOT AS PROMISED: {objection}.")
 
 
 def _write_json(file: Path, report: dict[str, Any]) -> None:

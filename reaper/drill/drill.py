@@ -99,7 +99,7 @@ def _folder(files: Path | None, run_id: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="reaper-drill-") as temporary:
             yield Path(temporary)
         return
-    folder = files / run_id
+    folder = files.resolve() / run_id
     try:
         folder.mkdir(parents=True)
     except OSError as error:

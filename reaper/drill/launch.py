@@ -34,14 +34,18 @@ def _tied_to_us(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *argv]
 
 
-async def launch(argv: Sequence[str], *, env: Mapping[str, str], stdout: Path, stderr: Path) -> Process:
-    """Start ``argv`` in a session of its own (a Ctrl-C reaches the drill alone), its output appended to two files."""
-    with stdout.open("ab") as out, stderr.open("ab") as err:
+async def launch(argv: Sequence[str], *, folder: Path, env: Mapping[str, str], stdout: str, stderr: str) -> Process:
+    """Start ``argv`` in ``folder``, its output appended to two files there.
+
+    It gets a session of its own, so that a Ctrl-C reaches the drill alone.
+    """
+    with (folder / stdout).open("ab") as out, (folder / stderr).open("ab") as err:
         return await asyncio.create_subprocess_exec(
             *_tied_to_us(argv),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=out,
             stderr=err,
+            cwd=folder,
             env=dict(env),
             start_new_session=True,
         )

@@ -141,15 +141,16 @@ class LiveScreen:
         """Show ``scene`` until cancelled; its last state stays on the screen."""
         from rich.live import Live
 
-        with Live(self._draw(scene), auto_refresh=False) as live:
+        with Live(self.draw(scene), auto_refresh=False) as live:
             try:
                 while True:
                     await anyio.sleep(LIVE_INTERVAL_S)
-                    live.update(self._draw(scene), refresh=True)
+                    live.update(self.draw(scene), refresh=True)
             finally:
-                live.update(self._draw(scene), refresh=True)
+                live.update(self.draw(scene), refresh=True)
 
-    def _draw(self, scene: Scene) -> "RenderableType":
+    def draw(self, scene: Scene) -> "RenderableType":
+        """Return the view of this moment."""
         from rich.console import Group
         from rich.padding import Padding
         from rich.panel import Panel

@@ -24,6 +24,7 @@ OLDEST_ON_PATH = (7, 0)
 """An older server on the PATH is passed over for the packaged one: the drill should show what people deploy."""
 START_TIMEOUT_S = 20.0
 
+_LOG = "redis.log"
 _START_ATTEMPTS = 5  # another process may take the free port between our asking for it and the server's bind
 
 
@@ -102,7 +103,7 @@ async def _start(binary: Path, folder: Path) -> tuple[Process, int]:
         port = _free_port()
         options = {"bind": "127.0.0.1", "port": port, "dir": folder, "save": "", "appendonly": "no"}
         argv = [str(binary), *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
-        process = await launch(argv, env={}, stdout=folder / "redis.log", stderr=folder / "redis.log")
+        process = await launch(argv, folder=folder, env={}, stdout=_LOG, stderr=_LOG)
         up = False
         try:
             up = await _answers(process, port)
@@ -111,7 +112,7 @@ async def _start(binary: Path, folder: Path) -> tuple[Process, int]:
                 await end(process)
         if up:
             return process, port
-    raise NoServerError(f"{binary} does not start. It printed:\n{_tail(folder / 'redis.log')}")
+    raise NoServerError(f"{binary} does not start. It printed:\n{_tail(folder / _LOG)}")
 
 
 def _free_port() -> int:

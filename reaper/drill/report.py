@@ -63,14 +63,22 @@ def _since(at: float | None, started_at: float) -> float | None:
     return None if at is None else round(at - started_at, 3)
 
 
-def as_text(ledger: Ledger, *, started_at: float) -> str:
-    """Return the ledger as a table of lines."""
+def as_text(ledger: Ledger, *, by_reapers: bool, started_at: float) -> str:
+    """Return the ledger as a table of lines; without reapers those are left out that only they can fill."""
     rows = [
         ("enqueued", str(ledger.enqueued)),
         ("settled", str(ledger.settled)),
         ("dead-lettered", f"{ledger.dead_lettered}   (poison jobs put in: {len(ledger.poison)})"),
-        ("stuck", str(ledger.stuck)),
+        ("stuck", f"{ledger.stuck}{'   (held by workers that are dead)' if ledger.stuck else ''}"),
         ("lost", str(ledger.lost)),
+        *(_rows_of_recovery(ledger, started_at) if by_reapers else ()),
+        ("balanced", "yes" if ledger.balanced else "NO"),
+    ]
+    return "\n".join(f"  {label:<{_LABEL_WIDTH}}{value}" for label, value in rows)
+
+
+def _rows_of_recovery(ledger: Ledger, started_at: float) -> list[tuple[str, str]]:
+    return [
         ("recovered", str(ledger.recovered)),
         ("second starts", _by_cause(start.cause for start in ledger.second_starts)),
         ("duplicates", _by_cause(duplicate.cause for duplicate in ledger.duplicates)),
@@ -78,10 +86,8 @@ def as_text(ledger: Ledger, *, started_at: float) -> str:
         ("past visibility timeout", _spread(ledger.overshoot_s)),
         ("early recoveries", str(ledger.early_recoveries)),
         ("stale writes refused", str(ledger.stale_writes_refused)),
+        *(("terms" if i == 0 else "", _term(term, started_at)) for i, term in enumerate(ledger.terms)),
     ]
-    rows += [("terms" if i == 0 else "", _term(term, started_at)) for i, term in enumerate(ledger.terms)]
-    rows.append(("balanced", "yes" if ledger.balanced else "NO"))
-    return "\n".join(f"  {label:<{_LABEL_WIDTH}}{value}" for label, value in rows)
 
 
 def _by_cause(causes: Iterable[str]) -> str:
@@ -97,6 +103,6 @@ def _spread(values: Spread) -> str:
 
 
 def _term(term: Term, started_at: float) -> str:
-    until = "" if term.until is None else f"{term.until - started_at:.1f} s"
     since = max(0.0, term.since - started_at)  # the first begins before the first job
-    return f"{term.token}: {term.holder.split('.')[0]}, {since:.1f} s to {until}: {term.ended}"
+    times = f"from {since:.1f} s" if term.until is None else f"{since:.1f} s to {term.until - started_at:.1f} s"
+    return f"{term.token}: {term.holder.split('.')[0]}, {times}: {term.ended}"

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import site
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -213,5 +214,13 @@ def _as_words(flags: Mapping[str, str | float]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without anybody's settings for reapers and workers: the drill chooses them all."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("REAPER_", "WORKER_"))}
+    """Return our environment without anybody's settings for reapers and workers: the drill chooses them all.
+
+    The processes run in a folder of the drill, where no package of the same name shadows ours, and find ours where it
+    is: installed, or in a checkout.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("REAPER_", "WORKER_"))}
+    home = str(Path(failpoints.__file__).resolve().parents[1])
+    if home not in (*site.getsitepackages(), site.getusersitepackages()):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH")]))
+    return environment

@@ -95,7 +95,7 @@ class Supervisor:
     async def _run_once(self, slot: Slot, name: str) -> ProcessRun:
         command = slot.command(name)
         process = await launch(
-            command.argv, env=command.env, stdout=self.folder / f"{name}.out", stderr=self.folder / f"{name}.log"
+            command.argv, folder=self.folder, env=command.env, stdout=f"{name}.out", stderr=f"{name}.log"
         )
         run = ProcessRun(name, slot.role, process.pid, time.time())
         self.history.append(run)

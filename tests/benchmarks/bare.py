@@ -31,7 +31,8 @@ end
 def read(client: redis.Redis, stream: str, group: str, consumer: str) -> None:
     """Read and acknowledge until killed."""
     while True:
-        for _, entries in client.xreadgroup(group, consumer, {stream: ">"}, count=READ_COUNT, block=1000):
+        reply: Any = client.xreadgroup(group, consumer, {stream: ">"}, count=READ_COUNT, block=1000)
+        for _, entries in reply:
             client.xack(stream, group, *(entry_id for entry_id, _ in entries))
 
 
@@ -39,7 +40,7 @@ def scan(client: redis.Redis, stream: str, group: str, page: str) -> dict[str, f
     """Page through the pending entries list once, keeping nothing."""
     started, lowest, entries = time.perf_counter(), "-", 0
     while True:
-        rows = client.xpending_range(stream, group, min=lowest, max="+", count=int(page))
+        rows: Any = client.xpending_range(stream, group, min=lowest, max="+", count=int(page))
         entries += len(rows)
         if len(rows) < int(page):
             seconds = time.perf_counter() - started
@@ -53,11 +54,20 @@ def recover(client: redis.Redis, stream: str, group: str, batch: str) -> dict[st
     ids, size = [row["message_id"] for row in rows], int(batch)
     script = client.register_script(RECOVER)
     script(keys=[stream], args=[group])  # loads it
+    used = _server_us(client)
     started_at, started = time.time(), time.perf_counter()
     for first in range(0, len(ids), size):
         script(keys=[stream], args=[group, *ids[first : first + size]])
     seconds = time.perf_counter() - started
-    return {"entries": len(ids), "seconds": seconds, "from": started_at, "to": started_at + seconds}
+    used = _server_us(client) - used
+    return {
+        "entries": len(ids), "seconds": seconds, "from": started_at, "to": started_at + seconds, "server_us": used,
+    }  # fmt: skip
+
+
+def _server_us(client: redis.Redis) -> float:
+    used: Any = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"]) * 1_000_000
 
 
 def scan_and_recover(client: redis.Redis, stream: str, group: str, batch: str) -> dict[str, float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple
 
-NOT_APPLICABLE = "–"
+NOT_APPLICABLE = "-"
 
 
 class Spread(NamedTuple):

@@ -55,7 +55,9 @@ def of_scripts(title: str, calls: Mapping[str, Calls], entries: int) -> Breakdow
     costs = sorted((inside | lua).items(), key=lambda cost: -cost[1])
     shown = [(what, us) for what, us in costs if us >= LEAST_SHARE * total]
     rest = total - sum(us for _, us in shown)
-    return Breakdown(title, tuple((what, f"{us / entries:.2f} µs") for what, us in [*shown, (REST, rest), ("in all", total)]))
+    return Breakdown(
+        title, tuple((what, f"{us / entries:.2f} µs") for what, us in [*shown, (REST, rest), ("in all", total)])
+    )
 
 
 def _parts(samples: "Counter[str]") -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,7 @@
-"""Worker programs of the benchmarks, as a user would write them: ``python -m workers run tests.benchmarks.programs:NAME``."""
+"""Worker programs of the benchmarks, as a user would write them.
+
+Run by ``python -m workers run tests.benchmarks.programs:NAME``.
+"""
 
 import anyio
 

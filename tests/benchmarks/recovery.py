@@ -1,12 +1,13 @@
-"""B5: how fast a leader makes a mass of stranded deliveries ready again, and what others notice of it.
+"""How fast a leader makes a mass of stranded deliveries ready again, and what others notice of it.
 
-All deliveries are overdue when a follower takes over. Time runs from the begin of its term (taking over, scan, timers and journal
-included) until the last copy is ready, on the server's clock. Bare: a script that copies, acknowledges and deletes ID by
-ID, called in a loop with the same batch size, by a process that knows all IDs beforehand; a second bare loop finds them page
-by page first, as everybody has to. A bystander's PING shows how long the server answers nobody else.
+All deliveries are overdue when a follower takes over. Time runs from the begin of its term until the last copy is
+ready, on the server's clock: taking over, scan, timers and journal are included. Bare: a script that copies,
+acknowledges and deletes ID by ID, called in a loop with the same batch size, by a process that knows all IDs
+beforehand. A second bare loop finds them page by page first, as everybody has to. A bystander's PING shows how long
+the server answers nobody else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -53,6 +54,8 @@ class _Recovery:
 
     entries: int
     seconds: float
+    server_us: float
+    """CPU time of the server."""
     pings: Spread
     call_ms: Mapping[str, float]
     """Server time of script calls."""
@@ -79,7 +82,7 @@ async def measure(*, quick: bool) -> Result:
     largest = max(sizes)
     rows = [row for size in sizes for row in _rate_rows(size, rounds[size])]
     rows += [_growth_row(size, rounds[size], rounds[largest]) for size in sizes if size < largest]
-    rows += _bystander_rows(largest, rounds[largest])
+    rows += [_server_row(rounds[largest]), *_bystander_rows(largest, rounds[largest])]
     return Result(tuple(rows), await _profiled(largest))
 
 
@@ -98,12 +101,14 @@ async def _reaper_recovers(stage: Stage, size: int) -> _Recovery:
     async with held_lease(stage.client) as held:
         reaper = stage.reaper(*FLAGS)
         await followers(stage.client, 1)
+        server_us = await server_load.cpu_us(stage.client)
     begun = await begun_after(stage.client, held)
     ended_ms = await _all_ready(stage.client, OURS, size)
+    server_us = await server_load.cpu_us(stage.client) - server_us
     call_ms = await server_load.script_call_ms(stage.client)
     await stopped(reaper)
     pings = await _pings(bystander, begun.at_ms, ended_ms)
-    return _Recovery(size, max(1, ended_ms - begun.at_ms) / 1000, pings, call_ms)
+    return _Recovery(size, max(1, ended_ms - begun.at_ms) / 1000, server_us, pings, call_ms)
 
 
 async def _script_recovers(stage: Stage, size: int) -> _Recovery:
@@ -111,7 +116,7 @@ async def _script_recovers(stage: Stage, size: int) -> _Recovery:
     found = await result_of(stage.bare("recover", SCRIPT.stream, SCRIPT.group, BATCH))
     call_ms = await server_load.script_call_ms(stage.client)
     pings = await _pings(bystander, found["from"] * 1000, found["to"] * 1000)
-    return _Recovery(size, found["seconds"], pings, call_ms)
+    return _Recovery(size, found["seconds"], found["server_us"], pings, call_ms)
 
 
 async def _paged(stage: Stage, size: int) -> float:
@@ -171,12 +176,21 @@ def _rate_rows(size: int, rounds: Sequence[_Round]) -> list[Row]:
 
 
 def _growth_row(size: int, fewer: Sequence[_Round], most: Sequence[_Round]) -> Row:
-    def growth(of: str) -> float:
-        costs = [median(getattr(one, of).us_an_entry for one in rounds) for rounds in (most, fewer)]
-        return costs[0] / costs[1]
+    def growth(of: Callable[[_Round], _Recovery]) -> float:
+        return median(of(one).us_an_entry for one in most) / median(of(one).us_an_entry for one in fewer)
 
     what = f"cost of an entry among {most[0].ours.entries:,}, in times of one among {size:,}"
-    return Row(what, growth("ours"), "", growth("bare"), at_most(GROWTH))
+    ours, bare = growth(lambda one: one.ours), growth(lambda one: one.bare)
+    return Row(what, ours, "", bare, at_most(GROWTH))
+
+
+def _server_row(rounds: Sequence[_Round]) -> Row:
+    ours, bare = (
+        [one.server_us / one.entries for one in who] for who in zip(*(one[:2] for one in rounds), strict=True)
+    )
+    return Row(
+        "CPU time of the server, an entry", median(ours), "µs", median(bare), ratio_of_pairs=median_ratio(ours, bare)
+    )
 
 
 def _bystander_rows(size: int, rounds: Sequence[_Round]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""B4: how fast a leader reads a long pending entries list, and what memory its process needs for that.
+"""How fast a leader reads a long pending entries list, and what memory its process needs for that.
 
 A million deliveries are pending and none is due. A reaper with a lease of 2 s takes over, scans them, arms a timer for
 each, and scans them again. The rate is from the begin of its term to the end of its first full scan, on the server's
@@ -24,6 +24,7 @@ ENTRIES, QUICK_ENTRIES = 1_000_000, 100_000
 ROUNDS = 2
 PAGE = 500
 KEYS = group_keys("jobs", "billing")
+LARGEST_MB = 400.0
 TIMEOUT_S = 60.0
 FLAGS = (
     "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", "2", "--heartbeat-interval", "0.2",
@@ -55,14 +56,15 @@ async def measure(*, quick: bool) -> Result:
 
 def _rows(entries: int, ours: list[_Scanned], bare: list[dict[str, float]]) -> list[Row]:
     rates, bare_rates = [one.per_second for one in ours], [one["entries"] / one["seconds"] for one in bare]
+    first_peak, second_peak = (max(peaks) for peaks in zip(*(one.peaks_mb for one in ours), strict=True))
     bare_peak = max(one["peak_mb"] for one in bare)
     return [
         Row(
             f"first scan of {entries:,} pending deliveries", median(rates), "/s", median(bare_rates),
             at_least_ratio(0.5), median_ratio(rates, bare_rates),
         ),
-        Row("peak memory of the process, first scan", max(one.peaks_mb[0] for one in ours), "MB", bare_peak, at_most(400)),
-        Row("peak memory of the process, second scan", max(one.peaks_mb[1] for one in ours), "MB", bare_peak, at_most(400)),
+        Row("peak memory of the process, first scan", first_peak, "MB", bare_peak, at_most(LARGEST_MB)),
+        Row("peak memory of the process, second scan", second_peak, "MB", bare_peak, at_most(LARGEST_MB)),
         Row("terms of one reaper during its scans (lease: 2 s)", max(one.terms for one in ours), demand=at_most(1)),
     ]  # fmt: skip
 

@@ -14,9 +14,15 @@ SLOW_CALLS_KEPT = 10_000
 
 # What the scripts of this project call inside. ``INFO commandstats`` counts these beside what clients send.
 _INSIDE_SCRIPTS = frozenset(
-    "get hget hdel hgetall hincrby hlen hset hmget exists time xack xadd xdel xinfo xlen xpending xrange zadd zrem "
-    "zrangebyscore zcard zrange pexpire pttl incr set del".split()
-)
+    {
+        "del", "exists", "get", "hdel", "hget", "hgetall", "hincrby", "hlen", "hmget", "hset", "incr", "pexpire", "pttl",
+        "set", "time", "xack", "xadd", "xdel", "xinfo", "xlen", "xpending", "xrange", "zadd", "zcard", "zcount", "zrange",
+        "zrangebyscore", "zrem",
+    }
+)  # fmt: skip
+
+# What the benchmarks send themselves while they measure, and call in scripts of their own.
+_BY_BENCHMARKS = frozenset({"config", "eval", "exec", "info", "multi", "slowlog", "xadd", "xinfo"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +59,13 @@ async def commands(client: Redis) -> dict[str, Calls]:
     return found
 
 
-def requests(calls: Mapping[str, Calls]) -> int:
-    """Return how many commands clients have sent: those that no script calls."""
-    return sum(counters.calls for name, counters in calls.items() if name not in _INSIDE_SCRIPTS)
+def requests(calls: Mapping[str, Calls], *, scripts: bool) -> int:
+    """Return how many commands the measured clients have sent.
+
+    With ``scripts``, clients send scripts, and the commands that scripts call are not counted.
+    """
+    excluded = _BY_BENCHMARKS | (_INSIDE_SCRIPTS if scripts else frozenset())
+    return sum(counters.calls for name, counters in calls.items() if name not in excluded)
 
 
 async def script_call_ms(client: Redis) -> dict[str, float]:
@@ -74,3 +84,9 @@ async def script_call_ms(client: Redis) -> dict[str, float]:
 
 def _is_script(command: bytes) -> bool:
     return command[:4].upper() == b"EVAL"
+
+
+async def cpu_us(client: Redis) -> float:
+    """Return the CPU time that the server has used since it started, in µs."""
+    used: Mapping[str, Any] = await client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"]) * 1_000_000

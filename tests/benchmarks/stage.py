@@ -68,9 +68,9 @@ async def stopped(*processes: Running) -> None:
 
 
 @asynccontextmanager
-async def open_stage(**config: str) -> AsyncIterator[Stage]:
-    """Start the newest Redis at hand, with ``config``; all that is started on it ends with the block."""
-    with tempfile.TemporaryDirectory(prefix="stream-reaper-bench-") as folder, started_server(**config) as server:
+async def open_stage() -> AsyncIterator[Stage]:
+    """Start the newest Redis at hand; all that is started on it ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="stream-reaper-bench-") as folder, started_server() as server:
         client = commands_client(server.url, timeout_s=SCRIPT_TIMEOUT_S)
         processes = Processes(Path(folder))
         try:

@@ -82,7 +82,8 @@ def _pages(total: int) -> list[int]:
 async def delivered_at(client: Redis, keys: GroupKeys, most: int) -> dict[bytes, int]:
     """Return when each pending entry was delivered, in ms of the server's clock."""
     rows: Any = await client.eval(_DELIVERED_AT, 1, keys.stream, keys.group, str(most))
-    return {entry_id: at_ms for entry_id, at_ms in rows}
+    found: dict[bytes, int] = dict(rows)
+    return found
 
 
 async def pending(client: Redis, keys: GroupKeys) -> int:

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +31,14 @@ LONG_IDLE_MS = 60_000
 QUICK: dict[str, Any] = {
     "groups": "orders/billing",
     "visibility_timeout": VISIBILITY_MS / 1000,
-    "lease_ttl": 1,
+    "lease_ttl": 5,
     "heartbeat_interval": 0.05,
     "scan_interval": 0.05,
     "full_scan_interval": 0.5,
 }
-"""Settings under which a failover takes a second."""
+"""What takes seconds otherwise takes a fraction of one. The lease is long, so that a busy machine ends no term."""
+SHORT_LEASE: dict[str, Any] = {"lease_ttl": 0.6, "trust_window": 0.4, "renew_interval": 0.15}
+"""For leaders that are killed or paused: another one follows soon."""
 
 Event = tuple[str, int]
 """What a leader did, and its token."""
@@ -58,19 +60,26 @@ def start_replica(
 
 
 @asynccontextmanager
-async def leading(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Leader"]:
-    """Run a replica in this process until the block ends; it leads when the block begins."""
+async def running(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Listened"]:
+    """Run a replica in this process until the block ends."""
     reaper = Reaper(settings)
-    leader = Leader(reaper)
+    listened = Listened(reaper)
     for event in listened_to:
-        reaper.on(event)(leader.hear)
+        reaper.on(event)(listened.hear)
     async with reaper:
-        await wait_until(lambda: reaper.is_leader, "the replica leads")
-        yield leader
+        yield listened
+
+
+@asynccontextmanager
+async def leading(settings: ReaperSettings, *listened_to: ReaperEvent) -> AsyncIterator["Listened"]:
+    """Run a replica in this process until the block ends; it leads when the block begins."""
+    async with running(settings, *listened_to) as listened:
+        await wait_until(lambda: listened.reaper.is_leader, "the replica leads")
+        yield listened
 
 
 @dataclass
-class Leader:
+class Listened:
     """A replica in this process, and what it told."""
 
     reaper: Reaper
@@ -100,6 +109,7 @@ class Case:
     enqueued: dict[str, Pairs] = field(default_factory=dict)
     starts: list[Execution] = field(default_factory=list)
     completions: list[Execution] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @classmethod
     async def prepared(cls, server: RedisServer, client: Redis, stream: str = "orders", group: str = "billing") -> Self:
@@ -111,10 +121,9 @@ class Case:
     # ---- jobs
 
     async def enqueue(self, count: int, **fields: str) -> list[str]:
-        """Add jobs as any producer may: bytes of every kind, duplicate fields. Returns their IDs."""
+        """Add jobs as any producer may: bytes of every kind, duplicate fields, a number ``n``. Returns their IDs."""
         pipeline = self.client.pipeline(transaction=False)
-        first = len(self.enqueued)
-        payloads = [self._payload(number, fields) for number in range(first, first + count)]
+        payloads = [self._payload(number, fields) for number in itertools.islice(self._numbers, count)]
         for pairs in payloads:
             pipeline.execute_command("XADD", self.keys.stream, "*", *itertools.chain.from_iterable(pairs))
         jobs = [text(job) for job in await pipeline.execute()]

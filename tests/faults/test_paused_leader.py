@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from reaper import failpoints, source_watch
 from reaper.failpoints import arm, claimed_by
-from tests.faults.reapers import Case, claimed, leading, nothing_left, quick_settings, start_replica
+from tests.faults.reapers import SHORT_LEASE, Case, claimed, leading, nothing_left, quick_settings, start_replica
 from tests.support.invariants import FinalState
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, binaries_at_hand
@@ -34,7 +34,6 @@ STEPS = (
     "suspects.before_write",
 )
 AFTER_ACQUIRING = STEPS[1:]
-SHORT_LEASE = {"lease_ttl": 0.6, "trust_window": 0.4, "renew_interval": 0.15}
 
 *OLDER_SERVERS, NEWEST_SERVER = binaries_at_hand()
 

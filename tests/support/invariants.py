@@ -224,9 +224,9 @@ def _letter_wrong(history: History, letter: DeadJob) -> Iterator[str]:
 
 
 def _reaper_events(history: History) -> Iterator[LifecycleEvent]:
-    """Yield what leaders did, in order."""
+    """Yield what leaders did, in order. A worker's own dead letters tell of the same mode, and of no term."""
     for event in history.events:
-        if event.event in _RECOVERIES and event.data.get("mode") == "reaper":
+        if event.event in _RECOVERIES and event.data.get("mode") == "reaper" and "token" in event.data:
             yield event
 
 

@@ -7,6 +7,7 @@ clock.
 """
 
 import asyncio
+import math
 import selectors
 from typing import Any
 
@@ -45,6 +46,7 @@ class _JumpingSelector(selectors.DefaultSelector):
                 raise RuntimeError("nothing is scheduled, and nobody calls: the program waits for ever")
             return ready
         ready = super().select(0)
-        if not ready:
-            self.now += max(timeout, 0.0)
+        if not ready and timeout > 0:
+            # A little past the timer: asyncio adds a resolution to its clock that vanishes in a large float.
+            self.now = math.nextafter(self.now + timeout, math.inf)
         return ready

@@ -420,16 +420,21 @@ async def test_a_worker_that_ends_leaves_no_consumer_behind(server: RedisServer,
 
 
 async def test_two_processes_of_one_name_are_two_consumers(server: RedisServer, client: Redis) -> None:
-    workers = [make_worker(server.url, accept, name="w") for _ in range(2)]
+    started, go = [], anyio.Event()
 
+    async def handle(job: Job) -> None:
+        started.append(job.id)
+        await go.wait()
+
+    await enqueue(client, 1, 2)
+    workers = [make_worker(server.url, handle, name="w", concurrency=1) for _ in range(2)]
     async with running(*workers):
-        await wait_until(lambda: len_of_consumers(client, 2), "both have read")
+        await wait_until(lambda: len(started) == 2, "each runs a job")
+        held = await pending_of(client)
+        go.set()
 
-    assert workers[0].consumer != workers[1].consumer
-
-
-async def len_of_consumers(client: Redis, count: int) -> bool:
-    return len(await consumers_of(client)) == count
+    assert sorted(consumer for _, consumer, _ in held) == sorted(worker.consumer for worker in workers)
+    assert all(worker.consumer.startswith("w.") for worker in workers)
 
 
 async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisServer, client: Redis) -> None:
@@ -507,6 +512,14 @@ async def test_a_cancelled_worker_still_settles_what_has_been_done(server: Redis
             tasks.start_soon(worker.run)
 
     assert (worker.counts.acked, await pending_of(client)) == (40, [])
+
+
+async def test_an_idle_worker_can_be_cancelled(server: RedisServer, client: Redis) -> None:
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(make_worker(server.url, accept).run)
+            await wait_until(lambda: blocked(client), "the worker blocks in its read")
+            tasks.cancel_scope.cancel()
 
 
 async def test_an_idle_worker_stops_without_waiting_for_its_blocking_read(server: RedisServer, client: Redis) -> None:

@@ -1,0 +1,103 @@
+"""Writes results for people: a table on the terminal, and docs/benchmarks.md. Pure."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from tests.benchmarks.figures import HEADER, Breakdown, Result, Row
+from tests.benchmarks.machine import Machine
+
+INTRODUCTION = """\
+# Benchmarks
+
+This page is written by `make bench` (`python -m tests.benchmarks`), which takes some minutes.
+It needs nothing but Linux: each benchmark starts a Redis of its own, on a free port, without persistence.
+`python -m tests.benchmarks --only {names}` runs single ones, `--quick` runs all with small numbers to see that
+they work; neither writes this page.
+"""
+
+HOW_TO_READ = """\
+## How to read it
+
+- **stream-reaper** is what this project does, with reapers and workers as real processes
+  (`python -m reaper run`, `python -m workers run`).
+- **bare** is the least code that does the same job by hand (`tests/benchmarks/bare.py`),
+  measured in the same run, on a Redis started in the same way, in turn with ours.
+- **ratio** is ours divided by bare: the median of the ratios of single rounds where rounds were taken in turn.
+  For rates more is better, for times and costs less is.
+- Compare ratios rather than numbers: seconds depend on the machine and on whoever else uses it, ratios much less so.
+- A **demand** is what the project promises itself; where it is NOT met, the table says so.
+- Percentiles are nearest-rank. Rates are medians of rounds, and maxima are the worst of all rounds.
+- Profiles are taken in a run of their own, whose numbers are in no table.
+  The programs are sampled by CPU time, and C code counts for the Python function that calls it.
+  Server time is what Redis itself counts for each command (`INFO commandstats`).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """One benchmark and what it has found."""
+
+    name: str
+    about: str
+    """Title and text, as a docstring has them."""
+    result: Result
+
+
+def write_page(chapters: Sequence[Chapter], machine: Machine, day: date) -> str:
+    """Return docs/benchmarks.md."""
+    parts = [
+        INTRODUCTION.format(names="|".join(chapter.name for chapter in chapters)),
+        _run(chapters, machine, day),
+        HOW_TO_READ,
+        *(_chapter(chapter) for chapter in chapters),
+    ]
+    return "\n".join(parts)
+
+
+def verdict(rows: Iterable[Row]) -> str:
+    """Sum up how many demands are met, and name those that are not."""
+    demanded = [row for row in rows if row.met is not None]
+    missed = [row.what for row in demanded if not row.met]
+    summary = f"{len(demanded) - len(missed)} of {len(demanded)} demands are met"
+    return f"{summary}; not met: {'; '.join(missed)}" if missed else summary
+
+
+def terminal_table(rows: Sequence[Row]) -> str:
+    """Return ``rows`` as aligned text."""
+    lines = [HEADER, *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
+    return "\n".join(_aligned(line, widths) for line in lines)
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = zip(cells, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]).rstrip()
+
+
+def _run(chapters: Sequence[Chapter], machine: Machine, day: date) -> str:
+    rows = [row for chapter in chapters for row in chapter.result.rows]
+    lines = ["## This run", "", f"- {day.isoformat()}: {verdict(rows)}."]
+    return "\n".join([*lines, *(f"- {line}." for line in (machine.hardware, machine.software, machine.load)), ""])
+
+
+def _chapter(chapter: Chapter) -> str:
+    title, _, text = chapter.about.partition("\n\n")
+    breakdowns = [_breakdown(breakdown) for breakdown in chapter.result.breakdowns]
+    table = _table(HEADER, [row.cells() for row in chapter.result.rows], numbers=range(1, 4))
+    return "\n".join([f"## {title.rstrip('.')}", "", _sentence_by_line(text), "", table, *breakdowns])
+
+
+def _breakdown(breakdown: Breakdown) -> str:
+    return "\n".join([f"{breakdown.title}:", "", _table(("where", "how much"), breakdown.parts, numbers=range(1, 2))])
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: range) -> str:
+    rule = ["---:" if column in numbers else "---" for column in range(len(header))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)) + "\n"
+
+
+def _sentence_by_line(text: str) -> str:
+    """Break lines after sentences, so that a change of one is a change of one line."""
+    return re.sub(r"(?<=[.:;]) (?=[A-Z])", "\n", " ".join(text.replace("``", "`").split()))

@@ -1,0 +1,141 @@
+"""What the loop around a job costs, with jobs that do nothing.
+
+Two worker processes with 64 slots each wait on an empty stream; a script then adds all jobs at once, and the clock runs
+until the last one is settled (journalled at the default level, with the owner check of every settlement). Bare: two
+processes of the loop ``XREADGROUP COUNT 100`` + ``XACK`` in redis-py, drained in turn with ours.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from redis.asyncio import Redis
+
+from tests.benchmarks import profiles, server_load, usage
+from tests.benchmarks.figures import Breakdown, Result, Row, at_least_ratio, at_most, median_ratio
+from tests.benchmarks.stage import Stage, open_stage, stopped
+from tests.benchmarks.streams import create_group, enqueue, progress, server_ms
+from tests.support.processes import Running
+from tests.support.waiting import wait_until
+from workers.protocol.keys import GroupKeys, group_keys
+
+JOBS, QUICK_JOBS = 100_000, 20_000
+"""For ours. The bare loop is given more, so that it runs about as long."""
+BARE_TIMES = 3
+ROUNDS, QUICK_ROUNDS = 3, 1
+WORKERS = 2
+SLOTS = 64
+OURS, BARE = (group_keys(stream, "billing") for stream in ("jobs", "bare"))
+FLAGS = ("--stream", OURS.stream, "--group", OURS.group, "--concurrency", str(SLOTS))
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Drain:
+    """One stream, worked off."""
+
+    jobs: int
+    seconds: float
+    requests: int
+    worker_us: float
+    server_us: float
+
+    @property
+    def per_second(self) -> float:
+        return self.jobs / self.seconds
+
+
+async def measure(*, quick: bool) -> Result:
+    """Drain in turn with the bare loop; then once more under the profiler."""
+    jobs, rounds = (QUICK_JOBS, QUICK_ROUNDS) if quick else (JOBS, ROUNDS)
+    ours, bare = [], []
+    for _ in range(rounds):
+        ours.append(await _our_drain(jobs))
+        bare.append(await _bare_drain(jobs * BARE_TIMES))
+    return Result(tuple(_rows(ours, bare)), await _profiled(jobs))
+
+
+def _rows(ours: list[_Drain], bare: list[_Drain]) -> list[Row]:
+    def row(what: str, of: Callable[[_Drain], float], unit: str) -> Row:
+        return Row(what, median(map(of, ours)), unit, median(map(of, bare)))
+
+    rates, bare_rates = [one.per_second for one in ours], [one.per_second for one in bare]
+    return [
+        Row(
+            f"no-op jobs settled by {WORKERS} processes", median(rates), "/s", median(bare_rates), at_least_ratio(0.2),
+            median_ratio(rates, bare_rates),
+        ),
+        Row(
+            "requests to the server, a job", median(one.requests / one.jobs for one in ours), "",
+            median(one.requests / one.jobs for one in bare), at_most(0.2),
+        ),
+        row("CPU time of the workers, a job", lambda drain: drain.worker_us / drain.jobs, "µs"),
+        row("CPU time of the server, a job", lambda drain: drain.server_us / drain.jobs, "µs"),
+    ]  # fmt: skip
+
+
+async def _our_drain(jobs: int) -> _Drain:
+    async with open_stage() as stage:
+        workers = [stage.worker("worker", *FLAGS) for _ in range(WORKERS)]
+        for worker in workers:
+            await worker.prints("works on")
+        return await _drain(stage, OURS, workers, jobs, scripts=True)
+
+
+async def _bare_drain(jobs: int) -> _Drain:
+    async with open_stage() as stage:
+        await create_group(stage.client, BARE)
+        loops = [stage.bare("read", BARE.stream, BARE.group, f"bare-{number}") for number in range(WORKERS)]
+        await _all_wait(stage.client)
+        return await _drain(stage, BARE, loops, jobs, scripts=False)
+
+
+async def _drain(stage: Stage, keys: GroupKeys, workers: list[Running], jobs: int, *, scripts: bool) -> _Drain:
+    await _all_wait(stage.client)
+    await server_load.reset(stage.client)
+    started_ms = await enqueue(stage.client, keys.stream, jobs)
+    worker_us, server_us = sum(usage.cpu_us(worker.pid) for worker in workers), usage.cpu_us(stage.server.pid)
+    ended_ms = await _settled(stage.client, keys)
+    worker_us = sum(usage.cpu_us(worker.pid) for worker in workers) - worker_us
+    server_us = usage.cpu_us(stage.server.pid) - server_us
+    requests = server_load.requests(await server_load.commands(stage.client), scripts=scripts)
+    await stopped(*workers)
+    return _Drain(jobs, (ended_ms - started_ms) / 1000, requests, worker_us, server_us)
+
+
+async def _all_wait(client: Redis) -> None:
+    """Wait until every worker blocks in a read."""
+
+    async def blocked() -> bool:
+        return int((await client.info("clients"))["blocked_clients"]) == WORKERS
+
+    await wait_until(blocked, f"{WORKERS} workers wait for jobs", TIMEOUT_S)
+
+
+async def _settled(client: Redis, keys: GroupKeys) -> int:
+    """Wait until everything is settled; return the server's time then, in ms."""
+
+    async def done() -> bool:
+        return (await progress(client, keys)).done
+
+    await wait_until(done, "all jobs are settled", TIMEOUT_S)
+    return await server_ms(client)
+
+
+async def _profiled(jobs: int) -> tuple[Breakdown, ...]:
+    """Drain once more with one worker under the profiler; no number in the table is from here."""
+    async with open_stage() as stage:
+        file = stage.folder / "profile.json"
+        sampled = stage.worker("worker", *FLAGS, profile=file)
+        other = stage.worker("worker", *FLAGS)
+        await _all_wait(stage.client)
+        profiles.start(sampled)
+        await enqueue(stage.client, OURS.stream, jobs)
+        await server_load.reset(stage.client)
+        await _settled(stage.client, OURS)
+        calls = await server_load.commands(stage.client)
+        await stopped(sampled, other)
+        return (
+            profiles.of_program("CPU time of a worker that runs no-op jobs", file),
+            profiles.of_scripts("Server time of settling, a job", calls, jobs),
+        )

@@ -1,0 +1,97 @@
+"""What people see: a live view on a terminal, plain lines elsewhere."""
+
+import io
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+from rich.console import Console
+
+from reaper.drill.live import LiveScreen, MissingExtraError, PlainScreen, Scene, screen_at_hand
+from reaper.drill.producer import Producer
+from reaper.drill.queries import View
+from reaper.drill.records import Enqueued, ProcessRun, Role
+from reaper.drill.redis_server import Server
+from reaper.drill.stage import DrillSettings, find_recovery, set_stage
+from reaper.drill.trace import PlannedJob
+from reaper.drill.witness import Witness
+from tests.support.waiting import wait_until
+from workers.protocol.connection import commands_client
+
+pytestmark = pytest.mark.anyio
+
+SERVER = Server("redis://127.0.0.1:1/0", "7", "no server", ours=False)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """Five of eight jobs are in: one is settled, one dead, one ready, two in flight."""
+    stage = set_stage(commands_client(SERVER.url), SERVER, DrillSettings(), find_recovery("reaper"), tmp_path, "0a")
+    jobs = [PlannedJob(n, timedelta(0), timedelta(0)) for n in range(1, 9)]
+    producer, witness = Producer(stage, jobs), Witness(stage)
+    producer.enqueued += [Enqueued(n, f"{n}-0", 0.0, "") for n in range(1, 6)]
+    witness.view = View(ready=1, in_flight=2, dead=1, holder="r2-1-77.nonce", token=3)
+    witness.counts.update({"recovered": 7, "refused": 2})
+    scene = Scene(stage, producer, witness)
+    scene.begin()
+    return scene
+
+
+async def test_plain_lines_tell_the_numbers_and_what_happens(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.announce("kill -9 of worker w1-1 with 3 jobs in flight")
+    printed = ""
+
+    def told() -> bool:
+        nonlocal printed
+        printed += capsys.readouterr().out
+        return "settled" in printed
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(PlainScreen().run, scene)
+        await wait_until(told, "the first line is printed")
+        group.cancel_scope.cancel()
+    assert "* kill -9 of worker w1-1 with 3 jobs in flight" in printed
+    assert "settled 1/5  ready 1  in flight 2  recovered 7  dead 1  leader nobody (term 3)" in printed
+
+
+async def test_the_live_view_shows_figures_faults_and_who_leads(scene: Scene) -> None:
+    scene.announce("kill -9 of the leader r1-1")
+    console = Console(file=io.StringIO(), width=120, record=True)
+    console.print(LiveScreen().draw(scene))
+    shown = console.export_text()
+    for words in (
+        "with the reaper",
+        "in flight",
+        "stale refused",
+        "leader nobody, term 3",
+        "kill -9 of the leader r1-1",
+    ):
+        assert words in shown
+
+
+async def test_a_process_that_dies_by_itself_is_told_and_one_that_was_killed_is_not_told_twice(scene: Scene) -> None:
+    def ended(*, killed_at: float | None = None, stopped: bool = False) -> ProcessRun:
+        return ProcessRun("w1-1", Role.WORKER, 7, 0.0, 1.0, -9, killed_at, stopped)
+
+    for run in (ended(), ended(killed_at=1.0), ended(stopped=True)):
+        scene.supervisor.on_end(run)
+    assert [sentence for _, sentence in scene.news] == ["worker w1-1 died (exit code -9); it is restarted"]
+
+
+def test_the_live_view_is_for_terminals_with_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert isinstance(screen_at_hand(), PlainScreen)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert isinstance(screen_at_hand(), LiveScreen)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert isinstance(screen_at_hand(), PlainScreen)
+
+
+def test_a_terminal_without_the_extra_gets_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'stream-reaper\[demo\]'"):
+        screen_at_hand()

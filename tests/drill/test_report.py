@@ -1,0 +1,76 @@
+"""The ledger as people and machines read it."""
+
+import json
+
+from reaper.drill.executions import Cause, Duplicate, SecondStart
+from reaper.drill.ledger import Fate, Ledger, Spread
+from reaper.drill.records import InjectedFault
+from reaper.drill.report import as_json, as_text
+from reaper.drill.terms import Term
+
+LEDGER = Ledger(
+    enqueued=3,
+    fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 2, Fate.DEAD_LETTERED: 1},
+    poison=(3,),
+    dead=(3,),
+    second_starts=(SecondStart(1, "1-0", 2, Cause.WORKER_KILLED, "w2-1", "w1-1", 1.25),),
+    duplicates=(Duplicate(1, "1-0", 2, Cause.WORKER_KILLED),),
+    recovered=1,
+    recovery_s=Spread(1.25, 1.25, 1.25),
+    stale_writes_refused=1,
+    terms=(Term("r1-1-9.aa", 1, 99.99, 104.0, "killed"), Term("r2-1-8.bb", 2, 105.0, None, "running")),
+    faults=(InjectedFault("kill-leader", "r1-1", 104.0, "r1-1-9.aa"),),
+)
+
+TABLE = """\
+  enqueued                  3
+  settled                   2
+  dead-lettered             1   (poison jobs put in: 1)
+  stuck                     0
+  lost                      0
+  recovered                 1
+  second starts             1   (worker_killed 1)
+  duplicates                1   (worker_killed 1)
+  fault to second start     p50 1.250 s, p99 1.250 s, max 1.250 s
+  past visibility timeout   -
+  early recoveries          0
+  stale writes refused      1
+  terms                     1: r1-1-9, 0.0 s to 4.0 s: killed
+                            2: r2-1-8, from 5.0 s: running
+  balanced                  yes"""
+
+
+def test_the_table_holds_every_figure() -> None:
+    assert as_text(LEDGER, by_reapers=True, started_at=100.0) == TABLE
+
+
+def test_without_reapers_the_table_holds_what_became_of_the_jobs() -> None:
+    stuck = Ledger(enqueued=3, fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 1, Fate.PENDING: 2})
+    assert as_text(stuck, by_reapers=False, started_at=0.0).splitlines() == [
+        "  enqueued                  3",
+        "  settled                   1",
+        "  dead-lettered             0   (poison jobs put in: 0)",
+        "  stuck                     2   (held by workers that are dead)",
+        "  lost                      0",
+        "  balanced                  NO",
+    ]
+
+
+def test_the_report_for_machines_counts_seconds_from_the_start() -> None:
+    report = json.loads(json.dumps(as_json(LEDGER, started_at=100.0, objections=["something"])))
+    assert report["terms"] == [
+        {"holder": "r1-1-9.aa", "token": 1, "from": -0.01, "to": 4.0, "ended": "killed"},
+        {"holder": "r2-1-8.bb", "token": 2, "from": 5.0, "to": None, "ended": "running"},
+    ]
+    assert report["faults"] == [{"kind": "kill-leader", "target": "r1-1", "time": 4.0, "until": None, "in_flight": 0}]
+    assert report["second_starts"] == [
+        {
+            "n": 1, "job": "1-0", "start": 2, "cause": "worker_killed", "worker": "w2-1", "previous_worker": "w1-1",
+            "recovery_s": 1.25,
+        }
+    ]  # fmt: skip
+    assert report["duplicates"] == [{"n": 1, "job": "1-0", "times": 2, "cause": "worker_killed"}]
+    assert {name: report[name] for name in ("balanced", "enqueued", "settled", "dead_lettered", "lost", "objections")} == {
+        "balanced": True, "enqueued": 3, "settled": 2, "dead_lettered": 1, "lost": 0, "objections": ["something"],
+    }  # fmt: skip
+    assert report["overshoot_s"] == {"p50": None, "p99": None, "max": None}

@@ -1,0 +1,129 @@
+"""What an act is played on: settings that cannot work are refused; reads of Redis tell what is there."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from reaper.drill import queries
+from reaper.drill.queries import View
+from reaper.drill.records import DeadLetter, Remains, Role
+from reaper.drill.redis_server import Server
+from reaper.drill.stage import DrillSettings, Stage, find_recovery, set_stage
+from reaper.drill.trace import PlannedJob
+from tests.support.servers import RedisServer
+from workers.protocol.errors import ConfigurationError
+
+pytestmark = pytest.mark.anyio
+
+REAPER = find_recovery("reaper")
+NONE = find_recovery("none")
+
+
+def _jobs(seconds: float) -> list[PlannedJob]:
+    return [PlannedJob(1, timedelta(0), timedelta(seconds=seconds))]
+
+
+@pytest.fixture
+async def stage(server: RedisServer, client: Redis, tmp_path: Path) -> Stage:
+    at = Server(server.url, "7", "a server of the tests", ours=False)
+    stage = set_stage(client, at, DrillSettings(), REAPER, tmp_path, "0a")
+    await client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
+    return stage
+
+
+def test_a_job_that_cannot_be_done_in_time_is_refused_before_anything_starts() -> None:
+    DrillSettings().check(_jobs(1.9), REAPER)
+    with pytest.raises(ConfigurationError, match=r"the longest job of this trace takes 2\.00 s"):
+        DrillSettings().check(_jobs(2.0), REAPER)
+
+
+def test_a_cast_that_cannot_play_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="--workers 1 or more"):
+        DrillSettings(workers=0).check(_jobs(1), REAPER)
+    with pytest.raises(ConfigurationError, match="--reapers 1 or more"):
+        DrillSettings(reapers=0).check(_jobs(1), REAPER)
+    DrillSettings(reapers=0).check(_jobs(1), NONE)
+    with pytest.raises(ConfigurationError, match="unknown recovery 'repaer': did you mean 'reaper'"):
+        find_recovery("repaer")
+
+
+async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_recovery(stage: Stage) -> None:
+    assert [(slot.name, slot.role) for slot in stage.slots()] == [
+        ("w1", Role.WORKER), ("w2", Role.WORKER), ("w3", Role.WORKER), ("w4", Role.BARE_WORKER),
+        ("r1", Role.REAPER), ("r2", Role.REAPER), ("r3", Role.REAPER),
+    ]  # fmt: skip
+
+
+async def test_processes_get_no_settings_but_those_of_the_drill(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_NAMESPACE", "somebody-elses")
+    monkeypatch.setenv("WORKER_STREAM", "somebody-elses")
+    given = {
+        name for slot in stage.slots() for name in slot.command("x-1").env if name.startswith(("REAPER", "WORKER"))
+    }
+    assert given == {"REAPER_REDIS_URL", "REAPER_FAILPOINTS", "WORKER_REDIS_URL"}
+
+
+async def _enqueue(stage: Stage, *numbers: int, **more: str) -> list[bytes]:
+    words = [word for pair in more.items() for word in pair]
+    return [await stage.client.execute_command("XADD", stage.keys.stream, "*", "n", n, *words) for n in numbers]
+
+
+async def _read(stage: Stage, consumer: str, count: int) -> None:
+    await stage.client.xreadgroup(stage.keys.group, consumer, {stage.keys.stream: ">"}, count=count)
+
+
+async def test_a_view_tells_where_jobs_are_and_goes_on_from_the_one_before(stage: Stage) -> None:
+    ids = await _enqueue(stage, 1, 2, 3, 4)
+    await _read(stage, "w1-1.nonce", 2)
+    await stage.client.xack(stage.keys.stream, stage.keys.group, ids[0])
+    await stage.client.zadd(stage.keys.schedule, {b"packed": 1})
+    await stage.client.xadd(stage.keys.dead, {"n": 9})
+    first = await queries.look(stage, View())
+    assert first == View(ready=2, in_flight=1, parked=1, dead=1, last_delivered=ids[1])
+    assert first.outstanding == 4
+    await _read(stage, "w1-1.nonce", 1)
+    assert await queries.look(stage, first) == View(ready=1, in_flight=2, parked=1, dead=1, last_delivered=ids[2])
+
+
+async def test_jobs_in_flight_are_found_by_the_process_that_holds_them(stage: Stage) -> None:
+    ids = await _enqueue(stage, 1, 2, 3)
+    for consumer in ("w1-1.nonce", "w1-10.nonce", "w1-1"):
+        await _read(stage, consumer, 1)
+    held = await queries.pending_by_process(stage, ["w1-1", "w2-1"])
+    assert {name: [row.entry_id for row in rows] for name, rows in held.items()} == {
+        "w1-1": [ids[0], ids[2]],
+        "w2-1": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "spared"),
+    [({}, False), ({"reaper.deliveries": "1"}, False), ({"reaper.deliveries": "2"}, True), ({"poison": "1"}, True)],
+)
+async def test_a_worker_is_spared_where_a_crash_would_spoil_the_accounts(
+    stage: Stage, fields: dict[str, str], *, spared: bool
+) -> None:
+    await _enqueue(stage, 1, **fields)
+    await _read(stage, "w1-1", 1)
+    assert await queries.must_not_crash(stage, await queries.pending(stage)) is spared
+
+
+async def test_what_remains_is_told_by_number_even_where_a_payload_is_gone(stage: Stage) -> None:
+    ids = await _enqueue(stage, 1, 2, 3)
+    await _read(stage, "w1-1", 2)
+    await stage.client.xdel(stage.keys.stream, ids[0])
+    await stage.client.xadd(stage.keys.dead, {"n": 8, "reaper.job": "5-0", "reaper.dead.reason": "max_deliveries"})
+    assert await queries.remains(stage) == Remains(
+        ready=(3,), pending=(0, 2), parked=0, dead=(DeadLetter(8, "5-0", "max_deliveries"),)
+    )
+
+
+async def test_nothing_of_an_act_stays_in_a_redis_that_is_not_ours(stage: Stage) -> None:
+    await stage.client.set("mine", "1")
+    await _enqueue(stage, 1)
+    await stage.client.set(stage.keys.fence, "x")
+    await stage.client.set(stage.namespace.token, 3)
+    await queries.forget(stage)
+    assert await stage.client.keys("*") == [b"mine"]

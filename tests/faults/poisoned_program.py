@@ -1,0 +1,32 @@
+"""A program of our own worker, for the tests of poison jobs: one with a field ``poison`` kills the process.
+
+Executions are noted in the stream that ``LEDGER`` names.
+"""
+
+import os
+import signal
+
+from redis.asyncio import Redis
+
+from tests.support.history import note
+from workers import Job, Worker
+from workers.protocol.connection import commands_client
+
+worker = Worker()
+_ledger = os.environ["LEDGER"]
+_clients: list[Redis] = []
+
+
+def _client() -> Redis:
+    if not _clients:
+        _clients.append(commands_client(worker.settings.redis_url))
+    return _clients[0]
+
+
+@worker.handler
+async def handle(job: Job) -> None:
+    number = job.fields[b"n"].decode()
+    await note(_client(), _ledger, "start", number)
+    if b"poison" in job.fields:
+        os.kill(os.getpid(), signal.SIGKILL)
+    await note(_client(), _ledger, "completion", number)

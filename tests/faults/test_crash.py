@@ -1,0 +1,95 @@
+"""A worker is killed with a thousand deliveries in flight, alone or together with the leader."""
+
+from collections import Counter
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults.reapers import SHORT_LEASE, VISIBILITY_MS, Case, leading, quick_settings, running, start_replica
+from tests.support.invariants import Execution
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers.protocol.messages import entry_ms
+
+pytestmark = pytest.mark.anyio
+
+IN_FLIGHT = 1_000
+
+
+def start_worker(processes: Processes, case: Case) -> Running:
+    """Start a bare redis-py worker; what has a field ``hold`` stays in flight."""
+    return processes.python(
+        "-m", "tests.faults.plain_worker", case.server.url, case.keys.stream, case.keys.group, "w1", str(IN_FLIGHT),
+        name="worker",
+    )  # fmt: skip
+
+
+async def all_ready_again(case: Case, jobs: list[str]) -> None:
+    """Wait until nothing is pending, and say what has to be true then."""
+    await wait_until(lambda: _none_pending(case), "nothing is pending any more")
+    state = await case.state()
+    assert sorted(state.ready) == sorted(jobs)
+    payloads = await case.payloads()
+    assert {job: payloads[job] for job in jobs} == {job: case.enqueued[job] for job in jobs}
+    assert Counter(event.event for event in await case.events()) == {"recovered": len(jobs)}
+    assert await case.violations() == []  # among them: none early, none lost
+
+
+async def _none_pending(case: Case) -> bool:
+    return await case.pending_count() == 0
+
+
+async def test_all_that_a_killed_worker_held_is_ready_again_none_early_none_lost(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    case = await Case.prepared(server, client)
+    async with leading(quick_settings(server)):
+        worker = start_worker(processes, case)
+        jobs = await case.enqueue(IN_FLIGHT, hold="")
+        await worker.prints(f"holds {IN_FLIGHT}")
+        worker.kill()
+        await all_ready_again(case, jobs)
+
+
+async def test_worker_and_leader_killed_together_the_next_leader_recovers_at_once_from_what_is_pending(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    case = await Case.prepared(server, client)
+    leader = start_replica(processes, server, **SHORT_LEASE)
+    await leader.prints("leadership acquired")
+    worker = start_worker(processes, case)
+    await work_for_longer_than_two_visibility_timeouts(case, worker)
+    async with running(quick_settings(server)):
+        jobs = await case.enqueue(IN_FLIGHT, hold="")
+        await worker.prints(f"holds {IN_FLIGHT}")
+        leader.kill()
+        worker.kill()
+        await all_ready_again(case, jobs)
+    history = await case.lease_history()
+    second = next(event for event in history if event.event == "lease_acquired" and event.data["token"] == 2)
+    recovered = await case.events("recovered")
+    assert {event.data["token"] for event in recovered} == {2}
+    # A grace lasts for a visibility timeout from the beginning of contact: there was none.
+    assert second.at_ms <= recovered[0].at_ms < second.at_ms + VISIBILITY_MS
+
+
+async def work_for_longer_than_two_visibility_timeouts(case: Case, worker: Running) -> None:
+    """Let the worker do one job after the other for that long: a leader that knows it has nothing of it afterwards."""
+    first, last = await _work_once(case), 0
+    while last - first <= 2 * VISIBILITY_MS:
+        last = await _work_once(case)
+    assert worker.running
+
+
+async def _work_once(case: Case) -> int:
+    """Enqueue a job, wait until it is done, and return its time in ms."""
+    (job,) = await case.enqueue(1)
+    await wait_until(lambda: _none_left(case), "the job is done")
+    case.completions.append(Execution(job))
+    return entry_ms(job)
+
+
+async def _none_left(case: Case) -> bool:
+    state = await case.state()
+    return not (state.ready or state.pending)

@@ -1,0 +1,183 @@
+"""Workers that have never heard of us are served unchanged: the examples in `docs/examples`, run as processes.
+
+The example in another language needs Node. It is collected where ``node`` is on the PATH, as it is in continuous
+integration, and only there.
+"""
+
+import hashlib
+import itertools
+import random
+import re
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults import scene
+from tests.support.history import user_fields
+from tests.support.invariants import Pairs
+from tests.support.processes import ROOT, Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers.protocol.messages import text
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+EXAMPLES = ROOT / "docs" / "examples"
+LANGUAGES = ["python", *(["node"] if shutil.which("node") else [])]
+in_every_language = pytest.mark.parametrize("language", LANGUAGES)
+VISIBILITY_S = 0.8
+JOBS = 8
+PAYLOAD = bytes(range(256)) + "\r\n$5\r\nπ{}".encode() + b"\0\xff\xfe"
+
+POLICIES = pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+
+
+def start_bare_worker(processes: Processes, server: RedisServer, language: str, consumer: str) -> Running:
+    """Start an example as somebody's own worker would be started."""
+    words = (scene.STREAM, scene.GROUP, consumer)
+    if language == "node":
+        return processes.start("node", str(EXAMPLES / "bare_worker.js"), str(server.port), *words, name=consumer)
+    return processes.python(str(EXAMPLES / "bare_worker.py"), *words, env={"REDIS_URL": server.url}, name=consumer)
+
+
+def printed(worker: Running, what: str) -> list[Sequence[str]]:
+    """Return the words of the lines in which a bare worker says ``what``: start or done."""
+    return [line.split() for line in worker.output.splitlines() if line.startswith(f"{what} ")]
+
+
+@in_every_language
+async def test_the_job_of_a_killed_bare_worker_is_run_by_the_next_one(
+    server: RedisServer, client: Redis, processes: Processes, language: str
+) -> None:
+    await scene.create_group(client)
+    await scene.enqueue(client, JOBS, payload=PAYLOAD, duration_ms="0")
+    (stuck,) = await scene.enqueue(client, 1, payload=PAYLOAD, duration_ms="400")
+    async with scene.running_reaper(server.url, visibility_timeout=VISIBILITY_S):
+        first = start_bare_worker(processes, server, language, "first")
+        await first.prints(rf"^start 0 {stuck} ")
+        first.kill()
+        second = start_bare_worker(processes, server, language, "second")
+        await scene.nothing_left(client)
+        await wait_until(lambda: printed(second, "done"), "the second one is done")
+    assert [words[1] for words in printed(first, "done")] == [str(n) for n in range(JOBS)]
+    assert [words[1] for words in printed(second, "done")] == ["0"]
+    digest = hashlib.sha256(PAYLOAD).hexdigest()
+    assert {words[-1] for worker in (first, second) for words in printed(worker, "start")} == {digest}
+    (recovered,) = await scene.events(client, "recovered")
+    assert (recovered.job, recovered.data["consumer"]) == (stuck, "first")
+    assert await scene.violations(client, {}, visibility_ms=round(VISIBILITY_S * 1000)) == []
+
+
+@in_every_language
+async def test_bare_workers_that_share_a_group_with_the_reaper_run_each_job_once(
+    server: RedisServer, client: Redis, processes: Processes, language: str
+) -> None:
+    await scene.create_group(client)
+    async with scene.running_reaper(server.url, visibility_timeout=VISIBILITY_S):
+        workers = [start_bare_worker(processes, server, language, f"bare-{n}") for n in range(2)]
+        await scene.enqueue(client, 60, payload=PAYLOAD, duration_ms="5")
+        await scene.nothing_left(client)
+
+        def done() -> list[int]:
+            return sorted(int(words[1]) for worker in workers for words in printed(worker, "done"))
+
+        await wait_until(lambda: len(done()) >= 60, "all are done")
+    assert done() == list(range(60))
+    assert await scene.count_events(client) == {}
+
+
+# --- byte for byte ------------------------------------------------------------------------------------------
+
+AWKWARD: dict[str, Pairs] = {
+    "every byte": [(bytes(range(256)), bytes(reversed(range(256))))],
+    "a name twice": [(b"tag", b"a"), (b"other", b"x"), (b"tag", b"b"), (b"tag", b"a")],
+    "order": [(b"z", b"1"), (b"a", b"2"), (b"m", b"3")],
+    "empty": [(b"", b""), (b"empty", b"")],
+    "line ends": [(b"a\r\n", b"\r\n$-1\r\n*3\r\n"), (b"\0", b"\0\0")],
+    "no utf-8": [(b"\xff\xfe", b"\xc3\x28"), ("schlüssel".encode("latin-1"), "π".encode("utf-16"))],
+    "numbers that a script may round": [(b"n", b"9007199254740993"), (b"f", b"1e400"), (b"i", b"-0")],
+    "json that a script may rewrite": [(b"j", rb'{"a": [1.0, 1e2], "b": "\u00e9", "a": 2}')],
+    "a prefix like ours": [(b"reaper", b"x"), (b"reaper_job", b"y"), (b"Reaper.job", b"z")],
+    "long": [(b"payload", random.Random(1).randbytes(100_000))],
+    "many": [(b"f%d" % n, b"v%d" % n) for n in range(1_000)],
+}
+
+OURS = [b"reaper.job", b"reaper.deliveries", b"reaper.generation", b"reaper.first_ms", b"reaper.consumers"]
+
+
+async def add(client: Redis, pairs: Pairs) -> str:
+    """Add an entry exactly so."""
+    entry_id = await client.execute_command("XADD", scene.STREAM, "*", *itertools.chain.from_iterable(pairs))
+    return text(entry_id)
+
+
+async def read_raw(client: Redis, key: str, consumer: str) -> list[tuple[str, list[bytes]]]:
+    """Read as a bare worker does; fields as they are on the wire."""
+    reply: Any = await client.execute_command(
+        "XREADGROUP", "GROUP", scene.GROUP, consumer, "COUNT", 100, "STREAMS", key, ">"
+    )
+    return [(text(entry_id), flat) for _, entries in reply or () for entry_id, flat in entries]
+
+
+@POLICIES
+async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_being_parked(
+    server: RedisServer, client: Redis, policy: str
+) -> None:
+    await scene.create_group(client)
+    expected = {await add(client, pairs): list(pairs) for pairs in AWKWARD.values()}
+    key = scene.STREAM if policy == "stream" else scene.KEYS.retry
+    settings = {"redelivery": policy, "visibility_timeout": 0.2, "max_deliveries": 3}
+    arrived: dict[str, list[Pairs]] = {job: [] for job in expected}
+    async with scene.running_reaper(server.url, **settings) as reaper:
+        await scene.leads(reaper)
+        await wait_until(lambda: client.exists(key), "the stream to read from is there")
+        await scene.strand(client, len(AWKWARD))
+
+        async def read_on() -> bool:
+            """Let each job come back twice: recovered at first, then parked, since one delivery is left."""
+            for entry_id, flat in await read_raw(client, key, "reader"):
+                assert flat[-10::2] == OURS, "the user's fields come first"
+                job = text(flat[-9])
+                arrived[job].append(user_fields(flat))
+                if len(arrived[job]) == 2:
+                    await client.xack(key, scene.GROUP, entry_id)
+            return all(len(times) == 2 for times in arrived.values())
+
+        await wait_until(read_on, "all jobs have come back twice")
+    assert arrived == {job: [pairs, pairs] for job, pairs in expected.items()}
+
+
+@POLICIES
+async def test_dead_letters_hold_the_users_fields_byte_for_byte(
+    server: RedisServer, client: Redis, policy: str
+) -> None:
+    await scene.create_group(client)
+    expected = {await add(client, pairs): list(pairs) for pairs in AWKWARD.values()}
+    await scene.strand(client, len(AWKWARD), overdue=True)
+    async with scene.running_reaper(server.url, redelivery=policy, max_deliveries=1):
+        await scene.nothing_left(client)
+    assert await scene.violations(client, expected, finished=True, max_deliveries=1) == []
+    letters: Any = await client.xrange(scene.KEYS.dead)
+    assert [user_fields(flat) for _, flat in letters] == list(expected.values())
+
+
+async def test_a_foreign_reader_of_the_retry_stream_needs_nothing_but_a_second_stream_in_its_read(
+    server: RedisServer, client: Redis
+) -> None:
+    await scene.create_group(client)
+    async with scene.running_reaper(server.url, redelivery="retry-stream", visibility_timeout=0.2):
+        await wait_until(lambda: client.exists(scene.KEYS.retry), "the retry stream is there")
+        await add(client, [(b"n", b"1")])
+        await scene.strand(client, 1)
+        reply: Any = await client.execute_command(
+            "XREADGROUP", "GROUP", scene.GROUP, "second", "BLOCK", 5_000,
+            "STREAMS", scene.STREAM, scene.KEYS.retry, ">", ">",
+        )  # fmt: skip
+        ((key, ((entry_id, flat),)),) = reply
+        assert (text(key), user_fields(flat)) == (scene.KEYS.retry, [(b"n", b"1")])
+        assert await client.xack(key, scene.GROUP, entry_id) == 1
+        await scene.nothing_left(client)
+    assert re.fullmatch(r"\d+-\d+", text(entry_id))

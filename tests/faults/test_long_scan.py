@@ -1,0 +1,66 @@
+"""A million pending entries and a lease of two seconds: the scan takes longer than the lease lasts.
+
+On the newest server only: what matters is the leader's own work between two renewals.
+"""
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults.reapers import Case, start_replica
+from tests.support.processes import Processes
+from tests.support.servers import RedisServer, binaries_at_hand
+from tests.support.waiting import wait_until
+from workers.protocol.connection import commands_client
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("server", binaries_at_hand()[-1:], ids=["newest"], indirect=True),
+]
+
+PENDING = 1_000_000
+PER_CALL = 20_000
+TTL_S = 2
+SCAN_PAGE = 100
+"""Small, so that the scan outlasts the lease on a fast machine too."""
+
+_FILL = """
+for i = 1, ARGV[2] do
+  redis.call('XADD', KEYS[1], '*', 'n', i)
+end
+redis.call('XREADGROUP', 'GROUP', ARGV[1], 'w1', 'COUNT', ARGV[2], 'STREAMS', KEYS[1], '>')
+"""
+
+
+async def fill(case: Case) -> None:
+    """Let one worker hold `PENDING` deliveries."""
+    async with commands_client(case.server.url, timeout_s=60) as client:
+        for _ in range(PENDING // PER_CALL):
+            await client.eval(_FILL, 1, case.keys.stream, case.keys.group, PER_CALL)
+    assert await case.pending_count() == PENDING
+
+
+async def test_one_leader_scans_a_million_deliveries_and_arms_every_timer(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    case = await Case.prepared(server, client)
+    await fill(case)
+    start_replica(
+        processes, server, lease_ttl=TTL_S, visibility_timeout=3_600, scan_page=SCAN_PAGE, full_scan_interval=3_600
+    )
+    seen: set[bytes | None] = set()
+
+    async def scanned() -> int:
+        seen.add(await client.get("{reaper}:lease"))
+        report = await case.report()
+        return report.last_full_scan_ms if report else 0
+
+    await wait_until(lambda: client.exists("{reaper}:lease"), "somebody leads")
+    ended_ms = await wait_until(scanned, "everything is scanned", timeout=120)
+    (acquired,) = await case.lease_history()
+    assert ended_ms - acquired.at_ms > TTL_S * 1_000, "the scan was too short to show anything"
+    assert (acquired.event, acquired.data["token"]) == ("lease_acquired", 1)
+    assert seen == {acquired.data["holder"].encode()}
+    (replica,) = await case.replicas()
+    report = replica.groups[case.keys.pair]
+    assert (report.timers, report.scan_entries, replica.terms, replica.renewals_failed) == (PENDING, PENDING, 1, 0)
+    assert await case.pending_count() == PENDING

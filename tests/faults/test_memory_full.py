@@ -1,0 +1,169 @@
+"""Redis has reached ``maxmemory`` and evicts nothing: producers are turned away, and everything else goes on.
+
+Settling frees memory in the end, so it must work when there is none.
+"""
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from tests.faults import scene
+from tests.support.history import read_state
+from tests.support.processes import Processes
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def fill_memory(client: Redis) -> None:
+    """Let Redis refuse every command that may use memory, and make sure of it."""
+    await client.config_set("maxmemory", "1")
+    with pytest.raises(ResponseError, match="OOM"):
+        await client.xadd(scene.STREAM, {"n": "1"})
+    with pytest.raises(ResponseError, match="OOM"):
+        await client.hset("hash", "field", "value")
+
+
+async def server_ms(client: Redis) -> int:
+    """Return the server's time."""
+    seconds, microseconds = await client.time()
+    return int(seconds * 1000 + microseconds // 1000)
+
+
+async def test_workers_settle_whatever_the_verdict(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    enqueued = await scene.enqueue(client, 100)
+    enqueued |= await scene.enqueue(client, 10, hold="") | await scene.enqueue(client, 5, fail="")
+    enqueued |= await scene.enqueue(client, 5, reject="")
+    async with scene.running_worker(server.url, handler, concurrency=10) as worker:
+        await handler.has_started(110)
+        await fill_memory(client)
+        handler.open_gate()
+        await scene.nothing_left(client)
+    assert await scene.count_events(client) == {"acked": 110, "nacked": 10, "dead_lettered": 10}
+    assert (worker.counts.refused, worker.counts.held) == (0, 0)
+    assert await scene.violations(client, enqueued, [handler], finished=True) == []
+
+
+async def test_a_worker_can_start_and_take_over_what_its_earlier_process_held(
+    server: RedisServer, client: Redis
+) -> None:
+    handler = scene.Handler()
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 20)
+    await scene.strand(client, 10, "w1.0123456789ab")
+    await fill_memory(client)
+    async with scene.running_worker(server.url, handler, name="w1", journal="full"):
+        await scene.nothing_left(client)
+    assert (await scene.count_events(client))["acked"] == 20
+    assert await scene.violations(client, enqueued, [handler], finished=True) == []
+
+
+async def test_a_group_that_does_not_exist_yet_can_be_joined(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    enqueued = await scene.enqueue(client, 5)
+    await fill_memory(client)
+    async with scene.running_worker(server.url, handler, redelivery="retry-stream"):
+        await handler.has_started(5)
+        await scene.nothing_left(client)
+    assert await scene.violations(client, enqueued, [handler], finished=True) == []
+
+
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_the_leader_keeps_leading_and_recovers(server: RedisServer, client: Redis, policy: str) -> None:
+    handler = scene.Handler()
+    await scene.create_group(client)
+    async with scene.running_reaper(server.url, lease_ttl=0.5, redelivery=policy) as reaper:
+        token = await scene.leads(reaper)
+        enqueued = await scene.enqueue(client, 30)
+        await scene.strand(client, 30, overdue=True)
+        await fill_memory(client)
+        full_at = await server_ms(client)
+
+        async def leads_still() -> bool:
+            """Look at the lease itself: it must be renewed, and stay the same holder's, for longer than it lasts."""
+            assert reaper.term
+            assert (reaper.term.token, await client.get(scene.NAMESPACE.lease)) == (token, reaper.term.holder.encode())
+            return await server_ms(client) > full_at + 1_200
+
+        await wait_until(leads_still, "the lease has been renewed several times")
+        async with scene.running_worker(server.url, handler):
+            await scene.nothing_left(client)
+    assert await scene.count_events(client) == {"recovered": 30, "acked": 30}
+    assert await scene.violations(client, enqueued, [handler], finished=True) == []
+
+
+async def test_suspects_are_parked_let_out_and_dead_lettered(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 3) | await scene.enqueue(client, 2, fail="")
+    await scene.strand(client, 5, overdue=True)
+    await fill_memory(client)
+    async with (
+        scene.running_reaper(server.url, max_deliveries=2) as reaper,
+        scene.running_worker(server.url, handler),
+    ):
+        await scene.leads(reaper)
+        await scene.nothing_left(client)
+    assert await scene.count_events(client) == {"suspected": 5, "recovered": 5, "acked": 3, "dead_lettered": 2}
+    assert await scene.violations(client, enqueued, [handler], finished=True, max_deliveries=2) == []
+
+
+@pytest.mark.processes
+async def test_a_new_leader_is_elected_after_the_old_one_was_killed_and_recovery_goes_on(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 20)
+    first = processes.reaper(
+        "--redis-url", server.url, "--groups", f"{scene.STREAM}/{scene.GROUP}", "--lease-ttl", "1"
+    )
+    await first.prints("leadership acquired: token 1$")
+    await scene.strand(client, 20, overdue=True)
+    await fill_memory(client)
+    first.kill()
+    async with scene.running_reaper(server.url) as second:
+        assert await scene.leads(second) == 2
+
+        async def all_ready() -> bool:
+            return len((await read_state(client, scene.KEYS)).ready) == 20
+
+        await wait_until(all_ready, "all are ready again")
+    assert {event.data["token"] for event in await scene.events(client, "recovered")} == {2}
+    assert await scene.violations(client, enqueued) == []
+
+
+async def test_a_single_reaper_without_elections_can_start(server: RedisServer, client: Redis) -> None:
+    await scene.create_group(client)
+    await scene.enqueue(client, 3)
+    await scene.strand(client, 3, overdue=True)
+    await fill_memory(client)
+    async with scene.running_reaper(server.url, leader_election=False) as reaper:
+        assert await scene.leads(reaper) == 1
+        await wait_until(lambda: scene.events(client, "recovered"), "recovery goes on")
+
+
+async def test_a_counter_that_went_back_is_raised(server: RedisServer, client: Redis) -> None:
+    await client.set(scene.KEYS.fence, "reaper:50:somebody")
+    await fill_memory(client)
+    async with scene.running_reaper(server.url) as reaper:
+        await wait_until(lambda: reaper.term and reaper.term.token == 51, "a term past the fence")
+
+
+async def test_work_goes_on_once_memory_is_there_again(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    await scene.create_group(client)
+    async with (
+        scene.running_reaper(server.url, lease_ttl=0.5) as reaper,
+        scene.running_worker(server.url, handler) as worker,
+    ):
+        token = await scene.leads(reaper)
+        await fill_memory(client)
+        await client.config_set("maxmemory", "0")
+        enqueued = await scene.enqueue(client, 20)
+        await handler.has_started(20)
+        await scene.nothing_left(client)
+        assert await scene.leads(reaper) == token
+    assert worker.counts.acked == 20
+    assert await scene.violations(client, enqueued, [handler], finished=True) == []

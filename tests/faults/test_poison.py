@@ -1,0 +1,170 @@
+"""A job that kills every process that runs it, read in one batch with 63 others: it alone is given up."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.support.history import read_notes
+from tests.support.invariants import Execution
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer, binaries_at_hand
+from tests.support.waiting import wait_until
+from workers.protocol.events import EventName
+
+pytestmark = pytest.mark.anyio
+
+BATCH = 64
+MAX_DELIVERIES = 3
+LEDGER = "ledger"
+VISIBILITY = {"visibility_timeout": 0.4}
+*OLDER_SERVERS, NEWEST_SERVER = binaries_at_hand()
+
+newest_server = pytest.mark.parametrize("server", [NEWEST_SERVER], ids=["newest"], indirect=True)
+servers_and_positions = pytest.mark.parametrize(
+    ("server", "position"),
+    [(NEWEST_SERVER, 0), (NEWEST_SERVER, BATCH - 1), *((older, BATCH // 2) for older in OLDER_SERVERS)],
+    ids=lambda value: str(value) if isinstance(value, int) else "newest" if value == NEWEST_SERVER else "older",
+    indirect=["server"],
+)
+
+Start = Callable[[str], Running]
+"""Starts a worker of this name."""
+
+
+@pytest.fixture
+async def case(server: RedisServer, client: Redis) -> Case:
+    return await Case.prepared(server, client)
+
+
+@pytest.fixture
+def bare_worker(processes: Processes, case: Case) -> Start:
+    """Start bare redis-py loops."""
+
+    def start(name: str) -> Running:
+        return processes.python(
+            "-m", "tests.faults.plain_worker", case.server.url, case.keys.stream, case.keys.group, name, str(BATCH),
+            LEDGER, name=name,
+        )  # fmt: skip
+
+    return start
+
+
+@pytest.fixture
+def our_worker(processes: Processes, case: Case) -> Start:
+    """Start workers of ours. Without a name of their own: nothing is adopted, all recovery is the reaper's."""
+
+    def start(name: str) -> Running:
+        flags = ("--redis-url", case.server.url, "--stream", case.keys.stream, "--group", case.keys.group)
+        return processes.worker(
+            "tests.faults.poisoned_program", *flags, "--concurrency", str(BATCH), env={"LEDGER": LEDGER}, name=name
+        )
+
+    return start
+
+
+@asynccontextmanager
+async def supervised(start: Start, *names: str) -> AsyncIterator[None]:
+    """Keep workers of these names alive until the block ends."""
+
+    async def keep_alive(name: str) -> None:
+        while True:
+            await start(name).wait(timeout=60)
+
+    async with anyio.create_task_group() as supervisor:
+        for name in names:
+            supervisor.start_soon(keep_alive, name)
+        yield
+        supervisor.cancel_scope.cancel()
+
+
+async def enqueue_batch(case: Case, position: int) -> str:
+    """Enqueue a batch with the poison at ``position``; return the poison's job ID."""
+    await case.enqueue(position)
+    (poison,) = await case.enqueue(1, poison="")
+    await case.enqueue(BATCH - 1 - position)
+    return poison
+
+
+async def all_over(case: Case) -> None:
+    """Wait until no job is left, and take over what the workers noted."""
+
+    async def over() -> bool:
+        return nothing_left(await case.state())
+
+    await wait_until(over, "all jobs are settled or dead-lettered", timeout=30)
+    jobs = {pairs[0][1].decode(): job for job, pairs in case.enqueued.items()}  # by number, as workers note them
+    starts, completions = await read_notes(case.client, LEDGER)
+    case.starts = [Execution(jobs[start.job]) for start in starts]
+    case.completions = [Execution(jobs[done.job]) for done in completions]
+
+
+async def only_the_poison_was_given_up(case: Case, poison: str) -> None:
+    """Say what has to be true when all is over."""
+    starts = Counter(start.job for start in case.starts)
+    assert starts[poison] == MAX_DELIVERIES
+    assert [(letter.job, letter.deliveries) for letter in (await case.state()).dead] == [(poison, MAX_DELIVERIES)]
+    assert {done.job for done in case.completions} == case.enqueued.keys() - {poison}
+    assert await case.violations(finished=True, poison=frozenset({poison}), max_deliveries=MAX_DELIVERIES) == []
+
+
+@servers_and_positions
+async def test_in_a_burst_read_by_a_bare_worker_the_poison_alone_is_given_up(
+    case: Case, bare_worker: Start, position: int
+) -> None:
+    poison = await enqueue_batch(case, position)
+    async with leading(quick_settings(case.server, **VISIBILITY)), supervised(bare_worker, "w1"):
+        await all_over(case)
+    await only_the_poison_was_given_up(case, poison)
+    # All were in danger: twice the whole batch went down with the poison.
+    crashed = Counter((event.event, event.data["delivery"]) for event in await case.events(EventName.SUSPECTED))
+    assert crashed[EventName.SUSPECTED, 2] == BATCH
+
+
+async def test_under_steady_load_on_bare_workers_the_poison_alone_is_given_up(case: Case, bare_worker: Start) -> None:
+    await under_steady_load(case, bare_worker)
+
+
+@newest_server
+async def test_in_a_burst_read_by_a_worker_of_ours_the_poison_alone_is_given_up(case: Case, our_worker: Start) -> None:
+    poison = await enqueue_batch(case, BATCH // 2)
+    async with leading(quick_settings(case.server, **VISIBILITY)), supervised(our_worker, "w1"):
+        await all_over(case)
+    await only_the_poison_was_given_up(case, poison)
+
+
+@newest_server
+async def test_under_steady_load_on_workers_of_ours_the_poison_alone_is_given_up(case: Case, our_worker: Start) -> None:
+    await under_steady_load(case, our_worker)
+
+
+async def under_steady_load(case: Case, start: Start) -> None:
+    """Let two workers meet the poison while jobs keep coming in."""
+    async with (
+        leading(quick_settings(case.server, **VISIBILITY)),
+        supervised(start, "w1", "w2"),
+        anyio.create_task_group() as producers,
+    ):
+
+        enough = anyio.Event()
+
+        async def produce() -> None:
+            while not enough.is_set():
+                await case.enqueue(2)
+                await anyio.sleep(0.01)
+
+        producers.start_soon(produce)
+        await wait_until(lambda: case.client.xlen(LEDGER), "the workers are at work")
+        (poison,) = await case.enqueue(1, poison="")
+
+        async def given_up() -> bool:
+            return bool((await case.state()).dead)
+
+        await wait_until(given_up, "the poison is given up", timeout=30)
+        enough.set()
+        await all_over(case)
+    await only_the_poison_was_given_up(case, poison)

@@ -1,0 +1,185 @@
+"""Visibility timers against a naive model, their update rule, and what a million of them weigh."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from reaper.timers import BUCKET_MS, TOLERANCE_MS, Timers
+
+ids = st.integers(0, 15).map(lambda number: b"17000000000%02d-0" % number)
+instants = st.one_of(st.integers(0, 2_000), st.integers(900, 1_100))
+EVERYTHING = 1_000_000
+
+
+class TimersMatchTheModel(RuleBasedStateMachine):
+    """The model: when each timer is due, and which were not armed again since the sweep began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers = Timers()
+        self.due: dict[bytes, int] = {}
+        self.unseen: set[bytes] = set()
+
+    @rule(entry_id=ids, due_ms=instants)
+    def arm(self, entry_id: bytes, due_ms: int) -> None:
+        self.timers.arm(entry_id, due_ms)
+        rounded = -(-due_ms // BUCKET_MS) * BUCKET_MS
+        if abs(self.due.get(entry_id, EVERYTHING) - rounded) > TOLERANCE_MS:
+            self.due[entry_id] = rounded
+        self.unseen.discard(entry_id)
+
+    @rule(entry_id=ids)
+    def disarm(self, entry_id: bytes) -> None:
+        self.timers.disarm(entry_id)
+        self._forget([entry_id])
+
+    @rule(now_ms=instants, limit=st.integers(1, 20))
+    def pop_due(self, now_ms: int, limit: int) -> None:
+        popped = self.timers.pop_due(now_ms, limit)
+        due = sorted(instant for instant in self.due.values() if instant <= now_ms)
+        assert len(set(popped)) == len(popped)
+        assert [self.due[entry_id] for entry_id in popped] == due[:limit]  # the earliest, in order
+        self._forget(popped)
+
+    @rule()
+    def begin_sweep(self) -> None:
+        self.timers.begin_sweep()
+        self.unseen = set(self.due)
+
+    @precondition(lambda self: self.unseen)
+    @rule(limit=st.integers(1, 8))
+    def sweep(self, limit: int) -> None:
+        complete = self.timers.sweep(limit)
+        swept = {entry_id for entry_id in self.due if entry_id not in self.timers}
+        assert swept <= self.unseen
+        assert not complete or swept == self.unseen
+        self._forget(swept)
+
+    def _forget(self, entry_ids: Iterable[bytes]) -> None:
+        for entry_id in entry_ids:
+            self.due.pop(entry_id, None)
+            self.unseen.discard(entry_id)
+
+    @invariant()
+    def knows_the_same_timers(self) -> None:
+        assert (len(self.timers), set(self.timers.ids())) == (len(self.due), set(self.due))
+
+    @invariant()
+    def the_next_is_the_earliest(self) -> None:
+        assert self.timers.next_due() == min(self.due.values(), default=None)
+
+    def teardown(self) -> None:
+        """Whatever happened before, each timer fires once, in order."""
+        popped = self.timers.pop_due(EVERYTHING, EVERYTHING)
+        assert [self.due[entry_id] for entry_id in popped] == sorted(self.due.values())
+        assert (len(self.timers), self.timers.next_due()) == (0, None)
+
+
+TestTimersMatchTheModel: Any = TimersMatchTheModel.TestCase
+TestTimersMatchTheModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(instants, min_size=1))
+def test_a_timer_fires_within_the_tolerance_of_the_last_instant_it_was_armed_for(dues: list[int]) -> None:
+    timers = Timers()
+    for due_ms in dues:
+        timers.arm(b"1-0", due_ms)
+    next_due = timers.next_due()
+    assert next_due is not None
+    assert -TOLERANCE_MS <= next_due - dues[-1] < TOLERANCE_MS + BUCKET_MS
+
+
+def test_a_timer_armed_once_is_never_early() -> None:
+    timers = Timers()
+    timers.arm(b"1-0", 1_001)
+    assert (timers.pop_due(1_004, 10), timers.pop_due(1_005, 10)) == ([], [b"1-0"])
+
+
+@pytest.mark.parametrize("moved_by_ms", [-1_000, 1_000], ids=["earlier", "later"])
+def test_the_newest_knowledge_moves_a_timer(moved_by_ms: int) -> None:
+    timers = Timers()
+    timers.arm(b"1-0", 5_000)
+    timers.arm(b"1-0", 5_000 + moved_by_ms)
+    assert timers.next_due() == 5_000 + moved_by_ms
+    assert timers.pop_due(EVERYTHING, 10) == [b"1-0"]
+
+
+def test_a_move_within_the_tolerance_is_none_however_often_it_comes() -> None:
+    timers = Timers()
+    timers.arm(b"1-0", 5_000)
+    for _ in range(10):
+        timers.arm(b"1-0", 5_000 + TOLERANCE_MS)
+    assert timers.next_due() == 5_000
+
+
+def test_a_timer_that_is_armed_while_it_is_being_swept_stays() -> None:
+    timers = Timers()
+    for number in range(10):
+        timers.arm(b"%d-0" % number, 1_000 * number)
+    timers.begin_sweep()
+    assert not timers.sweep(limit=1)
+    timers.arm(b"0-0", 0)
+    while not timers.sweep(limit=1):
+        pass
+    assert list(timers.ids()) == [b"0-0"]
+
+
+def test_a_sweep_that_was_never_finished_is_taken_over_by_the_next() -> None:
+    timers = Timers()
+    timers.arm(b"old", 1_000)
+    timers.begin_sweep()  # the scan that began it failed
+    timers.arm(b"new", 2_000)
+    timers.begin_sweep()
+    timers.arm(b"new", 2_000)
+    assert timers.sweep()
+    assert list(timers.ids()) == [b"new"]
+
+
+def test_scans_that_find_the_same_again_leave_nothing_behind() -> None:
+    timers = Timers()
+    for _ in range(20):
+        timers.begin_sweep()
+        for number in range(100):
+            timers.arm(b"%d-0" % number, 3_600_000 + 100 * number)
+        while not timers.sweep():
+            pass
+    assert sum(len(bucket.ids) for bucket in timers._heap) == len(timers) == 100
+    assert len(timers._heap) == 100
+
+
+_MILLION = """
+from reaper.timers import Timers
+
+def resident_bytes():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+def scan():
+    timers.begin_sweep()
+    for number in range(1_000_000):
+        timers.arm(b"%d-0" % (1_700_000_000_000 + number), 30 * number // 1_000)
+    while not timers.sweep():
+        pass
+
+import resource
+timers = Timers()
+before = resident_bytes()
+scan()
+armed = resident_bytes() - before
+scan()
+print(len(timers), armed, resident_bytes() - before)
+"""
+
+
+def test_a_million_timers_take_less_than_250_mb_and_a_second_scan_not_twice_that() -> None:
+    printed = subprocess.run([sys.executable, "-c", _MILLION], capture_output=True, check=True, timeout=60).stdout
+    timers, armed, scanned_again = map(int, printed.split())
+    assert timers == 1_000_000
+    assert 0 < armed < 250_000_000
+    assert scanned_again < 250_000_000
