@@ -24,7 +24,6 @@ from reaper.lease import Attempt, Lease
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import is_contact_error
 from workers.protocol.events import EventName, encode_data
-from workers.protocol.messages import text
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +84,7 @@ class Elector:
         self._journal_seen: bytes | None = None
         self._outage_logged = False
         self._answer_due: float | None = None
+        self._token_met = 0
         self.term: Term | None = None
         self.terms = 0
         self.renewals_failed = 0
@@ -156,9 +156,8 @@ class Elector:
 
     async def _next_token(self, holder: str) -> Attempt:
         """Without election there is no lease; each start is a term of its own, and the fence stays."""
-        token = int(await self._client.incr(self._keys.token))
-        seconds, microseconds = await self._client.time()
-        return Attempt(True, token, holder, 0, seconds * 1000 + microseconds // 1000)
+        token, server_ms = await self._lease.next_token(self._token_met)
+        return Attempt(True, token, holder, 0, server_ms)
 
     async def _wait_for_chance(self, attempt: Attempt) -> None:
         """Sleep until the lease can be free: its expiry, a release that wakes us, or the retry interval."""
@@ -285,9 +284,7 @@ class Elector:
     async def raise_token(self, term: Term, found: int) -> bool:
         """Lift the token counter past ``found``; False where the lease is not ours any more."""
         if not self._settings.leader_election:
-            current = int(text(await self._client.get(self._keys.token) or b"0"))
-            if current < found:
-                await self._client.set(self._keys.token, found)
+            self._token_met = found
             return True
         return await self._lease.raise_token(term.holder, found)
 

@@ -261,6 +261,9 @@ def _replica_notes(snapshot: Snapshot) -> Iterator[str]:
         yield "the leader only observes: nothing is recovered"
     if leader and leader.role == LEADER and not snapshot.followers:
         yield "there is no follower: nobody takes over when the leader dies"
+    for replica in snapshot.live:
+        if replica.leads and replica is not leader:
+            yield f"replica {replica.id} still says that it leads (token {replica.token}); the fence refuses its writes"
     for replica in snapshot.silent:
         yield f"replica {replica.id} has not registered for {(snapshot.now_ms - replica.at_ms) // 1000} s"
     versions = sorted({replica.version for replica in snapshot.live})

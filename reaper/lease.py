@@ -55,6 +55,11 @@ class Lease:
             )
         )
 
+    async def next_token(self, past: int) -> tuple[int, int]:
+        """Take the next token, higher than ``past``, without a lease; return it and the server's time in ms."""
+        token, server_ms = await load_script("reaper", "next_token").run(self.client, [self.keys.token], [past])
+        return int(token), int(server_ms)
+
     async def raise_token(self, holder: str, at_least: int) -> bool:
         """Lift the token counter to ``at_least``, so that the next term's token is higher; False if not the holder."""
         return bool(

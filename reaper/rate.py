@@ -4,7 +4,7 @@ from reaper.clock import monotonic_ms
 
 
 class RateLimit:
-    """``per_second`` 0 = no limit. A call may overspend by its batch; the next waits for it."""
+    """``per_second`` 0 = no limit. What a call overspends the next waits for."""
 
     def __init__(self, per_second: float) -> None:
         self._per_ms = per_second / 1000
@@ -27,7 +27,7 @@ class RateLimit:
         return now_ms if self._room >= 1 else now_ms + round((1 - self._room) / self._per_ms) + 1
 
     def spend(self, recoveries: int) -> None:
-        """Count what a call did."""
+        """Count what a call is about to do; a negative number gives back what it did not do."""
         if self._per_ms:
             self._room -= recoveries
 

@@ -163,9 +163,9 @@ class ReaperSettings(Settings):
 
     @model_validator(mode="after")
     def _check_relations(self) -> Self:
-        namespace_keys(self.namespace)
+        namespace = self.namespace_keys.namespace
         for group in self.groups:
-            check_apart(self.namespace, group.stream)
+            check_apart(namespace, group.stream)
         if self.trust + TRUST_MARGIN > self.lease_ttl:
             raise ValueError(
                 f"trust_window ({self.trust.total_seconds():g} s) must end at least "

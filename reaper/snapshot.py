@@ -21,6 +21,7 @@ MOST_COUNTED = 10_000
 COUNT_CALLS = 40
 SUSPECT_SCORE = 2**52
 """Where parked suspects begin in a group's schedule; see ``recover_entries.lua``."""
+_NOTHING_THERE = ("WRONGTYPE", "NOGROUP", "no such key")
 
 
 async def take_snapshot(
@@ -55,8 +56,13 @@ async def take_snapshot(
 
 
 def _readable(replies: Iterable[Any]) -> list[Any]:
-    """Put None for replies that are errors: a key of the wrong type, or a group that is not there."""
-    return [None if isinstance(reply, Exception) else reply for reply in replies]
+    """Put None for what is not there, or is something foreign. Raises every other error that Redis answered."""
+    readable = []
+    for reply in replies:
+        if isinstance(reply, Exception) and not str(reply).startswith(_NOTHING_THERE):
+            raise reply
+        readable.append(None if isinstance(reply, Exception) else reply)
+    return readable
 
 
 def _settings_of(keys: GroupKeys, configured: Iterable[WatchedGroup]) -> WatchedGroup | None:

@@ -132,12 +132,14 @@ class SourceWatch:
             await anyio.sleep(RETRY_MS / 1000)
 
     async def _recover(self, due: list[bytes]) -> None:
+        self._rate.spend(len(due))  # before the call: another one may be under way
         failpoint("recover.before_write")
         # Begun is finished: a term that ends meanwhile must know what became of the batch. The fence decides.
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
             result = await self._writer.recover(self._source, due)
         failpoint("recover.after_write")
         if isinstance(result, Refusal):
+            self._rate.spend(-len(due))
             self._refused(result)
             await anyio.sleep(RETRY_MS / 1000)
             return
@@ -146,7 +148,7 @@ class SourceWatch:
         for row in result:
             self._apply(row, now)
         self._notes.batch(result)
-        self._rate.spend(sum(row.outcome in _RECOVERIES for row in result))
+        self._rate.spend(-sum(row.outcome not in _RECOVERIES for row in result))
 
     def _apply(self, row: Recovered, now: int) -> None:
         """Bring the timer in line with what the script found."""

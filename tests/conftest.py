@@ -15,7 +15,15 @@ from redis.asyncio import Redis
 from tests.support.processes import Processes
 from tests.support.proxy import Proxy, started_proxy
 from tests.support.servers import RedisServer, binaries_at_hand, started_server, version_of
+from tests.support.watchdog import watched
 from workers.protocol.connection import commands_client
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:  # noqa: ARG001
+    """Run each test under the watchdog."""
+    with watched():
+        return (yield)
 
 
 def _name_of(binary: Path) -> str:

@@ -73,7 +73,6 @@ class WorkerProcess:
             await services.start(self._callbacks.run)
             services.start_soon(self._settlements.run)
             services.start_soon(self._membership.keep_fresh)
-            services.start_soon(self._end_blocking_read)
             if self._journal:
                 services.start_soon(self._journal.run)
             if handle_signals:
@@ -145,6 +144,7 @@ class WorkerProcess:
             )
             if self._stop_asked.is_set():
                 self._reader.stop()
+            runners.start_soon(self._end_blocking_read, self._reader)
             await self._reader.run()
             with self._drain_scope:
                 await slots.wait_until_idle()
@@ -161,13 +161,13 @@ class WorkerProcess:
         if self._settlements.is_full:
             await self._settlements.wait_for_room()
 
-    async def _end_blocking_read(self) -> None:
+    async def _end_blocking_read(self, reader: Reader) -> None:
+        """See to it that the end, whoever brings it, need not wait for a read that blocks."""
         try:
             await self._stop_asked.wait()
         finally:
-            if self._reader:
-                with anyio.CancelScope(shield=True):
-                    await self._reader.unblock(self._commands)
+            with anyio.CancelScope(shield=True):
+                await reader.unblock(self._commands)
 
     async def _watch_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

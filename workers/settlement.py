@@ -19,7 +19,7 @@ from workers.events import DeliveryFacts
 from workers.execution import Outcome, Verdict
 from workers.job import Job, Source
 from workers.membership import Membership
-from workers.protocol.connection import is_failover_error
+from workers.protocol.connection import is_failover_error, is_uncoded_error
 from workers.protocol.events import EventName, journalled
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
@@ -210,7 +210,7 @@ class Settlements:
             if "NOGROUP" in str(error):
                 self._answered(pile, batch, [Result.REFUSED] * len(batch))
                 return True
-            if len(batch) == 1 and str(error).startswith("ERR"):  # its own fault: the others must not wait for it
+            if len(batch) == 1 and is_uncoded_error(error):  # its own fault: the others must not wait for it
                 self._answered(pile, batch, [(Result.HELD, str(error))])
                 return True
             pile.limit = max(1, len(batch) // 2)

@@ -69,7 +69,7 @@ def as_text(ledger: Ledger, *, by_reapers: bool, started_at: float) -> str:
         ("enqueued", str(ledger.enqueued)),
         ("settled", str(ledger.settled)),
         ("dead-lettered", f"{ledger.dead_lettered}   (poison jobs put in: {len(ledger.poison)})"),
-        ("stuck", f"{ledger.stuck}{'   (held by workers that are dead)' if ledger.stuck else ''}"),
+        ("stuck", str(ledger.stuck) if by_reapers else f"{ledger.stuck}   (held by workers that are dead)"),
         ("lost", str(ledger.lost)),
         *(_rows_of_recovery(ledger, started_at) if by_reapers else ()),
         ("balanced", "yes" if ledger.balanced else "NO"),

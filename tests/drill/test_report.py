@@ -70,7 +70,6 @@ def test_the_report_for_machines_counts_seconds_from_the_start() -> None:
         }
     ]  # fmt: skip
     assert report["duplicates"] == [{"n": 1, "job": "1-0", "times": 2, "cause": "worker_killed"}]
-    assert {name: report[name] for name in ("balanced", "enqueued", "settled", "dead_lettered", "lost", "objections")} == {
-        "balanced": True, "enqueued": 3, "settled": 2, "dead_lettered": 1, "lost": 0, "objections": ["something"],
-    }  # fmt: skip
+    assert (report["balanced"], report["objections"]) == (True, ["something"])
+    assert [report[name] for name in ("enqueued", "settled", "dead_lettered", "lost")] == [3, 2, 1, 0]
     assert report["overshoot_s"] == {"p50": None, "p99": None, "max": None}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 from redis.asyncio import Redis
 
 from reaper.failpoints import claimed_by
@@ -18,7 +19,7 @@ from reaper.settings import ReaperSettings
 from tests.support.history import read_events, read_state, user_fields
 from tests.support.invariants import Execution, FinalState, History, Pairs, check
 from tests.support.processes import Processes, Running
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, binaries_at_hand
 from tests.support.waiting import wait_until
 from workers.protocol.callbacks import Report
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
@@ -40,6 +41,10 @@ QUICK: dict[str, Any] = {
 SHORT_LEASE: dict[str, Any] = {"lease_ttl": 0.6, "trust_window": 0.4, "renew_interval": 0.15}
 """For leaders that are killed or paused: another one follows soon."""
 
+*OLDER_SERVERS, NEWEST_SERVER = binaries_at_hand()
+newest_server = pytest.mark.parametrize("server", [NEWEST_SERVER], ids=["newest"], indirect=True)
+"""For tests that cost much and ask nothing of Redis that differs between versions."""
+
 Event = tuple[str, int]
 """What a leader did, and its token."""
 
@@ -50,13 +55,13 @@ def quick_settings(server: RedisServer, **changes: Any) -> ReaperSettings:
 
 
 def start_replica(
-    processes: Processes, server: RedisServer, *, failpoints: Path | None = None, name: str = "reaper", **changes: Any
+    processes: Processes, server: RedisServer, *, failpoints: Path | None = None, **changes: Any
 ) -> Running:
     """Start ``reaper run`` as a process with `QUICK` settings, changed."""
     values = {"redis_url": server.url, **QUICK, **changes}
     flags = [part for setting, value in values.items() for part in (f"--{setting.replace('_', '-')}", str(value))]
     env = {"REAPER_FAILPOINTS": str(failpoints)} if failpoints else None
-    return processes.reaper(*flags, env=env, name=name)
+    return processes.reaper(*flags, env=env)
 
 
 @asynccontextmanager

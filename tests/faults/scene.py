@@ -154,7 +154,7 @@ async def nothing_left(client: Redis, timeout: float = 10.0) -> None:
 
     async def empty() -> bool:
         state = await read_state(client, KEYS)
-        return not (state.ready or state.pending or state.scheduled)
+        return not (state.ready or state.pending or state.scheduled or state.released_suspects)
 
     await wait_until(empty, "nothing is ready, pending or scheduled", timeout)
 

@@ -6,16 +6,14 @@ On the newest server only: what matters is the leader's own work between two ren
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.reapers import Case, start_replica
+from tests.faults.reapers import Case, newest_server, start_replica
 from tests.support.processes import Processes
-from tests.support.servers import RedisServer, binaries_at_hand
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
+from workers.protocol.messages import text
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("server", binaries_at_hand()[-1:], ids=["newest"], indirect=True),
-]
+pytestmark = pytest.mark.anyio
 
 PENDING = 1_000_000
 PER_CALL = 20_000
@@ -39,6 +37,7 @@ async def fill(case: Case) -> None:
     assert await case.pending_count() == PENDING
 
 
+@newest_server
 async def test_one_leader_scans_a_million_deliveries_and_arms_every_timer(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
@@ -47,10 +46,10 @@ async def test_one_leader_scans_a_million_deliveries_and_arms_every_timer(
     start_replica(
         processes, server, lease_ttl=TTL_S, visibility_timeout=3_600, scan_page=SCAN_PAGE, full_scan_interval=3_600
     )
-    seen: set[bytes | None] = set()
+    seen: set[str] = set()
 
     async def scanned() -> int:
-        seen.add(await client.get("{reaper}:lease"))
+        seen.add(text(await client.get("{reaper}:lease") or b""))
         report = await case.report()
         return report.last_full_scan_ms if report else 0
 
@@ -59,7 +58,7 @@ async def test_one_leader_scans_a_million_deliveries_and_arms_every_timer(
     (acquired,) = await case.lease_history()
     assert ended_ms - acquired.at_ms > TTL_S * 1_000, "the scan was too short to show anything"
     assert (acquired.event, acquired.data["token"]) == ("lease_acquired", 1)
-    assert seen == {acquired.data["holder"].encode()}
+    assert seen == {acquired.data["holder"]}
     (replica,) = await case.replicas()
     report = replica.groups[case.keys.pair]
     assert (report.timers, report.scan_entries, replica.terms, replica.renewals_failed) == (PENDING, PENDING, 1, 0)

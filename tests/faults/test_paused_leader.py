@@ -12,10 +12,21 @@ from redis.asyncio import Redis
 
 from reaper import failpoints, source_watch
 from reaper.failpoints import arm, claimed_by
-from tests.faults.reapers import SHORT_LEASE, Case, claimed, leading, nothing_left, quick_settings, start_replica
+from tests.faults.reapers import (
+    NEWEST_SERVER,
+    OLDER_SERVERS,
+    SHORT_LEASE,
+    Case,
+    claimed,
+    leading,
+    newest_server,
+    nothing_left,
+    quick_settings,
+    start_replica,
+)
 from tests.support.invariants import FinalState
 from tests.support.processes import Processes, Running
-from tests.support.servers import RedisServer, binaries_at_hand
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
 
@@ -35,9 +46,6 @@ STEPS = (
 )
 AFTER_ACQUIRING = STEPS[1:]
 
-*OLDER_SERVERS, NEWEST_SERVER = binaries_at_hand()
-
-newest_server = pytest.mark.parametrize("server", [NEWEST_SERVER], ids=["newest"], indirect=True)
 # Each takes a lease to expire: every step on the newest server, and those that write on the others too.
 servers_and_steps = pytest.mark.parametrize(
     ("server", "step"),
@@ -91,7 +99,7 @@ async def stalled(server: RedisServer, client: Redis) -> Stalled:
 async def start_and_hit(processes: Processes, stalled: Stalled, folder: Path, step: str, action: str) -> Running:
     """Start the first replica, and wait until it has come to ``step``."""
     arm(folder, step, action)
-    first = start_replica(processes, stalled.case.server, failpoints=folder, name="first", **SHORT_LEASE)
+    first = start_replica(processes, stalled.case.server, failpoints=folder, **SHORT_LEASE)
     assert await claimed(folder, step) == first.pid
     return first
 

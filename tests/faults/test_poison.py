@@ -8,11 +8,19 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.faults.reapers import (
+    NEWEST_SERVER,
+    OLDER_SERVERS,
+    Case,
+    leading,
+    newest_server,
+    nothing_left,
+    quick_settings,
+)
 from tests.support.history import read_notes
 from tests.support.invariants import Execution
 from tests.support.processes import Processes, Running
-from tests.support.servers import RedisServer, binaries_at_hand
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
 
@@ -22,9 +30,7 @@ BATCH = 64
 MAX_DELIVERIES = 3
 LEDGER = "ledger"
 VISIBILITY = {"visibility_timeout": 0.4}
-*OLDER_SERVERS, NEWEST_SERVER = binaries_at_hand()
 
-newest_server = pytest.mark.parametrize("server", [NEWEST_SERVER], ids=["newest"], indirect=True)
 servers_and_positions = pytest.mark.parametrize(
     ("server", "position"),
     [(NEWEST_SERVER, 0), (NEWEST_SERVER, BATCH - 1), *((older, BATCH // 2) for older in OLDER_SERVERS)],
@@ -144,27 +150,31 @@ async def test_under_steady_load_on_workers_of_ours_the_poison_alone_is_given_up
 
 async def under_steady_load(case: Case, start: Start) -> None:
     """Let two workers meet the poison while jobs keep coming in."""
-    async with (
-        leading(quick_settings(case.server, **VISIBILITY)),
-        supervised(start, "w1", "w2"),
-        anyio.create_task_group() as producers,
-    ):
+    async with leading(quick_settings(case.server, **VISIBILITY)), supervised(start, "w1", "w2"):
+        async with producing(case):
+            await wait_until(lambda: case.client.xlen(LEDGER), "the workers are at work")
+            poison = await enqueue_batch(case, BATCH // 2)
 
-        enough = anyio.Event()
+            async def given_up() -> bool:
+                return bool((await case.state()).dead)
 
-        async def produce() -> None:
-            while not enough.is_set():
-                await case.enqueue(2)
-                await anyio.sleep(0.01)
-
-        producers.start_soon(produce)
-        await wait_until(lambda: case.client.xlen(LEDGER), "the workers are at work")
-        (poison,) = await case.enqueue(1, poison="")
-
-        async def given_up() -> bool:
-            return bool((await case.state()).dead)
-
-        await wait_until(given_up, "the poison is given up", timeout=30)
-        enough.set()
+            await wait_until(given_up, "the poison is given up", timeout=30)
         await all_over(case)
     await only_the_poison_was_given_up(case, poison)
+
+
+@asynccontextmanager
+async def producing(case: Case) -> AsyncIterator[None]:
+    """Enqueue jobs, two every ten milliseconds, until the block ends."""
+    enough = anyio.Event()
+
+    async def produce() -> None:
+        while not enough.is_set():
+            await case.enqueue(2)
+            with anyio.move_on_after(0.01):
+                await enough.wait()
+
+    async with anyio.create_task_group() as producer:
+        producer.start_soon(produce)
+        yield
+        enough.set()

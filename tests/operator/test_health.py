@@ -199,6 +199,14 @@ def test_notes_tell_what_may_matter_soon() -> None:
     )
 
 
+def test_a_replica_that_has_not_noticed_the_end_of_its_term_is_noted() -> None:
+    late = a_replica("zoe", at_ms=NOW, token=6)
+    follower = a_replica("bob", at_ms=NOW, role=FOLLOWER)
+    snapshot = a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW), follower, late)
+    assert judge(snapshot) == ()
+    assert notes(snapshot) == ("replica zoe-1-abc still says that it leads (token 6); the fence refuses its writes",)
+
+
 def test_several_versions_at_once_are_noted() -> None:
     old = a_replica("bob", at_ms=NOW, role=FOLLOWER, version="0.0.9")
     assert notes(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW), old)) == (

@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.conftest import StartServer
+from tests.operator.conftest import Command
 from tests.operator.heartbeats import KEYS
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, free_port
@@ -80,6 +81,46 @@ async def test_a_second_signal_ends_the_process_whatever_it_does(
     await replica.prints("SIGINT: leaving")
     replica.interrupt()
     assert await replica.wait(timeout=5) == 130
+
+
+async def test_status_of_real_replicas_is_healthy_and_names_them(
+    client: Redis, processes: Processes, server: RedisServer, file: Path, reaper: Command
+) -> None:
+    leader = await _leader(client, processes, server, file)
+    follower = processes.reaper("--config", str(file), "--redis-url", server.url)
+
+    async def healthy() -> bool:
+        answer = await reaper("status", "--json")
+        return answer.code == 0 and len(answer.data["replicas"]) == 2
+
+    await wait_until(healthy, "both replicas have registered and the first scan is done")
+    data = (await reaper("status", "--json")).data
+    assert [(one["role"], one["pid"]) for one in sorted(data["replicas"], key=lambda one: str(one["role"]))] == [
+        ("follower", follower.pid),
+        ("leader", leader.pid),
+    ]
+    (group,) = data["groups"]
+    assert (group["pair"], group["mode"], group["policy"], group["visibility_ms"]) == (
+        *("orders/billing", "reaper", "stream"),
+        2_000,
+    )
+
+
+async def test_a_group_that_live_replicas_serve_cannot_be_forgotten(
+    client: Redis, processes: Processes, server: RedisServer, file: Path, reaper: Command
+) -> None:
+    replica = await _leader(client, processes, server, file)
+
+    async def registered() -> bool:
+        return bool(await client.hlen(KEYS.replicas))
+
+    await wait_until(registered, "the replica has registered")
+    refused = await reaper("forget", "billing", "--yes")
+    assert (refused.code, "orders/billing is still served by replica" in refused.err) == (2, True)
+    replica.terminate()
+    await replica.wait()
+    forgotten = await reaper("forget", "billing", "--stream", "orders", "--yes")
+    assert (forgotten.code, await client.keys("{orders}:*")) == (0, [])
 
 
 async def test_a_pair_is_added_without_a_restart(

@@ -9,7 +9,7 @@ from reaper.health import Count, GroupState, SourceState, Trouble, judge
 from reaper.settings import ReaperSettings
 from reaper.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
 from reaper.status_text import duration
-from tests.conftest import StartProxy
+from tests.conftest import StartProxy, StartServer
 from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up
 from tests.operator.heartbeats import KEYS, a_report, elect
@@ -75,6 +75,16 @@ async def test_a_server_that_goes_away_meanwhile_is_2(scene: Scene, server: Redi
     answer = await run_command(through.url, "status")
     assert answer.code == 2
     assert answer.err.startswith(f"error: Redis at '{through.url}' failed: ")
+
+
+async def test_a_user_without_the_rights_is_told_so(start_server: StartServer) -> None:
+    server = start_server()
+    server.command("ACL", "SETUSER", "viewer", "on", ">pw", "~*", "+@all", "-xinfo")
+    url = server.url.replace("redis://", "redis://viewer:pw@")
+    answer = await run_command(url, "status", "--groups", "orders/billing")
+    assert answer.code == 2
+    assert "no permissions" in answer.err
+    assert "pw@" not in answer.err
 
 
 # --- what people see

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tests.conftest import StartProxy, StartServer
@@ -146,7 +146,9 @@ async def test_a_server_that_is_too_old_is_refused(client: Redis, monkeypatch: p
         (RedisConnectionError("gone"), True),
         (RedisTimeoutError("late"), True),
         (ConnectionRefusedError(), True),
-        (ReadOnlyError("READONLY You can't write against a read only replica."), True),
+        (ReadOnlyError("You can't write against a read only replica."), True),
+        (ResponseError("Error running script: @user_script: 13: -READONLY You can't write."), True),
+        (MasterDownError("Link with MASTER is down"), True),
         (ResponseError("UNBLOCKED force unblock from blocking operation"), True),
         (ResponseError("LOADING Redis is loading the dataset in memory"), True),
         (ResponseError("WRONGTYPE Operation against a key"), False),

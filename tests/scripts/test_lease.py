@@ -170,3 +170,20 @@ async def test_nobody_else_raises_the_token(client: Redis, holder: str | None) -
     before = await dump(client)
     assert await raise_token(client, 7) == 0
     assert await dump(client) == before
+
+
+@pytest.mark.parametrize(
+    ("current", "past", "token"), [(None, 0, 1), ("3", 0, 4), ("3", 7, 8), ("9", 7, 10), ("x", 7, 8), (None, 7, 8)]
+)
+@pytest.mark.parametrize("maxmemory", ["0", "1"])
+async def test_without_elections_the_next_token_is_past_the_counter_and_past_what_was_met(
+    client: Redis, current: str | None, past: int, token: int, maxmemory: str
+) -> None:
+    if current:
+        await client.set(KEYS.token, current)
+    await client.config_set("maxmemory", maxmemory)
+    reply = await load_script("reaper", "next_token").run(client, [KEYS.token], [past])
+    await client.config_set("maxmemory", "0")
+    seconds, _ = await client.time()
+    assert (reply[0], abs(reply[1] - seconds * 1000) < 5_000) == (token, True)
+    assert await dump(client) == {KEYS.token: str(token)}

@@ -348,7 +348,10 @@ async def test_retries_that_wait_are_read_whatever_the_policy(server: RedisServe
     assert await client.xlen(KEYS.retry) == 0
 
 
-async def test_a_retry_stream_that_appears_later_is_noticed(server: RedisServer, client: Redis) -> None:
+async def test_a_retry_stream_that_appears_later_is_noticed(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
     async with running(make_worker(server.url, accept, refresh_interval=0.05)) as worker:
         await client.xadd(KEYS.retry, {"n": 1})
         await wait_for_settled(worker, 1)
@@ -419,7 +422,7 @@ async def test_a_worker_that_ends_leaves_no_consumer_behind(server: RedisServer,
     assert await consumers_of(client) == []
 
 
-async def test_two_processes_of_one_name_are_two_consumers(server: RedisServer, client: Redis) -> None:
+async def test_two_processes_on_one_host_are_two_consumers(server: RedisServer, client: Redis) -> None:
     started, go = [], anyio.Event()
 
     async def handle(job: Job) -> None:
@@ -427,14 +430,14 @@ async def test_two_processes_of_one_name_are_two_consumers(server: RedisServer, 
         await go.wait()
 
     await enqueue(client, 1, 2)
-    workers = [make_worker(server.url, handle, name="w", concurrency=1) for _ in range(2)]
+    workers = [make_worker(server.url, handle, concurrency=1) for _ in range(2)]
     async with running(*workers):
         await wait_until(lambda: len(started) == 2, "each runs a job")
         held = await pending_of(client)
         go.set()
 
     assert sorted(consumer for _, consumer, _ in held) == sorted(worker.consumer for worker in workers)
-    assert all(worker.consumer.startswith("w.") for worker in workers)
+    assert {worker.consumer.rpartition(".")[0] for worker in workers} == {workers[0].settings.base_name}
 
 
 async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisServer, client: Redis) -> None:
@@ -448,6 +451,7 @@ async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisSer
     async with running(make_worker(server.url, handle)) as worker:
         await started.wait()
         worker.stop()
+        await wait_until(lambda: none_blocked(client), "the worker has ended its read")
         await enqueue(client, 2)
         go.set()
 
@@ -534,6 +538,10 @@ async def test_an_idle_worker_stops_without_waiting_for_its_blocking_read(server
 async def blocked(client: Redis) -> bool:
     info: dict[str, Any] = await client.info("clients")
     return bool(info["blocked_clients"])
+
+
+async def none_blocked(client: Redis) -> bool:
+    return not await blocked(client)
 
 
 async def test_a_worker_can_run_again_but_not_twice_at_once(server: RedisServer, client: Redis) -> None:

@@ -15,8 +15,8 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ClusterDownError, ReadOnlyError, RedisError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
@@ -30,8 +30,10 @@ BLOCK_MS = 2_000
 # Replies that are parsed in `workers.protocol.messages` or by their callers, as they come from the wire.
 _RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAIM", "XAUTOCLAIM")
 
-# What a node answers that is up but not (any more) the one to write to: drop the connection and look again.
-_FAILOVER_ERRORS = ("READONLY", "UNBLOCKED", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "TRYAGAIN")
+# What a node answers that is up but not (any more) the one to write to: drop the connection and look again. redis-py
+# takes the code off the texts it has a class for; from inside a script, 6.2 quotes the whole text.
+_FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError)
+_FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN) ")
 
 CONTACT_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
 """Exceptions that say: no contact. Whether the command ran is unknown."""
@@ -98,8 +100,18 @@ def hide_password(url: str) -> str:
 
 
 def is_failover_error(error: BaseException) -> bool:
-    """Tell whether the server answered that it is not the one to write to now. Match on the text: repr() has none."""
-    return isinstance(error, ResponseError) and str(error).startswith(_FAILOVER_ERRORS)
+    """Tell whether the server answered that it is not the one to write to now."""
+    if isinstance(error, _FAILOVER_CLASSES):
+        return True
+    return isinstance(error, ResponseError) and _FAILOVER_TEXT.search(str(error)) is not None
+
+
+def is_uncoded_error(error: BaseException) -> bool:
+    """Tell whether the server answered a plain ``ERR``: the request itself is at fault, or the script it runs.
+
+    redis-py takes the code off the text; every other code (``OOM``, ``WRONGTYPE`` …) has a class or stays in the text.
+    """
+    return type(error) is ResponseError and re.match(r"-?[A-Z]+ |.* -[A-Z]+ ", str(error)) is None
 
 
 def is_contact_error(error: BaseException) -> bool:

@@ -1,0 +1,147 @@
+"""What holds recovery back: an operator's pause, observing, a rate limit, somebody else's recovery."""
+
+from itertools import combinations
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from reaper.groups import set_paused
+from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
+from tests.support.dump import dump
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers.protocol.events import EventName
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def case(server: RedisServer, client: Redis) -> Case:
+    return await Case.prepared(server, client)
+
+
+# ---- pause and resume
+
+
+async def test_a_running_leader_honours_pause_and_resume(case: Case) -> None:
+    async with leading(quick_settings(case.server)):
+        first = await case.stalled(3)
+        await wait_until(lambda: _are_recovered(case, first), "the first jobs are recovered")
+        await set_paused(case.client, case.keys, True)
+        assert sorted(await case.work_off(nothing_left)) == sorted(first)
+        second = await case.stalled(3)
+        await case.wait_for_report(lambda report: report.paused, "the leader says that it is paused")
+        assert [entry for entry, _, _ in await case.pending()] == second
+        await set_paused(case.client, case.keys, False)
+        await wait_until(lambda: _are_recovered(case, second), "the other jobs are recovered")
+        await case.wait_for_report(lambda report: not report.paused, "the leader says that it goes on")
+    assert await case.violations() == []
+
+
+async def test_a_pause_outlives_a_leader_and_holds_suspects_back_too(case: Case) -> None:
+    jobs = await case.stalled(3, times=2)
+    await set_paused(case.client, case.keys, True)
+    for _ in range(2):
+        async with leading(quick_settings(case.server)):
+            await case.wait_for_report(lambda report: report.paused, "the leader says that it is paused")
+    assert ([entry for entry, _, _ in await case.pending()], await case.events()) == (jobs, [])
+
+
+async def _are_recovered(case: Case, jobs: list[str]) -> bool:
+    return set(jobs) <= (await case.recovered()).keys()
+
+
+# ---- observing
+
+
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+async def test_an_observer_reports_what_it_would_recover_and_writes_nothing(
+    case: Case, redelivery: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    jobs = [
+        *await case.stalled(2, times=1, consumer="w1"),
+        *await case.stalled(2, times=2, consumer="w2"),
+        *await case.stalled(2, times=3, consumer="w3"),
+    ]
+    await case.enqueue(2)
+    before = await dump(case.client)
+    async with leading(
+        quick_settings(case.server, observe=True, redelivery=redelivery, consumer_retention=0.001),
+        "stalled",
+        "recovered",
+    ) as observer:
+        await wait_until(lambda: len(observer.heard) >= len(jobs), "all overdue deliveries are reported")
+        report = await case.wait_for_report(
+            lambda report: report.recovered >= len(jobs), "they are counted", namespace="reaper-observe"
+        )
+    assert {report.name for report in observer.heard} == {"stalled"}
+    assert {report.facts["entry"] for report in observer.heard} == set(jobs)
+    assert report.timers == len(jobs)
+    assert {record.message.split(":")[1] for record in caplog.records if "would recover" in record.message} == {
+        f" would recover entry {job}" for job in jobs
+    }
+    after = await dump(case.client)
+    assert {key: value for key, value in after.items() if not key.startswith("{reaper-observe}")} == before
+
+
+async def test_an_observer_and_a_leader_do_not_keep_each_other_from_anything(case: Case) -> None:
+    async with leading(quick_settings(case.server, observe=True)), leading(quick_settings(case.server)):
+        jobs = await case.stalled(3)
+        assert sorted(await case.work_off(nothing_left)) == jobs
+    assert set(await case.recovered()) == set(jobs)
+
+
+# ---- rate
+
+
+async def test_recoveries_keep_to_their_rate(case: Case) -> None:
+    rate, jobs = 100, 160
+    await case.stalled(jobs)
+    async with leading(quick_settings(case.server, recovery_rate=rate)):
+        await wait_until(lambda: _all_ready(case, jobs), "all jobs are ready again")
+    times = [event.at_ms for event in await case.events(EventName.RECOVERED)]
+    assert len(times) == jobs
+    # A second's worth may come at once, then they trickle. A call is late at times: some slack.
+    slack = rate // 10
+    for (i, earlier), (j, later) in combinations(enumerate(times), 2):
+        assert j - i + 1 <= rate + slack + (later - earlier) * rate / 1_000
+
+
+async def _all_ready(case: Case, count: int) -> bool:
+    return len((await case.state()).ready) == count
+
+
+# ---- somebody else's recovery
+
+
+async def test_an_xautoclaim_loop_next_to_the_reaper_is_noticed(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    jobs = await case.enqueue(5)
+    await case.read("w1")
+
+    async def claim_again_and_again() -> None:
+        while True:
+            await case.client.execute_command(
+                "XAUTOCLAIM", "orders", "billing", "thief", VISIBILITY_MS // 5, "0-0", "COUNT", 100
+            )
+            await anyio.sleep(VISIBILITY_MS / 10_000)
+
+    async with leading(quick_settings(case.server)), anyio.create_task_group() as foreigners:
+        foreigners.start_soon(claim_again_and_again)
+        await case.wait_for_report(lambda report: report.foreign_claims > 0, "foreign claims are counted")
+        foreigners.cancel_scope.cancel()
+    assert any("was claimed by thief, not by us" in record.message for record in caplog.records)
+    # Their claims make deliveries young again: the reaper recovers nothing before its time.
+    assert [(entry, consumer) for entry, consumer, _ in await case.pending()] == [(job, "thief") for job in jobs]
+    assert await case.violations() == []
+
+
+async def test_recoveries_of_our_own_are_not_taken_for_foreign_claims(case: Case) -> None:
+    async with leading(quick_settings(case.server, max_deliveries=5)):
+        jobs = await case.stalled(5)
+        for delivery in range(1, 4):
+            await wait_until(lambda: _all_ready(case, len(jobs)), "the jobs are ready again")
+            await case.read(f"w{delivery}")
+        report = await case.wait_for_report(lambda report: report.recovered >= 3 * len(jobs), "all are counted")
+    assert report.foreign_claims == 0

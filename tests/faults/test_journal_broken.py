@@ -1,0 +1,201 @@
+"""The journal cannot be written, or one entry of a batch cannot be copied: everything else goes on.
+
+The journal's key holds something that is no stream, so that every write to it is refused with WRONGTYPE.
+"""
+
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults import scene
+from tests.support.history import read_state
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers import Job
+from workers.protocol.callbacks import Report
+from workers.protocol.messages import text
+
+pytestmark = pytest.mark.anyio
+
+TOO_MANY_FIELDS = 4_000
+"""Pairs in an entry that no script can copy: ``unpack`` fails."""
+
+
+async def break_journals(client: Redis) -> None:
+    """Put something else where the journals belong."""
+    for journal in (scene.KEYS.journal, scene.NAMESPACE.journal):
+        await client.delete(journal)
+        await client.set(journal, "no stream")
+
+
+@pytest.mark.parametrize("level", ["settlements", "full"])
+async def test_jobs_are_run_recovered_and_dead_lettered(server: RedisServer, client: Redis, level: str) -> None:
+    handler = scene.Handler()
+    await break_journals(client)
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 5)
+    await scene.strand(client, 5, overdue=True)
+    enqueued |= await scene.enqueue(client, 50) | await scene.enqueue(client, 5, fail="")
+    enqueued |= await scene.enqueue(client, 5, reject="")
+    async with (
+        scene.running_reaper(server.url, journal=level) as reaper,
+        scene.running_worker(server.url, handler, journal=level) as worker,
+    ):
+        await scene.leads(reaper)
+        await scene.nothing_left(client)
+    assert (worker.counts.acked, worker.counts.nacked, worker.counts.dead_lettered) == (55, 10, 10)
+    assert (worker.counts.refused, worker.counts.held) == (0, 0)
+    assert await scene.violations(client, enqueued, [handler], finished=True) == []
+
+
+async def test_suspects_are_parked_and_let_out(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    await break_journals(client)
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 6)
+    await scene.strand(client, 6, overdue=True)
+    async with scene.running_reaper(server.url, max_deliveries=2), scene.running_worker(server.url, handler):
+        await scene.nothing_left(client)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+
+
+async def test_a_restarted_worker_takes_over_what_its_earlier_process_held(
+    server: RedisServer, client: Redis
+) -> None:
+    handler = scene.Handler()
+    await break_journals(client)
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 6)
+    await scene.strand(client, 6, "w1.0123456789ab")
+    async with scene.running_worker(server.url, handler, name="w1"):
+        await scene.nothing_left(client)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+
+
+async def test_leaders_are_elected_renew_and_release(server: RedisServer, client: Redis) -> None:
+    await break_journals(client)
+    async with scene.running_reaper(server.url, lease_ttl=0.6) as first:
+        assert await scene.leads(first) == 1
+        async with scene.running_reaper(server.url, lease_ttl=0.6) as second:
+            await wait_until(lambda: client.hlen(scene.NAMESPACE.replicas), "replicas register")
+            first.stop()
+            assert await scene.leads(second) == 2
+            await client.delete(scene.NAMESPACE.lease)  # the loss cannot be journalled either
+            await wait_until(lambda: second.term and second.term.token == 3, "the next term")
+
+
+async def test_a_stale_leader_is_refused_though_nobody_can_write_that_down(
+    server: RedisServer, client: Redis
+) -> None:
+    await break_journals(client)
+    await scene.create_group(client)
+    async with scene.running_reaper(server.url) as reaper:
+        token = await scene.leads(reaper)
+        await scene.scanned_by_term_after(client, token - 1)
+        await client.set(scene.KEYS.fence, f"reaper:{token + 5}:somebody-later")
+        await scene.enqueue(client, 3)
+        entry_ids = await scene.strand(client, 3, overdue=True)
+        await wait_until(lambda: not reaper.term or reaper.term.token != token, "the stale term ends")
+        await wait_until(lambda: reaper.term and reaper.term.token > token + 5, "a later term")
+        await wait_until(lambda: _all_ready(client, len(entry_ids)), "all are ready again")
+
+
+async def _all_ready(client: Redis, number: int) -> bool:
+    return len((await read_state(client, scene.KEYS)).ready) == number
+
+
+# --- one bad entry ------------------------------------------------------------------------------------------
+
+
+async def add_uncopyable(client: Redis, **fields: str) -> str:
+    """Add a job with too many fields; return its ID."""
+    extra = [part for n in range(TOO_MANY_FIELDS) for part in (f"f{n}", "")]
+    named = [part for pair in fields.items() for part in pair]
+    return text(await client.execute_command("XADD", scene.STREAM, "*", *named, *extra))
+
+
+@pytest.mark.parametrize("max_deliveries", [1, 2, 3], ids=["to be dead-lettered", "to be parked", "to be made ready"])
+async def test_of_a_hundred_stalled_jobs_the_one_that_cannot_be_copied_is_held_and_told(
+    server: RedisServer, client: Redis, max_deliveries: int
+) -> None:
+    handler, told = scene.Handler(), list[Report]()
+    await scene.create_group(client)
+    good = await scene.enqueue(client, 50)
+    bad = await add_uncopyable(client)
+    good |= await scene.enqueue(client, 49)
+    await scene.strand(client, 100, overdue=True)
+    reaper_settings = {"max_deliveries": max_deliveries, "full_scan_interval": 0.2}
+    async with scene.running_reaper(server.url, **reaper_settings) as reaper:
+
+        @reaper.on("error")
+        async def tell(report: Report) -> None:
+            told.append(report)
+
+        async with scene.running_worker(server.url, handler):
+            await wait_until(lambda: _only_pending(client, bad), "all others are settled")
+            await wait_until(lambda: len(told) > 1, "it is tried again and told again")
+    assert {(report.facts["entry"], report.facts["error"]) for report in told} == {(bad, _why_held(max_deliveries))}
+    assert scene.times(handler.starts) == ({} if max_deliveries == 1 else dict.fromkeys(good, 1))
+    assert await scene.violations(client, good, max_deliveries=max_deliveries) == []
+
+
+def _why_held(max_deliveries: int) -> str:
+    return "held: too many fields"
+
+
+async def _only_pending(client: Redis, entry_id: str) -> bool:
+    state = await read_state(client, scene.KEYS)
+    return [job.job for job in state.pending] == [entry_id] and not (state.ready or state.scheduled)
+
+
+async def test_of_a_hundred_failed_jobs_the_one_that_cannot_be_copied_is_held_and_told(
+    server: RedisServer, client: Redis
+) -> None:
+    told = list[Report]()
+    gate = scene.Handler()
+    good = await scene.enqueue(client, 50, hold="", fail="")
+    bad = await add_uncopyable(client, hold="", fail="")
+    good |= await scene.enqueue(client, 49, hold="", fail="")
+    async with scene.running_worker(server.url, gate, concurrency=100, max_deliveries=2) as worker:
+
+        @worker.on("held")
+        async def tell(report: Report) -> None:
+            told.append(report)
+
+        await gate.has_started(100)
+        gate.open_gate()
+        await wait_until(lambda: _only_pending(client, bad), "all others are dead letters")
+        await wait_until(lambda: told, "the held one is told")
+    assert [(report.facts["job"], report.facts["why"]) for report in told] == [(bad, "too many fields")]
+    assert await client.xlen(scene.KEYS.dead) == len(good)
+    assert scene.times(gate.starts) == dict.fromkeys(good, 2) | {bad: 1}
+    assert await scene.violations(client, good, max_deliveries=2) == []
+
+
+async def test_metadata_that_makes_no_sense_is_read_as_none(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    await scene.create_group(client)
+    nonsense: list[dict[str, Any]] = [
+        {"reaper.deliveries": "99"},
+        {"reaper.deliveries": "-1", "reaper.generation": "many"},
+        {"reaper.deliveries": "9" * 400, "reaper.first_ms": "1e308", "reaper.generation": b"\xff\0"},
+        {"reaper.visibility_ms": "never", "reaper.consumers": ",,,", "reaper.first_ms": ""},
+        {"reaper.job": ""},
+        {"reaper.job": "x" * 300},
+    ]
+    for fields in nonsense:
+        await client.xadd(scene.STREAM, {"n": "1", **fields})
+    good = await scene.enqueue(client, 20)
+    await scene.strand(client, 20 + len(nonsense), overdue=True)
+    seen = list[Job]()
+
+    async def note(job: Job) -> None:
+        seen.append(job)
+        await handler(job)
+
+    async with scene.running_reaper(server.url), scene.running_worker(server.url, note):
+        await scene.nothing_left(client)
+    assert len(seen) == 20 + len(nonsense)
+    assert {(job.deliveries, job.generation) for job in seen if job.id in good} == {(2, 0)}
+    assert {job.deliveries for job in seen if job.id not in good} == {2, 3}, "99 deliveries are cut to two"

@@ -1,0 +1,166 @@
+"""When recovery waits after an outage, and when it does not. Instants are milliseconds of an invented clock."""
+
+import logging
+
+import pytest
+
+from reaper.grace import CLOCK_JUMP_MS, LEAST_SPREAD_MS, Grace
+
+LONGEST_MS = 30_000
+OUTAGE_MS = 7_000
+VISIBILITY_MS = 20_000
+SERVER_OFFSET_MS = 1_700_000_000_000
+
+
+def in_contact(*instants_ms: int) -> Grace:
+    grace = Grace(LONGEST_MS, OUTAGE_MS)
+    for now_ms in instants_ms:
+        touch(grace, now_ms)
+    return grace
+
+
+def touch(grace: Grace, now_ms: int) -> None:
+    grace.contact(now_ms, SERVER_OFFSET_MS + now_ms)
+
+
+def fail(grace: Grace, *instants_ms: int) -> None:
+    for now_ms in instants_ms:
+        grace.failed(now_ms)
+
+
+def test_without_an_outage_recovery_waits_for_nothing() -> None:
+    assert in_contact(1_000, 4_000, 7_000).until(VISIBILITY_MS) == 0
+
+
+def test_after_an_outage_recovery_waits_for_one_visibility_timeout() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 4_000, 6_000, 8_000)
+    touch(grace, 9_000)
+    assert grace.until(VISIBILITY_MS) == 9_000 + VISIBILITY_MS
+
+
+def test_the_wait_is_no_longer_than_the_longest() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 4_000, 8_000)
+    touch(grace, 9_000)
+    assert grace.until(3_600_000) == 9_000 + LONGEST_MS
+
+
+def test_a_longest_wait_of_zero_is_no_wait() -> None:
+    grace = Grace(0, OUTAGE_MS)
+    touch(grace, 1_000)
+    fail(grace, 4_000, 8_000)
+    touch(grace, 9_000)
+    assert grace.until(VISIBILITY_MS) <= 9_000
+
+
+def test_contact_lost_for_less_than_the_trust_window_is_no_outage() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 2_000, 7_900)
+    touch(grace, 1_000 + OUTAGE_MS)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_a_gap_without_a_failed_attempt_is_our_own_pause() -> None:
+    assert in_contact(1_000, 100_000).until(VISIBILITY_MS) == 0
+
+
+def test_failures_in_the_moment_a_pause_ends_are_no_outage() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 100_000, 100_000 + LEAST_SPREAD_MS - 1)
+    touch(grace, 100_400)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_a_pause_that_is_known_does_not_count_as_loss_of_contact() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 1_100)
+    grace.paused(100_000)
+    fail(grace, 101_200, 101_600)
+    touch(grace, 101_700)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_a_pause_before_the_first_contact_changes_nothing() -> None:
+    grace = Grace(LONGEST_MS, OUTAGE_MS)
+    grace.paused(100_000)
+    touch(grace, 101_000)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_failures_before_the_first_contact_are_no_outage() -> None:
+    grace = Grace(LONGEST_MS, OUTAGE_MS)
+    fail(grace, 1_000, 60_000)
+    touch(grace, 60_500)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_failures_that_contact_ended_are_forgotten() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 2_000)
+    touch(grace, 3_000)
+    fail(grace, 11_000)  # the one failure since
+    touch(grace, 12_000)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_a_second_outage_starts_a_second_wait() -> None:
+    grace = in_contact(1_000)
+    for began_ms in (2_000, 50_000):
+        fail(grace, began_ms, began_ms + 8_000)
+        touch(grace, began_ms + 9_000)
+    assert grace.until(VISIBILITY_MS) == 59_000 + VISIBILITY_MS
+
+
+def test_a_server_that_has_just_started_starts_a_wait_from_its_start() -> None:
+    grace = in_contact(60_000)
+    grace.server_uptime(60_000, uptime_ms=4_000)
+    assert grace.until(VISIBILITY_MS) == 56_000 + VISIBILITY_MS
+
+
+def test_a_server_that_is_up_for_long_starts_none() -> None:
+    grace = in_contact(60_000)
+    grace.server_uptime(60_000, uptime_ms=86_400_000)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_uptime_in_whole_seconds_does_not_prolong_the_wait() -> None:
+    grace = Grace(LONGEST_MS, OUTAGE_MS)
+    grace.server_uptime(60_000, uptime_ms=4_000)
+    grace.server_uptime(60_999, uptime_ms=4_000)  # still the same second
+    assert grace.until(VISIBILITY_MS) == 56_000 + VISIBILITY_MS
+
+
+def test_a_server_that_started_again_starts_the_wait_again() -> None:
+    grace = Grace(LONGEST_MS, OUTAGE_MS)
+    grace.server_uptime(60_000, uptime_ms=4_000)
+    grace.server_uptime(90_000, uptime_ms=1_000)
+    assert grace.until(VISIBILITY_MS) == 89_000 + VISIBILITY_MS
+
+
+@pytest.mark.parametrize("jump_ms", [CLOCK_JUMP_MS + 1, -CLOCK_JUMP_MS - 1], ids=["forward", "back"])
+def test_a_jump_of_the_servers_clock_starts_a_wait(jump_ms: int) -> None:
+    grace = in_contact(1_000)
+    grace.contact(4_000, SERVER_OFFSET_MS + 4_000 + jump_ms)
+    assert grace.until(VISIBILITY_MS) == 4_000 + VISIBILITY_MS
+
+
+def test_a_clock_that_drifts_within_the_tolerance_starts_none() -> None:
+    grace = in_contact(1_000)
+    for step in range(1, 100):
+        grace.contact(1_000 + step * 3_000, SERVER_OFFSET_MS + 1_000 + step * 3_000 + step * 100)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_the_wait_is_announced_once_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    grace = in_contact(1_000)
+    fail(grace, 2_000, 9_000)
+    touch(grace, 10_000)
+    touch(grace, 13_000)
+    assert caplog.record_tuples == [
+        (
+            "reaper.grace",
+            logging.WARNING,
+            "Redis was out of reach: recovery waits up to 30.0 s, so that live workers come first",
+        )
+    ]

@@ -1,0 +1,210 @@
+"""The scan: which pages it asks for, and which timers it leaves behind."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from reaper.clock import monotonic_ms
+from reaper.scanner import Scanner
+from reaper.timers import BUCKET_MS, Timers
+from tests.scripts.scene import Scene, entry_id
+
+pytestmark = pytest.mark.anyio
+
+VISIBILITY_MS = 30_000
+PAGE = 10
+
+
+class Watched:
+    """A scanner on the scene's group, the pages it asked for, and how often it said that timers were armed."""
+
+    def __init__(self, client: Any) -> None:
+        self.timers = Timers()
+        self.asked_from: list[str] = []
+        self.armed = 0
+        self.fails_at_page: int | None = None
+        self._client = client
+        self.scanner = Scanner(
+            client=self,  # type: ignore[arg-type]
+            source="orders",
+            group="billing",
+            visibility_ms=VISIBILITY_MS,
+            page=PAGE,
+            timers=self.timers,
+            armed=self._count,
+        )
+
+    def _count(self) -> None:
+        self.armed += 1
+
+    async def execute_command(self, *words: Any) -> Any:
+        """Pass a command on, and note where the page starts."""
+        self.asked_from.append(words[3].decode())
+        if len(self.asked_from) == self.fails_at_page:
+            raise RedisConnectionError("cut")
+        return await self._client.execute_command(*words)
+
+    def armed_ids(self) -> list[str]:
+        return sorted(one.decode() for one in self.timers.ids())
+
+    def pop_due(self) -> list[str]:
+        return sorted(one.decode() for one in self.timers.pop_due(monotonic_ms() + BUCKET_MS, 1_000))
+
+
+class Rows:
+    """Answers with rows that no server at hand can have."""
+
+    def __init__(self, rows: Sequence[Sequence[Any]]) -> None:
+        self._rows = rows
+
+    async def execute_command(self, *_words: Any) -> Any:
+        return self._rows
+
+
+@pytest.fixture
+async def scene(client: Redis) -> Scene:
+    prepared = Scene(client)
+    await prepared.prepare()
+    return prepared
+
+
+@pytest.fixture
+def watched(client: Redis) -> Watched:
+    return Watched(client)
+
+
+async def deliver_next(scene: Scene, count: int, idle_ms: int = 0) -> list[str]:
+    added = [await scene.add() for _ in range(count)]
+    await scene.deliver(*added, idle_ms=idle_ms)
+    return added
+
+
+@pytest.mark.usefixtures("scene")
+async def test_a_group_without_pending_deliveries_is_one_page_and_no_timer(watched: Watched) -> None:
+    assert (await watched.scanner.full()).entries == 0
+    assert (watched.asked_from, watched.armed, len(watched.timers)) == (["-"], 0, 0)
+
+
+async def test_every_pending_delivery_gets_a_timer_for_what_is_left_of_its_time(scene: Scene, watched: Watched) -> None:
+    await deliver_next(scene, 3, idle_ms=10_000)
+    before = monotonic_ms()
+    result = await watched.scanner.full()
+    left = VISIBILITY_MS - 10_000
+    next_due = watched.timers.next_due()
+    assert (result.entries, watched.armed_ids()) == (3, [entry_id(n) for n in (1, 2, 3)])
+    assert next_due is not None
+    assert (
+        before + left - 1_000 < next_due <= monotonic_ms() + left + BUCKET_MS
+    )  # the server counted idle time meanwhile
+
+
+async def test_what_is_overdue_is_due_now_and_the_rest_later(scene: Scene, watched: Watched) -> None:
+    overdue = await deliver_next(scene, 2, idle_ms=VISIBILITY_MS)
+    fresh = await deliver_next(scene, 2)
+    await watched.scanner.full()
+    assert (watched.pop_due(), watched.armed_ids()) == (overdue, fresh)
+
+
+async def test_a_delivery_that_nobody_owns_is_due_now() -> None:
+    watched = Watched(Rows([[b"1-0", b"", -1, 2]]))
+    await watched.scanner.full()
+    assert watched.pop_due() == ["1-0"]
+
+
+@pytest.mark.parametrize(
+    ("pending", "asked_from"),
+    [
+        (PAGE - 1, ["-"]),
+        (PAGE, ["-", "(" + entry_id(PAGE)]),
+        (2 * PAGE + 1, ["-", "(" + entry_id(PAGE), "(" + entry_id(2 * PAGE)]),
+    ],
+    ids=["a short page is the last", "a full page may not be", "three pages"],
+)
+async def test_each_page_begins_behind_the_last_one(
+    scene: Scene, watched: Watched, pending: int, asked_from: list[str]
+) -> None:
+    added = await deliver_next(scene, pending)
+    assert (await watched.scanner.full()).entries == pending
+    assert (watched.asked_from, watched.armed_ids()) == (asked_from, added)
+
+
+async def test_whoever_sleeps_for_the_next_timer_is_told_after_each_page(scene: Scene, watched: Watched) -> None:
+    await deliver_next(scene, 2 * PAGE)
+    await watched.scanner.full()
+    assert watched.armed == 2
+
+
+async def test_a_tail_scan_reads_only_what_lies_past_the_highest_id_seen(scene: Scene, watched: Watched) -> None:
+    await deliver_next(scene, 3)
+    await watched.scanner.full()
+    watched.asked_from.clear()
+    await deliver_next(scene, 2)
+    assert [(await watched.scanner.tail()).entries for _ in range(2)] == [2, 0]
+    assert watched.asked_from == ["(" + entry_id(3), "(" + entry_id(5)]
+
+
+async def test_a_tail_scan_keeps_the_timers_of_what_was_settled(scene: Scene, watched: Watched) -> None:
+    settled, *_ = added = await deliver_next(scene, 3)
+    await watched.scanner.full()
+    await scene.client.xack("orders", "billing", settled)
+    await watched.scanner.tail()
+    assert watched.armed_ids() == added
+
+
+async def test_a_full_scan_forgets_what_was_settled(scene: Scene, watched: Watched) -> None:
+    settled, *left = await deliver_next(scene, 3)
+    await watched.scanner.full()
+    await scene.client.xack("orders", "billing", settled)
+    await watched.scanner.full()
+    assert watched.armed_ids() == left
+
+
+async def test_a_full_scan_finds_old_ids_that_came_back(scene: Scene, watched: Watched) -> None:
+    old = await scene.add()
+    newer = await deliver_next(scene, 2)
+    await watched.scanner.full()
+    await scene.deliver(old)  # XCLAIM FORCE
+    await watched.scanner.tail()
+    assert watched.armed_ids() == newer
+    await watched.scanner.full()
+    assert watched.armed_ids() == [old, *newer]
+
+
+async def test_a_delivery_that_was_extended_moves_its_timer_at_the_next_full_scan(
+    scene: Scene, watched: Watched
+) -> None:
+    (extended,) = await deliver_next(scene, 1, idle_ms=VISIBILITY_MS)
+    await watched.scanner.full()
+    await scene.deliver(extended, idle_ms=0)
+    await watched.scanner.full()
+    assert (watched.pop_due(), watched.armed_ids()) == ([], [extended])
+
+
+async def test_a_full_scan_that_fails_forgets_nothing(scene: Scene, watched: Watched) -> None:
+    settled, *_ = added = await deliver_next(scene, 2 * PAGE)
+    await watched.scanner.full()
+    await scene.client.xack("orders", "billing", settled)
+    watched.fails_at_page = len(watched.asked_from) + 2
+    with pytest.raises(RedisConnectionError, match="cut"):
+        await watched.scanner.full()
+    assert watched.armed_ids() == added
+
+
+async def test_the_full_scan_after_a_failed_one_starts_over_and_forgets(scene: Scene, watched: Watched) -> None:
+    settled, *left = await deliver_next(scene, 2 * PAGE)
+    watched.fails_at_page = 2
+    with pytest.raises(RedisConnectionError, match="cut"):
+        await watched.scanner.full()
+    await scene.client.xack("orders", "billing", settled)
+    assert (await watched.scanner.full()).entries == len(left)
+    assert watched.armed_ids() == left
+
+
+async def test_a_group_that_is_gone_is_an_error(scene: Scene, watched: Watched) -> None:
+    await scene.client.xgroup_destroy("orders", "billing")
+    with pytest.raises(ResponseError, match="NOGROUP"):
+        await watched.scanner.full()

@@ -1,0 +1,269 @@
+"""Settings of a replica: what follows from what, and the sentence for everything that cannot work."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from reaper.settings import TRUST_MARGIN, GroupSettings, ReaperSettings, WatchedGroup
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.messages import Redelivery
+from workers.protocol.settings import load_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("REAPER_"):
+            monkeypatch.delenv(name)
+
+
+def load(**arguments: Any) -> ReaperSettings:
+    return load_settings(ReaperSettings, arguments=arguments)
+
+
+def complaint(**arguments: Any) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        load(**arguments)
+    return str(raised.value)
+
+
+def seconds(*values: float) -> tuple[timedelta, ...]:
+    return tuple(timedelta(seconds=value) for value in values)
+
+
+# ---- what follows from the lease's TTL
+
+
+@pytest.mark.parametrize(
+    ("ttl", "renew", "trust", "retry"), [(10, 3, 7, 5), (2, 0.6, 1.4, 1), (60, 18, 42, 30)], ids=str
+)
+def test_renewal_trust_and_retry_scale_with_the_ttl(ttl: float, renew: float, trust: float, retry: float) -> None:
+    settings = load(lease_ttl=ttl)
+    assert (settings.renew, settings.trust, settings.acquire_retry) == seconds(renew, trust, retry)
+
+
+def test_what_is_set_does_not_scale() -> None:
+    settings = load(lease_ttl=20, renew_interval=1, trust_window=8, acquire_retry_interval=0.5)
+    assert (settings.renew, settings.trust, settings.acquire_retry) == seconds(1, 8, 0.5)
+
+
+def test_a_trust_window_that_ends_with_the_lease_is_refused() -> None:
+    assert complaint(trust_window=9.95) == (
+        "trust_window (9.95 s) must end at least 0.1 s before lease_ttl (10 s), or a leader would act while another "
+        "is elected: lower trust_window or raise lease_ttl."
+    )
+
+
+def test_a_ttl_too_short_for_its_own_trust_window_is_refused() -> None:
+    assert complaint(lease_ttl=0.3).startswith("trust_window (0.21 s) must end at least 0.1 s before lease_ttl (0.3 s)")
+
+
+def test_a_renewal_that_fits_only_once_into_the_trust_window_is_refused() -> None:
+    assert complaint(renew_interval=4) == (
+        "renew_interval (4 s) must fit twice into trust_window (7 s), or one lost renewal ends the term: "
+        "lower renew_interval or raise lease_ttl."
+    )
+
+
+def test_a_full_scan_more_often_than_a_scan_is_refused() -> None:
+    assert complaint(full_scan_interval=0.5) == (
+        "full_scan_interval must not be shorter than scan_interval: raise it, or lower the other."
+    )
+
+
+durations = st.integers(1, 30_000).map(lambda ms: timedelta(milliseconds=ms))
+
+
+@given(ttl=durations, trust=durations | st.none(), renew=durations | st.none())
+def test_whatever_is_accepted_leaves_room_for_a_lost_renewal_and_ends_before_the_lease(
+    ttl: timedelta, trust: timedelta | None, renew: timedelta | None
+) -> None:
+    try:
+        settings = ReaperSettings(lease_ttl=ttl, trust_window=trust, renew_interval=renew)
+    except ValidationError:
+        return
+    assert settings.renew * 2 <= settings.trust <= settings.lease_ttl - TRUST_MARGIN
+
+
+@given(st.integers(334, 10**9))
+def test_every_ttl_from_a_third_of_a_second_up_works_by_itself(ttl_ms: int) -> None:
+    assert ReaperSettings(lease_ttl=timedelta(milliseconds=ttl_ms)).lease_ttl == timedelta(milliseconds=ttl_ms)
+
+
+# ---- groups
+
+
+def test_pairs_are_written_in_one_string() -> None:
+    assert load(groups=" orders/billing, orders/audit ,").groups == (
+        GroupSettings(stream="orders", group="billing"),
+        GroupSettings(stream="orders", group="audit"),
+    )
+
+
+def test_the_last_slash_parts_stream_from_group() -> None:
+    assert load(groups="eu/orders/billing").groups == (GroupSettings(stream="eu/orders", group="billing"),)
+
+
+def test_pairs_come_from_the_environment_in_the_short_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_GROUPS", "orders/billing")
+    assert load().groups == (GroupSettings(stream="orders", group="billing"),)
+
+
+def test_pairs_come_from_a_file_as_tables_with_their_own_values(tmp_path: Path) -> None:
+    file = tmp_path / "reaper.toml"
+    file.write_text(
+        """
+        visibility_timeout = 60
+        [[groups]]
+        stream = "orders"
+        group = "billing"
+        [[groups]]
+        stream = "mails"
+        group = "send"
+        visibility_timeout = "2.5s"
+        max_deliveries = 5
+        redelivery = "retry-stream"
+        """
+    )
+    assert load_settings(ReaperSettings, file=file).watched == (
+        WatchedGroup(
+            stream="orders",
+            group="billing",
+            visibility_timeout=timedelta(seconds=60),
+            max_deliveries=3,
+            redelivery=Redelivery.STREAM,
+        ),
+        WatchedGroup(
+            stream="mails",
+            group="send",
+            visibility_timeout=timedelta(seconds=2.5),
+            max_deliveries=5,
+            redelivery=Redelivery.RETRY_STREAM,
+        ),
+    )
+
+
+@pytest.mark.parametrize("pair", ["orders", "/billing", "orders/"])
+def test_a_pair_that_is_none_is_refused_with_an_example(pair: str) -> None:
+    assert complaint(groups=pair) == (
+        f"setting 'groups' cannot be '{pair}': write the pair '{pair}' as stream/group, for example 'orders/billing'."
+    )
+
+
+def test_a_pair_given_twice_is_refused() -> None:
+    assert complaint(groups="a/b,c/d,a/b") == (
+        "setting 'groups' cannot be 'a/b,c/d,a/b': 'a/b' is there twice: give each stream/group pair once."
+    )
+
+
+def test_a_stream_named_as_a_hash_tag_is_refused() -> None:
+    assert complaint(groups="{orders}/billing").startswith("stream '{orders}' is nothing but a hash tag;")
+
+
+@pytest.mark.parametrize(("observe", "stream"), [(False, "reaper"), (True, "reaper-observe")])
+def test_a_stream_that_would_share_the_journal_of_the_namespace_is_refused(observe: bool, stream: str) -> None:
+    assert complaint(groups=f"{stream}/billing", observe=observe) == (
+        f"stream '{stream}' has the name of the namespace, so both would use the key '{{{stream}}}:journal': "
+        "choose another namespace."
+    )
+
+
+@pytest.mark.parametrize("namespace", ["a:b", "a{b", "a}b"])
+def test_a_namespace_that_would_break_keys_and_fences_is_refused(namespace: str) -> None:
+    assert complaint(namespace=namespace) == (
+        f"namespace '{namespace}' holds one of '{{', '}}' or ':', which separate the parts of keys and fences: "
+        "use letters, digits, '-' and '_'."
+    )
+
+
+def test_a_namespace_too_long_for_its_observers_is_refused_where_they_start() -> None:
+    longest = "n" * 255
+    assert load(namespace=longest).namespace_keys.lease == f"{{{longest}}}:lease"
+    assert "is longer than 255 bytes" in complaint(namespace=longest, observe=True)
+
+
+def test_observers_have_leadership_keys_of_their_own() -> None:
+    assert (load().namespace_keys.lease, load(observe=True).namespace_keys.lease) == (
+        "{reaper}:lease",
+        "{reaper-observe}:lease",
+    )
+
+
+# ---- scanning
+
+
+@pytest.mark.parametrize(("visibility_s", "interval_s"), [(30, 1), (4, 1), (2, 0.5), (0.2, 0.05)], ids=str)
+def test_a_group_is_scanned_at_least_four_times_within_its_visibility_timeout(
+    visibility_s: float, interval_s: float
+) -> None:
+    settings = load(groups="orders/billing", visibility_timeout=visibility_s)
+    assert (settings.scan_interval_of(settings.watched[0]),) == seconds(interval_s)
+
+
+# ---- sentences for single settings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"visibilty_timeout": 3}, "unknown setting 'visibilty_timeout': did you mean 'visibility_timeout'?"),
+        (
+            {"groups": [{"stream": "a", "group": "b", "visibilty_timeout": 3}]},
+            "unknown setting 'groups.0.visibilty_timeout': did you mean 'visibility_timeout'?",
+        ),
+        ({"groups": [{"stream": "a"}]}, "setting 'groups.0.group' is missing: add group to this table."),
+        ({"groups": 5}, "setting 'groups' cannot be 5: write [[groups]] tables, each with stream and group."),
+        (
+            {"groups": [{"stream": "a", "group": "b", "redelivery": "retry"}]},
+            "setting 'groups.0.redelivery' cannot be 'retry': write 'stream' or 'retry-stream'.",
+        ),
+        (
+            {"redelivery": "strem"},
+            "setting 'redelivery' cannot be 'strem': write 'stream' or 'retry-stream' (did you mean 'stream'?).",
+        ),
+        (
+            {"visibility_timeout": 0},
+            "setting 'visibility_timeout' cannot be 0: write a number of seconds greater than 0, such as 30.",
+        ),
+        (
+            {"visibility_timeout": "soon"},
+            "setting 'visibility_timeout' cannot be 'soon': write a number of seconds greater than 0, such as 30.",
+        ),
+        (
+            {"max_deliveries": 0},
+            "setting 'max_deliveries' cannot be 0: write a whole number from 1 to 1000000, such as 3.",
+        ),
+        ({"recovery_rate": -1}, "setting 'recovery_rate' cannot be -1: write a number from 0 up, such as 0."),
+        ({"scan_page": 5}, "setting 'scan_page' cannot be 5: write a whole number from 10 to 5000, such as 500."),
+        ({"observe": "maybe"}, "setting 'observe' cannot be 'maybe': write true or false."),
+        (
+            {"journal": "ful"},
+            "setting 'journal' cannot be 'ful': write 'off' or 'settlements' or 'full' (did you mean 'full'?).",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_the_sentence_says_which_setting_why_and_what_to_write(arguments: dict[str, Any], sentence: str) -> None:
+    assert complaint(**arguments) == sentence
+
+
+def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_LEASE_TLL", "5")
+    assert complaint() == "unknown setting 'REAPER_LEASE_TLL' in the environment: did you mean 'REAPER_LEASE_TTL'?"
+
+
+def test_variables_that_are_no_settings_are_let_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("REAPER_FAILPOINTS", str(tmp_path))
+    monkeypatch.setenv("REAPER_CONFIG", "reaper.toml")
+    assert load() == ReaperSettings()
+
+
+def test_settings_cannot_be_changed_by_accident() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        load().max_deliveries = 5  # type: ignore[misc]

@@ -1,0 +1,75 @@
+"""forget_group.lua: what waits with us becomes ready, then what we keep goes (`tests/operator` tests the command)."""
+
+from typing import Any
+
+import pytest
+
+from tests.scripts.scene import FENCE, Scene, ready
+from workers.protocol.scripts import load_script
+
+pytestmark = pytest.mark.anyio
+
+
+async def forget(scene: Scene, *, fence: str = FENCE, dead_letters: bool = False, budget_bytes: int = 10**9) -> Any:
+    """Return code, jobs made ready, detail."""
+    keys = scene.keys
+    return await load_script("reaper", "forget_group").run(
+        scene.client,
+        [
+            keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal,
+        ],
+        [keys.group, fence, int(dead_letters), budget_bytes, "stream", 1, 1_000],
+    )  # fmt: skip
+
+
+async def park(scene: Scene, count: int) -> list[str]:
+    """Park ``count`` suspects; return their jobs."""
+    ids = [await scene.stalled("n", 1, times=2) for _ in range(count)]
+    await scene.recover(*ids, journal=False)
+    return ids
+
+
+async def test_parked_jobs_become_ready_before_everything_of_ours_is_removed(scene: Scene) -> None:
+    [job] = await park(scene, 1)
+    assert await forget(scene) == [b"done", 1, b""]
+    assert await scene.state() == {"orders": {"entries": [("new-1", *ready(job, 2, "w1", "n", 1))], "billing": []}}
+
+
+async def test_what_is_too_much_for_one_call_is_put_off(scene: Scene) -> None:
+    await park(scene, 5)
+    assert await forget(scene, budget_bytes=1) == [b"more", 1, b""]
+    assert await forget(scene) == [b"done", 4, b""]
+
+
+async def test_a_job_that_cannot_be_made_ready_is_not_forgotten(scene: Scene) -> None:
+    await park(scene, 1)
+    await scene.agree(policy="retry-stream")
+    await scene.client.set(scene.keys.retry, "in the way")
+    before = await scene.state()
+    code, moved, why = await forget(scene)
+    assert (code, moved, b"WRONGTYPE" in why) == (b"held", 0, True)
+    assert await scene.state() == before
+
+
+async def test_dead_letters_are_removed_only_when_that_is_asked_for(scene: Scene) -> None:
+    added = await scene.stalled(times=3)
+    await scene.recover(added, journal=False)
+    assert await forget(scene) == [b"dead_letters", 0, 1]
+    assert sorted(await scene.state()) == ["orders", "{orders}:dead:billing"]
+    assert await forget(scene, dead_letters=True) == [b"done", 0, b""]
+    assert sorted(await scene.state()) == ["orders"]
+
+
+async def test_a_leader_that_has_acted_meanwhile_stops_it(scene: Scene) -> None:
+    await scene.client.set(scene.keys.fence, "reaper:8:bob")
+    before = await scene.state()
+    assert await forget(scene) == [b"served", 0, b"reaper:8:bob"]
+    assert await scene.state() == before
+
+
+async def test_a_group_can_be_forgotten_when_memory_is_full(scene: Scene) -> None:
+    await park(scene, 1)
+    await scene.fill_memory()
+    forgotten = await forget(scene)
+    await scene.free_memory()
+    assert forgotten == [b"done", 1, b""]

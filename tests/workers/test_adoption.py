@@ -1,0 +1,329 @@
+import logging
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.history import read_events
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import (
+    KEYS,
+    consumers_of,
+    enqueue,
+    event_names,
+    make_worker,
+    number_of,
+    pending_of,
+    running,
+    wait_for_settled,
+)
+from workers import Job, Retry
+from workers.adoption import is_earlier_process
+from workers.execution import Handler
+from workers.protocol.callbacks import Report
+
+pytestmark = pytest.mark.anyio
+
+DEAD_PROCESS = "w.0123456789ab"
+
+
+async def accept(_job: Job) -> None:
+    """Acknowledge."""
+
+
+async def hold(
+    client: Redis, *numbers: int, consumer: str = DEAD_PROCESS, times: int = 1, stream: str = KEYS.stream
+) -> list[str]:
+    """Add jobs and make them pending, as a process leaves them that was killed; returns their IDs."""
+    if not await client.exists(stream) or not await client.xinfo_groups(stream):
+        await client.xgroup_create(stream, KEYS.group, "0", mkstream=True)
+    ids = await enqueue(client, *numbers, stream=stream)
+    for entry_id in ids:
+        await client.execute_command(
+            "XCLAIM", stream, KEYS.group, consumer, 0, entry_id,
+            "RETRYCOUNT", times, "FORCE", "JUSTID", "LASTID", entry_id,
+        )  # fmt: skip
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("consumer", "expected"),
+    [
+        ("w.0123456789ab", True),
+        ("w.0123456789AB", False),
+        ("w.0123456789abc", False),
+        ("w", False),
+        ("w2.0123456789ab", False),
+        ("ww.0123456789ab", False),
+        ("w.aaaaaaaaaaaa", False),
+    ],
+)
+def test_only_processes_of_exactly_our_name_are_earlier_ones(consumer: str, expected: bool) -> None:
+    assert is_earlier_process(consumer, "w", "w.aaaaaaaaaaaa") is expected
+
+
+def test_a_name_is_no_pattern() -> None:
+    assert not is_earlier_process("wxa.0123456789ab", "w.a", "")
+
+
+# ---- a restart under a configured name
+
+
+async def test_a_restarted_worker_runs_again_what_it_held(server: RedisServer, client: Redis) -> None:
+    ran = []
+
+    async def handle(job: Job) -> None:
+        ran.append((number_of(job), job.deliveries))
+
+    ids = await hold(client, 1, 2, 3)
+
+    async with running(make_worker(server.url, handle, name="w")) as worker:
+        await wait_for_settled(worker, 3)
+
+    assert sorted(ran) == [(1, 2), (2, 2), (3, 2)]
+    assert (worker.counts.adopted, worker.counts.acked, worker.counts.read) == (3, 3, 0)
+    assert await pending_of(client) == []
+    assert await consumers_of(client) == []
+    events = await read_events(client, KEYS)
+    assert [(event.event, event.job) for event in events] == [
+        *(("recovered", job) for job in ids),
+        *(("acked", job) for job in ids),
+    ]
+
+
+async def test_retries_are_adopted_too(server: RedisServer, client: Redis) -> None:
+    await hold(client, 1, stream=KEYS.retry)
+
+    async with running(make_worker(server.url, accept, name="w")) as worker:
+        await wait_for_settled(worker, 1)
+
+    assert (worker.counts.adopted, await client.xlen(KEYS.retry)) == (1, 0)
+
+
+async def test_what_others_hold_is_left_alone(server: RedisServer, client: Redis) -> None:
+    await hold(client, 1, consumer="v.0123456789ab")
+    await hold(client, 2, consumer="w")
+    [mine] = await hold(client, 3)
+
+    async with running(make_worker(server.url, accept, name="w")) as worker:
+        await wait_for_settled(worker, 1)
+
+    assert worker.counts.adopted == 1
+    assert {consumer for _, consumer, _ in await pending_of(client)} == {"v.0123456789ab", "w"}
+    assert mine not in {entry for entry, _, _ in await pending_of(client)}
+
+
+async def test_without_a_configured_name_nothing_is_adopted(server: RedisServer, client: Redis) -> None:
+    nameless = make_worker(server.url, accept)
+    before = f"{nameless.settings.base_name}.0123456789ab"
+    [job] = await hold(client, 1, consumer=before)
+    await enqueue(client, 2)
+
+    async with running(nameless) as worker:
+        await wait_for_settled(worker, 1)
+
+    assert await pending_of(client) == [(job, before, 1)]
+
+
+async def test_consumers_of_earlier_processes_that_hold_nothing_are_removed(server: RedisServer, client: Redis) -> None:
+    await hold(client, 1, consumer="v.0123456789ab")
+    for consumer in ("w.111111111111", "w.222222222222", "other"):
+        await client.xgroup_createconsumer(KEYS.stream, KEYS.group, consumer)
+
+    async with running(make_worker(server.url, accept, name="w")):
+        names = await consumers_of(client)
+
+    assert names == ["other", "v.0123456789ab"]
+
+
+async def test_a_job_that_has_used_up_its_deliveries_is_a_dead_letter_and_is_not_run(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[int] = []
+    reports: list[Report] = []
+
+    async def handle(job: Job) -> None:
+        ran.append(number_of(job))
+
+    [dead] = await hold(client, 1, times=3)
+    await hold(client, 2, times=1)
+    worker = make_worker(server.url, handle, name="w")
+
+    @worker.on("dead_lettered")
+    async def note(report: Report) -> None:
+        reports.append(report)
+
+    async with running(worker):
+        await wait_for_settled(worker, 2)
+
+    assert ran == [2]
+    assert (worker.counts.dead_lettered, await client.xlen(KEYS.dead)) == (1, 1)
+    assert [(report.facts["job"], report.facts["delivery"], report.facts["consumer"]) for report in reports] == [
+        (dead, 3, DEAD_PROCESS)
+    ]
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
+
+
+async def test_suspects_run_one_at_a_time_and_after_the_others(server: RedisServer, client: Redis) -> None:
+    at_once, most, order = 0, 0, []
+
+    async def handle(job: Job) -> None:
+        nonlocal at_once, most
+        order.append(number_of(job))
+        if job.deliveries == 3:
+            at_once += 1
+            most = max(most, at_once)
+            await anyio.lowlevel.checkpoint()
+            at_once -= 1
+
+    await hold(client, 10, 11, 12, 13, times=2)
+    await hold(client, 1, 2, times=1)
+
+    async with running(make_worker(server.url, handle, name="w")) as worker:
+        await wait_for_settled(worker, 6)
+
+    assert (order, most) == ([1, 2, 10, 11, 12, 13], 1)
+    assert await consumers_of(client) == []
+
+
+async def test_new_jobs_are_read_while_a_suspect_runs(server: RedisServer, client: Redis) -> None:
+    suspect_runs, go, ran = anyio.Event(), anyio.Event(), []
+
+    async def handle(job: Job) -> None:
+        if job.deliveries == 3:
+            suspect_runs.set()
+            await go.wait()
+        ran.append(number_of(job))
+
+    await hold(client, 1, 2, times=2)
+    async with running(make_worker(server.url, handle, name="w")) as worker:
+        await suspect_runs.wait()
+        await enqueue(client, 3)
+        await wait_until(lambda: ran == [3], "the new job has run beside the suspect")
+        assert worker.counts.adopted == 1
+        go.set()
+        await wait_for_settled(worker, 3)
+
+    assert ran == [3, 1, 2]
+
+
+async def test_more_than_the_free_slots_is_adopted_bit_by_bit(server: RedisServer, client: Redis) -> None:
+    at_once, most, numbers = 0, 0, []
+
+    async def handle(job: Job) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await anyio.lowlevel.checkpoint()
+        numbers.append(number_of(job))
+        at_once -= 1
+
+    await hold(client, *range(250))
+
+    async with running(make_worker(server.url, handle, name="w", concurrency=7)) as worker:
+        await wait_for_settled(worker, 250)
+
+    assert (sorted(numbers), most <= 7) == (list(range(250)), True)
+    assert worker.counts.adopted == 250
+
+
+class PowerFailure(BaseException):
+    """Ends the worker as kill -9 would: nothing of what runs is settled."""
+
+
+async def test_a_crash_loop_dead_letters_the_poison_job_alone_and_without_a_reaper(
+    server: RedisServer, client: Redis
+) -> None:
+    ran: list[int] = []
+
+    async def die_of_13(job: Job) -> None:
+        ran.append(number_of(job))
+        if number_of(job) == 13:
+            raise PowerFailure
+        if job.deliveries < 3:  # still running when the process dies
+            await anyio.sleep_forever()
+
+    await enqueue(client, 1, 2, 13, 3)
+    crashes = [await crashes_before_all_is_done(server.url, client, die_of_13) for _ in range(4)]
+
+    assert crashes == [True, True, True, False]
+    assert ran.count(13) == 3
+    assert ran[-4:] == [1, 2, 13, 3]
+    [[_, letter]] = await client.xrange(KEYS.dead)
+    assert dict(zip(letter[::2], letter[1::2], strict=True))[b"n"] == b"13"
+    assert (await event_names(client)).count("acked") == 3
+    assert await pending_of(client) == []
+
+
+async def crashes_before_all_is_done(url: str, client: Redis, handler: Handler) -> bool:
+    """Run a worker until everything is settled or it crashes; tell which."""
+
+    async def is_done() -> bool:
+        return await pending_of(client) == [] and await client.xlen(KEYS.dead) == 1
+
+    crashed = False
+    try:
+        async with running(make_worker(url, handler, name="w")):
+            await wait_until(is_done, "every job is settled or dead-lettered")
+    except* PowerFailure:
+        crashed = True
+    return crashed
+
+
+# ---- what arrived here without our knowing
+
+
+async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_counted(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
+    seen: list[tuple[int, int]] = []
+
+    async def handle(job: Job) -> None:
+        seen.append((number_of(job), job.deliveries))
+
+    async with running(make_worker(server.url, handle, refresh_interval=0.05)) as worker:
+        await hold(client, 1, consumer=worker.consumer)
+        await wait_until(lambda: seen, "the lost delivery has run")
+
+    assert seen == [(1, 1)]
+    assert await pending_of(client) == []
+
+
+async def test_taking_stock_does_not_run_again_what_runs(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
+    started: list[int] = []
+    go = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        started.append(number_of(job))
+        await go.wait()
+
+    await enqueue(client, 1, 2)
+    async with running(make_worker(server.url, handle, refresh_interval=0.01)) as worker:
+        await wait_until(lambda: adopt_calls(server) >= 3, "stock was taken three times")
+        go.set()
+        await wait_for_settled(worker, 2)
+
+    assert (sorted(started), worker.counts.adopted) == ([1, 2], 0)
+
+
+def adopt_calls(server: RedisServer) -> int:
+    """Count runs of scripts: besides joining there are only sweeps in an idle worker."""
+    calls: int = server.command("INFO", "commandstats").get("cmdstat_xpending", {}).get("calls", 0)
+    return calls
+
+
+async def test_settled_suspects_that_fail_again_become_dead_letters(server: RedisServer, client: Redis) -> None:
+    async def handle(_job: Job) -> None:
+        raise Retry("no")
+
+    await hold(client, 1, 2, times=2)
+
+    async with running(make_worker(server.url, handle, name="w")) as worker:
+        await wait_for_settled(worker, 2)
+
+    assert (worker.counts.dead_lettered, await client.xlen(KEYS.dead)) == (2, 2)

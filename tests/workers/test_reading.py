@@ -1,0 +1,186 @@
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartProxy, StartServer
+from tests.support.proxy import command
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import (
+    KEYS,
+    enqueue,
+    event_names,
+    make_worker,
+    number_of,
+    pending_of,
+    running,
+    wait_for_settled,
+)
+from workers import Job
+from workers.protocol.callbacks import Report
+from workers.protocol.connection import commands_client
+
+pytestmark = pytest.mark.anyio
+
+
+async def accept(_job: Job) -> None:
+    """Acknowledge."""
+
+
+async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    seen: list[tuple[int, int]] = []
+
+    async def handle(job: Job) -> None:
+        seen.append((number_of(job), job.deliveries))
+
+    await enqueue(client, *range(5))
+    lost = through.drop_reply(command("XREADGROUP"))
+    async with running(make_worker(through.url, handle)) as worker:
+        await lost.wait()
+        await wait_for_settled(worker, 5)
+
+    assert sorted(seen) == [(number, 1) for number in range(5)]
+    assert (worker.counts.adopted, worker.counts.acked) == (5, 5)
+    assert await event_names(client) == ["acked"] * 5
+
+
+async def test_after_a_lost_reply_what_runs_already_is_not_run_again(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    started: list[int] = []
+    go = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        started.append(number_of(job))
+        await go.wait()
+
+    await enqueue(client, 1)
+    lost = through.drop_reply(command("XREADGROUP"), nth=2)
+    async with running(make_worker(through.url, handle)) as worker:
+        await wait_until(lambda: started, "the first job runs")
+        await enqueue(client, 2)
+        await lost.wait()
+        await wait_until(lambda: len(started) == 2, "the second job runs")
+        go.set()
+        await wait_for_settled(worker, 2)
+
+    assert (started, worker.counts.adopted) == ([1, 2], 1)
+
+
+async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
+    server: RedisServer, client: Redis, proxy: StartProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    through = await proxy(server)
+    reports: list[Report] = []
+    worker = make_worker(through.url, accept)
+
+    @worker.on("error")
+    async def note(report: Report) -> None:
+        reports.append(report)
+
+    async with running(worker):
+        await through.cut()
+        await wait_until(lambda: reports, "the outage is reported")
+        await enqueue(client, 1, 2)
+        await through.mend()
+        await wait_for_settled(worker, 2)
+
+    assert [report.facts["part"] for report in reports] == ["reading"]
+    assert caplog.text.count("no contact with Redis") == 1
+    assert caplog.text.count("serves us again") == 1
+
+
+async def test_a_restarted_server_is_found_again(start_server: StartServer) -> None:
+    server = start_server(appendonly="yes", appendfsync="always")
+    started, go = anyio.Event(), anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        await go.wait()
+
+    async with commands_client(server.url) as client:
+        await enqueue(client, 1)
+        async with running(make_worker(server.url, handle)) as worker:
+            await started.wait()
+            await anyio.to_thread.run_sync(server.restart)
+            go.set()
+            await enqueue(client, 2)
+            await wait_for_settled(worker, 2)
+
+        assert (worker.counts.acked, await pending_of(client)) == (2, [])
+
+
+async def test_a_demoted_server_is_left_and_its_return_noticed(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, elsewhere = start_server(), start_server()
+
+    async with commands_client(server.url) as client, running(make_worker(server.url, accept)) as worker:
+        await wait_until(lambda: is_blocked(client), "the worker waits for jobs")
+        await client.execute_command("REPLICAOF", "127.0.0.1", elsewhere.port)
+        await wait_until(lambda: "trying until it works" in caplog.text.lower(), "the worker has noticed")
+        await client.execute_command("REPLICAOF", "NO", "ONE")
+        await enqueue(client, 1)
+        await wait_for_settled(worker, 1)
+
+    assert worker.counts.acked == 1
+
+
+async def is_blocked(client: Redis) -> bool:
+    return bool((await client.info("clients"))["blocked_clients"])
+
+
+async def test_a_stream_that_is_deleted_while_we_wait_is_made_again(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(make_worker(server.url, accept)) as worker:
+        await wait_until(lambda: is_blocked(client), "the worker waits for jobs")
+        await client.delete(KEYS.stream)
+        await wait_until(lambda: "created it again" in caplog.text, "the worker has joined again")
+        await enqueue(client, 1)
+        await wait_for_settled(worker, 1)
+
+    assert worker.counts.acked == 1
+
+
+async def test_one_slot_serves_the_stream_and_its_retries(server: RedisServer, client: Redis) -> None:
+    at_once, most, served = 0, 0, []
+
+    async def handle(job: Job) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await anyio.lowlevel.checkpoint()
+        served.append(job.source.is_retry)
+        at_once -= 1
+
+    await enqueue(client, *range(10))
+    await enqueue(client, *range(10), stream=KEYS.retry)
+
+    async with running(make_worker(server.url, handle, concurrency=1)) as worker:
+        await wait_for_settled(worker, 20)
+
+    assert most == 1
+    assert served[:6] == [True, False] * 3
+
+
+async def test_a_read_asks_for_no_more_than_the_read_count(server: RedisServer, client: Redis) -> None:
+    most = 0
+    go = anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        await go.wait()
+
+    await enqueue(client, *range(10))
+    server.command("CONFIG", "RESETSTAT")
+    async with running(make_worker(server.url, handle, read_count=2, concurrency=8)) as worker:
+        await wait_until(lambda: worker.counts.read == 8, "all slots are taken")
+        most = server.command("INFO", "commandstats")["cmdstat_xreadgroup"]["calls"]
+        go.set()
+        await wait_for_settled(worker, 10)
+
+    assert most == 4

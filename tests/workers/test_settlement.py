@@ -1,0 +1,281 @@
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartProxy
+from tests.support.proxy import runs
+from tests.support.resp import Request
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import (
+    KEYS,
+    enqueue,
+    event_names,
+    make_worker,
+    number_of,
+    pending_of,
+    running,
+    wait_for_settled,
+)
+from workers import Job, Reject, Retry
+from workers.protocol.callbacks import Report
+from workers.settlement import GATHER_BATCHES, SETTLE
+
+pytestmark = pytest.mark.anyio
+
+WORDS_BEFORE_ITEMS = 3 + 6 + 8  # EVALSHA digest numkeys, keys, arguments of the call
+WORDS_PER_ITEM = 7
+
+
+async def accept(_job: Job) -> None:
+    """Acknowledge."""
+
+
+# ---- many in one call
+
+
+async def test_settlements_gather_while_a_call_is_under_way(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    await client.script_load(SETTLE.source)
+    through = await proxy(server)
+    first_call = through.hold_request(runs(SETTLE))
+    ran: list[int] = []
+
+    async def handle(job: Job) -> None:
+        ran.append(number_of(job))
+
+    async with running(make_worker(through.url, handle, concurrency=16)) as worker:
+        await enqueue(client, 0)
+        await first_call.wait()
+        await enqueue(client, *range(1, 50))
+        await wait_until(lambda: len(ran) == 50, "all jobs have run meanwhile")
+        before = settle_calls(server)
+        first_call.release()
+        await wait_for_settled(worker, 50)
+        calls = settle_calls(server) - before
+
+    assert calls == 2
+    assert worker.counts.acked == 50
+
+
+def settle_calls(server: RedisServer) -> int:
+    stats = server.command("INFO", "commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
+
+
+async def test_a_call_settles_no_more_than_the_batch(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
+    await client.script_load(SETTLE.source)
+    through = await proxy(server)
+    sizes: list[int] = []
+
+    def note_size(request: Request) -> bool:
+        if runs(SETTLE)(request):
+            sizes.append((len(request.words) - WORDS_BEFORE_ITEMS) // WORDS_PER_ITEM)
+        return False
+
+    through.hold_request(note_size)
+    await enqueue(client, *range(40))
+    async with running(make_worker(through.url, accept, concurrency=16, settle_batch=4)) as worker:
+        await wait_for_settled(worker, 40)
+
+    assert (max(sizes), sum(sizes)) == (4, 40)
+
+
+async def test_no_op_jobs_cost_a_fifth_of_a_request_or_less(server: RedisServer, client: Redis) -> None:
+    await enqueue(client, *range(2_000))
+    server.command("CONFIG", "RESETSTAT")
+
+    async with running(make_worker(server.url, accept)) as worker:
+        await wait_for_settled(worker, 2_000)
+        stats = server.command("INFO", "commandstats")
+
+    requests = sum(stats[f"cmdstat_{name}"]["calls"] for name in ("xreadgroup", "evalsha"))
+    assert requests / 2_000 <= 0.2
+
+
+# ---- deliveries that are not ours any more
+
+
+async def test_a_settlement_of_a_delivery_that_was_taken_away_is_refused_and_told(
+    server: RedisServer, client: Redis
+) -> None:
+    started, go = anyio.Event(), anyio.Event()
+    reports: list[Report] = []
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        await go.wait()
+
+    worker = make_worker(server.url, handle)
+
+    @worker.on("refused")
+    async def note(report: Report) -> None:
+        reports.append(report)
+
+    [job_id] = await enqueue(client, 1)
+    async with running(worker):
+        await started.wait()
+        await client.xclaim(KEYS.stream, KEYS.group, "somebody", 0, [job_id])
+        go.set()
+        await wait_until(lambda: reports, "the refusal is reported")
+
+    assert (worker.counts.acked, worker.counts.refused) == (0, 1)
+    assert await pending_of(client) == [(job_id, "somebody", 2)]
+    assert await event_names(client) == ["refused"]
+    assert [(report.facts["job"], report.facts["verb"]) for report in reports] == [(job_id, "ack")]
+
+
+async def test_a_delivery_that_was_delivered_to_us_again_is_settled_by_its_second_run_only(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
+    started, go = [], anyio.Event()
+
+    async def handle(job: Job) -> None:
+        started.append(job.deliveries)
+        if len(started) == 1:
+            await go.wait()
+
+    [job_id] = await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, refresh_interval=0.02)) as worker:
+        await wait_until(lambda: started, "the job runs")
+        await client.xclaim(KEYS.stream, KEYS.group, worker.consumer, 0, [job_id])
+        go.set()
+        await wait_for_settled(worker, 2)
+
+    assert started == [1, 2]
+    assert (worker.counts.refused, worker.counts.acked) == (1, 1)
+    assert await event_names(client) == ["refused", "acked"]
+
+
+async def test_when_the_group_is_destroyed_settlements_are_refused_and_work_goes_on(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    started, go = anyio.Event(), anyio.Event()
+
+    async def handle(job: Job) -> None:
+        if job.deliveries == 1 and not go.is_set():
+            started.set()
+            await go.wait()
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, group_start="$", concurrency=1)) as worker:
+        await enqueue(client, 2)
+        await started.wait()
+        await client.xgroup_destroy(KEYS.stream, KEYS.group)
+        go.set()
+        await wait_for_settled(worker, 1)
+        await wait_until(lambda: "joining it again" in caplog.text, "the worker has noticed")
+        await wait_until(lambda: has_group(client), "the group is there again")
+        await enqueue(client, 3)
+        await wait_for_settled(worker, 2)
+
+    assert (worker.counts.refused, worker.counts.acked) == (1, 1)
+    assert "created it again from $" in caplog.text
+
+
+async def has_group(client: Redis) -> bool:
+    return bool(await client.xinfo_groups(KEYS.stream))
+
+
+# ---- replies that are lost
+
+
+@pytest.mark.parametrize("verdict", [None, Retry("again"), Reject("never")])
+async def test_a_lost_reply_refuses_nothing_and_doubles_nothing(
+    server: RedisServer, client: Redis, proxy: StartProxy, verdict: object
+) -> None:
+    await client.script_load(SETTLE.source)
+    through = await proxy(server)
+    runs_of_jobs: list[tuple[int, int]] = []
+
+    async def handle(job: Job) -> object:
+        runs_of_jobs.append((number_of(job), job.deliveries))
+        return verdict if job.deliveries == 1 else None
+
+    await enqueue(client, 1)
+    lost = through.drop_reply(runs(SETTLE))
+    async with running(make_worker(through.url, handle)) as worker:
+        await lost.wait()
+        await wait_until(lambda: worker.counts.unknown, "the settlement was sent again")
+        await wait_until(lambda: is_clean(client), "nothing is left to do")
+
+    expected = [(1, 1), (1, 2)] if isinstance(verdict, Retry) else [(1, 1)]
+    assert (runs_of_jobs, worker.counts.refused) == (expected, 0)
+    assert "refused" not in await event_names(client)
+    assert await client.xlen(KEYS.dead) == isinstance(verdict, Reject)
+
+
+async def is_clean(client: Redis) -> bool:
+    [group] = await client.xinfo_groups(KEYS.stream)
+    last: bytes = (await client.xinfo_stream(KEYS.stream))["last-generated-id"]
+    return group["pending"] == 0 and group["last-delivered-id"] == last
+
+
+async def test_a_call_that_never_arrived_is_made_again_and_counts_as_done(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    held = through.hold_request(runs(SETTLE))
+
+    await enqueue(client, 1)
+    async with running(make_worker(through.url, accept)) as worker:
+        await held.wait()
+        await through.disconnect()
+        await wait_for_settled(worker, 1)
+
+    assert (worker.counts.acked, worker.counts.unknown, worker.counts.refused) == (1, 0, 0)
+
+
+async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_it(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    await client.script_load(SETTLE.source)
+    through = await proxy(server)
+    gathered = GATHER_BATCHES * 2
+    ran: list[int] = []
+
+    async def handle(job: Job) -> None:
+        ran.append(number_of(job))
+
+    held = through.hold_request(runs(SETTLE))
+    await enqueue(client, *range(100))
+    async with running(make_worker(through.url, handle, concurrency=10, settle_batch=2)) as worker:
+        await held.wait()
+        # So many verdicts may gather; then each runner holds one more, and its slot.
+        await wait_until(lambda: len(ran) == gathered + 10 - 1, "every runner waits")
+        assert await reads_no_more(server)
+        await through.cut()
+        await through.mend()
+        await wait_for_settled(worker, 100)
+
+    assert (sorted(ran), worker.counts.acked, worker.counts.refused) == (list(range(100)), 100, 0)
+
+
+async def reads_no_more(server: RedisServer) -> bool:
+    [before, after] = [server.command("INFO", "commandstats")["cmdstat_xreadgroup"]["calls"] for _ in range(2)]
+    return bool(before == after)
+
+
+# ---- one bad entry
+
+
+async def test_a_job_that_cannot_be_copied_is_held_and_its_batch_is_served(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(job: Job) -> None:
+        if b"big" in job.fields:
+            raise Retry("cannot be copied")
+
+    flat = [part for number in range(3_600) for part in (b"f%d" % number, b"x")]
+    await enqueue(client, *range(20))
+    await client.execute_command("XADD", KEYS.stream, "*", "big", "1", *flat)
+    await enqueue(client, *range(20, 40))
+
+    async with running(make_worker(server.url, handle)) as worker:
+        await wait_for_settled(worker, 41)
+
+    assert (worker.counts.acked, worker.counts.held) == (40, 1)
+    assert len(await pending_of(client)) == 1
+    assert "too many fields" in caplog.text
