@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Protocol
 
+import hypothesis
 import pytest
 from redis.asyncio import Redis
 
@@ -17,6 +18,10 @@ from tests.support.proxy import Proxy, started_proxy
 from tests.support.servers import RedisServer, binaries_at_hand, started_server, version_of
 from tests.support.watchdog import watched
 from workers.protocol.connection import commands_client
+
+# The same examples in every run, however busy the machine is.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -164,22 +164,27 @@ async def events(client: Redis, *names: str) -> list[LifecycleEvent]:
     return [event for event in await read_events(client, KEYS) if event.event in names]
 
 
+async def all_events(client: Redis) -> list[LifecycleEvent]:
+    """Return the group's lifecycle events, oldest first."""
+    return await read_events(client, KEYS)
+
+
 async def count_events(client: Redis) -> Counter[str]:
     """Return how many lifecycle events of each name the group's journal holds."""
     return Counter(event.event for event in await read_events(client, KEYS))
 
 
 async def violations(
-    client: Redis, enqueued: Mapping[str, Pairs], handlers: Iterable[Handler] = (), **facts: Any
+    client: Redis, enqueued: Mapping[str, Pairs], handlers: Iterable[Handler] = (), *, journal: bool = True, **facts: Any
 ) -> list[str]:
-    """Return what is wrong with the history of the group, by the one checker."""
+    """Return what is wrong with the history of the group, by the one checker; without ``journal`` it is not read."""
     state = await read_state(client, KEYS)
     handlers = list(handlers)
     return check(
         History(
             enqueued=enqueued,
             state=state,
-            events=await read_events(client, KEYS),
+            events=await read_events(client, KEYS) if journal else (),
             starts=[start for handler in handlers for start in handler.starts],
             completions=[done for handler in handlers for done in handler.completions] if handlers else None,
             **facts,

@@ -47,7 +47,7 @@ def evaluate(lua: redis.Redis, body: str, *arguments: bytes) -> Any:
 
 
 @given(pairs=pairs_of_anybody)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @example(pairs=[(b"reaper.first_ms", b"999999999999999"), (b"reaper.generation", b"999999999999999")])
 def test_both_sides_read_the_same_metadata(lua: redis.Redis, pairs: Pairs) -> None:
     flat = [part for pair in pairs for part in pair]
@@ -75,7 +75,7 @@ ids = st.tuples(st.integers(0, 2**45), st.integers(0, 2**45)).map(lambda parts: 
 
 
 @given(one=ids, other=ids)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @example(one=b"9-0", other=b"10-0")
 @example(one=b"1-9", other=b"1-10")
 @example(one=b"1-1", other=b"1-1")

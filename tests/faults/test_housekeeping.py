@@ -1,0 +1,206 @@
+"""What others do to the streams while a leader watches: groups come and go, entries are deleted, consumers fall silent."""
+
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartProxy
+from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.support.proxy import command, runs
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers.protocol.events import EventName
+from workers.protocol.keys import group_keys
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+
+pytestmark = pytest.mark.anyio
+
+SELDOM = 60
+"""Seconds between full scans of a leader that is to notice by other means."""
+
+
+@pytest.fixture
+async def case(server: RedisServer, client: Redis) -> Case:
+    return await Case.prepared(server, client)
+
+
+# ---- groups
+
+
+async def test_a_group_that_is_created_later_is_picked_up(server: RedisServer, client: Redis) -> None:
+    case = Case(server, client, group_keys("orders", "billing"))
+    async with leading(quick_settings(server)):
+        await case.wait_for_report(lambda report: report.refusal == "no_group", "the group is missed")
+        await client.xgroup_create("orders", "billing", "0", mkstream=True)
+        jobs = await case.stalled(3)
+        assert sorted(await case.work_off(nothing_left)) == jobs
+        await case.wait_for_report(lambda report: not report.refusal, "the group is served")
+    assert set(await case.recovered()) == set(jobs)
+
+
+async def test_a_group_that_is_destroyed_stays_so_unless_asked_otherwise(case: Case) -> None:
+    async with leading(quick_settings(case.server)):
+        await case.enqueue(3)
+        await case.read()
+        await case.wait_for_report(lambda report: report.timers == 3, "the deliveries are watched")
+        await case.client.xgroup_destroy("orders", "billing")
+        await case.wait_for_report(lambda report: report.refusal == "no_group", "the group is missed")
+    assert await case.client.xinfo_groups("orders") == []
+
+
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+async def test_a_destroyed_group_is_recreated_with_what_was_pending_and_what_was_ready(
+    case: Case, redelivery: str
+) -> None:
+    settings = quick_settings(case.server, recreate_groups=True, redelivery=redelivery, visibility_timeout=30)
+    jobs = await case.enqueue(6)
+    async with leading(settings):
+        await case.read(count=4)
+        await wait_until(lambda: _remembers(case, jobs[3]), "the group's position is remembered")
+        await case.wait_for_report(lambda report: report.timers == 4, "the deliveries are watched")
+        await case.client.xgroup_destroy("orders", "billing")
+        await wait_until(lambda: case.recovered(), "what was pending is recovered")
+        assert sorted(await case.work_off(nothing_left)) == jobs
+    assert {job: len(tokens) for job, tokens in (await case.recovered()).items()} == dict.fromkeys(jobs[:4], 1)
+    assert await case.violations() == []
+
+
+async def test_what_falls_due_while_the_group_is_gone_is_put_back_too(case: Case, proxy: StartProxy) -> None:
+    through = await proxy(case.server)
+    jobs = await case.enqueue(3)
+    settings = quick_settings(case.server, recreate_groups=True, redis_url=through.url, full_scan_interval=SELDOM)
+    async with leading(settings):
+        await case.read()
+        await case.wait_for_report(lambda report: report.timers == 3, "the deliveries are watched")
+        await case.client.hset(case.keys.agreement, "last_id", jobs[-1])  # as after the next full scan
+        recovery = through.hold_request(runs(load_script("reaper", "recover_entries")))
+        await recovery.wait()
+        scan = through.hold_request(command("xpending"))
+        await scan.wait()
+        await case.client.xgroup_destroy("orders", "billing")
+        recovery.release()
+        # The leader hears first from its recovery that nothing can be done, and then that the group is gone.
+        await case.wait_for_report(lambda report: bool(report.held or report.refusal), "the recovery failed")
+        scan.release()
+        assert sorted(await case.work_off(nothing_left)) == jobs
+    assert await case.violations() == []
+
+
+async def _remembers(case: Case, position: str) -> bool:
+    return await case.client.hget(case.keys.agreement, "last_id") == position.encode()
+
+
+# ---- the retry stream
+
+
+async def read_retries(case: Case) -> list[str]:
+    """Read both streams as a worker does; fails where a group is missing. Returns jobs of the retry stream."""
+    reply: Any = await case.client.execute_command(
+        "XREADGROUP", "GROUP", "billing", "w1", "STREAMS", "orders", case.keys.retry, ">", ">"
+    )
+    return [
+        text(entry_id)
+        for stream, entries in reply or ()
+        if stream == case.keys.retry.encode()
+        for entry_id, _ in entries
+    ]
+
+
+async def _retries_can_be_read(case: Case) -> bool:
+    groups: Any = await case.client.xinfo_groups(case.keys.retry) if await case.client.exists(case.keys.retry) else []
+    return [group["name"] for group in groups] == [b"billing"]
+
+
+async def test_a_retry_stream_that_is_deleted_is_made_again(case: Case) -> None:
+    settings = quick_settings(case.server, redelivery="retry-stream", full_scan_interval=SELDOM)
+    async with leading(settings):
+        await wait_until(lambda: _retries_can_be_read(case), "the retry stream is made")
+        await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "it is watched")
+        await case.client.delete(case.keys.retry)
+        await wait_until(lambda: _retries_can_be_read(case), "the retry stream is made again")
+        jobs = await case.stalled(3)
+        assert sorted(await case.work_off(nothing_left)) == jobs
+    assert await case.violations() == []
+
+
+async def test_a_job_recovered_into_a_retry_stream_that_was_deleted_can_be_read(case: Case) -> None:
+    settings = quick_settings(case.server, redelivery="retry-stream", full_scan_interval=SELDOM)
+    async with leading(settings):
+        await wait_until(lambda: _retries_can_be_read(case), "the retry stream is made")
+        jobs = await case.enqueue(3)
+        await case.read()
+        await case.wait_for_report(lambda report: report.timers == 3, "the deliveries are watched")
+        async with case.client.pipeline(transaction=True) as pipeline:
+            # The stream is there again before the leader has seen that it was not, as by a copy that it has written.
+            pipeline.delete(case.keys.retry)
+            pipeline.xadd(case.keys.retry, {"n": "by hand"})
+            by_hand = text((await pipeline.execute())[1])
+        await wait_until(lambda: _retries_can_be_read(case), "the group is made again")
+        assert sorted(await case.work_off(nothing_left)) == sorted([*jobs, by_hand])
+    case.enqueued[by_hand] = [(b"n", b"by hand")]
+    assert await case.violations() == []
+
+
+async def test_with_policy_stream_what_is_pending_in_an_old_retry_stream_is_recovered(case: Case) -> None:
+    (job,) = await case.stalled(1)
+    async with leading(quick_settings(case.server, redelivery="retry-stream")):
+        await wait_until(case.recovered, "the job is in the retry stream")
+    (copy,) = await case.read(source=case.keys.retry)
+    await case.stall(copy, source=case.keys.retry)
+    async with leading(quick_settings(case.server, max_deliveries=5)):
+        assert await case.work_off(nothing_left) == [job]
+    assert (await case.client.xlen(case.keys.retry), await case.violations()) == (0, [])
+
+
+# ---- entries
+
+
+async def test_an_entry_deleted_while_it_was_pending_is_acknowledged_and_told_of(case: Case) -> None:
+    jobs = await case.stalled(3)
+    await case.client.xdel("orders", jobs[1])
+    async with leading(quick_settings(case.server), "error", "recovered") as leader:
+        assert await case.work_off(nothing_left) == [jobs[0], jobs[2]]
+        report = await case.wait_for_report(lambda report: report.lost_payload > 0, "the loss is counted")
+        await wait_until(leader.errors, "the loss is reported")
+    assert (leader.errors(), report.lost_payload) == (["lost_payload"], 1)
+    (lost,) = await case.events(EventName.LOST_PAYLOAD)
+    assert (lost.job, lost.data["entry"], lost.data["consumer"]) == (jobs[1], jobs[1], "w1")
+    assert await case.violations() == []
+
+
+async def test_a_stream_trimmed_under_its_pending_entries_is_swept_once(case: Case) -> None:
+    await case.stalled(1_000)
+    await case.client.xtrim("orders", maxlen=0, approximate=False)
+    async with leading(quick_settings(case.server)):
+        await case.wait_for_report(lambda report: report.lost_payload == 1_000, "all losses are counted")
+        await case.wait_for_report(lambda report: report.timers == 0, "no timer is left")
+    assert len(await case.events(EventName.LOST_PAYLOAD)) == 1_000
+    assert await case.violations(finished=True) == []
+
+
+# ---- consumers
+
+
+async def test_silent_consumers_that_hold_nothing_are_deleted_if_asked_to(case: Case) -> None:
+    await case.enqueue(2)
+    (held,) = await case.read("holds one", count=1)
+    (done,) = await case.read("holds nothing", count=1)
+    await case.client.xack("orders", "billing", done)
+    settings = {"visibility_timeout": 60, "full_scan_interval": 0.1}
+    async with leading(quick_settings(case.server, **settings)):
+        await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "a full scan is over")
+        assert await _consumers(case) == {"holds one", "holds nothing"}
+    async with leading(quick_settings(case.server, consumer_retention=0.2, **settings)):
+        await wait_until(lambda: _are_consumers(case, {"holds one"}), "the silent consumer is deleted")
+    assert await case.pending() == [(held, "holds one", 1)]
+
+
+async def _consumers(case: Case) -> set[str]:
+    consumers: Any = await case.client.xinfo_consumers("orders", "billing")
+    return {text(consumer["name"]) for consumer in consumers}
+
+
+async def _are_consumers(case: Case, names: set[str]) -> bool:
+    return await _consumers(case) == names

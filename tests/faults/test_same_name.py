@@ -1,0 +1,197 @@
+"""Two processes of one name, or one that was taken for dead: no settlement passes that should not.
+
+Processes are real: they are killed, paused and resumed.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults import scene
+from tests.faults.program import LEDGER, gate_of
+from tests.support.history import read_notes, read_state
+from tests.support.invariants import History, Pairs, check
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+JOBS = 3
+LONG_S = "30"
+
+
+def start_worker(processes: Processes, server: RedisServer, *flags: str, name: str = "") -> Running:
+    """Start a worker process; with ``name``, under that name."""
+    return processes.worker(
+        "tests.faults.program:worker",
+        "--redis-url", server.url, "--stream", scene.STREAM, "--group", scene.GROUP,
+        *(("--name", name) if name else ()), *flags,
+        name=name or "worker",
+    )  # fmt: skip
+
+
+async def starts(client: Redis, number: int) -> None:
+    """Wait until handlers have noted so many starts."""
+
+    async def noted() -> bool:
+        return len((await read_notes(client, LEDGER))[0]) >= number
+
+    await wait_until(noted, f"{number} jobs have started")
+
+
+async def open_gate(client: Redis, worker: Running) -> None:
+    """Let the jobs of ``worker`` go on that hold."""
+    await client.set(gate_of(worker.pid), "open")
+
+
+async def owners(client: Redis) -> set[str]:
+    """Return the consumers that hold something."""
+    rows: Sequence[Sequence[bytes]] = await client.execute_command(
+        "XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100
+    )
+    return {row[1].decode() for row in rows}
+
+
+async def refusals(client: Redis, number: int) -> None:
+    """Wait until so many refused settlements were journalled."""
+
+    async def journalled() -> bool:
+        return len(await scene.events(client, "refused")) >= number
+
+    await wait_until(journalled, f"{number} settlements are refused")
+
+
+async def violations(client: Redis, enqueued: dict[str, Pairs], **facts: object) -> list[str]:
+    """Return what is wrong with the history, by the notes that the processes made."""
+    started, completed = await read_notes(client, LEDGER)
+    return check(
+        History(
+            enqueued=enqueued,
+            state=await read_state(client, scene.KEYS),
+            events=await scene.all_events(client),
+            starts=started,
+            completions=completed,
+            **facts,  # type: ignore[arg-type]
+        )
+    )
+
+
+async def test_a_paused_process_whose_successor_took_its_jobs_cannot_settle_them(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    enqueued = await scene.enqueue(client, JOBS, hold="")
+    first = start_worker(processes, server, "--visibility-timeout", LONG_S, name="w1")
+    await starts(client, JOBS)
+    (first_consumer,) = await owners(client)
+    first.pause()
+    second = start_worker(processes, server, name="w1")
+    await starts(client, 2 * JOBS)
+    (second_consumer,) = await owners(client)
+    assert first_consumer != second_consumer
+
+    await open_gate(client, first)
+    first.resume()
+    await refusals(client, JOBS)
+    assert await owners(client) == {second_consumer}, "what the second one runs is still its own"
+    assert await scene.events(client, "acked") == []
+
+    await open_gate(client, second)
+    await scene.nothing_left(client)
+    acked = await scene.events(client, "acked")
+    assert {(event.job, event.data["consumer"]) for event in acked} == {(job, second_consumer) for job in enqueued}
+    refused = await scene.events(client, "refused")
+    assert {(event.job, event.data["consumer"]) for event in refused} == {(job, first_consumer) for job in enqueued}
+    assert await violations(client, enqueued, finished=True) == []
+
+
+async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    enqueued = await scene.enqueue(client, JOBS, hold="")
+    worker = start_worker(processes, server, "--visibility-timeout", str(scene.VISIBILITY_S))
+    await starts(client, JOBS)
+    worker.pause()
+    handler = scene.Handler()
+    async with scene.running_reaper(server.url), scene.running_worker(server.url, handler):
+        await handler.has_started(JOBS)
+        await open_gate(client, worker)
+        worker.resume()
+        await refusals(client, JOBS)
+        assert await scene.events(client, "acked") == [], "the jobs are still under way"
+        handler.open_gate()
+        await scene.nothing_left(client)
+    acked = await scene.events(client, "acked")
+    assert sorted((event.job, event.data["delivery"]) for event in acked) == sorted((job, 2) for job in enqueued)
+    assert worker.running
+
+
+async def test_a_process_that_was_paused_between_reading_and_running_runs_nothing_twice_under_one_settlement(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    """More jobs than slots: what was not even read goes to the successor once, and only once."""
+    enqueued = await scene.enqueue(client, 10, hold="")
+    first = start_worker(processes, server, "--concurrency", "4", "--visibility-timeout", LONG_S, name="w1")
+    await starts(client, 4)
+    first.pause()
+    second = start_worker(processes, server, name="w1")
+    await open_gate(client, second)
+    await scene.nothing_left(client)
+    await open_gate(client, first)
+    first.resume()
+    await refusals(client, 4)
+    counts = await scene.count_events(client)
+    assert (counts["acked"], counts["refused"]) == (10, 4)
+    assert await violations(client, enqueued, finished=True) == []
+
+
+# --- crash loops --------------------------------------------------------------------------------------------
+
+
+async def run_crash_loop(processes: Processes, server: RedisServer, client: Redis, *flags: str) -> int:
+    """Start a worker of one name again whenever it dies, as a supervisor does; return how often it died."""
+    for deaths in itertools.count():
+        worker = start_worker(processes, server, "--visibility-timeout", LONG_S, *flags, name="w1")
+
+        async def over(worker: Running = worker) -> str:
+            state = await read_state(client, scene.KEYS)
+            if not worker.running:
+                return "died"
+            return "" if state.ready or state.pending else "done"
+
+        if await wait_until(over, "the worker dies or is done") == "done":
+            return deaths
+    raise AssertionError
+
+
+@pytest.mark.parametrize("concurrency", ["1", "16"])
+async def test_a_poison_job_in_a_crash_loop_is_dead_lettered_long_before_its_visibility_timeout(
+    server: RedisServer, client: Redis, processes: Processes, concurrency: str
+) -> None:
+    bystanders = await scene.enqueue(client, 4)
+    poison = await scene.enqueue(client, 1, kill="")
+    bystanders |= await scene.enqueue(client, 4)
+    assert await run_crash_loop(processes, server, client, "--concurrency", concurrency) == 3
+    (letter,) = (await read_state(client, scene.KEYS)).dead
+    assert (letter.job, letter.deliveries, letter.reason) == (*poison, 3, "max_deliveries")
+    started, _ = await read_notes(client, LEDGER)
+    assert scene.times(started)[letter.job] == 3
+    assert {event.job for event in await scene.events(client, "acked")} == set(bystanders)
+    assert await violations(client, bystanders | poison, finished=True, poison=frozenset(poison)) == []
+
+
+async def test_a_poison_job_in_a_crash_loop_beside_a_reaper_is_dead_lettered_once(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    bystanders = await scene.enqueue(client, 4)
+    poison = await scene.enqueue(client, 1, kill="")
+    async with scene.running_reaper(server.url, visibility_timeout=0.3) as reaper:
+        await scene.leads(reaper)
+        deaths = await run_crash_loop(processes, server, client)
+        await scene.nothing_left(client)
+    assert deaths == 3
+    (letter,) = (await read_state(client, scene.KEYS)).dead
+    assert (letter.job, letter.deliveries) == (*poison, 3)
+    assert await violations(client, bystanders | poison, poison=frozenset(poison), visibility_ms=300) == []

@@ -1,0 +1,81 @@
+"""One elector on a real server: what it is told to do while it leads, and what it reported."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from reaper.elector import Elector, EndOfTerm, Term
+from reaper.grace import Grace
+from reaper.settings import ReaperSettings
+from workers.protocol.connection import commands_client, reader_client
+from workers.protocol.settings import to_ms
+
+Work = Callable[[Term], Awaitable[EndOfTerm]]
+
+
+async def for_ever(_term: Term) -> EndOfTerm:
+    """Work until cancelled."""
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+@dataclass
+class Candidate:
+    """A replica's elector. ``work`` may be exchanged at any time; it counts from the next term on."""
+
+    elector: Elector
+    grace: Grace
+    work: Work = for_ever
+    inside: list[Term] = field(default_factory=list)
+    """The term whose work runs now."""
+    began: list[Term] = field(default_factory=list)
+    ended: list[tuple[int, str]] = field(default_factory=list)
+    """Token and reason of each term that is over."""
+
+    async def run(self) -> None:
+        await self.elector.run(self._work, self.began.append, self._ended)
+
+    async def _work(self, term: Term) -> EndOfTerm:
+        self.inside.append(term)
+        try:
+            return await self.work(term)
+        finally:
+            self.inside.remove(term)
+
+    def _ended(self, term: Term, end: EndOfTerm) -> None:
+        self.ended.append((term.token, str(end)))
+
+    @property
+    def leads(self) -> bool:
+        return bool(self.inside)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [term.token for term in self.began]
+
+
+@asynccontextmanager
+async def candidate(url: str, name: str = "alice", **settings: Any) -> AsyncIterator[Candidate]:
+    """Build a candidate that does not run yet. Its TTL is long, its renewals are quick, unless said otherwise."""
+    given = ReaperSettings(**{"redis_url": url, "lease_ttl": 20, "renew_interval": 0.05, **settings})
+    client = commands_client(url)
+    reader = reader_client(url, block_ms=to_ms(given.acquire_retry))
+    grace = Grace(to_ms(given.grace), to_ms(given.trust))
+    try:
+        yield Candidate(Elector(client, reader, given, name, grace), grace)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await client.aclose()
+            await reader.aclose()
+
+
+@asynccontextmanager
+async def running(url: str, name: str = "alice", **settings: Any) -> AsyncIterator[Candidate]:
+    """Run a candidate until the block ends, in order: what it holds is released."""
+    async with candidate(url, name, **settings) as one, anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        yield one
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,400 @@
+"""Elections on a real server: how terms begin, how each of them ends, and what never happens meanwhile."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from reaper.clock import monotonic_ms
+from reaper.elector import EndOfTerm, Term
+from tests.conftest import StartProxy
+from tests.reaper.candidates import Candidate, candidate, for_ever, running
+from tests.support.dump import show_journal
+from tests.support.proxy import command, runs
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers.protocol.keys import namespace_keys
+from workers.protocol.scripts import load_script
+
+pytestmark = pytest.mark.anyio
+
+KEYS = namespace_keys("reaper")
+ACQUIRE, RENEW, RELEASE = (load_script("reaper", f"{name}_lease") for name in ("acquire", "renew", "release"))
+
+
+async def journal(client: Redis) -> list[tuple[Any, ...]]:
+    """Return ``(event, token)`` or ``(event, token, reason)`` for each event."""
+    events = await show_journal(client, KEYS.journal)
+    return [(event, *(data[name] for name in ("token", "reason") if name in data)) for event, _, data in events]
+
+
+async def leading(one: Candidate, *, terms: int = 1) -> Term:
+    await wait_until(lambda: len(one.began) >= terms and one.leads, f"it leads for the {terms}. time")
+    return one.inside[0]
+
+
+async def over(one: Candidate, *, terms: int = 1) -> None:
+    await wait_until(lambda: len(one.ended) >= terms, f"{terms} terms are over")
+
+
+def ends_at_once(reasons: Sequence[EndOfTerm]) -> Any:
+    """Return work that gives these reasons, one a term, and then goes on for ever."""
+    left = list(reasons)
+
+    async def work(term: Term) -> EndOfTerm:
+        return left.pop(0) if left else await for_ever(term)
+
+    return work
+
+
+# ---- beginning and ending in order
+
+
+async def test_a_single_candidate_leads_with_the_lease_in_its_name(server: RedisServer, client: Redis) -> None:
+    async with running(server.url) as alice:
+        term = await leading(alice)
+        assert (alice.began, alice.elector.term, alice.elector.terms, alice.ended) == ([term], term, 1, [])
+        assert (term.token, await client.get(KEYS.lease)) == (1, term.holder.encode())
+        assert term.holder.startswith("alice.")
+
+
+async def test_who_is_stopped_releases_the_lease_and_says_so(server: RedisServer, client: Redis) -> None:
+    async with running(server.url) as alice:
+        await leading(alice)
+    assert (alice.ended, alice.leads, alice.elector.term) == ([(1, "released")], False, None)
+    assert await client.get(KEYS.lease) is None
+    assert await journal(client) == [("lease_acquired", 1), ("lease_released", 1, "released")]
+
+
+async def test_a_release_wakes_a_follower_long_before_it_would_look_again(server: RedisServer) -> None:
+    async with running(server.url, "bob", lease_ttl=600) as bob:
+        async with running(server.url, "alice", lease_ttl=600) as alice:
+            first = await wait_until(lambda: [one for one in (alice, bob) if one.leads], "one of them leads")
+            leader, follower = (alice, bob) if first == [alice] else (bob, alice)
+            leader.work = for_ever
+            await wait_until(lambda: follower.elector._journal_seen, "the follower has looked")
+            assert not follower.leads
+        if leader is alice:
+            assert (await leading(bob)).token == 2
+
+
+async def test_a_follower_takes_over_when_the_lease_of_a_dead_leader_expires(
+    server: RedisServer, client: Redis
+) -> None:
+    await client.set(KEYS.lease, "dead", px=300)
+    async with running(server.url, lease_ttl=600) as alice:  # it would look again after 300 s
+        await leading(alice)
+        assert (alice.tokens, await client.get(KEYS.lease)) == ([1], alice.began[0].holder.encode())
+
+
+async def test_a_lease_without_an_expiry_locks_nobody_out(server: RedisServer, client: Redis) -> None:
+    await client.set(KEYS.lease, "dead")
+    async with running(server.url, lease_ttl=0.5) as alice:
+        await leading(alice)
+
+
+async def test_a_broken_journal_only_costs_the_early_wake_up(server: RedisServer, client: Redis) -> None:
+    await client.set(KEYS.journal, "no stream")
+    await client.set(KEYS.lease, "dead", px=300)
+    async with running(server.url) as alice:
+        await leading(alice)
+
+
+async def test_each_attempt_to_lead_again_uses_a_holder_of_its_own(server: RedisServer) -> None:
+    async with running(server.url) as alice:
+        alice.work = ends_at_once([EndOfTerm.STALE])
+        await leading(alice, terms=2)
+        first, second = alice.began
+        assert first.holder != second.holder
+
+
+# ---- ends of terms
+
+
+@pytest.mark.parametrize("reason", [EndOfTerm.STALE, EndOfTerm.TOKEN_BEHIND, EndOfTerm.RELEASED], ids=str)
+async def test_work_may_end_its_term_and_the_next_has_a_higher_token(
+    server: RedisServer, client: Redis, reason: EndOfTerm
+) -> None:
+    async with candidate(server.url) as alice, anyio.create_task_group() as tasks:
+        alice.work = ends_at_once([reason])
+        tasks.start_soon(alice.run)
+        await leading(alice, terms=2)
+        assert (alice.tokens, alice.ended) == ([1, 2], [(1, str(reason))])
+        assert await journal(client) == [
+            ("lease_acquired", 1),
+            ("lease_released", 1, str(reason)),
+            ("lease_acquired", 2),
+        ]
+        tasks.cancel_scope.cancel()
+
+
+async def test_work_that_fails_ends_its_term_with_a_traceback_and_another_follows(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_term: Term) -> EndOfTerm:
+        raise ZeroDivisionError("nobody expected this")
+
+    async with candidate(server.url) as alice, anyio.create_task_group() as tasks:
+        alice.work = fail
+        tasks.start_soon(alice.run)
+        await over(alice)
+        alice.work = for_ever
+        await leading(alice, terms=2)
+        tasks.cancel_scope.cancel()
+    assert alice.ended == [(1, "failed"), (2, "released")]
+    assert (await journal(client))[1] == ("lease_released", 1, "failed")
+    failures = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [(record.message, record.exc_info is not None) for record in failures] == [
+        ("the work of term 1 failed", True)
+    ]
+
+
+async def test_a_lease_that_is_gone_ends_the_term_without_a_release(server: RedisServer, client: Redis) -> None:
+    async with running(server.url) as alice:
+        await leading(alice)
+        await client.delete(KEYS.lease)
+        await leading(alice, terms=2)
+        assert (alice.tokens, alice.ended) == ([1, 2], [(1, "not_ours")])
+        assert await journal(client) == [("lease_acquired", 1), ("lease_lost", 1, "not_ours"), ("lease_acquired", 2)]
+
+
+async def test_the_lease_of_somebody_else_is_never_touched(
+    server: RedisServer, proxy: StartProxy, client: Redis
+) -> None:
+    through = await proxy(server)
+    async with running(through.url) as alice:
+        await leading(alice)
+        await client.set(KEYS.lease, "bob", px=60_000)
+        await over(alice)
+        await wait_until(lambda: through.commands["XREAD"], "she follows")
+        assert alice.ended == [(1, "not_ours")]
+        assert (await client.get(KEYS.lease), await client.pttl(KEYS.lease) > 20_000) == (b"bob", False)
+
+
+async def test_a_hung_connection_ends_leadership_while_the_lease_still_stands(
+    server: RedisServer, proxy: StartProxy, client: Redis
+) -> None:
+    through = await proxy(server)
+    async with running(through.url, trust_window=0.5, lease_ttl=20) as alice:
+        await leading(alice)
+        through.blackhole()
+        await wait_until(lambda: not alice.leads, "the work is cancelled")
+        assert await client.get(KEYS.lease) == alice.began[0].holder.encode()
+        await through.mend()
+        await over(alice)
+        assert alice.ended[0] == (1, "expired")
+
+
+async def test_failing_renewals_end_leadership_by_the_trust_window_too(
+    server: RedisServer, proxy: StartProxy, client: Redis
+) -> None:
+    through = await proxy(server)
+    async with running(through.url, trust_window=0.5) as alice:
+        await leading(alice)
+        await through.cut()
+        await over(alice)
+        assert (alice.ended, await client.exists(KEYS.lease)) == ([(1, "expired")], 1)
+        assert alice.elector.renewals_failed > 0
+        await through.mend()
+        await leading(alice, terms=2)
+
+
+# ---- lost and late answers
+
+
+async def test_an_acquisition_whose_reply_is_lost_is_ours_all_the_same(
+    server: RedisServer, proxy: StartProxy, client: Redis
+) -> None:
+    through = await proxy(server)
+    await ACQUIRE.run(client, ["{x}:lease", "{x}:token", "{x}:replicas", "{x}:journal"], ["x", 1, 100])
+    dropped = through.drop_reply(runs(ACQUIRE))
+    async with running(through.url) as alice:
+        await leading(alice)
+        assert (dropped.happened, alice.tokens, await journal(client)) == (True, [1], [("lease_acquired", 1)])
+
+
+async def test_a_renewal_whose_reply_is_lost_does_not_end_the_term(
+    server: RedisServer, proxy: StartProxy, client: Redis
+) -> None:
+    through = await proxy(server)
+    async with running(through.url) as alice:
+        await leading(alice)
+        dropped = through.drop_reply(runs(RENEW), nth=2)
+        await dropped.wait()
+        renewed = through.commands["EVALSHA"]
+        await wait_until(lambda: through.commands["EVALSHA"] > renewed + 2, "she renews again")
+        assert (alice.ended, alice.elector.renewals_failed, alice.leads) == ([], 1, True)
+
+
+async def test_a_renewal_that_hangs_does_not_end_the_term_where_another_connection_works(
+    server: RedisServer, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    async with running(through.url, lease_ttl=2, renew_interval=0.3) as alice:
+        await leading(alice)
+        held = through.hold_request(runs(RENEW), nth=2)
+        await held.wait()
+        renewed = through.commands["EVALSHA"]
+        await wait_until(lambda: through.commands["EVALSHA"] > renewed + 2 or alice.ended, "she renews again")
+        assert (alice.ended, alice.leads) == ([], True)
+
+
+async def test_who_is_stopped_before_the_answer_to_its_attempt_leaves_no_lease_behind(
+    server: RedisServer, proxy: StartProxy, client: Redis
+) -> None:
+    through = await proxy(server)
+    await ACQUIRE.run(client, ["{x}:lease", "{x}:token", "{x}:replicas", "{x}:journal"], ["x", 1, 100])
+    held = through.hold_request(runs(ACQUIRE))
+    async with running(through.url) as alice:
+        await held.wait()
+        through.delay(60)
+        held.release()
+        await wait_until(lambda: client.exists(KEYS.lease), "the lease is hers, and she does not know")
+        through.delay(0)
+    assert (alice.began, await client.exists(KEYS.lease)) == ([], 0)
+
+
+async def test_a_release_whose_reply_is_lost_is_told_once(
+    server: RedisServer, proxy: StartProxy, client: Redis
+) -> None:
+    through = await proxy(server)
+    await RELEASE.run(client, ["{x}:lease", "{x}:journal"], ["x", 1, "", 100])
+    dropped = through.drop_reply(runs(RELEASE))
+    async with running(through.url) as alice:
+        await leading(alice)
+    assert dropped.happened
+    assert await journal(client) == [("lease_acquired", 1), ("lease_released", 1, "released")]
+
+
+async def test_who_cannot_release_stops_all_the_same(server: RedisServer, proxy: StartProxy, client: Redis) -> None:
+    through = await proxy(server)
+    async with running(through.url) as alice:
+        await leading(alice)
+        await through.cut()
+    assert (alice.ended, await client.exists(KEYS.lease)) == ([(1, "released")], 1)
+
+
+# ---- outages
+
+
+async def test_an_outage_is_logged_when_it_begins_and_when_it_ends_and_starts_the_grace(
+    server: RedisServer, proxy: StartProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    through = await proxy(server)
+    async with running(through.url, trust_window=0.5) as alice:
+        await leading(alice)
+        await through.cut()
+        await over(alice)
+        await wait_until(lambda: alice.elector.renewals_failed > 1, "several renewals failed")
+        await anyio.sleep(0)
+        await through.mend()
+        await leading(alice, terms=2)
+        assert alice.grace.until(10_000) > monotonic_ms()
+    warnings = [record.message.split(":")[0] for record in caplog.records if record.name == "reaper.elector"]
+    assert [line for line in warnings if "Redis" in line] == [
+        "cannot reach Redis to renew the lease",
+        "Redis answers again",
+    ]
+
+
+async def test_an_ordinary_failover_starts_no_grace(server: RedisServer, client: Redis) -> None:
+    await client.set(KEYS.lease, "dead", px=300)
+    async with running(server.url, trust_window=0.1, renew_interval=0.02) as alice:
+        await leading(alice)
+        assert alice.grace._outage_ended is None
+
+
+# ---- without election
+
+
+async def test_without_election_there_is_no_lease_but_a_token_for_each_start(
+    server: RedisServer, client: Redis
+) -> None:
+    for token in (1, 2):
+        async with running(server.url, leader_election=False) as alice:
+            await leading(alice)
+            assert (alice.tokens, await client.keys("*lease")) == ([token], [])
+        assert alice.ended == [(token, "released")]
+
+
+async def test_without_election_the_term_outlives_an_outage(
+    server: RedisServer, proxy: StartProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    through = await proxy(server)
+    async with running(through.url, leader_election=False, trust_window=0.4) as alice:
+        await leading(alice)
+        await through.cut()
+        await wait_until(lambda: "cannot reach Redis" in caplog.text, "it is noticed")
+        await through.mend()
+        await wait_until(lambda: "answers again" in caplog.text, "it is over")
+        assert (alice.ended, alice.leads) == ([], True)
+
+
+@pytest.mark.parametrize("leader_election", [True, False])
+async def test_the_counter_is_raised_past_a_token_that_was_met(
+    server: RedisServer, client: Redis, leader_election: bool
+) -> None:
+    async with running(server.url, leader_election=leader_election) as alice:
+        term = await leading(alice)
+        assert await alice.elector.raise_token(term, 41)
+        assert await client.get(KEYS.token) == b"41"
+        assert await alice.elector.raise_token(term, 7)
+        assert await client.get(KEYS.token) == b"41"
+
+
+async def test_who_lost_the_lease_raises_no_counter(server: RedisServer, client: Redis) -> None:
+    async with running(server.url, renew_interval=5) as alice:
+        term = await leading(alice)
+        await client.set(KEYS.lease, "bob", px=60_000)
+        assert not await alice.elector.raise_token(term, 41)
+        assert await client.get(KEYS.token) == b"1"
+
+
+# ---- several candidates
+
+
+async def test_of_three_candidates_one_leads_and_each_term_has_a_token_of_its_own(
+    server: RedisServer, client: Redis
+) -> None:
+    crowded: list[int] = []
+
+    async with (
+        candidate(server.url, "alice") as alice,
+        candidate(server.url, "bob") as bob,
+        candidate(server.url, "carol") as carol,
+        anyio.create_task_group() as tasks,
+    ):
+        everybody = (alice, bob, carol)
+
+        async def short(_term: Term) -> EndOfTerm:
+            for _ in range(20):
+                crowded.append(sum(one.leads for one in everybody))
+                await anyio.lowlevel.checkpoint()
+            return EndOfTerm.RELEASED
+
+        for one in everybody:
+            one.work = short
+            tasks.start_soon(one.run)
+        await wait_until(lambda: sum(len(one.ended) for one in everybody) >= 30, "30 terms are over")
+        tasks.cancel_scope.cancel()
+    tokens = sorted(token for one in everybody for token in one.tokens)
+    assert tokens == list(range(1, len(tokens) + 1))
+    assert set(crowded) == {1}
+
+
+async def test_no_two_candidates_work_with_one_token_though_the_lease_is_lost_again_and_again(
+    server: RedisServer, client: Redis
+) -> None:
+    async with (
+        running(server.url, "alice", renew_interval=0.01) as alice,
+        running(server.url, "bob", renew_interval=0.01) as bob,
+    ):
+        for terms in range(1, 11):
+            await wait_until(lambda: len(alice.began + bob.began) >= terms, f"term {terms} has begun")  # noqa: B023
+            await client.delete(KEYS.lease)
+        tokens = alice.tokens + bob.tokens
+    assert len(set(tokens)) == len(tokens)
+    assert await journal(client) != []

@@ -1,0 +1,81 @@
+import gc
+
+import anyio
+import pytest
+
+from tests.support.waiting import wait_until
+from workers.protocol import callbacks as module
+from workers.protocol.callbacks import Callbacks, Report
+
+pytestmark = pytest.mark.anyio
+
+
+def make() -> tuple[Callbacks[str], list[Report]]:
+    callbacks: Callbacks[str] = Callbacks(frozenset({"done", "failed"}))
+    reports: list[Report] = []
+
+    @callbacks.on("done")
+    async def note(report: Report) -> None:
+        reports.append(report)
+
+    return callbacks, reports
+
+
+async def test_reports_arrive_in_order_while_it_runs() -> None:
+    callbacks, reports = make()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(callbacks.run)
+        for number in range(3):
+            callbacks.report("done", number=number)
+            await wait_until(lambda number=number: len(reports) == number + 1, "it has arrived")
+        tasks.cancel_scope.cancel()
+
+    assert reports == [Report("done", {"number": number}) for number in range(3)]
+
+
+async def test_reports_that_nobody_wants_are_not_kept() -> None:
+    callbacks, reports = make()
+
+    callbacks.report("failed")
+    callbacks.report("done")
+    await callbacks.drain()
+
+    assert (reports, callbacks.wants("done"), callbacks.wants("failed")) == ([Report("done")], True, False)
+
+
+async def test_a_callback_that_fails_stops_neither_the_others_nor_the_next() -> None:
+    callbacks, reports = make()
+
+    @callbacks.on("failed")
+    async def fail(_report: Report) -> None:
+        raise ValueError("broken")
+
+    callbacks.report("failed")
+    callbacks.report("done")
+    await callbacks.drain()
+
+    assert reports == [Report("done")]
+
+
+async def test_what_a_slow_callback_cannot_take_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKLOG", 2)
+    callbacks, reports = make()
+
+    for number in range(5):
+        callbacks.report("done", number=number)
+    await callbacks.drain()
+
+    assert ([report.facts["number"] for report in reports], callbacks.dropped) == ([0, 1], 3)
+
+
+def test_it_can_be_made_and_thrown_away_without_an_event_loop() -> None:
+    callbacks, _ = make()
+    del callbacks
+
+    gc.collect()
+
+
+def test_an_unknown_event_is_refused() -> None:
+    with pytest.raises(ValueError, match="no event 'gone': choose one of done, failed"):
+        make()[0].on("gone")

@@ -1,0 +1,140 @@
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from redis.asyncio import Redis
+
+from tests.support.history import read_events
+from tests.support.processes import Processes
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import KEYS, consumers_of, pending_of
+from workers.cli import FORCED_EXIT, main
+from workers.protocol.options import USAGE_EXIT
+
+pytestmark = pytest.mark.anyio
+
+PROGRAM = "tests.workers.program"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["tests.workers.nothing"], "there is no module 'tests.workers.nothing'"),
+        ([PROGRAM, "--concurrency", "0"], "'concurrency' (as flag --concurrency)"),
+        ([PROGRAM, "--redis-url", "redis://:secret@127.0.0.1:1"], "redis://:***@127.0.0.1:1"),
+        ([PROGRAM, "--redis-url", "http://127.0.0.1"], "redis_url"),
+        ([PROGRAM, "--config", "/not/there.toml"], "/not/there.toml"),
+        ([PROGRAM, "--stream", "{orders}"], "nothing but a hash tag"),
+    ],
+)
+def test_what_cannot_work_ends_with_one_sentence_and_exit_code_2(arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(main, ["run", *arguments])
+
+    errors = [line for line in result.output.splitlines() if line.startswith("error: ")]
+    assert (result.exit_code, len(errors)) == (USAGE_EXIT, 1)
+    assert sentence in errors[0]
+    assert "Traceback" not in result.output
+
+
+def test_a_folder_of_the_users_own_with_our_name_is_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "workers").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    result = CliRunner().invoke(main, ["run", "nothing_there"])
+
+    assert result.exit_code == USAGE_EXIT
+    assert "has the name of the installed package" in caplog.text
+
+
+@pytest.mark.processes
+async def test_a_worker_is_configured_by_flags_and_environment_and_drains_on_the_first_signal(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    worker = processes.worker(
+        PROGRAM, "--redis-url", server.url, "--group", "audit", env={"WORKER_NAME": "w", "WORKER_GROUP": "ignored"}
+    )
+    await worker.prints("works on orders/audit")
+    job = (await client.xadd(KEYS.stream, {"sleep": "0.2"})).decode()
+    await worker.prints(f"started {job}")
+
+    worker.terminate()
+
+    assert await worker.wait() == 0
+    assert (await client.xpending(KEYS.stream, "audit"))["pending"] == 0
+    assert "acked=1" in worker.output
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("target", [PROGRAM, f"{PROGRAM}:in_thread"])
+async def test_the_second_signal_ends_it_at_once_and_leaves_what_runs_pending(
+    server: RedisServer, client: Redis, processes: Processes, target: str
+) -> None:
+    worker = processes.worker(target, "--redis-url", server.url)
+    job = (await client.xadd(KEYS.stream, {"sleep": "60"})).decode()
+    await worker.prints(f"started {job}")
+
+    worker.interrupt()
+    await worker.prints("stops: what runs may go on for 30 s")
+    worker.interrupt()
+
+    assert await worker.wait() == FORCED_EXIT
+    assert [(entry, times) for entry, _, times in await pending_of(client)] == [(job, 1)]
+
+
+@pytest.mark.processes
+async def test_a_job_that_kills_its_worker_leaves_its_start_in_the_full_journal(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    worker = processes.worker(PROGRAM, "--redis-url", server.url, "--journal", "full")
+    await worker.prints("works on")
+    job = (await client.xadd(KEYS.stream, {"kill": "1"})).decode()
+
+    await worker.wait()
+
+    events = await wait_until(lambda: read_events(client, KEYS), "the journal has arrived")
+    assert [(event.event, event.job) for event in events] == [("delivered", job), ("started", job)]
+
+
+@pytest.mark.processes
+async def test_a_restarted_worker_runs_what_the_killed_one_held(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    first = processes.worker(PROGRAM, "--redis-url", server.url, "--name", "w")
+    job = (await client.xadd(KEYS.stream, {"sleep": "0.3"})).decode()
+    await first.prints(f"started {job}")
+    first.kill()
+
+    second = processes.worker(PROGRAM, "--redis-url", server.url, "--name", "w")
+    await second.prints(f"started {job}")
+    await wait_until(lambda: nothing_pending(client), "the job is settled")
+    second.terminate()
+
+    assert await second.wait() == 0
+    assert await consumers_of(client) == []
+
+
+async def nothing_pending(client: Redis) -> bool:
+    return await pending_of(client) == []
+
+
+@pytest.mark.processes
+async def test_a_users_own_folder_of_our_name_is_noticed_by_the_command(
+    server: RedisServer, processes: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "jobs.py").write_text("from workers import Worker\nworker = Worker()\n")
+    worker = processes.python(
+        "-c",
+        f"import os; os.chdir({os.fspath(tmp_path)!r}); from workers.cli import main; main()",
+        "run",
+        "workers.jobs",
+        "--redis-url",
+        server.url,
+    )
+
+    assert await worker.wait() == USAGE_EXIT
+    assert "rename yours" in worker.output

@@ -1,0 +1,124 @@
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+import pytest
+from click.testing import CliRunner
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from reaper.settings import ReaperSettings
+from workers import WorkerSettings
+from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers.protocol.options import USAGE_EXIT, errors_as_sentences, settings_options
+from workers.protocol.settings import Seconds, Settings, load_settings
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Sample(Settings):
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="SAMPLE_")
+
+    some_name: str = Field("x", description="A name.")
+    count: int | None = Field(None, description="A count.")
+    wait: Seconds = Field(timedelta(seconds=1.5), description="A wait.")
+    colour: Colour = Field(Colour.RED, description="A colour.")
+    quiet: bool = Field(False, description="Say less.")
+    secret: str = Field("", description="Left out.")
+
+
+def invoke(*arguments: str, env: Mapping[str, str] | None = None) -> tuple[dict[str, Any], str]:
+    seen: dict[str, Any] = {}
+
+    @click.command()
+    @settings_options(Sample, exclude=["secret"])
+    def command(config: Path | None, **flags: Any) -> None:
+        seen.update(flags, config=config)
+
+    result = CliRunner().invoke(command, arguments, env=env)
+    return seen, result.output
+
+
+UNSET = {"some_name": None, "count": None, "wait": None, "colour": None, "quiet": None, "config": None}
+
+
+def test_flags_that_are_not_given_are_none() -> None:
+    assert invoke()[0] == UNSET
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        (["--some-name", "y"], {"some_name": "y"}),
+        (["--count", "7"], {"count": "7"}),
+        (["--wait", "2.5"], {"wait": "2.5"}),
+        (["--colour", "blue"], {"colour": "blue"}),
+        (["--quiet"], {"quiet": True}),
+        (["--no-quiet"], {"quiet": False}),
+        (["--config", "x.toml"], {"config": Path("x.toml")}),
+    ],
+)
+def test_each_field_has_a_flag(arguments: list[str], given: dict[str, Any]) -> None:
+    assert invoke(*arguments)[0] == UNSET | given
+
+
+def test_what_flags_say_is_read_by_the_settings() -> None:
+    flags, _ = invoke("--count", "7", "--wait", "2.5", "--colour", "blue", "--no-quiet")
+    del flags["config"]
+
+    settings = load_settings(Sample, flags=flags)
+
+    assert settings == Sample(count=7, wait=timedelta(seconds=2.5), colour=Colour.BLUE, quiet=False)
+
+
+def test_an_excluded_field_has_no_flag() -> None:
+    assert "No such option" in invoke("--secret", "x")[1]
+
+
+def test_help_gives_description_variable_and_default() -> None:
+    text = re.sub(r"\s+", " ", invoke("--help")[1])
+
+    assert "--some-name TEXT A name. [env: SAMPLE_SOME_NAME; default: x]" in text
+    assert "--count NUMBER A count. [env: SAMPLE_COUNT]" in text
+    assert "--wait SECONDS A wait. [env: SAMPLE_WAIT; default: 1.5]" in text
+    assert "--colour [red|blue] A colour. [env: SAMPLE_COLOUR; default: red]" in text
+    assert "--quiet / --no-quiet Say less. [env: SAMPLE_QUIET; default: false]" in text
+
+
+def test_the_settings_file_can_be_named_in_the_environment() -> None:
+    assert invoke(env={"SAMPLE_CONFIG": "y.toml"})[0]["config"] == Path("y.toml")
+
+
+@pytest.mark.parametrize("kind", [WorkerSettings, ReaperSettings])
+def test_no_setting_of_a_process_is_without_flag_and_description(kind: type[Settings]) -> None:
+    command = settings_options(kind)(click.command(lambda **_: None))
+
+    assert {option.name for option in command.params} == {*kind.model_fields, "config"}
+    assert all(field.description for field in kind.model_fields.values())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigurationError("stream is empty"),
+        ExceptionGroup("many", [ExceptionGroup("inside", [UnreachableError("stream is empty")])]),
+    ],
+)
+def test_our_errors_end_the_command_with_their_sentence(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, errors_as_sentences():
+        raise error
+
+    assert (ended.value.code, capsys.readouterr().err) == (USAGE_EXIT, "error: stream is empty\n")
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), ExceptionGroup("many", [ValueError("a bug")])])
+def test_other_errors_keep_their_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)), errors_as_sentences():
+        raise error

@@ -1,0 +1,85 @@
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workers import Worker
+from workers.program import clashing_folder, load_worker, warning_about
+from workers.protocol.errors import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def _modules_as_before() -> Iterator[None]:
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    file = folder / f"{name}.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+PROGRAM = "from workers import Worker\nworker = Worker('orders', 'billing')\nother = Worker('orders', 'audit')\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "group"),
+    [("tasks_of_test", "billing"), ("tasks_of_test:worker", "billing"), ("tasks_of_test:other", "audit")],
+)
+def test_a_worker_is_found_by_module_and_name(tmp_path: Path, target: str, group: str) -> None:
+    write(tmp_path, "tasks_of_test", PROGRAM)
+
+    worker = load_worker(target, tmp_path)
+
+    assert isinstance(worker, Worker)
+    assert worker.settings.group == group
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "sentence"),
+    [
+        ("program.py", PROGRAM, "names no module|no module 'program'"),
+        ("folder/program", PROGRAM, "without '.py' or '/'"),
+        ("not_there", PROGRAM, "there is no module 'not_there'"),
+        ("program_of_test.inner", PROGRAM, "there is no module|is not a package"),
+        ("program_of_test:wroker", PROGRAM, "did you mean 'worker'"),
+        ("program_of_test:Worker", PROGRAM, "is a type, not a Worker"),
+        ("program_of_test", "x = 1\n", r"write `worker = Worker\(\)`"),
+        ("program_of_test", "import not_there_either\n", "needs module 'not_there_either'.*line 1"),
+        ("program_of_test", "\n1 / 0\n", "failed while it was imported: ZeroDivisionError.*line 2"),
+        ("program_of_test", "def broken(:\n", "SyntaxError.*line 1"),
+        ("program_of_test", "from workers import Worker\nWorker(conurrency=1)", "did you mean 'concurrency'"),
+    ],
+)
+def test_what_is_wrong_with_a_program_is_said_in_a_sentence(
+    tmp_path: Path, target: str, text: str, sentence: str
+) -> None:
+    write(tmp_path, "program_of_test", text)
+
+    with pytest.raises(ConfigurationError, match=sentence):
+        load_worker(target, tmp_path)
+
+
+def test_a_folder_of_the_users_own_with_our_name_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path / "workers", "jobs", PROGRAM)
+
+    with pytest.raises(ConfigurationError, match="rename yours"):
+        load_worker("workers.jobs:worker", tmp_path)
+    assert clashing_folder(tmp_path) == tmp_path / "workers"
+    assert "cannot import from it" in warning_about(tmp_path / "workers")
+
+
+def test_a_program_beside_such_a_folder_still_runs(tmp_path: Path) -> None:
+    write(tmp_path / "workers", "jobs", PROGRAM)
+    write(tmp_path, "tasks_of_test", PROGRAM)
+
+    assert load_worker("tasks_of_test", tmp_path).settings.group == "billing"
+
+
+def test_our_own_source_folder_is_no_clash() -> None:
+    assert clashing_folder(Path(__file__).parents[2]) is None
