@@ -10,6 +10,7 @@ import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -121,6 +122,16 @@ class Elector:
     async def _follow(self) -> tuple[Term, float]:
         """Attempt until the lease is ours; return the term and until when it is to be trusted."""
         holder = self._new_holder()
+        try:
+            return await self._attempt_until_won(holder)
+        except anyio.get_cancelled_exc_class():
+            # Whether the attempt that was cut off had won is unknown: the lease must not stay behind.
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + RELEASE_TIMEOUT_S):
+                with suppress(RedisError, OSError):
+                    await self._lease.release(holder, 0, EndOfTerm.RELEASED)
+            raise
+
+    async def _attempt_until_won(self, holder: str) -> tuple[Term, float]:
         while True:
             started = anyio.current_time()
             attempt = await self._attempt(holder)
@@ -238,7 +249,7 @@ class Elector:
             self._ask()
             try:
                 failpoint("elect.before_renew")
-                renewed, server_ms = await self._lease.renew(term.holder)
+                renewed, server_ms = await self._renew(term)
                 await self._note_contact(server_ms)
             except (RedisError, OSError) as error:
                 self.renewals_failed += 1
@@ -249,6 +260,13 @@ class Elector:
                 return
             trust.deadline = started + self._settings.trust.total_seconds()
             pause = interval
+
+    async def _renew(self, term: Term) -> tuple[bool, int]:
+        """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
+        patience_s = (self._settings.trust - self._settings.renew).total_seconds() / 3
+        with anyio.move_on_after(patience_s):
+            return await self._lease.renew(term.holder)
+        raise TimeoutError(f"no answer for {patience_s:.2g} s")
 
     async def _stay_in_contact(self) -> None:
         """Notice outages without a lease to renew."""
@@ -264,15 +282,14 @@ class Elector:
     async def _leave(self, term: Term, end: EndOfTerm) -> None:
         """Give the lease up where it may still be ours, in bounded time; else the expiry is the safety net."""
         logger.info("leadership lost: token %d, %s", term.token, end)
+        told = False
         for _ in range(RELEASE_ATTEMPTS):
-            with anyio.move_on_after(RELEASE_TIMEOUT_S):
-                try:
-                    released = end is not EndOfTerm.NOT_OURS and await self._lease.release(term.holder, term.token, end)
-                    if not released:
-                        await self._journal_loss(term, end)
-                except (RedisError, OSError):
-                    continue
+            with anyio.move_on_after(RELEASE_TIMEOUT_S), suppress(RedisError, OSError):
+                released = end is not EndOfTerm.NOT_OURS and await self._lease.release(term.holder, term.token, end)
+                if not released and not told:
+                    await self._journal_loss(term, end)
                 return
+            told = True  # perhaps: an attempt whose reply was lost has journalled the end
 
     async def _journal_loss(self, term: Term, end: EndOfTerm) -> None:
         data = encode_data({"holder": term.holder, "token": term.token, "reason": end})

@@ -14,6 +14,7 @@ from reaper.clock import monotonic_ms
 from reaper.elector import EndOfTerm
 from reaper.failpoints import failpoint
 from reaper.group_notes import GroupNotes, settings_report
+from reaper.groups import group_names
 from reaper.housekeeping import Housekeeping
 from reaper.rate import RateLimit
 from reaper.recovery import FOREIGN_NAMESPACE, TOKEN_BEHIND, GroupWriter, Refusal
@@ -176,7 +177,8 @@ class GroupWatch:
     async def _watch_retry_stream(self, tasks: TaskGroup) -> None:
         """Watch the group's retry stream while it exists, whatever the policy is now."""
         retry = self._keys.retry
-        exists = bool(await self._context.client.exists(retry))
+        # A stream without the group is what a copy makes that was written just after somebody deleted the stream.
+        exists = self.group.group in await group_names(self._context.client, retry)
         if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._settings.observe:
             exists = await self._take_over()  # makes the stream and its group
         if exists and retry not in self._sources:

@@ -119,6 +119,7 @@ class Reaper:
         changes = {name: getattr(settings, name) for name in RELOADABLE}
         self.settings = self.settings.model_copy(update=changes)
         self._leadership.reload(self.settings)
+        self._registered.set()  # tell the others at once
         logger.info("reloaded: %d stream/group pairs", len(self.settings.groups))
 
     async def __aenter__(self) -> Self:

@@ -145,7 +145,7 @@ class Adoption:
         in_flight = [*source.deliveries, *source.kept] if sweep.mode is Mode.REREAD else []
         reply: list[Any] = await ADOPT.run(
             self._client,
-            (source.key, keys.dead, keys.agreement, keys.journal, keys.stream),
+            (source.key, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects),
             (
                 keys.group,
                 self._consumer,

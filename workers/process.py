@@ -9,7 +9,6 @@ from time import monotonic
 
 import anyio
 from anyio.abc import TaskStatus
-from anyio.lowlevel import checkpoint
 from redis.exceptions import RedisError
 
 from workers.adoption import NONCE_BYTES, Adoption
@@ -154,7 +153,7 @@ class WorkerProcess:
         """One delivery: execute it and hand its verdict to the settler."""
         if self._journal:
             self._journal.note(EventName.STARTED, job)
-            await checkpoint()  # lets the journal send it before the handler may block, or kill, this process
+            await self._journal.wait_until_sent()
         started = monotonic()
         verdict = await execute(self._invoke, job)
         self._settlements.add(job, verdict, round((monotonic() - started) * 1000))

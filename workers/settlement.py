@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from workers.backoff import pause_s
+from workers.change import Change
 from workers.events import DeliveryFacts
 from workers.execution import Outcome, Verdict
 from workers.job import Job, Source
@@ -86,8 +87,8 @@ class Settlements:
         self._capacity = GATHER_BATCHES * settings.settle_batch
         self._piles = {source.key: _Pile(source) for source in (membership.main, membership.retries)}
         self._gathered = 0
-        self._arrived = anyio.Event()
-        self._settled = anyio.Event()
+        self._arrived = Change()
+        self._settled = Change()
 
     # ---- for runners
 
@@ -95,8 +96,7 @@ class Settlements:
         """Gather a verdict; returns at once. Wait for `room` before running the next job where it `is_full`."""
         self._piles[job.source.key].waiting.append(Settlement(job, verdict, run_ms))
         self._gathered += 1
-        if self._gathered == 1:
-            self._arrived.set()
+        self._arrived.notify()
 
     @property
     def is_full(self) -> bool:
@@ -111,17 +111,12 @@ class Settlements:
     async def wait_for_room(self) -> None:
         """Wait until verdicts may gather again."""
         while self.is_full:
-            await self._wait_for_settled()
+            await self._settled.wait()
 
     async def wait_until_settled(self) -> None:
         """Wait until every verdict is answered; `run` must be running."""
         while self._gathered:
-            await self._wait_for_settled()
-
-    async def _wait_for_settled(self) -> None:
-        if self._settled.is_set():
-            self._settled = anyio.Event()
-        await self._settled.wait()
+            await self._settled.wait()
 
     # ---- the settler
 
@@ -129,7 +124,6 @@ class Settlements:
         """Settle what gathers until cancelled. What was being sent then counts as sent without an answer."""
         while True:
             if not self._gathered:
-                self._arrived = anyio.Event()
                 await self._arrived.wait()
             await self.flush()
 
@@ -225,7 +219,7 @@ class Settlements:
             self._count(settlement, result)
         self._gathered -= len(batch)
         pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
-        self._settled.set()
+        self._settled.notify()
 
     def _count(self, settlement: Settlement, result: Any) -> None:
         job, verdict, run_ms = settlement

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
 
-import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from workers.change import Change
 from workers.job import Job
 
 SLICE_S = 0.002
@@ -33,7 +33,7 @@ class Slots:
         self._queue: deque[Job] = deque()
         self._runners = 0
         self._one_is_coming = False
-        self._freed = anyio.Event()
+        self._freed = Change()
 
     @property
     def free(self) -> int:
@@ -50,12 +50,12 @@ class Slots:
     async def wait_for_change(self) -> None:
         """Wait until a delivery has left its slot, or `wake`."""
         if self._freed.is_set():
-            self._freed = anyio.Event()
+            self._freed = Change()
         await self._freed.wait()
 
     def wake(self) -> None:
         """End `wait_for_change`."""
-        self._freed.set()
+        self._freed.notify()
 
     async def wait_until_idle(self) -> None:
         """Wait until nothing is queued or runs."""
@@ -79,7 +79,7 @@ class Slots:
                     self._send_for_runner()
                 await self._perform(job)
                 self.taken -= 1
-                self._freed.set()
+                self._freed.notify()
                 if monotonic() > slice_end:
                     await checkpoint()
                     slice_end = monotonic() + SLICE_S

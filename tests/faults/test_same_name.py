@@ -111,11 +111,15 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
     enqueued = await scene.enqueue(client, JOBS, hold="")
-    worker = start_worker(processes, server, "--visibility-timeout", str(scene.VISIBILITY_S))
+    # No slot is free: a read that blocks while its process is paused would swallow what becomes ready.
+    worker = start_worker(processes, server, "--visibility-timeout", "1", "--concurrency", str(JOBS))
     await starts(client, JOBS)
     worker.pause()
     handler = scene.Handler()
-    async with scene.running_reaper(server.url), scene.running_worker(server.url, handler):
+    async with (
+        scene.running_reaper(server.url, visibility_timeout=1),
+        scene.running_worker(server.url, handler),
+    ):
         await handler.has_started(JOBS)
         await open_gate(client, worker)
         worker.resume()
@@ -159,7 +163,7 @@ async def run_crash_loop(processes: Processes, server: RedisServer, client: Redi
             state = await read_state(client, scene.KEYS)
             if not worker.running:
                 return "died"
-            return "" if state.ready or state.pending else "done"
+            return "" if state.ready or state.pending or state.scheduled else "done"
 
         if await wait_until(over, "the worker dies or is done") == "done":
             return deaths
@@ -170,6 +174,7 @@ async def run_crash_loop(processes: Processes, server: RedisServer, client: Redi
 async def test_a_poison_job_in_a_crash_loop_is_dead_lettered_long_before_its_visibility_timeout(
     server: RedisServer, client: Redis, processes: Processes, concurrency: str
 ) -> None:
+    await scene.create_group(client)
     bystanders = await scene.enqueue(client, 4)
     poison = await scene.enqueue(client, 1, kill="")
     bystanders |= await scene.enqueue(client, 4)
@@ -185,6 +190,7 @@ async def test_a_poison_job_in_a_crash_loop_is_dead_lettered_long_before_its_vis
 async def test_a_poison_job_in_a_crash_loop_beside_a_reaper_is_dead_lettered_once(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
+    await scene.create_group(client)
     bystanders = await scene.enqueue(client, 4)
     poison = await scene.enqueue(client, 1, kill="")
     async with scene.running_reaper(server.url, visibility_timeout=0.3) as reaper:

@@ -167,7 +167,7 @@ class Scene:
         keys = self.keys
         return await load_script("workers.protocol", "adopt").run(
             self.client,
-            [source or keys.stream, keys.dead, keys.agreement, keys.journal, keys.stream],
+            [source or keys.stream, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects],
             [
                 keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, int(journal), 1_000,
                 after, *in_flight,

@@ -96,6 +96,20 @@ async def test_a_dead_letter_from_the_retry_stream_leaves_it(scene: Scene) -> No
     assert state["{orders}:dead:billing"]["entries"][0][-13] == "orders"
 
 
+async def test_a_suspect_that_a_leader_released_is_left_for_the_leader_to_judge(scene: Scene) -> None:
+    await scene.stalled(times=3)
+    await scene.client.hset(scene.keys.suspects, E1, "stream")
+    before = await scene.state()
+    assert await scene.adopt(suspect_room=1) == [b"", 0, [], [], []]
+    assert await scene.state() == before
+
+
+async def test_a_suspect_whose_delivery_never_arrived_is_taken(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.client.hset(scene.keys.suspects, E1, "stream")
+    assert [row[0].decode() for row in (await scene.adopt(case="reread"))[4]] == [E1]
+
+
 async def test_the_agreed_limit_counts_and_not_the_workers_own(scene: Scene) -> None:
     await scene.stalled()
     await scene.agree(max_deliveries=1)

@@ -11,6 +11,8 @@
 -- KEYS[3] agreement  {orders}:group:billing              hash
 -- KEYS[4] journal    {orders}:journal                    stream
 -- KEYS[5] stream     orders                              stream (for the dead letter's record)
+-- KEYS[6] suspects   {orders}:suspects:billing           hash: suspects that a leader released. How they crashed is for
+--                                                        the leader to judge, since one may be the innocent of two
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3] the consumer to take from  ARGV[4] restart | reread
 -- ARGV[5] how many entries to take at most  ARGV[6] how many of them may be suspects
 -- ARGV[7] max_deliveries where the group has agreed on none
@@ -25,7 +27,7 @@
 
 --- @prelude
 
-local source, dead, agreement, journal, stream = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local source, dead, agreement, journal, stream, released = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group, consumer, from, restart = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'restart'
 local room, suspect_room = tonumber(ARGV[5]), tonumber(ARGV[6])
 local write_journal, maxlen = ARGV[8] == '1', ARGV[9]
@@ -72,6 +74,8 @@ local function adopt(entry_id, idle, times)
   if not restart then
     redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'JUSTID')
     taken[#taken + 1] = { entry_id, times, entry[2] }
+  elseif redis.call('HEXISTS', released, entry_id) == 1 then
+    return -- it stays pending, and falls due
   elseif count >= max_deliveries then
     local id, why = add_entry(dead, dead_letter_fields(job, {
       stream = stream, group = group, reason = 'max_deliveries', error = 'the worker process ended while it held the job',
