@@ -107,7 +107,7 @@ class GroupNotes:
         self.tally.last_scan_ms = server_ms
         self.worked("scan")
         if self.tally.refusal == "no_group":
-            self.tally.refusal = ""
+            self._served_again()
 
     def scanned_fully(self, server_ms: int, entries: int) -> None:
         """A full scan went through; what is still held will be found again."""
@@ -127,8 +127,11 @@ class GroupNotes:
         if refusal:
             self.refused(refusal, LAYOUT_ADVICE.get(refusal, refusal))
         elif self.tally.refusal and self.tally.refusal != "no_group":
-            logger.info("%s: served again", self._pair)
-            self.tally.refusal = ""
+            self._served_again()
+
+    def _served_again(self) -> None:
+        logger.info("%s: served again", self._pair)
+        self.tally.refusal = ""
 
     def paused(self) -> None:
         """An operator paused the group."""

@@ -14,6 +14,11 @@ logger = logging.getLogger(__name__)
 RESTORED_CONSUMER = "restored-by-reaper"
 RESTORE_LIMIT = 5_000
 """Entries put back in the one call that recreates a group; what is beyond is reported as lost deliveries."""
+NOT_RESTORED = {
+    "unknown": "its position was never noted: create it by hand",
+    "exists": "somebody else has created it",
+    "stale": "a later term serves it",
+}
 
 
 class Housekeeping:
@@ -22,6 +27,7 @@ class Housekeeping:
     def __init__(self, writer: GroupWriter, settings: ReaperSettings) -> None:
         self._writer = writer
         self._settings = settings
+        self._not_restored = b""
 
     async def run(self) -> None:
         """Remember the group's position; delete silent consumers if asked to."""
@@ -36,7 +42,10 @@ class Housekeeping:
             logger.info("%s: deleted %d silent consumers", keys.pair, reply[1])
 
     async def restore(self, watched: Sequence[bytes]) -> bool:
-        """Recreate the destroyed group if asked to, with the entries that were watched; True when all is said."""
+        """Recreate the destroyed group if asked to, with the entries that were watched; True when all is said.
+
+        Why it cannot be done is logged once, however often it is tried.
+        """
         if not self._settings.recreate_groups:
             return True
         keys, group = self._writer.keys, self._writer.group
@@ -51,8 +60,7 @@ class Housekeeping:
                 "%s: the group was destroyed; recreated at its last known position, %d of %d watched entries put back",
                 keys.pair, reply[1], len(watched),
             )  # fmt: skip
-        elif reply[0] == b"unknown":
-            logger.error("%s: the group is gone and its position unknown: create it by hand", keys.pair)
-        else:
-            logger.info("%s: group not recreated: %s", keys.pair, text(reply[0]))
+        elif reply[0] != self._not_restored:
+            logger.error("%s: the group is not recreated: %s", keys.pair, NOT_RESTORED[text(reply[0])])
+        self._not_restored = b"" if reply[0] == b"ok" else reply[0]
         return True

@@ -36,6 +36,8 @@ ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "leadership_acqui
 EVENTS: frozenset[str] = frozenset(
     {"stalled", "recovered", "dead_lettered", "leadership_acquired", "leadership_lost", "error"}
 )
+FAREWELL_S = 2.0
+"""How long leaving the hash of replicas may take at the end, and how long callbacks may."""
 FORGET_AFTER_HEARTBEATS = 60
 """A replica that has not registered for this many heartbeats is removed by the leader."""
 RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
@@ -62,7 +64,8 @@ class Reaper:
         self._grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
         self._elector = Elector(self._client, self._reader, settings, self.replica_id, self._grace)
         self._leadership = Leadership(self._client, settings, self._elector, self._grace, self._callbacks)
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
+        self._stopped = False
         self._registered = anyio.Event()
         self._redis_version = ""
         self._started_ms = 0
@@ -86,9 +89,14 @@ class Reaper:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled or stopped; leadership is released on the way out.
 
-        Raises UnreachableError or UnsupportedServerError where Redis cannot be used at the start.
+        Raises UnreachableError or UnsupportedServerError where Redis cannot be used at the start, RuntimeError where
+        this instance has run before.
         """
-        with self._scope:
+        if self._scope is not None:
+            raise RuntimeError("a Reaper runs once: make a new one to run again")
+        with anyio.CancelScope() as self._scope:
+            if self._stopped:
+                self._scope.cancel()
             try:
                 self._redis_version = await check_server(self._client, self.settings.redis_url)
                 async with anyio.create_task_group() as tasks:
@@ -97,15 +105,23 @@ class Reaper:
                     tasks.start_soon(self._elector.run, self._leadership.work, self._began, self._ended)
                     task_status.started()
             finally:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(2):
-                    await self._callbacks.drain()
-                    await self._unregister()
-                    await self._client.aclose()
-                    await self._reader.aclose()
+                with anyio.CancelScope(shield=True):
+                    await self._farewell()
+
+    async def _farewell(self) -> None:
+        """Unregister and report what is left, each in bounded time, and close all connections."""
+        with anyio.move_on_after(FAREWELL_S):
+            await self._unregister()
+        with anyio.move_on_after(FAREWELL_S):
+            await self._callbacks.drain()
+        await self._client.aclose()
+        await self._reader.aclose()
 
     def stop(self) -> None:
-        """End `run`: leave leadership, if we have it, and return."""
-        self._scope.cancel()
+        """End `run`: leave leadership, if we have it, and return. Before `run`, it keeps it from beginning."""
+        self._stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
 
     def reload(self, settings: ReaperSettings) -> None:
         """Take over the watched pairs and their defaults; whatever else changed needs a restart and is named."""
@@ -124,14 +140,21 @@ class Reaper:
 
     async def __aenter__(self) -> Self:
         tasks = await self._inside.enter_async_context(anyio.create_task_group())
-        await tasks.start(self.run)
+        try:
+            await tasks.start(self.run)
+        except BaseException:
+            await self._inside.aclose()  # nothing runs in it: the error goes to the caller as it is
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self.stop()
-        return await self._inside.__aexit__(kind, error, trace)
+        if isinstance(error, anyio.get_cancelled_exc_class()):
+            return await self._inside.__aexit__(kind, error, trace)  # perhaps `run` failed, and cancelled the block
+        await self._inside.aclose()  # the block's own error stays as it is, outside of any exception group
+        return None
 
     # ---- terms
 

@@ -129,6 +129,7 @@ class SourceWatch:
             await act(sorted(due, key=entry_order))
         except (RedisError, OSError) as error:
             self._notes.failed("recover", error)
+            self._wake_suspects()  # some may have been parked all the same
             await anyio.sleep(RETRY_MS / 1000)
 
     async def _recover(self, due: list[bytes]) -> None:

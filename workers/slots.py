@@ -49,8 +49,6 @@ class Slots:
 
     async def wait_for_change(self) -> None:
         """Wait until a delivery has left its slot, or `wake`."""
-        if self._freed.is_set():
-            self._freed = Change()
         await self._freed.wait()
 
     def wake(self) -> None:

@@ -101,7 +101,6 @@ local function crashed_in_company(entry_id, consumer)
       end
     end
   end
-  redis.call('HDEL', suspects, entry_id)
   redis.call('HSET', agreement, 'suspects_settled', '0')
   return company
 end
@@ -154,6 +153,7 @@ local function recover(entry_id, left)
     if not id then
       return { HELD, why, idle, consumer, job.job_id, count }
     end
+    redis.call('HDEL', suspects, entry_id)
     finish(entry_id, source == retry)
     event('dead_lettered', job, row, count, ',"reason":"max_deliveries","dead_letter":"' .. id .. '"')
     return { DEAD, id, idle, consumer, job.job_id, count }
@@ -163,6 +163,9 @@ local function recover(entry_id, left)
     local ok, why = park(job, count, consumers, in_company and SUSPECT_SCORE or SUSPECT_SCORE + at)
     if not ok then
       return { HELD, why.err or 'cannot be parked', idle, consumer, job.job_id, count }
+    end
+    if in_company then
+      redis.call('HDEL', suspects, entry_id)
     end
     finish(entry_id, source == retry or policy == 'stream')
     event('suspected', job, row, count, in_company and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')

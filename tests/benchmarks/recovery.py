@@ -15,6 +15,7 @@ from typing import NamedTuple
 import anyio
 from redis.asyncio import Redis
 
+from reaper.settings import ReaperSettings
 from tests.benchmarks import profiles, server_load
 from tests.benchmarks.bystander import with_unsent
 from tests.benchmarks.figures import (
@@ -37,10 +38,10 @@ from workers.protocol.keys import GroupKeys, group_keys
 SIZES = {1_000: 5, 10_000: 3, 100_000: 3}
 """Stranded deliveries, and how often they are recovered."""
 QUICK_SIZES = {1_000: 2, 10_000: 2}
-BATCH = 256
+BATCH: int = ReaperSettings.model_fields["recover_batch"].default
 VISIBILITY_S = 0.5
 OURS, SCRIPT, PAGED = (group_keys(stream, "billing") for stream in ("jobs", "bare", "paged"))
-FLAGS = ("--groups", OURS.pair, "--visibility-timeout", str(VISIBILITY_S), "--recover-batch", str(BATCH))
+FLAGS = ("--groups", OURS.pair, "--visibility-timeout", str(VISIBILITY_S))
 TIMEOUT_S = 60.0
 
 GROWTH = 1.2

@@ -11,6 +11,7 @@ from statistics import median
 from redis.asyncio import Redis
 
 from reaper.replicas import GroupReport
+from reaper.settings import ReaperSettings
 from tests.benchmarks import usage
 from tests.benchmarks.figures import Result, Row, at_least_ratio, at_most, median_ratio
 from tests.benchmarks.leadership import report_of, terms_begun
@@ -22,13 +23,13 @@ from workers.protocol.keys import group_keys
 
 ENTRIES, QUICK_ENTRIES = 1_000_000, 100_000
 ROUNDS = 2
-PAGE = 500
+PAGE: int = ReaperSettings.model_fields["scan_page"].default
 KEYS = group_keys("jobs", "billing")
 LARGEST_MB = 400.0
 TIMEOUT_S = 60.0
 FLAGS = (
     "--groups", KEYS.pair, "--visibility-timeout", "3600", "--lease-ttl", "2", "--heartbeat-interval", "0.2",
-    "--full-scan-interval", "3", "--scan-page", str(PAGE),
+    "--full-scan-interval", "3",
 )  # fmt: skip
 
 

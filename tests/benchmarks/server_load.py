@@ -15,9 +15,9 @@ SLOW_CALLS_KEPT = 10_000
 # What the scripts of this project call inside. ``INFO commandstats`` counts these beside what clients send.
 _INSIDE_SCRIPTS = frozenset(
     {
-        "del", "exists", "get", "hdel", "hget", "hgetall", "hincrby", "hlen", "hmget", "hset", "incr", "pexpire", "pttl",
-        "set", "time", "xack", "xadd", "xdel", "xinfo", "xlen", "xpending", "xrange", "zadd", "zcard", "zcount", "zrange",
-        "zrangebyscore", "zrem",
+        "del", "exists", "get", "hdel", "hget", "hgetall", "hincrby", "hlen", "hmget", "hset", "incr", "pexpire",
+        "pttl", "set", "time", "xack", "xadd", "xdel", "xinfo", "xlen", "xpending", "xrange", "zadd", "zcard", "zcount",
+        "zrange", "zrangebyscore", "zrem",
     }
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.support.history import read_events, read_state
 from tests.support.invariants import Execution, History, Pairs, check
+from tests.support.servers import version_of
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
 from workers.protocol.events import LifecycleEvent
@@ -31,6 +33,11 @@ NAMESPACE = namespace_keys("reaper")
 VISIBILITY_S = 0.4
 
 Fields = Mapping[str | bytes, str | bytes]
+
+
+def version_name(binary: Path) -> str:
+    """Name a parameter by the version of a server's binary."""
+    return ".".join(map(str, version_of(binary) or ()))
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------
@@ -175,7 +182,12 @@ async def count_events(client: Redis) -> Counter[str]:
 
 
 async def violations(
-    client: Redis, enqueued: Mapping[str, Pairs], handlers: Iterable[Handler] = (), *, journal: bool = True, **facts: Any
+    client: Redis,
+    enqueued: Mapping[str, Pairs],
+    handlers: Iterable[Handler] = (),
+    *,
+    journal: bool = True,
+    **facts: Any,
 ) -> list[str]:
     """Return what is wrong with the history of the group, by the one checker; without ``journal`` it is not read."""
     state = await read_state(client, KEYS)
@@ -192,9 +204,9 @@ async def violations(
     )
 
 
-def times(executions: Sequence[Execution]) -> Counter[str]:
+def times(notes: Sequence[Execution | LifecycleEvent]) -> Counter[str]:
     """Return how often each job occurs."""
-    return Counter(execution.job for execution in executions)
+    return Counter(note.job for note in notes)
 
 
 async def scanned_by_term_after(client: Redis, token: int, timeout: float = 10.0) -> GroupReport:

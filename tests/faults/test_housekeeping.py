@@ -84,6 +84,7 @@ async def test_what_falls_due_while_the_group_is_gone_is_put_back_too(case: Case
         # The leader hears first from its recovery that nothing can be done, and then that the group is gone.
         await case.wait_for_report(lambda report: "recover" in report.error, "the recovery failed")
         scan.release()
+        await wait_until(case.recovered, "what was due is recovered")
         assert sorted(await case.work_off(nothing_left)) == jobs
     assert await case.violations() == []
 

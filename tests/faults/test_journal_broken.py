@@ -60,9 +60,7 @@ async def test_suspects_are_parked_and_let_out(server: RedisServer, client: Redi
     assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
 
 
-async def test_a_restarted_worker_takes_over_what_its_earlier_process_held(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_restarted_worker_takes_over_what_its_earlier_process_held(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
     await break_journals(client)
     await scene.create_group(client)
@@ -85,9 +83,7 @@ async def test_leaders_are_elected_renew_and_release(server: RedisServer, client
             await wait_until(lambda: second.term and second.term.token == 3, "the next term")
 
 
-async def test_a_stale_leader_is_refused_though_nobody_can_write_that_down(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_a_stale_leader_is_refused_though_nobody_can_write_that_down(server: RedisServer, client: Redis) -> None:
     await break_journals(client)
     await scene.create_group(client)
     async with scene.running_reaper(server.url) as reaper:
@@ -172,7 +168,7 @@ async def test_of_a_hundred_failed_jobs_the_one_that_cannot_be_copied_is_held_an
 async def test_metadata_that_makes_no_sense_is_read_as_none(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
     await scene.create_group(client)
-    nonsense: list[dict[str, Any]] = [
+    nonsense: list[dict[Any, Any]] = [
         {"reaper.deliveries": "-1", "reaper.generation": "many"},
         {"reaper.deliveries": "9" * 400, "reaper.first_ms": "1e308", "reaper.generation": b"\xff\0"},
         {"reaper.visibility_ms": "never", "reaper.consumers": ",,,", "reaper.first_ms": ""},

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 PENDING = 1_000_000
 PER_CALL = 20_000
 TTL_S = 2
-SCAN_PAGE = 100
+SCAN_PAGE = 40
 """Small, so that the scan outlasts the lease on a fast machine too."""
 
 _FILL = """

@@ -116,9 +116,7 @@ async def test_a_new_leader_is_elected_after_the_old_one_was_killed_and_recovery
 ) -> None:
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 20)
-    first = processes.reaper(
-        "--redis-url", server.url, "--groups", f"{scene.STREAM}/{scene.GROUP}", "--lease-ttl", "1"
-    )
+    first = processes.reaper("--redis-url", server.url, "--groups", f"{scene.STREAM}/{scene.GROUP}", "--lease-ttl", "1")
     await first.prints("leadership acquired: token 1$")
     await scene.strand(client, 20, overdue=True)
     await fill_memory(client)

@@ -49,9 +49,7 @@ async def open_gate(client: Redis, worker: Running) -> None:
 
 async def owners(client: Redis) -> set[str]:
     """Return the consumers that hold something."""
-    rows: Sequence[Sequence[bytes]] = await client.execute_command(
-        "XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100
-    )
+    rows: Sequence[Sequence[bytes]] = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100)
     return {row[1].decode() for row in rows}
 
 

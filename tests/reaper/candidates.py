@@ -34,9 +34,14 @@ class Candidate:
     began: list[Term] = field(default_factory=list)
     ended: list[tuple[int, str]] = field(default_factory=list)
     """Token and reason of each term that is over."""
+    _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     async def run(self) -> None:
-        await self.elector.run(self._work, self.began.append, self._ended)
+        with self._scope:
+            await self.elector.run(self._work, self.began.append, self._ended)
+
+    def stop(self) -> None:
+        self._scope.cancel()
 
     async def _work(self, term: Term) -> EndOfTerm:
         self.inside.append(term)
@@ -78,4 +83,4 @@ async def running(url: str, name: str = "alice", **settings: Any) -> AsyncIterat
     async with candidate(url, name, **settings) as one, anyio.create_task_group() as tasks:
         tasks.start_soon(one.run)
         yield one
-        tasks.cancel_scope.cancel()
+        one.stop()

@@ -9,7 +9,7 @@ from tests.support.dump import BASE_MS
 
 pytestmark = pytest.mark.anyio
 
-SUSPECTED, DEAD = 2, 3
+SUSPECTED, DEAD, HELD = 2, 3, 6
 E1, E2 = entry_id(1), entry_id(2)
 
 
@@ -146,6 +146,18 @@ async def test_both_that_fall_due_in_one_call_are_parked_again(scene: Scene) -> 
     await release(scene)
     together = await read(scene)
     await stall(scene, *together)
+    assert [row[0] for row in rows(await scene.recover(*together))] == [SUSPECTED, SUSPECTED]
+
+
+async def test_the_company_is_remembered_until_there_is_a_place_to_park(scene: Scene) -> None:
+    await park(scene, 2)
+    await scene.agree(suspects_settled=101)
+    await release(scene)
+    together = await read(scene)
+    await stall(scene, *together)
+    await scene.client.set(scene.keys.schedule, "in the way")
+    assert [row[0] for row in rows(await scene.recover(*together))] == [HELD, HELD]
+    await scene.client.delete(scene.keys.schedule)
     assert [row[0] for row in rows(await scene.recover(*together))] == [SUSPECTED, SUSPECTED]
 
 

@@ -14,6 +14,7 @@ from workers import Job, Worker
 from workers.execution import Handler
 from workers.job import Source
 from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.messages import text
 
 KEYS = group_keys("orders", "billing")
 
@@ -45,7 +46,26 @@ def _starting(worker: Worker) -> Callable[..., Any]:
 
 async def enqueue(client: Redis, *numbers: int, stream: str = KEYS.stream) -> list[str]:
     """Add a job with field ``n`` for each number; returns the entry IDs."""
-    return [(await client.xadd(stream, {"n": number})).decode() for number in numbers]
+    return [await add(client, {"n": number}, stream=stream) for number in numbers]
+
+
+async def add(client: Redis, fields: dict[str, str | int], *, stream: str = KEYS.stream) -> str:
+    """Add one job; returns its entry ID."""
+    entry_id: Any = await client.execute_command(
+        "XADD", stream, "*", *(word for pair in fields.items() for word in pair)
+    )
+    return text(entry_id)
+
+
+async def dead_letters(client: Redis) -> list[tuple[str, list[bytes]]]:
+    """Return the dead letters: entry ID and flat fields."""
+    rows: Any = await client.xrange(KEYS.dead)
+    return [(text(entry_id), flat) for entry_id, flat in rows]
+
+
+def field_of(flat: list[bytes], name: bytes) -> bytes:
+    """Return one field of a flat list; of duplicates the last."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))[name]
 
 
 def number_of(job: Job) -> int:

@@ -10,8 +10,10 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
     consumers_of,
+    dead_letters,
     enqueue,
     event_names,
+    field_of,
     make_worker,
     number_of,
     pending_of,
@@ -250,8 +252,8 @@ async def test_a_crash_loop_dead_letters_the_poison_job_alone_and_without_a_reap
     assert crashes == [True, True, True, False]
     assert ran.count(13) == 3
     assert ran[-4:] == [1, 2, 13, 3]
-    [[_, letter]] = await client.xrange(KEYS.dead)
-    assert dict(zip(letter[::2], letter[1::2], strict=True))[b"n"] == b"13"
+    [(_, letter)] = await dead_letters(client)
+    assert field_of(letter, b"n") == b"13"
     assert (await event_names(client)).count("acked") == 3
     assert await pending_of(client) == []
 

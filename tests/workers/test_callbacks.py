@@ -26,9 +26,11 @@ async def test_reports_arrive_in_order_while_it_runs() -> None:
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(callbacks.run)
-        for number in range(3):
-            callbacks.report("done", number=number)
-            await wait_until(lambda number=number: len(reports) == number + 1, "it has arrived")
+        callbacks.report("done", number=0)
+        await wait_until(lambda: len(reports) == 1, "the first has arrived")
+        callbacks.report("done", number=1)
+        callbacks.report("done", number=2)
+        await wait_until(lambda: len(reports) == 3, "the others have arrived")
         tasks.cancel_scope.cancel()
 
     assert reports == [Report("done", {"number": number}) for number in range(3)]

@@ -9,7 +9,7 @@ from tests.support.history import read_events
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import KEYS, consumers_of, pending_of
+from tests.workers.scene import KEYS, add, consumers_of, pending_of
 from workers.cli import FORCED_EXIT, main
 from workers.protocol.options import USAGE_EXIT
 
@@ -58,7 +58,7 @@ async def test_a_worker_is_configured_by_flags_and_environment_and_drains_on_the
         PROGRAM, "--redis-url", server.url, "--group", "audit", env={"WORKER_NAME": "w", "WORKER_GROUP": "ignored"}
     )
     await worker.prints("works on orders/audit")
-    job = (await client.xadd(KEYS.stream, {"sleep": "0.2"})).decode()
+    job = await add(client, {"sleep": "0.2"})
     await worker.prints(f"started {job}")
 
     worker.terminate()
@@ -74,7 +74,7 @@ async def test_the_second_signal_ends_it_at_once_and_leaves_what_runs_pending(
     server: RedisServer, client: Redis, processes: Processes, target: str
 ) -> None:
     worker = processes.worker(target, "--redis-url", server.url)
-    job = (await client.xadd(KEYS.stream, {"sleep": "60"})).decode()
+    job = await add(client, {"sleep": "60"})
     await worker.prints(f"started {job}")
 
     worker.interrupt()
@@ -91,7 +91,7 @@ async def test_a_job_that_kills_its_worker_leaves_its_start_in_the_full_journal(
 ) -> None:
     worker = processes.worker(PROGRAM, "--redis-url", server.url, "--journal", "full")
     await worker.prints("works on")
-    job = (await client.xadd(KEYS.stream, {"kill": "1"})).decode()
+    job = await add(client, {"kill": "1"})
 
     await worker.wait()
 
@@ -104,7 +104,7 @@ async def test_a_restarted_worker_runs_what_the_killed_one_held(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
     first = processes.worker(PROGRAM, "--redis-url", server.url, "--name", "w")
-    job = (await client.xadd(KEYS.stream, {"sleep": "0.3"})).decode()
+    job = await add(client, {"sleep": "0.3"})
     await first.prints(f"started {job}")
     first.kill()
 

@@ -210,7 +210,7 @@ async def test_a_lost_reply_refuses_nothing_and_doubles_nothing(
 async def is_clean(client: Redis) -> bool:
     [group] = await client.xinfo_groups(KEYS.stream)
     last: bytes = (await client.xinfo_stream(KEYS.stream))["last-generated-id"]
-    return group["pending"] == 0 and group["last-delivered-id"] == last
+    return bool(group["pending"] == 0 and group["last-delivered-id"] == last)
 
 
 async def test_a_call_that_never_arrived_is_made_again_and_counts_as_done(

@@ -12,8 +12,10 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
     consumers_of,
+    dead_letters,
     enqueue,
     event_names,
+    field_of,
     make_worker,
     number_of,
     pending_of,
@@ -105,7 +107,7 @@ async def test_fields_reach_every_delivery_and_the_dead_letter_byte_for_byte(
     async with running(make_worker(server.url, handle, redelivery=policy, max_deliveries=2)) as worker:
         await wait_for_settled(worker, 2)
 
-    [[_, flat]] = await client.xrange(KEYS.dead)
+    [(_, flat)] = await dead_letters(client)
     assert seen == [pairs, pairs]
     assert user_fields(flat) == pairs
 
@@ -126,8 +128,8 @@ async def test_a_rejected_job_is_a_dead_letter_at_once(server: RedisServer, clie
     async with running(worker):
         await wait_until(lambda: reports, "the dead letter is reported")
 
-    [[dead_letter, flat]] = await client.xrange(KEYS.dead)
-    assert dict(zip(flat[::2], flat[1::2], strict=True))[b"reaper.dead.reason"] == b"malformed"
+    [(dead_letter, flat)] = await dead_letters(client)
+    assert field_of(flat, b"reaper.dead.reason") == b"malformed"
     assert reports == [
         Report(
             "dead_lettered",
@@ -141,7 +143,7 @@ async def test_a_rejected_job_is_a_dead_letter_at_once(server: RedisServer, clie
                 "consumer": worker.consumer,
                 "reason": "malformed",
                 "error": "",
-                "dead_letter": dead_letter.decode(),
+                "dead_letter": dead_letter,
             },
         )
     ]

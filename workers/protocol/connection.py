@@ -8,11 +8,13 @@ server has put its entry into the pending entries list.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import anyio
 import hiredis
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ClusterDownError, ReadOnlyError, RedisError, ResponseError, TryAgainError
@@ -24,6 +26,7 @@ from workers.protocol.errors import ConfigurationError, UnreachableError, Unsupp
 OLDEST_SERVER = (6, 2)
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
+NEWCOMER_TIMEOUT_S = 0.5
 BLOCK_MS = 2_000
 """How long a blocking read waits: well under the socket timeout, which redis-py does not extend for BLOCK."""
 
@@ -119,13 +122,35 @@ def is_contact_error(error: BaseException) -> bool:
     return isinstance(error, CONTACT_LOST) or is_failover_error(error)
 
 
+async def _said_to_newcomers(client: "Redis") -> str:
+    """Return why the server turns new connections away, or nothing.
+
+    It says so before it is asked, and closes; redis-py only notices that it cannot write.
+    """
+    options = client.connection_pool.connection_kwargs
+    if issubclass(client.connection_pool.connection_class, SSLConnection):
+        return ""
+    with suppress(OSError, anyio.EndOfStream, anyio.BrokenResourceError), anyio.move_on_after(NEWCOMER_TIMEOUT_S):
+        path = options.get("path")
+        stream = (
+            await anyio.connect_unix(path)
+            if path
+            else await anyio.connect_tcp(options.get("host", "localhost"), options.get("port", 6379))
+        )
+        async with stream:
+            said = (await stream.receive()).decode("utf-8", "replace")
+            return said.removeprefix("-ERR ").removeprefix("-").strip() if said.startswith("-") else ""
+    return ""
+
+
 async def check_server(client: "Redis", url: str) -> str:
     """Return the server's version. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
     try:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
+        said = await _said_to_newcomers(client) if type(error) is RedisConnectionError else ""
         raise UnreachableError(
-            f"no usable Redis at redis_url {hide_password(url)!r}: {error}. "
+            f"no usable Redis at redis_url {hide_password(url)!r}: {said or str(error).rstrip('.')}. "
             "Start one there, or set redis_url (or its environment variable) to the right address."
         ) from error
     except OSError as error:

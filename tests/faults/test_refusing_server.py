@@ -1,0 +1,255 @@
+"""Redis is there and says no: it is read-only, full of clients, knows neither group nor scripts, or not the password."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from reaper.service import Reaper
+from tests.conftest import StartServer
+from tests.faults import scene
+from tests.support.history import read_state
+from tests.support.processes import Processes
+from tests.support.servers import RedisServer, binaries_at_hand, free_port
+from tests.support.waiting import wait_until
+from workers import Worker
+from workers.protocol.callbacks import Report
+from workers.protocol.connection import commands_client
+from workers.protocol.errors import UnreachableError
+from workers.protocol.options import USAGE_EXIT
+
+pytestmark = pytest.mark.anyio
+
+every_server = pytest.mark.parametrize("binary", binaries_at_hand(), ids=scene.version_name)
+
+
+def heard_errors(source: Worker | Reaper) -> list[str]:
+    """Return a list that the errors go into that ``source`` reports."""
+    errors: list[str] = []
+
+    async def hear(report: Report) -> None:
+        errors.append(report.facts["error"])
+
+    source.on("error")(hear)
+    return errors
+
+
+# --- scripts ------------------------------------------------------------------------------------------------
+
+
+async def test_scripts_may_be_flushed_at_any_time(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 20)
+    await scene.strand(client, 20, overdue=True)
+    enqueued |= await scene.enqueue(client, 20, fail="") | await scene.enqueue(client, 500)
+    flushes = 0
+
+    async def flush_all_the_time() -> None:
+        nonlocal flushes
+        while True:
+            await client.script_flush()
+            flushes += 1
+
+    async with (
+        scene.running_reaper(server.url) as reaper,
+        scene.running_worker(server.url, handler, settle_batch=8) as worker,
+        anyio.create_task_group() as tasks,
+    ):
+        errors = [heard_errors(reaper), heard_errors(worker)]
+        tasks.start_soon(flush_all_the_time)
+        await scene.nothing_left(client)
+        tasks.cancel_scope.cancel()
+    assert (flushes > 20, errors) == (True, [[], []])
+    assert await scene.violations(client, enqueued, [handler], finished=True) == []
+
+
+# --- read-only ----------------------------------------------------------------------------------------------
+
+
+@every_server
+async def test_a_node_that_is_demoted_and_promoted_again_is_served_again(
+    binary: Path, start_server: StartServer
+) -> None:
+    server, handler = start_server(binary), scene.Handler()
+    async with commands_client(server.url) as client:
+        await scene.create_group(client)
+        enqueued = await scene.enqueue(client, 10, hold="")
+        async with (
+            scene.running_reaper(server.url, visibility_timeout=30, lease_ttl=0.6) as reaper,
+            scene.running_worker(server.url, handler) as worker,
+        ):
+            errors = heard_errors(worker)
+            await scene.leads(reaper)
+            await handler.has_started(10)
+            await client.execute_command("REPLICAOF", "127.0.0.1", free_port())
+            handler.open_gate()
+            await wait_until(
+                lambda: errors and not reaper.is_leader, "worker and leader are told that they may not write"
+            )
+            await client.execute_command("REPLICAOF", "NO", "ONE")
+            enqueued |= await scene.enqueue(client, 10)
+            await scene.leads(reaper)
+            await scene.nothing_left(client)
+        assert await scene.count_events(client) == {"acked": 20}
+        assert await scene.violations(client, enqueued, [handler], finished=True) == []
+
+
+# --- without the group --------------------------------------------------------------------------------------
+
+
+async def test_a_worker_whose_group_is_destroyed_while_it_blocks_says_so_and_goes_on_in_a_new_one(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = scene.Handler()
+    async with scene.running_worker(server.url, handler):
+        await wait_until(lambda: _blocked_clients(client), "the worker blocks")
+        await client.xgroup_destroy(scene.STREAM, scene.GROUP)
+        await scene.enqueue(client, 5)
+        await handler.has_started(5)
+        await scene.nothing_left(client)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert told[0].startswith("group orders/billing is gone")
+    assert any("created it again" in line for line in told)
+    assert await scene.count_events(client) == {"acked": 5}
+
+
+async def _blocked_clients(client: Redis) -> int:
+    return int((await client.info("clients"))["blocked_clients"])
+
+
+async def test_what_runs_when_its_group_is_destroyed_is_not_settled_twice(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    await scene.enqueue(client, 5, hold="")
+    async with scene.running_worker(server.url, handler, concurrency=5) as worker:
+        await handler.has_started(5)
+        await client.xgroup_destroy(scene.STREAM, scene.GROUP)
+        handler.open_gate()
+        await handler.has_started(10)  # the new group starts at the beginning: what was not settled is run again
+        await scene.nothing_left(client)
+    assert (worker.counts.acked, worker.counts.refused) == (5, 5)
+
+
+async def test_a_leader_whose_group_is_destroyed_says_so_and_serves_the_new_one(
+    server: RedisServer, client: Redis
+) -> None:
+    await scene.create_group(client)
+    async with scene.running_reaper(server.url) as reaper:
+        errors = heard_errors(reaper)
+        token = await scene.leads(reaper)
+        await scene.scanned_by_term_after(client, token - 1)
+        await client.xgroup_destroy(scene.STREAM, scene.GROUP)
+        await wait_until(lambda: errors, "the leader tells")
+        await client.xgroup_create(scene.STREAM, scene.GROUP, "0")
+        await scene.enqueue(client, 5)
+        await scene.strand(client, 5, overdue=True)
+        await wait_until(lambda: _ready(client, 5), "all are ready again")
+        assert await scene.leads(reaper) == token
+    (error,) = errors
+    assert error.startswith("no_group: the stream or its group does not exist (yet): NOGROUP")
+
+
+async def test_a_leader_that_may_recreates_a_destroyed_group_with_what_was_pending(
+    server: RedisServer, client: Redis
+) -> None:
+    await scene.create_group(client)
+    done = await scene.enqueue(client, 5)
+    entry_ids = await scene.strand(client, 5)
+    await client.xack(scene.STREAM, scene.GROUP, *entry_ids)
+    pending = await scene.enqueue(client, 5)
+    await scene.strand(client, 5)
+    async with scene.running_reaper(server.url, recreate_groups=True, visibility_timeout=1) as reaper:
+        token = await scene.leads(reaper)
+        await scene.scanned_by_term_after(client, token - 1)
+        await client.xgroup_destroy(scene.STREAM, scene.GROUP)
+        handler = scene.Handler()
+        await wait_until(lambda: client.xinfo_groups(scene.STREAM), "the group is there again")
+        async with scene.running_worker(server.url, handler):
+            await handler.has_started(5)
+            await scene.nothing_left(client)
+    assert (scene.times(handler.starts), len(done)) == (dict.fromkeys(pending, 1), 5)
+
+
+async def _ready(client: Redis, number: int) -> bool:
+    return len((await read_state(client, scene.KEYS)).ready) == number
+
+
+# --- at the start -------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _worker_at(url: str) -> AsyncIterator[None]:
+    async with scene.running_worker(url, scene.Handler()):
+        yield
+
+
+@asynccontextmanager
+async def _reaper_at(url: str) -> AsyncIterator[None]:
+    async with scene.running_reaper(url):
+        yield
+
+
+both = pytest.mark.parametrize("start", [_worker_at, _reaper_at], ids=["worker", "reaper"])
+
+
+async def refusal(start: object, url: str) -> str:
+    """Start at ``url`` and return what the refusal says: one error, not a heap of them."""
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - looked at below
+        async with start(url):  # type: ignore[operator]
+            pass
+    error: BaseException = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, UnreachableError), repr(error)
+    return str(error)
+
+
+@both
+async def test_nobody_listens(start: object) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    said = await refusal(start, url)
+    assert f"redis_url {url!r}" in said
+    assert "refused" in said.lower() or "connect" in said.lower()
+
+
+@both
+async def test_no_more_clients_are_let_in(start: object, start_server: StartServer) -> None:
+    server = start_server()
+    async with commands_client(server.url) as first:
+        await first.config_set("maxclients", "1")
+        said = await refusal(start, server.url)
+    assert f"redis_url {server.url!r}" in said
+    assert "max number of clients reached" in said
+
+
+@both
+@pytest.mark.parametrize("credentials", [":not-the-secret@", "somebody:not-the-secret@", ""])
+async def test_the_password_is_wrong_and_is_not_shown(
+    start: object, credentials: str, start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server()
+    server.command("CONFIG", "SET", "requirepass", "the-secret")
+    said = await refusal(start, f"redis://{credentials}127.0.0.1:{server.port}/0")
+    assert "redis_url 'redis://" in said
+    assert "invalid username-password" in said if credentials else "Authentication required" in said
+    assert "secret" not in said + caplog.text
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("program", ["worker", "reaper"])
+async def test_the_process_ends_with_one_sentence(processes: Processes, program: str) -> None:
+    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
+    if program == "worker":
+        flags = ("--redis-url", url, "--stream", scene.STREAM, "--group", scene.GROUP)
+        process = processes.worker("tests.faults.program:worker", *flags)
+    else:
+        process = processes.reaper("--redis-url", url, "--groups", f"{scene.STREAM}/{scene.GROUP}")
+    assert await process.wait() == USAGE_EXIT
+    (line,) = [line for line in process.output.splitlines() if line.startswith("error: ")]
+    assert "redis_url 'redis://:***@127.0.0.1:" in line
+    assert "Traceback" not in process.output
+    assert "secret" not in process.output

@@ -1,0 +1,30 @@
+"""A replica's heartbeat: whatever it says is read back, and it tells who is alive."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reaper.replicas import FOLLOWER, LEADER, STANDALONE, GroupReport, Replica
+
+reports = st.builds(GroupReport, next_due_ms=st.none() | st.integers(0))
+
+
+@given(st.builds(Replica, groups=st.dictionaries(st.text(), reports, max_size=3)))
+def test_every_heartbeat_reads_back_as_it_was_written(replica: Replica) -> None:
+    assert Replica.from_json(replica.to_json()) == replica
+
+
+def replica(role: str = FOLLOWER) -> Replica:
+    return Replica(
+        id="a-1", name="a", host="h", pid=1, version="1", role=role, started_ms=0, at_ms=100_000, heartbeat_ms=5_000
+    )
+
+
+@pytest.mark.parametrize(("now_ms", "live"), [(100_000, True), (115_000, True), (115_001, False)])
+def test_a_replica_is_gone_once_three_heartbeats_were_missed(now_ms: int, live: bool) -> None:
+    assert replica().is_live(now_ms) is live
+
+
+@pytest.mark.parametrize(("role", "leads"), [(LEADER, True), (STANDALONE, True), (FOLLOWER, False)])
+def test_who_leads_or_stands_alone_acts(role: str, leads: bool) -> None:
+    assert replica(role).leads is leads

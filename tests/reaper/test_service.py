@@ -1,0 +1,445 @@
+"""A replica inside a program: its life, what it reports, what it registers, and what it leaves behind."""
+
+import asyncio
+import logging
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from redis.asyncio import Redis
+
+from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
+from reaper.service import EVENTS, FORGET_AFTER_HEARTBEATS, Reaper
+from reaper.settings import ReaperSettings
+from tests.conftest import StartProxy
+from tests.scripts.scene import Scene, entry_id
+from tests.support.servers import RedisServer, free_port
+from tests.support.waiting import wait_until
+from workers import Job, Worker
+from workers.protocol.callbacks import Report
+from workers.protocol.errors import UnreachableError
+from workers.protocol.keys import group_keys, namespace_keys
+
+pytestmark = pytest.mark.anyio
+
+KEYS = namespace_keys("reaper")
+
+
+def settings_for(server: Any, **given: Any) -> ReaperSettings:
+    """Long times, so that nothing happens by itself; no grace, since the tests' servers have just started."""
+    fixed = {"redis_url": server.url, "groups": "orders/billing", "lease_ttl": 60, "grace": 0, "heartbeat_interval": 60}
+    return ReaperSettings(**(fixed | given))
+
+
+@pytest.fixture
+async def scene(client: Redis) -> Scene:
+    """A stream ``orders`` with a group ``billing`` that no leader has served yet."""
+    prepared = Scene(client)
+    await prepared.prepare(fence=None)
+    return prepared
+
+
+class Heard:
+    """Everything that a reaper reports, in order."""
+
+    def __init__(self, reaper: Reaper) -> None:
+        self.reports: list[Report] = []
+        for event in sorted(EVENTS):
+            reaper.on(event)(self._hear)  # type: ignore[arg-type]
+
+    async def _hear(self, report: Report) -> None:
+        self.reports.append(report)
+
+    @property
+    def names(self) -> list[str]:
+        return [report.name for report in self.reports]
+
+    def facts(self, name: str) -> list[dict[str, Any]]:
+        return [report.facts for report in self.reports if report.name == name]
+
+
+async def leading(reaper: Reaper) -> Reaper:
+    await wait_until(lambda: reaper.is_leader, "it leads")
+    return reaper
+
+
+async def recovered(client: Redis, count: int, group: str = "billing") -> None:
+    async def enough() -> bool:
+        return int(await client.hget(group_keys("orders", group).agreement, "recovered") or 0) >= count
+
+    await wait_until(enough, f"{count} are recovered")
+
+
+async def alone(client: Redis) -> bool:
+    """Tell whether nobody but this client is connected."""
+    connections: Any = await client.client_list()
+    return len(connections) == 1
+
+
+async def newest(client: Redis, stream: str) -> str:
+    entries: Any = await client.xrevrange(stream, count=1)
+    return str(entries[0][0].decode())
+
+
+# ---- life
+
+
+async def test_inside_the_block_it_takes_part_and_after_it_nothing_is_left(server: RedisServer, client: Redis) -> None:
+    async with Reaper(settings_for(server)) as reaper:
+        await leading(reaper)
+        assert reaper.term is not None
+        assert (reaper.term.token, await client.get(KEYS.lease)) == (1, reaper.term.holder.encode())
+    assert not reaper.is_leader
+    assert await client.exists(KEYS.lease, KEYS.replicas) == 0
+
+
+def test_it_can_be_made_and_callbacks_registered_before_any_event_loop_runs() -> None:
+    reaper = Reaper(ReaperSettings(groups="orders/billing"))
+
+    @reaper.on("recovered")
+    async def note(report: Report) -> None: ...
+
+    assert note.__name__ == "note"
+
+
+async def test_stop_ends_run(server: RedisServer) -> None:
+    reaper = Reaper(settings_for(server))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reaper.run)
+        await leading(reaper)
+        reaper.stop()
+    assert not reaper.is_leader
+
+
+async def test_a_stop_before_run_keeps_it_from_beginning(server: RedisServer, client: Redis) -> None:
+    reaper = Reaper(settings_for(server))
+    reaper.stop()
+    await reaper.run()
+    assert await client.keys("*") == []
+
+
+async def test_an_instance_runs_once(server: RedisServer) -> None:
+    reaper = Reaper(settings_for(server))
+    async with reaper:
+        pass
+    with pytest.raises(RuntimeError, match="runs once: make a new one"):
+        await reaper.run()
+
+
+async def test_an_error_of_the_block_comes_out_as_it_is(server: RedisServer, client: Redis) -> None:
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block's own error
+        async with Reaper(settings_for(server)) as reaper:
+            await leading(reaper)
+            raise ZeroDivisionError
+    assert await client.exists(KEYS.lease) == 0
+
+
+async def test_a_block_that_is_cancelled_releases_leadership(server: RedisServer, client: Redis) -> None:
+    with anyio.CancelScope() as scope:
+        async with Reaper(settings_for(server)) as reaper:
+            await leading(reaper)
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert (scope.cancelled_caught, await client.exists(KEYS.lease)) == (True, 0)
+
+
+async def test_redis_out_of_reach_is_said_at_once_and_disturbs_nothing_around_it() -> None:
+    async with anyio.create_task_group() as around:
+        around.start_soon(anyio.lowlevel.checkpoint)
+        with pytest.raises(UnreachableError, match="no usable Redis at redis_url"):
+            async with Reaper(ReaperSettings(redis_url=f"redis://127.0.0.1:{free_port()}/0")):
+                pytest.fail("it took part without a Redis")
+        await anyio.lowlevel.checkpoint()
+    assert not around.cancel_scope.cancel_called
+
+
+async def test_a_hung_redis_does_not_keep_it_from_stopping_nor_its_connections_open(
+    server: RedisServer, proxy: StartProxy, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reaper.service.FAREWELL_S", 0.1)
+    monkeypatch.setattr("reaper.elector.RELEASE_TIMEOUT_S", 0.1)
+    through = await proxy(server)
+    async with Reaper(settings_for(through)) as reaper:
+        await leading(reaper)
+        through.blackhole()
+    await through.mend()
+    await wait_until(lambda: alone(client), "only the test's own connection is left")
+
+
+# ---- callbacks
+
+
+async def test_what_happens_is_reported_in_order_with_its_facts(
+    server: RedisServer, client: Redis, scene: Scene
+) -> None:
+    stalled = await scene.stalled("n", "1", consumer="gone")
+    heard = Heard(reaper := Reaper(settings_for(server)))
+    async with reaper:
+        await wait_until(lambda: "recovered" in heard.names, "the job is recovered")
+        holder = (await leading(reaper)).term.holder  # type: ignore[union-attr]
+    assert heard.names == ["leadership_acquired", "stalled", "recovered", "leadership_lost"]
+    leadership = {"holder": holder, "token": 1}
+    delivery = {
+        "stream": "orders",
+        "group": "billing",
+        "job": stalled,
+        "entry": stalled,
+        "consumer": "gone",
+        "delivery": 1,
+        "idle_ms": heard.facts("stalled")[0]["idle_ms"],
+    }
+    assert [report.facts for report in heard.reports] == [
+        leadership,
+        delivery,
+        delivery | {"new_entry": await newest(client, "orders"), "reason": "visibility_timeout"},
+        leadership | {"reason": "released"},
+    ]
+    assert delivery["idle_ms"] >= 60_000
+
+
+async def test_a_last_delivery_that_stalls_is_reported_as_a_dead_letter(
+    server: RedisServer, client: Redis, scene: Scene
+) -> None:
+    stalled = await scene.stalled(times=3)
+    heard = Heard(reaper := Reaper(settings_for(server)))
+    async with reaper:
+        await wait_until(lambda: "dead_lettered" in heard.names, "the job is dead-lettered")
+    facts = heard.facts("dead_lettered")[0]
+    del facts["idle_ms"]
+    assert facts == {
+        "stream": "orders",
+        "group": "billing",
+        "job": stalled,
+        "entry": stalled,
+        "consumer": "w1",
+        "delivery": 3,
+        "dead_letter": await newest(client, scene.keys.dead),
+        "reason": "max_deliveries",
+    }
+
+
+async def test_a_suspect_is_reported_as_stalled_and_as_recovered_once_it_is_let_out(
+    server: RedisServer, scene: Scene
+) -> None:
+    stalled = await scene.stalled(times=2)
+    heard = Heard(reaper := Reaper(settings_for(server)))
+    async with reaper:
+        await wait_until(lambda: "recovered" in heard.names, "the suspect is out")
+    facts = heard.facts("recovered")[0]
+    assert heard.names == ["leadership_acquired", "stalled", "recovered", "leadership_lost"]
+    assert (facts["job"], facts["reason"]) == (stalled, "suspect")
+
+
+async def test_a_payload_that_is_gone_is_reported_as_an_error(server: RedisServer, scene: Scene) -> None:
+    stalled = await scene.stalled()
+    await scene.client.xdel("orders", stalled)
+    heard = Heard(reaper := Reaper(settings_for(server)))
+    async with reaper:
+        await wait_until(lambda: "error" in heard.names, "it is reported")
+    facts = heard.facts("error")[0]
+    assert (facts["entry"], facts["error"]) == (stalled, "lost_payload")
+
+
+async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    reaper = Reaper(settings_for(server))
+
+    @reaper.on("leadership_acquired")
+    async def fail(_report: Report) -> None:
+        raise ZeroDivisionError
+
+    heard = Heard(reaper)
+    async with reaper:
+        await wait_until(lambda: heard.names, "the next callback hears it")
+    errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == ["a callback for 'leadership_acquired' failed"]
+    assert heard.names == ["leadership_acquired", "leadership_lost"]
+
+
+async def test_a_callback_that_hangs_holds_up_neither_recovery_nor_the_end(
+    server: RedisServer, client: Redis, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reaper.service.FAREWELL_S", 0.1)
+    await scene.stalled()
+    reaper = Reaper(settings_for(server))
+    reaper.on("leadership_acquired")(_hang)
+    reaper.on("leadership_lost")(_hang)
+    async with reaper:
+        await recovered(client, 1)
+    assert await client.exists(KEYS.lease, KEYS.replicas) == 0
+
+
+async def _hang(_report: Report) -> None:
+    await anyio.sleep_forever()
+
+
+def test_an_event_that_is_never_reported_cannot_be_listened_to() -> None:
+    reaper = Reaper(ReaperSettings())
+    with pytest.raises(ValueError, match="no event 'recoverd': choose one of dead_lettered, error, leadership_acq"):
+        reaper.on("recoverd")  # type: ignore[arg-type]
+
+
+# ---- registration
+
+
+async def registered(client: Redis) -> dict[str, Replica]:
+    heartbeats: Any = await client.hgetall(KEYS.replicas)
+    return {replica_id.decode(): Replica.from_json(heartbeat) for replica_id, heartbeat in heartbeats.items()}
+
+
+async def roles(client: Redis) -> list[str]:
+    return sorted(replica.role for replica in (await registered(client)).values())
+
+
+async def test_replicas_register_what_they_are_and_what_they_watch(server: RedisServer, client: Redis) -> None:
+    async def both() -> bool:
+        return await roles(client) == [FOLLOWER, LEADER]
+
+    async with Reaper(settings_for(server, name="a")) as one, Reaper(settings_for(server, name="b")) as other:
+        await wait_until(both, "one leads and the other follows")
+        found = await registered(client)
+    assert set(found) == {one.replica_id, other.replica_id}
+    assert {(replica.name, *replica.groups, replica.terms) for replica in found.values()} in (
+        {("a", "orders/billing", 1), ("b", "orders/billing", 0)},
+        {("a", "orders/billing", 0), ("b", "orders/billing", 1)},
+    )
+    assert {replica.redis_version for replica in found.values()} == {".".join(map(str, server.version))}
+
+
+async def test_a_replica_without_election_says_that_it_stands_alone(server: RedisServer, client: Redis) -> None:
+    async def says_so() -> bool:
+        return await roles(client) == [STANDALONE]
+
+    async with Reaper(settings_for(server, leader_election=False)):
+        await wait_until(says_so, "it says so")
+
+
+async def test_who_leaves_unregisters_and_the_others_stay(server: RedisServer, client: Redis) -> None:
+    async def two() -> bool:
+        return len(await registered(client)) == 2
+
+    async with Reaper(settings_for(server)) as stays:
+        await wait_until(lambda: registered(client), "it is registered")
+        async with Reaper(settings_for(server)):
+            await wait_until(two, "both are")
+        assert list(await registered(client)) == [stays.replica_id]
+
+
+async def test_the_leader_removes_replicas_that_died_long_ago(server: RedisServer, client: Redis) -> None:
+    def heartbeat(replica_id: str, age_ms: int) -> str:
+        at_ms = now_ms - age_ms
+        return Replica(
+            id=replica_id, name="", host="", pid=1, version="", role=FOLLOWER, started_ms=0, at_ms=at_ms,
+            heartbeat_ms=5_000,
+        ).to_json()  # fmt: skip
+
+    now_ms = await Scene(client).now_ms()
+    long_ago = 5_000 * FORGET_AFTER_HEARTBEATS + 60_000
+    await client.hset(
+        KEYS.replicas,
+        mapping={"dead": heartbeat("dead", long_ago), "silent": heartbeat("silent", 60_000), "garbage": "{"},
+    )
+    async with Reaper(settings_for(server)) as reaper:
+
+        async def tidy() -> bool:
+            return set(await client.hkeys(KEYS.replicas)) == {b"silent", reaper.replica_id.encode()}
+
+        await wait_until(tidy, "only the dead are gone")
+
+
+# ---- reload
+
+
+async def test_a_pair_that_is_added_is_served_in_the_same_term(server: RedisServer, scene: Scene) -> None:
+    client = scene.client
+    await client.xgroup_create("mails", "send", "0", mkstream=True)
+    late = Scene(client, group_keys("mails", "send"))
+    await late.stalled()
+    async with Reaper(settings_for(server)) as reaper:
+        await leading(reaper)
+        reaper.reload(settings_for(server, groups="orders/billing,mails/send"))
+        await wait_until(lambda: client.hget(late.keys.agreement, "recovered"), "the new pair is served")
+        assert (reaper.term.token if reaper.term else 0, len(reaper.settings.watched)) == (1, 2)
+
+
+async def test_a_pair_that_is_taken_out_is_left_alone(server: RedisServer, scene: Scene) -> None:
+    client = scene.client
+    async with Reaper(settings_for(server, scan_interval=0.02)) as reaper:
+        await wait_until(lambda: client.exists(scene.keys.fence), "the pair is taken over")
+        reaper.reload(settings_for(server, scan_interval=0.02, groups="mails/send"))
+        await scene.stalled()
+        await client.xgroup_create("mails", "send", "0", mkstream=True)
+        late = Scene(client, group_keys("mails", "send"))
+        await late.stalled()
+        await wait_until(lambda: client.hget(late.keys.agreement, "recovered"), "the other pair is served")
+        assert await scene.pending() == [(entry_id(1), "w1", 1)]
+
+
+async def test_a_pair_whose_values_change_is_taken_over_again_with_the_new_ones(
+    server: RedisServer, scene: Scene
+) -> None:
+    client = scene.client
+
+    async def agreed() -> bool:
+        return await client.hmget(scene.keys.agreement, "visibility_ms", "max_deliveries") == [b"5000", b"7"]
+
+    async with Reaper(settings_for(server)) as reaper:
+        await wait_until(lambda: client.exists(scene.keys.fence), "the pair is taken over")
+        reaper.reload(settings_for(server, visibility_timeout=5, max_deliveries=7))
+        await wait_until(agreed, "the new values are agreed")
+
+
+async def test_what_needs_a_restart_is_named_and_not_taken_over(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Reaper(settings_for(server)) as reaper:
+        reaper.reload(settings_for(server, lease_ttl=30, scan_page=100, max_deliveries=5))
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert "reload: lease_ttl, scan_page changed; a restart is needed for that" in warnings
+    assert (reaper.settings.lease_ttl.total_seconds(), reaper.settings.max_deliveries) == (60, 5)
+
+
+# ---- together with a worker
+
+
+async def test_reaper_and_worker_in_one_process_finish_the_job_of_a_worker_that_died(
+    server: RedisServer, scene: Scene
+) -> None:
+    stalled = await scene.stalled("n", "1", consumer="died")
+    done: list[tuple[str, int]] = []
+    worker = Worker("orders", "billing", redis_url=server.url)
+
+    @worker.handler
+    async def handle(job: Job) -> None:
+        done.append((job.id, job.deliveries))
+
+    async with Reaper(settings_for(server)), anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        await wait_until(lambda: done, "the job is run")
+        worker.stop()
+    assert done == [(stalled, 2)]
+    assert await scene.pending() == []
+
+
+# ---- stress
+
+
+async def test_a_hundred_starts_and_stops_leave_no_task_connection_or_key_behind(
+    server: RedisServer, scene: Scene
+) -> None:
+    client = scene.client
+    before = asyncio.all_tasks()
+    for turn in range(100):
+        reaper = Reaper(settings_for(server))
+        async with reaper:
+            if turn % 4 == 0:
+                await wait_until(lambda: client.exists(KEYS.lease), "somebody leads")
+            for _ in range(turn):
+                await anyio.lowlevel.checkpoint()
+    assert asyncio.all_tasks() == before
+    assert sorted(await client.keys("*")) == sorted(
+        key.encode() for key in ("orders", scene.keys.agreement, scene.keys.fence, KEYS.token, KEYS.journal)
+    )
+    await wait_until(lambda: alone(client), "only the test's own connection is left")

@@ -1,0 +1,133 @@
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartProxy
+from tests.support.history import read_events
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import KEYS, enqueue, make_job, make_worker, running, wait_for_settled
+from workers import Job, WorkerSettings
+from workers.events import DeliveryFacts
+from workers.execution import ACKED, Outcome, Verdict
+from workers.journal import JournalWriter
+from workers.protocol.connection import commands_client
+from workers.protocol.events import EventName, decode_event
+from workers.protocol.messages import RecoveryMode
+
+pytestmark = pytest.mark.anyio
+
+
+async def accept(_job: Job) -> None:
+    """Acknowledge."""
+
+
+def facts_of(job: Job, verdict: Verdict = ACKED) -> dict[str, object]:
+    text = DeliveryFacts('bil"ling', "w.é", RecoveryMode.REAPER).of_settlement(job, verdict, 7) + "}"
+    return dict(decode_event(b"1-0", [b"event", b"acked", b"job", b"x", b"data", text.encode()]).data)
+
+
+def test_the_facts_of_a_settlement_are_json_with_all_names_escaped() -> None:
+    job = make_job(entry_id=b"1700000000000-1")
+
+    assert facts_of(job, Verdict(Outcome.NACK, "", 'a "quote"\n')) == {
+        "v": 1,
+        "group": 'bil"ling',
+        "consumer": "w.é",
+        "mode": "reaper",
+        "entry": "1700000000000-1",
+        "delivery": 1,
+        "generation": 0,
+        "enqueued_ms": 1_700_000_000_000,
+        "delivered_ms": 1_700_000_000_250,
+        "wait_ms": 250,
+        "run_ms": 7,
+        "error": 'a "quote"\n',
+    }
+
+
+def test_a_redelivered_job_waits_since_its_last_entry_but_is_as_old_as_its_first() -> None:
+    job = make_job(b"reaper.job", b"j", b"reaper.first_ms", b"1600000000000", entry_id=b"1700000000200-0")
+
+    facts = facts_of(job)
+
+    assert (facts["enqueued_ms"], facts["wait_ms"]) == (1_600_000_000_000, 50)
+
+
+def test_an_explicit_entry_id_says_nothing_about_waiting() -> None:
+    assert "wait_ms" not in facts_of(make_job(entry_id=b"5-1"))
+
+
+def test_clocks_that_differ_make_no_negative_times() -> None:
+    assert facts_of(make_job(entry_id=b"1700000009999-0"))["wait_ms"] == 0
+
+
+# ---- level full
+
+
+async def test_every_delivery_and_start_is_journalled_in_order(server: RedisServer, client: Redis) -> None:
+    jobs = await enqueue(client, *range(100))
+
+    async with running(make_worker(server.url, accept, journal="full")) as worker:
+        await wait_for_settled(worker, 100)
+
+    events = await read_events(client, KEYS)
+    by_job = {job: [event.event for event in events if event.job == job] for job in jobs}
+    assert by_job == {job: ["delivered", "started", "acked"] for job in jobs}
+
+
+async def test_an_outage_of_the_journal_holds_up_no_job_and_it_goes_on_afterwards(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    settings = WorkerSettings(stream=KEYS.stream, group=KEYS.group, journal="full")
+    async with commands_client(through.url) as journal_client, anyio.create_task_group() as tasks:
+        writer = JournalWriter(journal_client, settings, "w")
+        tasks.start_soon(writer.run)
+        writer.note(EventName.STARTED, make_job(entry_id=b"1700000000000-1"))
+        await writer.wait_until_answered()
+
+        await through.cut()
+        for number in range(20):
+            writer.note(EventName.STARTED, make_job(entry_id=b"1700000000000-2%d" % number))
+            with anyio.fail_after(1):
+                await writer.wait_until_sent()
+        await through.mend()
+        writer.note(EventName.STARTED, make_job(entry_id=b"1700000000000-3"))
+        await wait_until(lambda: has(client, "1700000000000-3"), "the journal goes on")
+        await writer.wait_until_answered()
+        tasks.cancel_scope.cancel()
+
+    written = await read_events(client, KEYS)
+    assert len(written) + writer.dropped == 22
+
+
+async def test_a_script_that_the_server_forgot_is_loaded_again(server: RedisServer, client: Redis) -> None:
+    async with running(make_worker(server.url, accept, journal="full")) as worker:
+        await enqueue(client, 1)
+        await wait_for_settled(worker, 1)
+        await client.script_flush()
+        await enqueue(client, 2)
+        await wait_for_settled(worker, 2)
+
+        async def goes_on() -> bool:
+            [job] = await enqueue(client, 3)
+            await wait_until(lambda: has(client, job), "the job is journalled")
+            return EventName.STARTED in {event.event for event in await read_events(client, KEYS) if event.job == job}
+
+        await wait_until(goes_on, "starts are journalled again")
+
+
+async def has(client: Redis, job: str) -> bool:
+    return any(event.job == job for event in await read_events(client, KEYS))
+
+
+async def test_what_cannot_be_sent_is_bounded(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.journal.BACKLOG", 3)
+    settings = WorkerSettings(stream=KEYS.stream, group=KEYS.group)
+    async with commands_client(server.url) as journal_client:
+        writer = JournalWriter(journal_client, settings, "w")
+        for _ in range(5):
+            writer.note(EventName.STARTED, make_job())
+
+    assert writer.dropped == 2
