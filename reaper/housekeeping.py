@@ -15,8 +15,7 @@ RESTORED_CONSUMER = "restored-by-reaper"
 RESTORE_LIMIT = 5_000
 """Entries put back in the one call that recreates a group; what is beyond is reported as lost deliveries."""
 NOT_RESTORED = {
-    "unknown": "its position was never noted: create it by hand",
-    "exists": "somebody else has created it",
+    "unknown": "its position was never noted; create it by hand",
     "stale": "a later term serves it",
 }
 
@@ -27,10 +26,11 @@ class Housekeeping:
     def __init__(self, writer: GroupWriter, settings: ReaperSettings) -> None:
         self._writer = writer
         self._settings = settings
-        self._not_restored = b""
+        self._not_restored = ""
 
     async def run(self) -> None:
         """Remember the group's position; delete silent consumers if asked to."""
+        self._not_restored = ""
         retention = self._settings.consumer_retention
         keys = self._writer.keys
         reply = await load_script("reaper", "keep_house").run(
@@ -60,7 +60,8 @@ class Housekeeping:
                 "%s: the group was destroyed; recreated at its last known position, %d of %d watched entries put back",
                 keys.pair, reply[1], len(watched),
             )  # fmt: skip
-        elif reply[0] != self._not_restored:
-            logger.error("%s: the group is not recreated: %s", keys.pair, NOT_RESTORED[text(reply[0])])
-        self._not_restored = b"" if reply[0] == b"ok" else reply[0]
+        why_not = NOT_RESTORED.get(text(reply[0]), "")
+        if why_not and why_not != self._not_restored:
+            logger.error("%s: the group is not recreated: %s", keys.pair, why_not)
+        self._not_restored = why_not
         return True

@@ -2,8 +2,8 @@
 
 Three replicas have a lease of 3 s. One delivery is pending and not due for an hour; its idle time is then set so that
 it is overdue, and the leader is ended at once. The old leader does not know, so only the next one can make the job
-ready. Time runs from the signal to the ID of the copy, on the server's clock; the signals come at all phases between two
-renewals. Bare: what is left of the lease at the kill, the least that anybody can wait who trusts leases.
+ready. Time runs from the signal to the ID of the copy, on the server's clock; the signals come at all phases between
+two renewals. Bare: what is left of the lease at the kill, the least that anybody can wait who trusts leases.
 """
 
 from collections.abc import Callable

@@ -20,6 +20,7 @@ _INSIDE = frozenset({"xack", "xadd", "xdel", "xpending", "xrange"})
 
 OWN = ("workers", "reaper")
 LIBRARIES = {
+    "tests": "programs.py: the handler",
     "redis": "redis-py: commands out, replies in",
     "asyncio": "asyncio: event loop, streams, tasks",
     "selectors": "asyncio: event loop, streams, tasks",
@@ -33,18 +34,16 @@ def start(program: Running) -> None:
 
 
 def of_program(title: str, file: Path) -> Breakdown:
-    """Read what `tests.benchmarks.sampled` wrote: our functions one by one, libraries as a whole."""
+    """Read what `tests.benchmarks.sampled` wrote: our modules one by one, libraries as a whole."""
     samples: Counter[str] = Counter()
-    for module, function, count in json.loads(file.read_text()):
-        samples[_part(module, function)] += count
+    for module, _, count in json.loads(file.read_text()):
+        samples[_part(module)] += count
     return Breakdown(title, _parts(samples))
 
 
-def _part(module: str, function: str) -> str:
+def _part(module: str) -> str:
     package = module.partition(".")[0]
-    if package in OWN:
-        return f"{module}: {function}"
-    return LIBRARIES.get(package, "other Python code (imports, start, end)")
+    return module if package in OWN else LIBRARIES.get(package, "the standard library, and what it is called by")
 
 
 def of_scripts(title: str, calls: Mapping[str, Calls], entries: int) -> Breakdown:

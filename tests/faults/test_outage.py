@@ -1,7 +1,7 @@
 """Redis is away while the workers live: nothing of theirs is recovered, and recovery goes on once they had a chance.
 
 After an outage that was longer than the visibility timeout everything pending looks overdue. Times are scaled: a
-visibility timeout of 2 s, a trust window of 0.7 s; the pure test at the end says the same for a minute.
+visibility timeout of 1.6 s, a trust window of 0.7 s; the pure test at the end says the same for a minute.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,8 +23,8 @@ from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
-VISIBILITY_S = 2.0
-OUTAGE_S = 2.2
+VISIBILITY_S = 1.6
+OUTAGE_S = 1.8
 SLOW_JOBS = 12
 STRANDED = 3
 TIMES = {"visibility_timeout": VISIBILITY_S, "lease_ttl": 1, "trust_window": 0.7, "full_scan_interval": 1}

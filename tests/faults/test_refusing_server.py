@@ -1,4 +1,4 @@
-"""Redis is there and says no: it is read-only, full of clients, knows neither group nor scripts, or not the password."""
+"""Redis is there and says no: it is read-only, full of clients, knows no group, no scripts, or not the password."""
 
 import logging
 from collections.abc import AsyncIterator

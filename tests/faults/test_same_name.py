@@ -152,10 +152,10 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
 # --- crash loops --------------------------------------------------------------------------------------------
 
 
-async def run_crash_loop(processes: Processes, server: RedisServer, client: Redis, *flags: str) -> int:
+async def run_crash_loop(processes: Processes, server: RedisServer, client: Redis) -> int:
     """Start a worker of one name again whenever it dies, as a supervisor does; return how often it died."""
     for deaths in itertools.count():
-        worker = start_worker(processes, server, "--visibility-timeout", LONG_S, *flags, name="w1")
+        worker = start_worker(processes, server, "--visibility-timeout", LONG_S, name="w1")
 
         async def over(worker: Running = worker) -> str:
             state = await read_state(client, scene.KEYS)
@@ -168,15 +168,14 @@ async def run_crash_loop(processes: Processes, server: RedisServer, client: Redi
     raise AssertionError
 
 
-@pytest.mark.parametrize("concurrency", ["1", "16"])
 async def test_a_poison_job_in_a_crash_loop_is_dead_lettered_long_before_its_visibility_timeout(
-    server: RedisServer, client: Redis, processes: Processes, concurrency: str
+    server: RedisServer, client: Redis, processes: Processes
 ) -> None:
     await scene.create_group(client)
     bystanders = await scene.enqueue(client, 4)
     poison = await scene.enqueue(client, 1, kill="")
     bystanders |= await scene.enqueue(client, 4)
-    assert await run_crash_loop(processes, server, client, "--concurrency", concurrency) == 3
+    assert await run_crash_loop(processes, server, client) == 3
     (letter,) = (await read_state(client, scene.KEYS)).dead
     assert (letter.job, letter.deliveries, letter.reason) == (*poison, 3, "max_deliveries")
     started, _ = await read_notes(client, LEDGER)

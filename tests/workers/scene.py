@@ -9,6 +9,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 
 from tests.support.history import read_events
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, Worker
 from workers.execution import Handler
@@ -87,6 +88,12 @@ async def consumers_of(client: Redis, keys: GroupKeys = KEYS) -> list[str]:
 async def event_names(client: Redis, keys: GroupKeys = KEYS) -> list[str]:
     """Return the names of the group's lifecycle events, in order."""
     return [event.event for event in await read_events(client, keys)]
+
+
+def looks_at_pending(server: RedisServer) -> int:
+    """Count the looks at the pending entries list since the test began: in an idle worker, its taking stock."""
+    calls: int = server.command("INFO", "commandstats").get("cmdstat_xpending", {}).get("calls", 0)
+    return calls
 
 
 async def wait_for_settled(worker: Worker, jobs: int) -> None:

@@ -14,6 +14,7 @@ from tests.workers.scene import (
     enqueue,
     event_names,
     field_of,
+    looks_at_pending,
     make_worker,
     number_of,
     pending_of,
@@ -306,17 +307,11 @@ async def test_taking_stock_does_not_run_again_what_runs(
 
     await enqueue(client, 1, 2)
     async with running(make_worker(server.url, handle, refresh_interval=0.01)) as worker:
-        await wait_until(lambda: adopt_calls(server) >= 3, "stock was taken three times")
+        await wait_until(lambda: looks_at_pending(server) >= 3, "stock was taken three times")
         go.set()
         await wait_for_settled(worker, 2)
 
     assert (sorted(started), worker.counts.adopted) == ([1, 2], 0)
-
-
-def adopt_calls(server: RedisServer) -> int:
-    """Count runs of scripts: besides joining there are only sweeps in an idle worker."""
-    calls: int = server.command("INFO", "commandstats").get("cmdstat_xpending", {}).get("calls", 0)
-    return calls
 
 
 async def test_settled_suspects_that_fail_again_become_dead_letters(server: RedisServer, client: Redis) -> None:

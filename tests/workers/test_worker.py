@@ -16,6 +16,7 @@ from tests.workers.scene import (
     enqueue,
     event_names,
     field_of,
+    looks_at_pending,
     make_worker,
     number_of,
     pending_of,
@@ -328,13 +329,16 @@ async def test_two_groups_each_get_every_job_and_settle_on_their_own(server: Red
 
 
 async def test_policy_stream_holds_a_failed_job_where_a_second_group_would_see_its_copy(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
     await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
     [job_id] = await enqueue(client, 1)
 
     async with running(make_worker(server.url, give_back, refresh_interval=0.05)) as worker:
         await wait_until(lambda: worker.counts.held, "the job is held")
+        before = looks_at_pending(server)
+        await wait_until(lambda: looks_at_pending(server) >= before + 2, "stock was taken again")
 
     assert (worker.counts.read, worker.counts.adopted, worker.counts.held) == (1, 0, 1)
     assert await pending_of(client) == [(job_id, worker.consumer, 1)]

@@ -1,0 +1,352 @@
+"""What the leader tells of a group: each state when it begins and when it ends, each dead letter in one line."""
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from reaper.group_notes import FOREIGN_CLAIM_LOG_S, GroupNotes, Tally, settings_report
+from reaper.recovery import Outcome, Recovered
+from reaper.replicas import GroupReport
+from reaper.service import EVENTS
+from reaper.settings import ReaperSettings, WatchedGroup
+from tests.support.virtual_time import VIRTUAL_TIME
+from workers.protocol.callbacks import Callbacks, Report
+from workers.protocol.messages import Pending, Redelivery
+
+pytestmark = pytest.mark.anyio
+
+BILLING = WatchedGroup(
+    stream="orders",
+    group="billing",
+    visibility_timeout=timedelta(seconds=30),
+    max_deliveries=3,
+    redelivery=Redelivery.STREAM,
+)
+PAIR = {"stream": "orders", "group": "billing"}
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", VIRTUAL_TIME
+
+
+class Told:
+    """Notes on ``orders/billing``, and everything they said."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture, *listened_to: str) -> None:
+        caplog.set_level(logging.INFO)
+        self._records = caplog.records
+        self._reports: list[Report] = []
+        self._callbacks: Callbacks[str] = Callbacks(EVENTS)
+        for event in listened_to:
+            self._callbacks.on(event)(self._hear)
+        self.notes = GroupNotes(BILLING, self._callbacks)
+
+    async def _hear(self, report: Report) -> None:
+        self._reports.append(report)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return level and text of each log line since the last call."""
+        said = [(record.levelname, record.getMessage()) for record in self._records]
+        self._records.clear()
+        return said
+
+    async def reports(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return name and facts of each report, without what every one of them says."""
+        await self._callbacks.drain()
+        assert all(PAIR.items() <= report.facts.items() for report in self._reports)
+        return [
+            (report.name, {name: fact for name, fact in report.facts.items() if name not in PAIR})
+            for report in self._reports
+        ]
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Told:
+    return Told(caplog, *EVENTS)
+
+
+# ---- errors
+
+
+async def test_an_error_is_told_when_it_begins_and_when_it_has_passed(told: Told) -> None:
+    for _ in range(3):
+        told.notes.failed("scan", ResponseError("WRONGTYPE"))
+    assert told.notes.tally.error == "scan: WRONGTYPE"
+    for _ in range(3):
+        told.notes.worked("scan")
+    assert told.notes.tally.error == ""
+    assert told.lines() == [
+        ("ERROR", "orders/billing: cannot scan: WRONGTYPE"),
+        ("INFO", "orders/billing: works again (scan)"),
+    ]
+    assert await told.reports() == [("error", {"error": "scan: WRONGTYPE"})]
+
+
+async def test_a_lost_connection_is_a_warning(told: Told) -> None:
+    told.notes.failed("recover", RedisConnectionError("reset"))
+    assert told.lines() == [("WARNING", "orders/billing: cannot recover: reset")]
+
+
+async def test_an_error_that_changes_is_told_again(told: Told) -> None:
+    for message in ("WRONGTYPE", "OOM", "OOM"):
+        told.notes.failed("scan", ResponseError(message))
+    assert [line for _, line in told.lines()] == [
+        "orders/billing: cannot scan: WRONGTYPE",
+        "orders/billing: cannot scan: OOM",
+    ]
+
+
+async def test_errors_of_different_work_pass_each_by_itself(told: Told) -> None:
+    told.notes.failed("scan", ResponseError("one"))
+    told.notes.failed("recover", ResponseError("two"))
+    assert told.notes.tally.error == "scan: one; recover: two"
+    told.notes.call_done()
+    assert told.notes.tally.error == "scan: one"
+    told.notes.scanned(1)
+    assert told.notes.tally.error == ""
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        (
+            "several_groups",
+            "the stream has several groups, and with redelivery 'stream' the others would see every copy: "
+            "set redelivery = 'retry-stream' for this pair",
+        ),
+        (
+            "explicit_ids",
+            "the stream's entry IDs are not the server's own, and with redelivery 'stream' a copy would move its "
+            "last ID past them: set redelivery = 'retry-stream' for this pair",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_layout_that_cannot_be_served_is_told_with_advice_and_its_end_too(
+    told: Told, kind: str, advice: str
+) -> None:
+    for _ in range(3):
+        told.notes.layout(kind)
+    assert told.notes.tally.refusal == kind
+    for _ in range(3):
+        told.notes.layout("")
+    assert told.notes.tally.refusal == ""
+    assert told.lines() == [
+        ("ERROR", f"orders/billing: refused: {advice}"),
+        ("INFO", "orders/billing: served again"),
+    ]
+    assert await told.reports() == [("error", {"error": f"{kind}: {advice}"})]
+
+
+async def test_a_recovery_call_that_goes_through_ends_a_refusal(told: Told) -> None:
+    told.notes.refused("foreign_namespace", "namespace 'other' serves this group")
+    told.notes.call_done()
+    assert told.lines() == [
+        ("ERROR", "orders/billing: refused: namespace 'other' serves this group"),
+        ("INFO", "orders/billing: served again"),
+    ]
+
+
+async def test_a_missing_group_is_over_once_a_scan_goes_through_and_not_before(told: Told) -> None:
+    for _ in range(3):
+        told.notes.refused("no_group", "it does not exist")
+    told.notes.layout("")
+    assert told.notes.tally.refusal == "no_group"
+    for _ in range(3):
+        told.notes.scanned(7)
+    assert (told.notes.tally.refusal, told.notes.tally.last_scan_ms) == ("", 7)
+    assert told.lines() == [
+        ("ERROR", "orders/billing: refused: it does not exist"),
+        ("INFO", "orders/billing: served again"),
+    ]
+
+
+# ---- pauses
+
+
+async def test_a_pause_is_told_when_it_begins_and_when_it_ends(told: Told) -> None:
+    for _ in range(3):
+        told.notes.paused()
+    assert told.notes.tally.paused
+    for _ in range(3):
+        told.notes.call_done()
+    assert not told.notes.tally.paused
+    assert told.lines() == [
+        ("WARNING", "orders/billing: paused (`reaper resume billing` ends it)"),
+        ("WARNING", "orders/billing: resumed"),
+    ]
+
+
+# ---- deliveries
+
+
+def row(outcome: Outcome, entry: bytes = b"1-0", detail: bytes = b"", *, consumer: bytes = b"w1") -> Recovered:
+    return Recovered(entry, outcome, detail, 60_000, consumer, b"job-" + entry, 2)
+
+
+def facts(entry: str = "1-0", consumer: str = "w1", **more: Any) -> dict[str, Any]:
+    return {"job": f"job-{entry}", "entry": entry, "consumer": consumer, "idle_ms": 60_000, "delivery": 2, **more}
+
+
+async def test_what_one_call_did_is_counted(told: Told) -> None:
+    told.notes.batch([row(outcome) for outcome in Outcome] + [row(Outcome.REDELIVERED)])
+    assert told.notes.tally == Tally(recovered=2, suspected=1, dead_lettered=1, held=1, lost_payload=1)
+
+
+async def test_what_was_not_overdue_is_not_told(told: Told) -> None:
+    told.notes.batch([row(outcome) for outcome in (Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF)])
+    assert (told.lines(), await told.reports(), told.notes.tally) == ([], [], Tally())
+
+
+async def test_what_moved_is_one_line_however_many_there_are(told: Told) -> None:
+    moved = [row(Outcome.REDELIVERED, b"%d-0" % number) for number in range(5)]
+    told.notes.batch([*moved, row(Outcome.SUSPECTED), row(Outcome.SUSPECTED, consumer=b"w0")])
+    assert told.lines() == [
+        (
+            "INFO",
+            "orders/billing: 7 deliveries of w0, w1 stalled: 5 ready again, 2 parked as suspects (one delivery left)",
+        )
+    ]
+
+
+async def test_of_many_consumers_the_line_names_three(told: Told) -> None:
+    told.notes.batch([row(Outcome.REDELIVERED, consumer=b"w%d" % number) for number in range(5)])
+    assert "deliveries of w0, w1, w2 … stalled" in told.lines()[0][1]
+
+
+async def test_a_recovered_delivery_is_reported_as_stalled_and_as_recovered(told: Told) -> None:
+    told.notes.batch([row(Outcome.REDELIVERED, detail=b"9-0")])
+    assert await told.reports() == [
+        ("stalled", facts()),
+        ("recovered", facts(new_entry="9-0", reason="visibility_timeout")),
+    ]
+
+
+async def test_a_suspect_is_reported_as_stalled_and_as_recovered_when_it_is_let_out(told: Told) -> None:
+    told.notes.batch([row(Outcome.SUSPECTED)])
+    told.notes.suspect_released(b"job-1-0", b"9-0")
+    assert await told.reports() == [
+        ("stalled", facts()),
+        ("recovered", {"job": "job-1-0", "new_entry": "9-0", "reason": "suspect"}),
+    ]
+    assert (told.notes.tally.suspected, told.notes.tally.recovered) == (1, 1)
+
+
+async def test_each_dead_letter_is_one_line_with_everything_that_names_it(told: Told) -> None:
+    told.notes.batch([row(Outcome.DEAD_LETTERED, b"%d-0" % number, b"9-%d" % number) for number in (1, 2)])
+    assert told.lines() == [
+        (
+            "ERROR",
+            f"dead letter 9-{number}: stream=orders group=billing job=job-{number}-0 limit=3 consumer=w1 "
+            "reason=max_deliveries",
+        )
+        for number in (1, 2)
+    ]
+    assert await told.reports() == [
+        report
+        for number in (1, 2)
+        for report in (
+            ("stalled", facts(f"{number}-0")),
+            ("dead_lettered", facts(f"{number}-0", dead_letter=f"9-{number}", reason="max_deliveries")),
+        )
+    ]
+
+
+async def test_a_lost_payload_is_an_error(told: Told) -> None:
+    told.notes.batch([row(Outcome.LOST_PAYLOAD)])
+    assert told.lines() == [
+        (
+            "ERROR",
+            "orders/billing: entry 1-0 was deleted while it was pending: its payload is lost; acknowledged",
+        )
+    ]
+    assert await told.reports() == [("stalled", facts()), ("error", facts(error="lost_payload"))]
+
+
+async def test_what_cannot_be_copied_is_an_error_and_counts_until_the_next_full_scan(told: Told) -> None:
+    told.notes.batch([row(Outcome.HELD, detail=b"too many fields")])
+    assert told.lines() == [
+        (
+            "ERROR",
+            "orders/billing: entry 1-0 cannot be copied (too many fields): it stays pending and is tried again at "
+            "the next full scan",
+        )
+    ]
+    assert await told.reports() == [("stalled", facts()), ("error", facts(error="held: too many fields"))]
+    assert told.notes.tally.held == 1
+    told.notes.scanned_fully(7, entries=1)
+    assert told.notes.tally == Tally(held=0, scan_entries=1, last_full_scan_ms=7)
+
+
+async def test_without_a_listener_the_log_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    everything = [row(outcome, detail=b"9-0") for outcome in Outcome]
+    listened_to, alone = Told(caplog, *EVENTS), Told(caplog)
+    listened_to.notes.batch(everything)
+    lines = listened_to.lines()
+    alone.notes.batch(everything)
+    assert (alone.lines(), await alone.reports()) == (lines, [])
+    assert [level for level, _ in lines] == ["INFO", "ERROR", "ERROR", "ERROR"]
+
+
+async def test_names_that_are_no_text_do_no_harm(told: Told) -> None:
+    told.notes.batch([row(Outcome.DEAD_LETTERED, consumer=b"\xff\n")])
+    assert "consumer=\\xff" in told.lines()[0][1]
+
+
+# ---- observing
+
+
+async def test_an_observer_tells_what_it_would_recover(told: Told) -> None:
+    told.notes.would_recover(b"1-0", Pending(b"1-0", b"w1", 61_500, 2))
+    assert told.lines() == [
+        (
+            "INFO",
+            "orders/billing: would recover entry 1-0: held by w1, idle for 61.5 s, delivered 2 times",
+        )
+    ]
+    assert await told.reports() == [
+        ("stalled", {"job": "", "entry": "1-0", "consumer": "w1", "idle_ms": 61_500, "delivery": 2})
+    ]
+    assert told.notes.tally.recovered == 1
+
+
+# ---- others who claim
+
+
+async def test_claims_of_somebody_else_are_counted_and_told_once_a_minute(told: Told) -> None:
+    for _ in range(3):
+        told.notes.claimed(b"1-0", b"autoclaimer")
+    await anyio.sleep(FOREIGN_CLAIM_LOG_S)
+    told.notes.claimed(b"2-0", b"autoclaimer")
+    assert told.notes.tally.foreign_claims == 4
+    assert [(level, line.partition(":")[2].partition(", not by us")[0]) for level, line in told.lines()] == [
+        ("WARNING", " entry 1-0 was claimed by autoclaimer"),
+        ("WARNING", " entry 2-0 was claimed by autoclaimer"),
+    ]
+
+
+async def test_what_our_own_workers_adopt_is_no_foreign_claim(told: Told) -> None:
+    told.notes.claimed(b"1-0", b"host-1.0123456789ab")
+    assert (told.lines(), told.notes.tally) == ([], Tally())
+
+
+# ---- reports
+
+
+def test_a_follower_reports_its_settings_alone() -> None:
+    assert settings_report(ReaperSettings(scan_interval=timedelta(seconds=2)), BILLING) == GroupReport(
+        stream="orders",
+        group="billing",
+        visibility_ms=30_000,
+        max_deliveries=3,
+        redelivery="stream",
+        scan_interval_ms=2_000,
+    )
