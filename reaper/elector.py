@@ -282,6 +282,8 @@ class Elector:
     async def _leave(self, term: Term, end: EndOfTerm) -> None:
         """Give the lease up where it may still be ours, in bounded time; else the expiry is the safety net."""
         logger.info("leadership lost: token %d, %s", term.token, end)
+        if not self._settings.leader_election:
+            return  # there was no lease
         told = False
         for _ in range(RELEASE_ATTEMPTS):
             with anyio.move_on_after(RELEASE_TIMEOUT_S), suppress(RedisError, OSError):
@@ -330,9 +332,14 @@ class Elector:
             # A server that has just started answers as if nothing had been: its uptime tells.
             info = await self._client.info("server")
             self._grace.server_uptime(now, int(info["uptime_in_seconds"]) * 1000)
-        self._grace.contact(now, server_ms)
+        asked = now if self._answer_due is None else self._answer_due * 1000
+        if now - asked > PAUSED_S * 1000:
+            # Perhaps we were paused with the answer at hand: it would look like a jump of the server's clock.
+            self._grace.contact(now, None)
+        else:
+            self._grace.contact(now, server_ms)
+            self.clock_offset_ms = server_ms - now
         self._answer_due = None
-        self.clock_offset_ms = server_ms - now
         if self._outage_logged:
             self._outage_logged = False
             logger.warning("Redis answers again")

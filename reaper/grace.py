@@ -43,16 +43,19 @@ class Grace:
         if self._first_failure is not None:
             self._first_failure += pause_ms
 
-    def contact(self, now_ms: int, server_ms: int) -> None:
-        """Redis answered, and said what time it has."""
+    def contact(self, now_ms: int, server_ms: int | None) -> None:
+        """Redis answered, and said what time it has; None where the answer is too old to tell."""
         if self._was_outage(now_ms):
             self._wait_from(now_ms, "Redis was out of reach")
-        offset = server_ms - now_ms
+        if server_ms is not None:
+            self._compare_clocks(now_ms, server_ms - now_ms)
+        self._last_contact = now_ms
+        self._first_failure = None
+
+    def _compare_clocks(self, now_ms: int, offset: int) -> None:
         if self._clock_offset is not None and abs(offset - self._clock_offset) > CLOCK_JUMP_MS:
             self._wait_from(now_ms, "the server's clock jumped")
         self._clock_offset = offset
-        self._last_contact = now_ms
-        self._first_failure = None
 
     def server_uptime(self, now_ms: int, uptime_ms: int) -> None:
         """Redis said how long it has been up."""

@@ -17,7 +17,7 @@ from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.callbacks import Callbacks
 from workers.protocol.connection import is_contact_error
-from workers.protocol.messages import Pending, text
+from workers.protocol.messages import Pending, on_one_line, text
 from workers.protocol.settings import to_ms
 
 logger = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class GroupNotes:
             "%s: %d deliveries of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
             self._pair,
             became[Outcome.REDELIVERED] + became[Outcome.SUSPECTED],
-            ", ".join(map(text, consumers[:3])) + (" …" if len(consumers) > 3 else ""),
+            ", ".join(map(on_one_line, consumers[:3])) + (" …" if len(consumers) > 3 else ""),
             became[Outcome.REDELIVERED],
             became[Outcome.SUSPECTED],
         )
@@ -203,9 +203,9 @@ class GroupNotes:
             dead_letter,
             self._group.stream,
             self._group.group,
-            facts["job"],
+            on_one_line(facts["job"]),
             self._group.max_deliveries,
-            facts["consumer"],
+            on_one_line(facts["consumer"]),
         )
         self._report("dead_lettered", **facts, dead_letter=dead_letter, reason="max_deliveries")
 
@@ -238,7 +238,7 @@ class GroupNotes:
             "%s: would recover entry %s: held by %s, idle for %.1f s, delivered %d times",
             self._pair,
             text(entry_id),
-            text(row.consumer),
+            on_one_line(row.consumer),
             row.idle_ms / 1000,
             row.delivery_count,
         )
@@ -265,6 +265,6 @@ class GroupNotes:
             "(%d claims seen). Both recover, and deliveries are counted twice: stop one of them",
             self._pair,
             text(entry_id),
-            text(consumer),
+            on_one_line(consumer),
             self.tally.foreign_claims,
         )

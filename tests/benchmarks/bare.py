@@ -54,14 +54,15 @@ def recover(client: redis.Redis, stream: str, group: str, batch: str) -> dict[st
     ids, size = [row["message_id"] for row in rows], int(batch)
     script = client.register_script(RECOVER)
     script(keys=[stream], args=[group])  # loads it
-    used = _server_us(client)
+    used, own = _server_us(client), time.process_time()
     started_at, started = time.time(), time.perf_counter()
     for first in range(0, len(ids), size):
         script(keys=[stream], args=[group, *ids[first : first + size]])
     seconds = time.perf_counter() - started
-    used = _server_us(client) - used
+    used, own = _server_us(client) - used, (time.process_time() - own) * 1_000_000
     return {
         "entries": len(ids), "seconds": seconds, "from": started_at, "to": started_at + seconds, "server_us": used,
+        "client_us": own,
     }  # fmt: skip
 
 

@@ -51,11 +51,6 @@ def at_most(limit: float) -> Demand:
     return Demand("at most", limit)
 
 
-def at_most_ratio(limit: float) -> Demand:
-    """Demand that the value is at most ``limit`` times its bare counterpart."""
-    return Demand("at most", limit, of_ratio=True)
-
-
 def at_least_ratio(limit: float) -> Demand:
     """Demand that the value is at least ``limit`` times its bare counterpart."""
     return Demand("at least", limit, of_ratio=True)

@@ -13,8 +13,8 @@ INTRODUCTION = """\
 
 This page is written by `make bench` (`python -m tests.benchmarks`), which takes some minutes.
 It needs nothing but Linux: each benchmark starts a Redis of its own, on a free port, without persistence.
-`python -m tests.benchmarks --only {names}` runs single ones, `--quick` runs all with small numbers to see that
-they work; neither writes this page.
+`python -m tests.benchmarks --only NAME` runs one of {names};
+`--quick` uses small numbers, to see that everything works; neither writes this page.
 """
 
 HOW_TO_READ = """\
@@ -48,7 +48,7 @@ class Chapter:
 def write_page(chapters: Sequence[Chapter], machine: Machine, day: date) -> str:
     """Return docs/benchmarks.md."""
     parts = [
-        INTRODUCTION.format(names="|".join(chapter.name for chapter in chapters)),
+        INTRODUCTION.format(names=", ".join(f"`{chapter.name}`" for chapter in chapters)),
         _run(chapters, machine, day),
         HOW_TO_READ,
         *(_chapter(chapter) for chapter in chapters),

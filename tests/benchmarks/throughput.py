@@ -120,7 +120,7 @@ async def _all_wait(client: Redis) -> None:
 async def _settled(client: Redis, keys: GroupKeys) -> int:
     """Wait until everything is settled; return the server's time then, in ms."""
     with anyio.fail_after(TIMEOUT_S):
-        while not (await progress(client, keys)).done:
+        while not (await progress(client, keys)).done:  # noqa: ASYNC110 - a script's end is no event of ours
             await anyio.sleep(POLL_S)
     return await server_ms(client)
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 MICROSECONDS_PER_TICK = 1_000_000 / os.sysconf("SC_CLK_TCK")
-_PEAK, _NOW = "VmHWM", "VmRSS"
+_PEAK = "VmHWM"
 
 
 Pid = int | str
@@ -21,11 +21,6 @@ def cpu_us(pid: Pid) -> float:
 def peak_mb(pid: Pid) -> float:
     """Return the highest resident memory since the start, or since `forget_peak`, in MB (10^6 bytes)."""
     return _memory_mb(pid, _PEAK)
-
-
-def memory_mb(pid: Pid) -> float:
-    """Return the resident memory now, in MB."""
-    return _memory_mb(pid, _NOW)
 
 
 def forget_peak(pid: Pid) -> None:

@@ -6,11 +6,15 @@ Executions are noted in the stream that ``LEDGER`` names.
 import os
 import signal
 
+import anyio
 from redis.asyncio import Redis
 
 from tests.support.history import note
 from workers import Job, Worker
 from workers.protocol.connection import commands_client
+
+WORK_S = 0.02
+"""So long that what was read together with a poison job is not settled when it kills."""
 
 worker = Worker()
 _ledger = os.environ["LEDGER"]
@@ -29,4 +33,5 @@ async def handle(job: Job) -> None:
     await note(_client(), _ledger, "start", number)
     if b"poison" in job.fields:
         os.kill(os.getpid(), signal.SIGKILL)
+    await anyio.sleep(WORK_S)
     await note(_client(), _ledger, "completion", number)

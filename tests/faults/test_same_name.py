@@ -3,7 +3,6 @@
 Processes are real: they are killed, paused and resumed.
 """
 
-import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -21,6 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 JOBS = 3
 LONG_S = "30"
+MOST_DEATHS = 8
 
 
 def start_worker(processes: Processes, server: RedisServer, *flags: str, name: str = "") -> Running:
@@ -149,12 +149,31 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
     assert await violations(client, enqueued, finished=True) == []
 
 
+@pytest.mark.parametrize("counted", [False, True], ids=["by somebody else, uncounted", "by itself, counted"])
+async def test_a_delivery_that_was_claimed_meanwhile_cannot_be_settled_under_its_old_owner_or_count(
+    server: RedisServer, client: Redis, counted: bool
+) -> None:
+    handler = scene.Handler()
+    await scene.enqueue(client, JOBS, hold="")
+    async with scene.running_worker(server.url, handler, concurrency=JOBS) as worker:
+        await handler.has_started(JOBS)
+        claimant = worker.consumer if counted else "foreign"
+        await client.execute_command(
+            "XCLAIM", scene.STREAM, scene.GROUP, claimant, 0, *(start.job for start in handler.starts),
+            *(() if counted else ("JUSTID",)),
+        )  # fmt: skip
+        handler.open_gate()
+        await refusals(client, JOBS)
+        assert await owners(client) == {claimant}
+    assert (worker.counts.refused, worker.counts.acked) == (JOBS, 0)
+
+
 # --- crash loops --------------------------------------------------------------------------------------------
 
 
 async def run_crash_loop(processes: Processes, server: RedisServer, client: Redis) -> int:
     """Start a worker of one name again whenever it dies, as a supervisor does; return how often it died."""
-    for deaths in itertools.count():
+    for deaths in range(MOST_DEATHS + 1):
         worker = start_worker(processes, server, "--visibility-timeout", LONG_S, name="w1")
 
         async def over(worker: Running = worker) -> str:
@@ -165,7 +184,7 @@ async def run_crash_loop(processes: Processes, server: RedisServer, client: Redi
 
         if await wait_until(over, "the worker dies or is done") == "done":
             return deaths
-    raise AssertionError
+    raise AssertionError(f"the worker died {MOST_DEATHS} times and is not done")
 
 
 async def test_a_poison_job_in_a_crash_loop_is_dead_lettered_long_before_its_visibility_timeout(

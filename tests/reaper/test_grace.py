@@ -152,6 +152,20 @@ def test_a_clock_that_drifts_within_the_tolerance_starts_none() -> None:
     assert grace.until(VISIBILITY_MS) == 0
 
 
+def test_an_answer_that_was_read_late_tells_nothing_of_the_servers_clock() -> None:
+    grace = in_contact(1_000)
+    grace.contact(60_000, None)
+    touch(grace, 63_000)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_a_jump_behind_an_answer_that_was_read_late_is_noticed_by_the_next() -> None:
+    grace = in_contact(1_000)
+    grace.contact(60_000, None)
+    grace.contact(63_000, SERVER_OFFSET_MS + 63_000 + CLOCK_JUMP_MS + 1)
+    assert grace.until(VISIBILITY_MS) == 63_000 + VISIBILITY_MS
+
+
 def test_the_wait_is_announced_once_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     grace = in_contact(1_000)
     fail(grace, 2_000, 9_000)

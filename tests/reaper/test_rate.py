@@ -78,8 +78,16 @@ async def test_an_overspent_call_is_paid_back_by_the_next() -> None:
     assert rate.ready_at_ms(monotonic_ms()) <= monotonic_ms()
 
 
-async def test_what_was_not_recovered_is_not_spent() -> None:
+async def test_what_a_call_did_not_recover_can_be_given_back() -> None:
     rate = RateLimit(10)
-    rate.most(BATCH)
-    rate.spend(0)  # everything had been settled meanwhile
-    assert rate.ready_at_ms(monotonic_ms()) == monotonic_ms()
+    rate.spend(rate.most(BATCH))
+    rate.spend(-10)  # everything had been settled meanwhile
+    assert (rate.ready_at_ms(monotonic_ms()), rate.most(BATCH)) == (monotonic_ms(), 10)
+
+
+async def test_what_is_given_back_late_is_no_more_than_a_second_worth() -> None:
+    rate = RateLimit(10)
+    rate.spend(rate.most(BATCH))
+    await anyio.sleep(60)
+    rate.spend(-10)
+    assert rate.most(BATCH) == 10

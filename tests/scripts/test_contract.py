@@ -24,8 +24,9 @@ NEEDS_NO_MEMORY = {
     "renew_lease": "PEXPIRE",
     "release_lease": "DEL",
     "count_after": "reads only",
+    "write_events": "a journal may be refused",
 }
-"""Scripts that need no harmless write in front: what they do is allowed when memory is full."""
+"""Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be refused."""
 
 _HARMLESS_WRITE = re.compile(r"open_for_writing\(|'XACK', \w+, \w+, '0-0'|'HDEL', [\w\[\]]+, ''|'PERSIST', ")
 _CALL = re.compile(r"redis\.p?call\('(\w+)'(?:, ('[A-Z]+'|[^,)]+))?(?:, ([^,)]+))?")

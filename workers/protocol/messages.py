@@ -45,6 +45,16 @@ def text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
+def on_one_line(value: bytes | str) -> str:
+    """Decode for a log: job IDs and consumer names come from outside, and must not break a line or forge one."""
+    shown = text(value)
+    if shown.isprintable():
+        return shown
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
+    )
+
+
 def entry_ms(entry_id: bytes | str) -> int:
     """Return the milliseconds part of an entry ID."""
     return int(entry_id.split(b"-" if isinstance(entry_id, bytes) else "-", 1)[0])  # type: ignore[arg-type]
