@@ -145,7 +145,7 @@ class Elector:
             await self._wait_for_chance(attempt)
 
     def _new_holder(self) -> str:
-        return f"{self._replica_id}.{secrets.token_hex(4)}"
+        return f"{self._replica_id}.{secrets.token_hex(4)}@{round(self._ttl_s * 1000)}"
 
     async def _attempt(self, holder: str) -> Attempt | None:
         """Attempt once; None where the outcome is unknown."""

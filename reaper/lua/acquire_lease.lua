@@ -4,7 +4,7 @@
 -- KEYS[2] token     {reaper}:token     counter
 -- KEYS[3] replicas  {reaper}:replicas  hash
 -- KEYS[4] journal   {reaper}:journal   stream
--- ARGV[1] holder (with a nonce per attempt)  ARGV[2] lease TTL in ms  ARGV[3] journal's MAXLEN
+-- ARGV[1] holder: replica.nonce@TTL, the nonce new for each attempt  ARGV[2] lease TTL in ms  ARGV[3] journal's MAXLEN
 --
 -- Returns {won (1|0), token (0 when lost), holder now, lease's remaining ms, server time in ms}.
 -- Fence: SET NX. Our own value counts as won: it is what a lost reply looks like. Its expiry is set again.
@@ -23,9 +23,11 @@ if current and current ~= holder then
   local left = redis.call('PTTL', lease)
   -- Without an expiry, or with one further away than any lease lasts (the server's clock was set back), the lease
   -- would lock everybody out.
-  if left < 0 or left > ttl then
-    redis.call('PEXPIRE', lease, ttl)
-    left = ttl
+  -- A holder names its own TTL, which may be longer than ours while settings are rolled out.
+  local theirs = tonumber(string.match(current, '@(%d+)$') or '') or ttl
+  if left < 0 or left > theirs then
+    redis.call('PEXPIRE', lease, theirs)
+    left = theirs
   end
   return { 0, 0, current, left, at }
 end

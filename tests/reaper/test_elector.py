@@ -118,9 +118,8 @@ async def test_a_term_outlives_its_trust_window_as_long_as_it_is_renewed(
     through = await proxy(server)
     async with running(through.url, trust_window=0.4, renew_interval=0.05) as alice:
         await leading(alice)
-        begun = anyio.current_time()
-        await wait_until(lambda: anyio.current_time() > begun + 1, "more than two trust windows have passed")
-        assert (alice.ended, through.commands["EVALSHA"] > 10) == ([], True)
+        await wait_until(lambda: through.commands["EVALSHA"] > 16 or alice.ended, "two trust windows of renewals")
+        assert alice.ended == []
 
 
 @pytest.mark.parametrize("reason", [EndOfTerm.STALE, EndOfTerm.TOKEN_BEHIND, EndOfTerm.RELEASED], ids=str)
@@ -217,8 +216,8 @@ async def test_trust_counts_from_before_the_attempt_so_that_a_late_answer_is_wor
         raise AssertionError("it worked past its trust")
 
     through = await proxy(server)
-    through.delay(0.2)
-    async with candidate(through.url, trust_window=0.15) as alice, anyio.create_task_group() as tasks:
+    through.delay(0.1)
+    async with candidate(through.url, trust_window=0.1) as alice, anyio.create_task_group() as tasks:
         alice.work = work
         tasks.start_soon(alice.run)
         await over(alice)

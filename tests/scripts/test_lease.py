@@ -93,6 +93,14 @@ async def test_a_lease_that_would_never_end_is_shortened(client: Redis, expiry_m
     assert 0 < await client.pttl(KEYS.lease) <= TTL_MS
 
 
+async def test_a_lease_longer_than_ours_is_left_alone(client: Redis) -> None:
+    theirs = f"bob@{10 * TTL_MS}"
+    await client.set(KEYS.lease, theirs, px=9 * TTL_MS)
+    won, _, holder, left_ms = await acquire(client)
+    assert (won, holder) == (0, theirs)
+    assert TTL_MS < left_ms <= 9 * TTL_MS
+
+
 async def test_a_leader_can_be_elected_when_memory_is_full(client: Redis) -> None:
     await client.config_set("maxmemory", "1")
     won = await acquire(client)
