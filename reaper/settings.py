@@ -199,7 +199,7 @@ class ReaperSettings(Settings):
 
     @property
     def namespace_keys(self) -> NamespaceKeys:
-        """The leadership keys. Observers elect among themselves: one of them must not keep the others from recovering."""
+        """The leadership keys. Observers elect among themselves, so that none keeps the others from recovering."""
         return namespace_keys(self.namespace + "-observe" if self.observe else self.namespace)
 
     @property
