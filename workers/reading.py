@@ -17,7 +17,7 @@ from workers.backoff import pause_s
 from workers.job import Job, Source
 from workers.journal import JournalWriter
 from workers.membership import Membership
-from workers.protocol.connection import BLOCK_MS, is_contact_error
+from workers.protocol.connection import BLOCK_MS, KeptConnection, is_contact_error
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.events import EventName
 from workers.protocol.messages import parse_read_reply
@@ -95,6 +95,7 @@ class Reader:
         journal: JournalWriter | None = None,
     ) -> None:
         self._client = client
+        self._connection = KeptConnection(client)
         self._settings = settings
         self._consumer = consumer
         self._membership = membership
@@ -153,7 +154,7 @@ class Reader:
         if self._connection_id is None:
             self._connection_id = await self._learn_connection_id()
         block_ms = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
-        reply = await self._client.execute_command(
+        reply = await self._connection.execute_command(
             "XREADGROUP",
             "GROUP",
             self._settings.group,
@@ -233,7 +234,7 @@ class Reader:
 
     async def _learn_connection_id(self) -> int:
         try:
-            connection_id: int = await self._client.execute_command("CLIENT", "ID")
+            connection_id: int = await self._connection.execute_command("CLIENT", "ID")
         except ResponseError:
             return _NOT_ALLOWED
         return connection_id

@@ -20,7 +20,7 @@ from workers.events import DeliveryFacts
 from workers.execution import Outcome, Verdict
 from workers.job import Job, Source
 from workers.membership import Membership
-from workers.protocol.connection import is_failover_error, is_uncoded_error
+from workers.protocol.connection import KeptConnection, is_failover_error, is_uncoded_error
 from workers.protocol.events import EventName, journalled
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
@@ -78,6 +78,7 @@ class Settlements:
         reporter: Reporter,
     ) -> None:
         self._client = client
+        self._connection = KeptConnection(client)
         self._settings = settings
         self._consumer = consumer
         self._membership = membership
@@ -193,7 +194,7 @@ class Settlements:
                 facts(job, verdict, run_ms),
             )
         results: list[Any] = await SETTLE.run(
-            self._client, (source.key, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal), args
+            self._connection, (source.key, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal), args
         )
         return results
 

@@ -41,6 +41,7 @@ if found ~= own then
     journal_event(journal, maxlen, 'refused', '', '{"v":1,"group":' .. json_string(group) .. ',"verb":"recover","token":'
       .. token .. ',"fence":' .. json_string(found) .. ',"entries":' .. items .. '}')
   end
+  redis.pcall('HINCRBY', agreement, 'refused', 1)
   return { 'stale', found }
 end
 if redis.call('HGET', agreement, 'paused') == '1' then
@@ -63,12 +64,12 @@ local payload = read_ahead(function(entry_id, count)
 end, 64)
 
 local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"reaper","token":' .. token .. ',"visibility_ms":'
-  .. string.format('%d', visibility)
+  .. string.format('%d', visibility) .. ',"entry":"'
 local function event(name, job, row, count, tail)
   if write_journal then
-    journal_event(journal, maxlen, name, job.job_id, head .. ',"entry":"' .. job.entry_id .. '","consumer":'
-      .. json_string(row[2]) .. ',"delivery":' .. small_digits(count) .. ',"generation":' .. job.generation .. ',"enqueued_ms":'
-      .. job.first_ms .. ',"idle_ms":' .. row[3] .. tail .. '}')
+    journal_event(journal, maxlen, name, job.job_id, head .. job.entry_id .. '","consumer":' .. json_string(row[2])
+      .. ',"delivery":' .. small_digits(count) .. ',"generation":' .. job.generation .. ',"enqueued_ms":' .. job.first_ms
+      .. ',"idle_ms":' .. small_digits(row[3]) .. tail .. '}')
   end
 end
 

@@ -33,6 +33,7 @@ if found ~= own then
     journal_event(journal, maxlen, 'refused', '', '{"v":1,"group":' .. json_string(group)
       .. ',"verb":"release_suspects","token":' .. token .. ',"fence":' .. json_string(found) .. ',"entries":0}')
   end
+  redis.pcall('HINCRBY', agreement, 'refused', 1)
   return { 'stale', found }
 end
 if redis.call('HGET', agreement, 'paused') == '1' then

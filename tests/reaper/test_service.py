@@ -241,6 +241,7 @@ async def test_a_payload_that_is_gone_is_reported_as_an_error(server: RedisServe
     assert (facts["entry"], facts["error"]) == (stalled, "lost_payload")
 
 
+@pytest.mark.usefixtures("scene")
 async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,7 +7,7 @@ entry into a dict and so loses duplicate fields, and it costs time in the hot pa
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from workers.protocol.errors import UnexpectedReplyError
 
@@ -110,8 +110,7 @@ def pair_up(flat: Sequence[bytes]) -> Pairs:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One entry of a stream. ``flat`` is None where the payload is gone (deleted while pending)."""
 
     stream: bytes

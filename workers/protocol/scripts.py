@@ -14,7 +14,7 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from workers.protocol.connection import is_contact_error
+from workers.protocol.connection import KeptConnection, is_contact_error
 
 RETRY_DELAYS_S = (0.05, 0.2)
 _PRELUDE_MARK = "--- @prelude"
@@ -28,7 +28,12 @@ class Script:
         self.source = _assemble(package, name)
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
-    async def run(self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int | float]) -> Any:
+    async def run(
+        self,
+        client: Redis | KeptConnection,
+        keys: Sequence[str | bytes],
+        args: Sequence[str | bytes | int | float],
+    ) -> Any:
         """Run once. Raises what redis-py raises; after a lost contact the effect is unknown."""
         try:
             return await client.execute_command("EVALSHA", self.digest, len(keys), *keys, *args)

@@ -60,31 +60,29 @@ local function small_digits(number)
   return text
 end
 
--- Reads rows that mostly lie together (a crashed worker's entries, a batch of settlements) a run at a time. `fetch` gets an
--- entry ID and how many rows to read from there on; a row's first element is its ID. The run doubles while what was read
--- ahead is asked for next, and starts over where it was not. Returns a function from entry ID and the number of entries
--- still to come to the row, or nil.
+-- Reads rows that mostly lie together (a crashed worker's entries) a run at a time, for entry IDs that ascend. `fetch` gets an
+-- entry ID and how many rows to read from there on; a row's first element is its ID. Runs grow while what was read ahead is
+-- asked for, and start over where it was not. Returns a function from entry ID and the number of entries still to come to
+-- the row, or nil.
 local function read_ahead(fetch, most)
-  local cache, look = {}, 1
+  local rows, ahead, look = {}, 1, 1
   return function(entry_id, left)
-    local row = cache[entry_id]
-    if row then
-      cache[entry_id] = nil
-      return row
+    if rows[ahead] then
+      while rows[ahead] and rows[ahead][1] ~= entry_id do
+        ahead = ahead + 1
+      end
+      look = rows[ahead] and look or 1
     end
-    if next(cache) then
-      cache, look = {}, 1
+    if not rows[ahead] then
+      rows, ahead = fetch(entry_id, math.min(look, left)), 1
+      if not rows[1] or rows[1][1] ~= entry_id then
+        rows, look = {}, 1
+        return nil
+      end
+      look = math.min(look * 4, most)
     end
-    local rows = fetch(entry_id, math.min(look, left))
-    if #rows == 0 or rows[1][1] ~= entry_id then
-      look = 1
-      return nil
-    end
-    for i = 2, #rows do
-      cache[rows[i][1]] = rows[i]
-    end
-    look = math.min(look * 4, most)
-    return rows[1]
+    ahead = ahead + 1
+    return rows[ahead - 1]
   end
 end
 
@@ -99,18 +97,21 @@ local REWRITTEN = {
 -- Splits an entry's flat fields into what is the user's (order and duplicates kept) and what is ours, sanitised.
 -- The same rules stand in workers/protocol/messages.py.
 local function open_entry(entry_id, fields)
-  local user, found, n, bytes = {}, {}, 0, 0
+  local user, found, n, bytes = fields, {}, 0, 0
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
     bytes = bytes + #name + #value
-    if REWRITTEN[name] then
+    if REWRITTEN[name] or name == 'reaper.visibility_ms' then
       found[name] = value
-    else
-      if name == 'reaper.visibility_ms' then
-        found[name] = value
+    end
+  end
+  if next(found) then -- else all fields are the user's, and need no copying
+    user = {}
+    for i = 1, #fields, 2 do
+      if not REWRITTEN[fields[i]] then
+        user[n + 1], user[n + 2] = fields[i], fields[i + 1]
+        n = n + 2
       end
-      user[n + 1], user[n + 2] = name, value
-      n = n + 2
     end
   end
   local job_id = found['reaper.job']
@@ -153,12 +154,12 @@ local function with_consumer(job, consumer)
 end
 
 -- The flat fields of the job's next entry: the user's own, byte for byte, then ours. Hot: it extends `job.user` in place,
--- so a job is made ready, parked or dead-lettered once. Redis prints whole numbers below 2^53 exactly.
+-- so a job is made ready, parked or dead-lettered once.
 local READY_FIELDS = 10
 local function ready_fields(job, deliveries, consumers)
   local fields, n = job.user, #job.user
   fields[n + 1], fields[n + 2] = 'reaper.job', job.job_id
-  fields[n + 3], fields[n + 4] = 'reaper.deliveries', deliveries
+  fields[n + 3], fields[n + 4] = 'reaper.deliveries', small_digits(deliveries)
   fields[n + 5], fields[n + 6] = 'reaper.generation', job.generation
   fields[n + 7], fields[n + 8] = 'reaper.first_ms', job.first_ms
   fields[n + 9], fields[n + 10] = 'reaper.consumers', consumers
@@ -208,9 +209,17 @@ local function json_string(value)
   return text
 end
 
--- Writes one lifecycle event. `data` is JSON text. A journal that is broken or full never stops an effect.
+-- Writes one lifecycle event. `data` is JSON text. A journal that is broken or full never stops an effect. It is trimmed
+-- by the first event of a call and by every hundredth after it: a stream gives up its entries by the hundred anyway.
+local TRIM_EVERY = 100
+local events_written = 0
 local function journal_event(journal, maxlen, event, job_id, data)
-  redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', 'event', event, 'job', job_id, 'data', data)
+  if events_written % TRIM_EVERY == 0 then
+    redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', 'event', event, 'job', job_id, 'data', data)
+  else
+    redis.pcall('XADD', journal, '*', 'event', event, 'job', job_id, 'data', data)
+  end
+  events_written = events_written + 1
 end
 
 -- The agreement says how jobs become ready again. Policy `stream` copies within the stream itself, which is only right
