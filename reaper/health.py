@@ -111,6 +111,8 @@ class GroupState:
     suspects_out: int = 0
     dead_letters: int = 0
     recovered: int = 0
+    stale_writes_refused: int = 0
+    """Writes of earlier terms that the fence refused."""
     """Since the group was first served."""
     served_by: str = ""
     """ID of the live replica that leads and watches the pair."""

@@ -108,6 +108,7 @@ async def _read_group(
         suspects_out=out or 0,
         dead_letters=dead or 0,
         recovered=_first_number(agreement.get("recovered")),
+        stale_writes_refused=_first_number(agreement.get("refused")),
         served_by=leader.id if leader and report else "",
         report=report,
         reported_ms=leader.at_ms if leader else 0,

@@ -129,6 +129,7 @@ def _leader_line(snapshot: Snapshot, group: GroupState) -> str:
         f"timers {report.timers}",
         f"next due {due}",
         f"recovered {group.recovered} ({report.recovered} this term)",
+        *([f"stale writes refused {group.stale_writes_refused}"] if group.stale_writes_refused else []),
         f"reported {duration(max(0, since))} ago, last scan {scanned}",
     )
 

@@ -80,6 +80,7 @@ class Settlements:
         self._client = client
         self._connection = KeptConnection(client)
         self._settings = settings
+        self._keys = settings.keys
         self._consumer = consumer
         self._membership = membership
         self._reporter = reporter
@@ -171,7 +172,7 @@ class Settlements:
         return batch
 
     async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> list[Any]:
-        keys, settings, agreement = self._settings.keys, self._settings, self._membership.agreement
+        keys, settings, agreement = self._keys, self._settings, self._membership.agreement
         args: list[str | bytes | int] = [
             keys.group,
             self._consumer,

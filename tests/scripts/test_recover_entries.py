@@ -248,7 +248,9 @@ async def test_only_the_whole_fence_opens_the_door(scene: Scene, found: str | No
     before = await scene.state()
     assert await scene.recover(E1) == [b"stale", (found or "").encode()]
     refused = {"group": "billing", "verb": "recover", "token": 7, "fence": found or "", "entries": 1}
-    assert await scene.state() == before | {"{orders}:journal": [("refused", "", refused)]}
+    counted = {**before.get("{orders}:group:billing", {}), "refused": "1"}
+    journalled = {"{orders}:journal": [("refused", "", refused)], "{orders}:group:billing": counted}
+    assert await scene.state() == before | journalled
 
 
 async def test_a_paused_group_is_left_alone(scene: Scene) -> None:

@@ -229,7 +229,9 @@ async def test_only_the_whole_fence_opens_the_door(scene: Scene, found: str | No
     refused = {
         "group": "billing", "verb": "release_suspects", "token": 7, "fence": found or "", "entries": 0,
     }  # fmt: skip
-    assert await scene.state() == before | {"{orders}:journal": [("refused", "", refused)]}
+    counted = {**before.get("{orders}:group:billing", {}), "refused": "1"}
+    journalled = {"{orders}:journal": [("refused", "", refused)], "{orders}:group:billing": counted}
+    assert await scene.state() == before | journalled
 
 
 async def test_a_paused_group_is_left_alone(scene: Scene) -> None:

@@ -57,7 +57,9 @@ def on_one_line(value: bytes | str) -> str:
 
 def entry_ms(entry_id: bytes | str) -> int:
     """Return the milliseconds part of an entry ID."""
-    return int(entry_id.split(b"-" if isinstance(entry_id, bytes) else "-", 1)[0])  # type: ignore[arg-type]
+    if isinstance(entry_id, bytes):
+        return int(entry_id.partition(b"-")[0])
+    return int(entry_id.partition("-")[0])
 
 
 def entry_order(entry_id: bytes | str) -> tuple[int, int]:
@@ -140,10 +142,10 @@ def _unnest(entries: Any) -> Any:
 
 
 def _flatten(fields: Any) -> Sequence[bytes] | None:
+    if fields is None or isinstance(fields, list):
+        return fields
     if isinstance(fields, dict):
         return [part for pair in fields.items() for part in pair]
-    if fields is None:
-        return None
     return list(fields)
 
 
