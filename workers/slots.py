@@ -1,10 +1,12 @@
 """Runs deliveries, at most `concurrency` at a time, without a task for each.
 
-A runner takes deliveries from the queue until it is empty. Whenever it has taken one and more wait, the next runner
-is on its way: handlers that wait for something fan out over as many runners as there are slots, and handlers that
-never wait are run one after the other by the first, before the second has even started.
+A runner takes deliveries from the queue until it is empty. If some still wait as soon as it lets the event loop turn,
+the next runner is sent for: handlers that wait for something fan out over as many runners as there are slots, and
+handlers that never wait are run one after the other by the first, which costs less than ten of them would with a task
+each.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
@@ -66,6 +68,10 @@ class Slots:
             self._runners += 1
             self._tasks.start_soon(self._run)
 
+    def _look_at_queue(self) -> None:
+        self._one_is_coming = False
+        self._send_for_runner()
+
     async def _run(self) -> None:
         self._one_is_coming = False
         queue = self._queue
@@ -73,8 +79,9 @@ class Slots:
         try:
             while queue:
                 job = queue.popleft()
-                if queue:
-                    self._send_for_runner()
+                if queue and not self._one_is_coming:
+                    self._one_is_coming = True
+                    asyncio.get_running_loop().call_soon(self._look_at_queue)
                 await self._perform(job)
                 self.taken -= 1
                 self._freed.notify()
