@@ -345,7 +345,9 @@ class Elector:
             logger.warning("Redis answers again")
 
     def _note_failure(self, error: BaseException, what: str) -> None:
-        self._grace.failed(monotonic_ms())
+        away = is_contact_error(error)
+        if away:  # a server that answers, if only with a refusal, was there
+            self._grace.failed(monotonic_ms())
         if not self._outage_logged:
             self._outage_logged = True
-            logger.warning("cannot reach Redis %s: %s", what, error)
+            logger.warning("%s %s: %s", "cannot reach Redis" if away else "Redis refuses us", what, error)

@@ -109,6 +109,7 @@ class GroupWatch:
     async def _take_over(self) -> bool:
         """Install the fence; return whether the group is ours to serve."""
         if self._settings.observe:
+            self._notes.layout(await self._writer.layout())
             return True
         failpoint("take_over.before_write")
         answer = await self._writer.take_over()
@@ -167,7 +168,7 @@ class GroupWatch:
         await self._watch_retry_stream(tasks)
         entries = 0
         for source in list(self._sources.values()):
-            entries += (await source.scanner.full()).entries
+            entries += await source.scanner.full()
         self._next_full = anyio.current_time() + self._settings.full_scan_interval.total_seconds()
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:

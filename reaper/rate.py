@@ -1,7 +1,5 @@
 """A limit on recoveries per second and group: a token bucket of one second, pure."""
 
-from reaper.clock import monotonic_ms
-
 
 class RateLimit:
     """``per_second`` 0 = no limit. What a call overspends the next waits for."""
@@ -12,11 +10,11 @@ class RateLimit:
         self._most = per_second
         self._at_ms: int | None = None
 
-    def most(self, batch: int) -> int:
+    def most(self, batch: int, now_ms: int) -> int:
         """Return how large the next batch may be."""
         if not self._per_ms:
             return batch
-        self._refill(monotonic_ms())
+        self._refill(now_ms)
         return max(1, min(batch, int(self._room)))
 
     def ready_at_ms(self, now_ms: int) -> int:

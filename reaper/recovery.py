@@ -112,6 +112,13 @@ class GroupWriter:
         detail = reply[1] if isinstance(reply[1], int) else text(reply[1])
         return TakeOver(int(reply[0]), str(detail), tuple(text(value) for value in reply[2:]))
 
+    async def layout(self) -> str:
+        """Return why the policy cannot work with the stream's layout, or ''. Writes nothing."""
+        reply = await load_script("reaper", "inspect_layout").run(
+            self.client, [self.keys.stream], [self.group.redelivery]
+        )
+        return text(reply)
+
     async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source``."""
         keys, group = self.keys, self.group

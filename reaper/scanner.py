@@ -6,7 +6,6 @@ SETID``, a refilled stream), which is what the periodic full scan is for.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from anyio.lowlevel import checkpoint
@@ -17,14 +16,6 @@ from reaper.failpoints import failpoint
 from reaper.timers import Timers
 
 FIRST = b"-"
-
-
-@dataclass(slots=True)
-class ScanResult:
-    """What one scan saw."""
-
-    entries: int = 0
-    unowned: int = 0
 
 
 class Scanner:
@@ -50,31 +41,32 @@ class Scanner:
         self._armed = armed
         self._highest = FIRST
 
-    async def full(self) -> ScanResult:
-        """Scan everything; timers of what is gone are forgotten. Raises what redis-py raises."""
+    async def full(self) -> int:
+        """Scan everything, forget timers of what is gone; return how much is pending. Raises what redis-py raises."""
         self._timers.begin_sweep()
         self._highest = FIRST
-        result = await self.tail()
+        entries = await self.tail()
         while not self._timers.sweep():
             await checkpoint()
-        return result
+        return entries
 
-    async def tail(self) -> ScanResult:
-        """Scan what lies past the highest ID seen. Raises what redis-py raises."""
-        result = ScanResult()
+    async def tail(self) -> int:
+        """Scan what lies past the highest ID seen; return how much that was. Raises what redis-py raises."""
+        entries = 0
         while True:
             failpoint("scan.before_page")
             rows = await self._read_page()
-            self._arm(rows, result)
+            self._arm(rows)
+            entries += len(rows)
             if len(rows) < self._page:
-                return result
+                return entries
 
     async def _read_page(self) -> list[Any]:
         start = self._highest if self._highest is FIRST else b"(" + self._highest
         reply = await self._client.execute_command("XPENDING", self._source, self._group, start, "+", self._page)
         return list(reply)
 
-    def _arm(self, rows: list[Any], result: ScanResult) -> None:
+    def _arm(self, rows: list[Any]) -> None:
         if not rows:
             return
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
@@ -83,5 +75,4 @@ class Scanner:
             left = visibility_ms - idle_ms
             arm(entry_id, now + left if left > 0 and idle_ms >= 0 else now)
         self._highest = rows[-1][0]
-        result.entries += len(rows)
         self._armed()

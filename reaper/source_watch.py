@@ -118,7 +118,7 @@ class SourceWatch:
 
     async def _fire_batch(self) -> None:
         now = monotonic_ms()
-        due = self.timers.pop_due(now, self._rate.most(self._context.settings.recover_batch))
+        due = self.timers.pop_due(now, self._rate.most(self._context.settings.recover_batch, now))
         if not due:
             return
         # Armed again before anything is sent: a lost reply loses no timer.

@@ -19,15 +19,15 @@ class DeliveryFacts:
 
     def of_delivery(self, job: Job) -> str:
         """Say which delivery it is, since when the job exists, and how long this entry waited to be delivered."""
-        entry_id, delivered_ms = job.entry_id, job.delivered_ms
-        ready_ms = job.first_ms if job.raw_id is job.raw_entry_id else entry_ms(job.raw_entry_id)
+        entry_id, delivered_ms = job.raw_entry_id, job.delivered_ms
+        ready_ms = job.first_ms if job.raw_id is entry_id else entry_ms(entry_id)
         facts = (
-            f'{self._head},"entry":"{entry_id}","delivery":{job.deliveries},"generation":{job.generation},'
+            f'{self._head},"entry":"{entry_id.decode()}","delivery":{job.deliveries},"generation":{job.generation},'
             f'"enqueued_ms":{job.first_ms},"delivered_ms":{delivered_ms}'
         )
         if ready_ms < OLDEST_AUTOMATIC_ID_MS:
             return facts
-        return f'{facts},"wait_ms":{max(0, delivered_ms - ready_ms)}'
+        return f'{facts},"wait_ms":{delivered_ms - ready_ms if delivered_ms > ready_ms else 0}'
 
     def of_settlement(self, job: Job, verdict: Verdict, run_ms: int) -> str:
         """Say everything a report needs about the end of a delivery, without looking at earlier events."""

@@ -175,15 +175,8 @@ class Reader:
         """Make jobs of a reply. Every delivery that is read is the first of its entry."""
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         return [
-            Job(
-                self._by_key[entry.stream],
-                entry.entry_id,
-                entry.flat or (),
-                times_delivered=1,
-                max_deliveries=max_deliveries,
-                delivered_ms=now_ms,
-            )
-            for entry in parse_read_reply(reply)
+            Job(self._by_key[stream], entry_id, flat or (), 1, max_deliveries, now_ms)
+            for stream, entry_id, flat in parse_read_reply(reply)
         ]
 
     # ---- when it fails

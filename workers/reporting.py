@@ -10,6 +10,7 @@ from workers.job import Job
 from workers.protocol.callbacks import Callbacks
 from workers.protocol.connection import is_contact_error
 from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import on_one_line
 
 logger = logging.getLogger("workers")
 
@@ -93,16 +94,16 @@ class Reporter:
     def write_dead_letter(self, job_id: str, *, limit: int, **facts: Any) -> None:
         """Write the one line that every dead letter gets. ``facts`` as in the journal."""
         self.counts.dead_lettered += 1
-        logger.error(
-            "dead letter %s: job %s of %s, %s, delivery %d of at most %d, last with %s: %s",
+        logger.error(  # the leader's line has the same form (`reaper.group_notes`), so that one alert finds both
+            "dead letter %s: stream=%s group=%s job=%s limit=%d consumer=%s reason=%s error=%s",
             facts["dead_letter"],
-            job_id,
-            self._keys.pair,
-            facts["reason"],
-            facts["delivery"],
+            self._keys.stream,
+            self._keys.group,
+            on_one_line(job_id),
             limit,
-            facts["consumer"],
-            facts["error"] or "-",
+            on_one_line(facts["consumer"]),
+            on_one_line(facts["reason"]),
+            on_one_line(facts["error"] or "-"),
         )
         self._callbacks.report(
             "dead_lettered", stream=self._keys.stream, group=self._keys.group, job=job_id, limit=limit, **facts

@@ -86,6 +86,15 @@ async def test_an_observer_reports_what_it_would_recover_and_writes_nothing(
     assert {key: value for key, value in after.items() if not key.startswith("{reaper-observe}")} == before
 
 
+async def test_an_observer_says_when_the_policy_cannot_work_with_the_stream(case: Case) -> None:
+    await case.stalled(1)
+    await case.client.xgroup_create(case.keys.stream, "another", "0")
+    async with leading(quick_settings(case.server, observe=True)):
+        await case.wait_for_report(
+            lambda report: report.refusal == "several_groups", "the refusal is reported", namespace="reaper-observe"
+        )
+
+
 async def test_an_observer_and_a_leader_do_not_keep_each_other_from_anything(case: Case) -> None:
     async with leading(quick_settings(case.server, observe=True)), leading(quick_settings(case.server)):
         jobs = await case.stalled(3)

@@ -24,6 +24,7 @@ NEEDS_NO_MEMORY = {
     "renew_lease": "PEXPIRE",
     "release_lease": "DEL",
     "count_after": "reads only",
+    "inspect_layout": "reads only",
     "write_events": "a journal may be refused",
 }
 """Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be refused."""

@@ -65,7 +65,7 @@ def test_clocks_that_differ_make_no_negative_times() -> None:
 # ---- level full
 
 
-async def test_every_delivery_and_start_is_journalled_once_and_the_delivery_first(server: RedisServer, client: Redis) -> None:
+async def test_deliveries_and_starts_are_journalled_once_and_in_order(server: RedisServer, client: Redis) -> None:
     jobs = await enqueue(client, *range(100))
 
     async with running(make_worker(server.url, accept, journal="full")) as worker:
