@@ -260,6 +260,8 @@ class GroupWatch:
             self._context.end(EndOfTerm.STALE)
         elif refusal.kind == "paused":
             self._notes.paused()
+        elif refusal.kind == "late":
+            logger.info("%s: a recovery call came too late to the server and did nothing", self._keys.pair)
         else:
             self._notes.layout(refusal.detail)
 

@@ -49,7 +49,7 @@ class Recovered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The whole call did nothing: ``kind`` is stale, paused or refused, ``detail`` says why."""
+    """The whole call did nothing: ``kind`` is stale, paused, late or refused, ``detail`` says why."""
 
     kind: str
     detail: str = ""
@@ -119,8 +119,8 @@ class GroupWriter:
         )
         return text(reply)
 
-    async def recover(self, source: str, entry_ids: Sequence[bytes]) -> list[Recovered] | Refusal:
-        """Recover what is overdue among ``entry_ids`` (ascending) of ``source``."""
+    async def recover(self, source: str, entry_ids: Sequence[bytes], *, not_after_ms: int) -> list[Recovered] | Refusal:
+        """Recover what is overdue among ``entry_ids`` (ascending) of ``source``; not after that server time."""
         keys, group = self.keys, self.group
         reply = await load_script("reaper", "recover_entries").run(
             self.client,
@@ -130,7 +130,7 @@ class GroupWriter:
             ],
             [
                 self.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries, group.redelivery,
-                self._journal_flag, self.journal_maxlen, self.token, CALL_BYTES, *entry_ids,
+                self._journal_flag, self.journal_maxlen, self.token, CALL_BYTES, not_after_ms, *entry_ids,
             ],
         )  # fmt: skip
         if reply[0] != b"ok":

@@ -26,6 +26,8 @@ LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
 CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
+CALL_VALID_MS = 2_000
+"""A call that the server runs later than this after it was decided does nothing: see ``recover_entries.lua``."""
 SHIELD_S = 30.0
 """Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
 
@@ -134,10 +136,11 @@ class SourceWatch:
 
     async def _recover(self, due: list[bytes]) -> None:
         self._rate.spend(len(due))  # before the call: another one may be under way
+        not_after_ms = self._context.server_ms() + CALL_VALID_MS
         failpoint("recover.before_write")
         # Begun is finished: a term that ends meanwhile must know what became of the batch. The fence decides.
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
-            result = await self._writer.recover(self._source, due)
+            result = await self._writer.recover(self._source, due, not_after_ms=not_after_ms)
         failpoint("recover.after_write")
         if isinstance(result, Refusal):
             self._rate.spend(-len(due))

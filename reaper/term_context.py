@@ -26,5 +26,5 @@ class TermContext:
     """Ends the term."""
 
     def server_ms(self) -> int:
-        """Return about what the server's clock says now; for people, never for decisions."""
+        """Return about what the server's clock says now: for people, and to bound how late a call may run."""
         return monotonic_ms() + self.elector.clock_offset_ms

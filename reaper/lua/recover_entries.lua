@@ -12,13 +12,15 @@
 -- ARGV[1] fence of the caller: namespace:token:holder  ARGV[2] group
 -- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries  ARGV[5] policy: stream | retry-stream
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
--- ARGV[9] payload bytes after which the rest of the batch is put off  ARGV[10…] entry IDs, ascending
+-- ARGV[9] payload bytes after which the rest of the batch is put off
+-- ARGV[10] server time in ms after which the call is void  ARGV[11…] entry IDs, ascending
 --
 -- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}
 --   0 not pending any more   1 ready again, detail = new entry ID   2 parked as suspect   3 dead letter, detail = its ID
 --   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again
--- or {'stale', fence found}, {'paused'}, {'refused', why}: nothing was done. Raises NOGROUP where the group is gone.
+-- or {'stale', fence found}, {'paused'}, {'late'}, {'refused', why}: nothing was done. Raises NOGROUP where the group is
+-- gone. Late: a server that hung runs what had piled up, and everything looks idle then; the leader decides anew.
 -- Fence: the whole value is compared; a missing fence is stale too (a paused leader must not find an open door).
 
 --- @prelude
@@ -29,7 +31,7 @@ local own, group = ARGV[1], ARGV[2]
 local visibility, max_deliveries, policy = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
 local budget = tonumber(ARGV[9])
-local first = 10
+local first = 11
 local items = #ARGV - first + 1
 
 local GONE, REDELIVERED, SUSPECTED, DEAD, NOT_DUE, LOST, HELD, PUT_OFF = 0, 1, 2, 3, 4, 5, 6, 7
@@ -47,8 +49,11 @@ end
 if redis.call('HGET', agreement, 'paused') == '1' then
   return { 'paused' }
 end
-open_for_writing(source, group)
 local at = now_ms()
+if at > tonumber(ARGV[10]) then
+  return { 'late' }
+end
+open_for_writing(source, group)
 local refusal = layout_refusal(policy, stream, at)
 if refusal then
   return { 'refused', refusal }

@@ -1,8 +1,10 @@
 """Clients of ours never send twice, never wait for ever, and never show a password."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -12,7 +14,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from tests.conftest import StartProxy, StartServer
 from tests.support.proxy import command
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 from workers.protocol.connection import (
+    KeptConnection,
     check_server,
     commands_client,
     hide_password,
@@ -20,6 +24,7 @@ from workers.protocol.connection import (
     reader_client,
 )
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
+from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
@@ -80,6 +85,93 @@ async def test_more_requests_than_connections_wait_instead_of_failing(server: Re
         assert await asyncio.gather(*(client.incr("n") for _ in range(50)))
         clients = await client.client_list()
         assert len(clients) <= 3
+
+
+# ---- a connection that is kept
+
+
+@pytest.fixture
+async def kept(server: RedisServer) -> AsyncIterator[KeptConnection]:
+    """A kept connection to ``server``."""
+    async with commands_client(server.url) as owner:
+        yield KeptConnection(owner)
+
+
+async def test_a_kept_connection_serves_all_calls_error_replies_included(kept: KeptConnection) -> None:
+    first = await kept.execute_command("CLIENT", "ID")
+    with pytest.raises(ResponseError, match="unknown command"):
+        await kept.execute_command("NO_SUCH_COMMAND")
+    assert await kept.execute_command("CLIENT", "ID") == first
+
+
+async def test_a_command_on_a_kept_connection_is_not_sent_twice_when_its_reply_is_lost(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    drop = through.drop_reply(command("XADD"))
+    async with commands_client(through.url) as owner:
+        kept = KeptConnection(owner)
+        with pytest.raises(RedisConnectionError):
+            await kept.execute_command("XADD", "orders", "*", "n", 1)
+        assert (drop.happened, await client.xlen("orders")) == (True, 1)
+        assert await kept.execute_command("XLEN", "orders") == 1
+
+
+async def test_a_cancelled_call_leaves_no_reply_for_the_next(client: Redis, kept: KeptConnection) -> None:
+    async def blocked() -> bool:
+        return bool((await client.info("clients"))["blocked_clients"])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kept.execute_command, "BLPOP", "list", 0)
+        await wait_until(blocked, "the call waits")
+        tasks.cancel_scope.cancel()
+    await client.rpush("list", "late")
+    assert await kept.execute_command("ECHO", "fresh") == b"fresh"
+
+
+async def test_a_kept_connection_that_was_closed_while_idle_is_replaced(client: Redis, kept: KeptConnection) -> None:
+    first = await kept.execute_command("CLIENT", "ID")
+    await client.execute_command("CLIENT", "KILL", "ID", first)
+    assert await kept.execute_command("CLIENT", "ID") != first
+
+
+async def test_a_kept_connection_gives_up_a_server_that_does_not_answer(start_server: StartServer) -> None:
+    server = start_server()
+    async with commands_client(server.url, timeout_s=0.1) as owner:
+        kept = KeptConnection(owner)
+        await kept.execute_command("PING")
+        server.pause()
+        for _ in range(2):  # in the reply, and in the handshake of the next connection
+            with anyio.fail_after(5), pytest.raises(RedisTimeoutError):
+                await kept.execute_command("PING")
+        server.resume()
+        assert await kept.execute_command("PING")
+
+
+async def test_a_kept_connection_leaves_a_server_that_is_no_master_any_more(start_server: StartServer) -> None:
+    server = start_server()
+    async with commands_client(server.url) as owner:
+        kept = KeptConnection(owner)
+        first = await kept.execute_command("CLIENT", "ID")
+        server.command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(ReadOnlyError):
+            await kept.execute_command("SET", "n", 1)
+        assert await kept.execute_command("CLIENT", "ID") != first
+
+
+async def test_a_script_that_a_kept_connection_finds_unknown_is_loaded_on_it(kept: KeptConnection) -> None:
+    script = load_script("reaper", "register_replica")
+    assert await script.run(kept, ["{reaper}:replicas"], ["r1", "{}"]) == 1
+
+
+async def test_a_kept_connection_is_closed_with_its_client(server: RedisServer, client: Redis) -> None:
+    async with commands_client(server.url) as owner:
+        connection_id = await KeptConnection(owner).execute_command("CLIENT", "ID")
+
+    async def closed() -> bool:
+        return str(connection_id) not in {row["id"] for row in await client.client_list()}
+
+    await wait_until(closed, "the server sees it closed")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ class Scene:
         policy: str = "stream",
         journal: bool = True,
         budget_bytes: int = 10**9,
+        not_after_ms: int = 10**15,
     ) -> Any:
         """Run ``recover_entries``; see `rows`."""
         keys = self.keys
@@ -115,7 +116,8 @@ class Scene:
                 keys.agreement, keys.journal,
             ],
             [
-                fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes, *ids,
+                fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
+                not_after_ms, *ids,
             ],
         )  # fmt: skip
 

@@ -253,6 +253,14 @@ async def test_only_the_whole_fence_opens_the_door(scene: Scene, found: str | No
     assert await scene.state() == before | journalled
 
 
+async def test_a_call_that_the_server_runs_too_late_does_nothing(scene: Scene) -> None:
+    await scene.stalled()
+    before = await scene.state()
+    seconds, _ = await scene.client.time()
+    assert await scene.recover(E1, not_after_ms=seconds * 1_000 - 1) == [b"late"]
+    assert await scene.state() == before
+
+
 async def test_a_paused_group_is_left_alone(scene: Scene) -> None:
     await scene.stalled()
     await scene.agree(paused="1")

@@ -85,6 +85,21 @@ async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pyt
     assert turns >= 10
 
 
+async def test_handlers_that_never_wait_cost_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def perform(_job: Job) -> None:
+        pass
+
+    async with anyio.create_task_group() as tasks:
+        started: list[object] = []
+        start_soon = tasks.start_soon
+        monkeypatch.setattr(tasks, "start_soon", lambda run: started.append(start_soon(run)))
+        slots = Slots(tasks, 8, perform)
+        slots.put(jobs(50))
+        await slots.wait_until_idle()
+
+    assert len(started) == 1
+
+
 async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
     ran: list[Job] = []
     go = anyio.Event()

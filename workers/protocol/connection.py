@@ -1,4 +1,4 @@
-"""The two factories for Redis clients; nothing else builds one.
+"""The two factories for Redis clients; nothing else builds one. `KeptConnection` is a short cut to one for hot paths.
 
 Both switch redis-py's own retries off: a command whose *reply* was lost would be sent twice, which makes a
 duplicate job of an ``XADD`` and swallows a batch read by ``XREADGROUP``. Idempotent scripts are retried by
