@@ -60,7 +60,9 @@ async def test_without_recovery_the_jobs_of_a_killed_worker_are_stuck(processes:
     assert await drill.wait(60) == 1, drill.output
     told = _read(report)
     (kill,) = told["faults"]
-    assert told["stuck"] == kill["in_flight"] > 0
+    # Counted a moment before the kill: the worker may have read or settled one more by then.
+    assert kill["in_flight"] > 0
+    assert 0 < told["stuck"] <= told["settings"]["concurrency"]
     assert told["settled"] == told["enqueued"] - told["stuck"]
     assert (told["balanced"], told["lost"], told["second_starts"]) == (False, 0, [])
 
