@@ -25,6 +25,7 @@ NEEDS_NO_MEMORY = {
     "release_lease": "DEL",
     "count_after": "reads only",
     "write_events": "a journal may be refused",
+    "enqueue": "a producer is refused, and nothing is enqueued",
 }
 """Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be refused."""
 
