@@ -9,7 +9,8 @@ exactly one does), and does what the file says:
 - ``raise``: raises ConnectionError, as a lost connection would.
 
 The names: ``elect.before_acquire``, ``elect.after_acquire``, ``elect.before_renew``, ``take_over.before_write``,
-``scan.before_page``, ``recover.before_write``, ``recover.after_write``, ``suspects.before_write``.
+``scan.before_page``, ``recover.before_write``, ``recover.after_write``, ``suspects.before_write``,
+``schedule.before_write``.
 """
 
 import os

@@ -19,6 +19,7 @@ from reaper.housekeeping import Housekeeping
 from reaper.rate import RateLimit
 from reaper.recovery import FOREIGN_NAMESPACE, TOKEN_BEHIND, GroupWriter, Refusal
 from reaper.replicas import GroupReport
+from reaper.schedule_watch import ScheduleWatch
 from reaper.settings import WatchedGroup
 from reaper.source_watch import SHIELD_S, SourceWatch
 from reaper.term_context import TermContext
@@ -55,6 +56,7 @@ class GroupWatch:
             journal_maxlen=context.settings.journal_maxlen,
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
+        self._schedule = ScheduleWatch(self._writer, context.notices, notes=self._notes, refused=self._call_refused)
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
         self._parked = anyio.Event()
@@ -72,6 +74,7 @@ class GroupWatch:
                 tasks.start_soon(self._scan_loop, tasks)
                 if not self._settings.observe:
                     tasks.start_soon(self._suspects_loop)
+                    tasks.start_soon(self._schedule.run)
 
     def stop(self) -> None:
         """Stop watching (the pair was removed from the settings)."""

@@ -16,7 +16,8 @@ from workers.protocol.settings import to_ms
 
 CALL_BYTES = 512 * 1024
 """Payload after which a call puts off the rest of its batch: no call may block the server for more than 5 ms."""
-
+MOVE_BATCH = 200
+"""Due jobs that one call makes ready, of each schedule."""
 
 TOKEN_BEHIND, FOREIGN_NAMESPACE = 2, 3
 """Codes of ``take_over_group.lua``; 1 is success."""
@@ -74,6 +75,19 @@ class Released:
     settled: int
     jobs: tuple[tuple[bytes, bytes], ...]
     """Job ID and new entry ID of those made ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a look at the schedules did."""
+
+    moved: int
+    """Jobs made ready."""
+    next_due_ms: int | None
+    """Time until the next one is due; 0 = there are more already, None = nothing is scheduled."""
+    held: int
+    """Due jobs that cannot be made ready; ``why`` tells of the last one."""
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +165,21 @@ class GroupWriter:
         if reply[0] != b"ok":
             return _refusal(reply)
         return Released(reply[1], reply[2], reply[3], tuple((row[0], row[1]) for row in reply[4:]))
+
+    async def move_due(self) -> Moved | Refusal:
+        """Make ready what is due in the group's schedule and in its stream's."""
+        keys = self.keys
+        reply = await load_script("workers.protocol", "move_due").run(
+            self.client,
+            [keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal],
+            [
+                self.fence, self.group.group, self.group.redelivery, self._journal_flag, self.journal_maxlen,
+                self.token, MOVE_BATCH, CALL_BYTES,
+            ],
+        )  # fmt: skip
+        if reply[0] != b"ok":
+            return _refusal(reply)
+        return Moved(reply[1], None if reply[2] < 0 else reply[2], reply[3], text(reply[4]))
 
 
 _OUTCOMES = tuple(Outcome)

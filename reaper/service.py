@@ -27,6 +27,7 @@ from reaper.settings import ReaperSettings
 from reaper.term import Leadership
 from workers.protocol.callbacks import Callbacks, CallbackT
 from workers.protocol.connection import check_server, commands_client, reader_client
+from workers.protocol.notices import Notices, notices_client
 from workers.protocol.scripts import load_script
 from workers.protocol.settings import to_ms
 
@@ -63,7 +64,10 @@ class Reaper:
         self._reader = reader_client(settings.redis_url, block_ms=to_ms(settings.acquire_retry))
         self._grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
         self._elector = Elector(self._client, self._reader, settings, self.replica_id, self._grace)
-        self._leadership = Leadership(self._client, settings, self._elector, self._grace, self._callbacks)
+        self._listener = notices_client(settings.redis_url)
+        self._leadership = Leadership(
+            self._client, Notices(self._listener), settings, self._elector, self._grace, self._callbacks
+        )
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
         self._registered = anyio.Event()
@@ -116,6 +120,7 @@ class Reaper:
             await self._callbacks.drain()
         await self._client.aclose()
         await self._reader.aclose()
+        await self._listener.aclose()
 
     def stop(self) -> None:
         """End `run`: leave leadership, if we have it, and return. Before `run`, it keeps it from beginning."""

@@ -12,15 +12,23 @@ from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from reaper.term_context import TermContext
 from workers.protocol.callbacks import Callbacks
+from workers.protocol.notices import Notices
 
 
 class Leadership:
     """What a replica does while it leads. Pairs can be added and removed meanwhile."""
 
     def __init__(
-        self, client: Redis, settings: ReaperSettings, elector: Elector, grace: Grace, callbacks: Callbacks[str]
+        self,
+        client: Redis,
+        notices: Notices,
+        settings: ReaperSettings,
+        elector: Elector,
+        grace: Grace,
+        callbacks: Callbacks[str],
     ) -> None:
         self._client = client
+        self._notices = notices
         self._settings = settings
         self._elector = elector
         self._grace = grace
@@ -41,8 +49,9 @@ class Leadership:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 self._context = TermContext(
-                    self._client, self._settings, term, self._elector, self._grace, self._callbacks, end
+                    self._client, self._settings, term, self._elector, self._grace, self._callbacks, end, self._notices
                 )
+                tasks.start_soon(self._notices.run)
                 for group in self._settings.watched:
                     self._start(group, self._context, tasks)
                 await anyio.sleep_forever()

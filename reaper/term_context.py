@@ -10,6 +10,7 @@ from reaper.elector import Elector, EndOfTerm, Term
 from reaper.grace import Grace
 from reaper.settings import ReaperSettings
 from workers.protocol.callbacks import Callbacks
+from workers.protocol.notices import Notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class TermContext:
     callbacks: Callbacks[str]
     end: Callable[[EndOfTerm], None]
     """Ends the term."""
+    notices: Notices
+    """Wakes who waits for the schedules."""
 
     def server_ms(self) -> int:
         """Return about what the server's clock says now: for people, and to bound how late a call may run."""

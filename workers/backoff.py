@@ -1,11 +1,44 @@
-"""How long to wait before trying again."""
+"""How long to wait before trying again: between our own attempts to reach Redis, and between deliveries of a job."""
 
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+
+MAX_DOUBLINGS = 62
+"""Beyond that every cap is reached, and numbers grow for nothing."""
 
 
 def pause_s(failures: int) -> float:
     """Return the pause after so many failures in a row; jittered, so that workers do not come back all at once."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10)) * random.uniform(0.5, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The policy of a worker for jobs that failed: exponential, with full jitter, up to a cap. Times in ms."""
+
+    base_ms: int
+    """The longest delay after the first failure; 0 = a job that failed is ready again at once."""
+    cap_ms: int
+    """No delay is longer."""
+    uncounted_max_age_ms: int
+    """A job that is older than this has its retries counted, whatever its handler says."""
+
+    def longest_ms(self, failures: int) -> int:
+        """Return the longest delay after so many failures in a row (from 1)."""
+        doublings = min(max(0, failures - 1), MAX_DOUBLINGS)
+        return min(self.cap_ms, self.base_ms << doublings)
+
+    def delay_ms(self, failures: int, jitter: Callable[[], float] = random.random) -> int:
+        """Return the delay after so many failures in a row. ``jitter`` returns what part of the longest one, 0 to 1.
+
+        Full jitter: jobs that failed together, because something they all need was down, come back one by one.
+        """
+        return round(self.longest_ms(failures) * jitter())
+
+
+AT_ONCE = Backoff(base_ms=0, cap_ms=0, uncounted_max_age_ms=2**62)
+"""No delay, and no job is too old for uncounted retries."""

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -68,6 +69,8 @@ class Membership:
     """Joins the group and keeps what it learnt fresh."""
 
     agreement: Agreement
+    visibility_s: float
+    """The agreed visibility timeout."""
 
     def __init__(self, client: Redis, settings: WorkerSettings, reporter: Reporter) -> None:
         self._client = client
@@ -77,9 +80,9 @@ class Membership:
         self._warned = ""
         self.joins = 0
         """How often the group was joined; the reader takes stock after each."""
-        keys = settings.keys
-        self.main = Source(keys.stream, keys.stream)
-        self.retries = Source(keys.retry, keys.stream)
+        keys, timeout_s = settings.keys, settings.timeout.total_seconds() if settings.timeout else inf
+        self.main = Source(keys.stream, keys.stream, timeout_s)
+        self.retries = Source(keys.retry, keys.stream, timeout_s)
         self.sources: tuple[Source, ...] = (self.main,)
         """What is to be read now."""
 
@@ -109,6 +112,7 @@ class Membership:
         self._clock_offset_ms = joined.server_ms - monotonic() * 1000
         self._tell(joined)
         self.agreement = joined.agreement
+        self.visibility_s = joined.agreement.visibility_timeout.total_seconds()
         self.sources = (self.main, self.retries) if joined.agreement.reads_retries else (self.main,)
         self.joins += 1
 

@@ -1,10 +1,12 @@
 """One run of a worker: its parts, from joining the group to leaving it."""
 
+import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from math import inf
 from time import monotonic
 
 import anyio
@@ -12,8 +14,20 @@ from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
 from workers.adoption import NONCE_BYTES, Adoption
-from workers.execution import Handler, execute, invoker
-from workers.job import Job
+from workers.deadlines import Deadlines
+from workers.execution import (
+    HANDED_BACK,
+    REASON_TIMEOUT,
+    Handler,
+    Outcome,
+    Verdict,
+    execute,
+    failed,
+    invoker,
+    is_async,
+)
+from workers.heartbeat import Heartbeat
+from workers.job import ENDED, QUEUED, Interruption, Job
 from workers.journal import JournalWriter
 from workers.membership import Membership
 from workers.protocol.callbacks import Callbacks
@@ -47,12 +61,16 @@ class WorkerProcess:
         self.finished = False
         self._settings = settings
         self._callbacks = callbacks
+        self._backoff = settings.backoff
         self._invoke = invoker(handler, settings.concurrency)
         self._commands = commands_client(settings.redis_url)
         self._reads = reader_client(settings.redis_url)
         self._reporter = Reporter(settings.keys, self.consumer, callbacks, self.counts)
         self._membership = Membership(self._commands, settings, self._reporter)
         self._settlements = Settlements(self._commands, settings, self.consumer, self._membership, self._reporter)
+        self._heartbeat = Heartbeat(self._commands, settings, self.consumer, self._membership, self._reporter)
+        self._deadlines = Deadlines((self._membership.main, self._membership.retries), self._expire)
+        self._runs_in_threads = not is_async(handler)
         self._adoption = Adoption(self._commands, settings, self.consumer, self._membership, self._reporter)
         self._journal = (
             JournalWriter(self._commands, settings, self.consumer)
@@ -60,6 +78,9 @@ class WorkerProcess:
             else None
         )
         self._reader: Reader | None = None
+        self._slots: Slots | None = None
+        self._hands_back = False
+        """The drain deadline has passed: what is cancelled now is handed back."""
         self._stop_asked = anyio.Event()
         self._drain_scope = anyio.CancelScope()
         self._flush_scope = anyio.CancelScope()
@@ -83,7 +104,7 @@ class WorkerProcess:
             services.cancel_scope.cancel()
 
     def stop(self, *, now: bool = False) -> None:
-        """Read no more and drain; with ``now``, leave pending what still runs."""
+        """Read no more, hand back what has not started, and drain; with ``now``, leave everything pending."""
         if not self._stop_asked.is_set():
             drain_s = self._settings.drain_timeout.total_seconds()
             logger.info("%s stops: what runs may go on for %g s", self.consumer, drain_s)
@@ -93,6 +114,8 @@ class WorkerProcess:
             self._reader.stop()
         if now:
             self._end_at_once()
+        elif self._slots:
+            self._slots.close()
 
     def _end_at_once(self) -> None:
         self.forced = True
@@ -105,6 +128,7 @@ class WorkerProcess:
     async def _connected(self) -> AsyncIterator[None]:
         try:
             await self._join()
+            self._heartbeat.start()
             try:
                 yield
             finally:
@@ -130,7 +154,7 @@ class WorkerProcess:
     async def _work(self) -> None:
         """Read and run jobs until told to stop, then let those that run go on until the drain deadline."""
         async with anyio.create_task_group() as runners:
-            slots = Slots(runners, self._settings.concurrency, self._perform)
+            slots = self._slots = Slots(runners, self._settings.concurrency, self._perform, self._hand_back)
             self._reader = Reader(
                 self._reads,
                 self._settings,
@@ -143,22 +167,79 @@ class WorkerProcess:
             )
             if self._stop_asked.is_set():
                 self._reader.stop()
+                slots.close()
             runners.start_soon(self._end_blocking_read, self._reader)
             await self._reader.run()
             with self._drain_scope:
                 await slots.wait_until_idle()
+            self._hands_back = not self.forced
             runners.cancel_scope.cancel()
 
     async def _perform(self, job: Job) -> None:
         """One delivery: execute it and hand its verdict to the settler."""
-        if self._journal:
-            self._journal.note(EventName.STARTED, job)
-            await self._journal.wait_until_sent()
-        started = monotonic()
-        verdict = await execute(self._invoke, job)
+        verdict: Verdict | None = None
+        now = monotonic()
+        try:
+            if now - job.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(job):
+                return
+            if self._journal:
+                self._journal.note(EventName.STARTED, job)
+                await self._journal.wait_until_sent()
+                now = monotonic()  # long ago, where another handler blocked the event loop meanwhile
+                if now - job.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(job):
+                    return
+            job.begin(now)
+            if job.timeout_s != inf:
+                self._deadlines.watch(job)
+            verdict = await execute(self._invoke, job, self._backoff)
+        except asyncio.CancelledError:
+            if job.interruption is None or _is_cancelled_by_others():
+                self._cancelled(job)
+                raise
+        else:
+            if job.interruption is not None:
+                _is_cancelled_by_others()
+        if job.interruption is not None or self._hands_back:
+            verdict = self._reconsidered(job, verdict)
+        if verdict is not None:
+            self._settle(job, verdict, now)
+            if self._settlements.is_full:
+                await self._settlements.wait_for_room()
+
+    def _settle(self, job: Job, verdict: Verdict, started: float) -> None:
+        job.stage = ENDED
         self._settlements.add(job, verdict, round((monotonic() - started) * 1000))
-        if self._settlements.is_full:
-            await self._settlements.wait_for_room()
+
+    # ---- what has no verdict of its handler
+
+    def _expire(self, job: Job) -> None:
+        """Take a job from its handler that runs longer than it may."""
+        self._reporter.timed_out(job, goes_on=self._runs_in_threads)
+        job.interrupt(Interruption.TIMEOUT)
+
+    def _cancelled(self, job: Job) -> None:
+        """Hand back what the drain deadline cancels; what anything else cancels stays pending."""
+        if self._hands_back and job.interruption is not Interruption.LOST:
+            self._settle(job, HANDED_BACK, monotonic() if job.stage is QUEUED else job.started)
+
+    def _hand_back(self, jobs: Iterable[Job]) -> None:
+        """Give back what has not started; returns at once."""
+        now = monotonic()
+        for job in jobs:
+            if job.interruption is None:
+                self._settle(job, HANDED_BACK, now)
+
+    def _reconsidered(self, job: Job, verdict: Verdict | None) -> Verdict | None:
+        """Return what to settle of a job that was cancelled, or None where it is not ours any more."""
+        if verdict is not None and verdict.outcome is Outcome.ACK:
+            return verdict  # it got to its end all the same
+        if job.interruption is Interruption.LOST:
+            return None
+        if job.interruption is Interruption.TIMEOUT:
+            error = f"ran longer than its timeout of {job.timeout_s:g} s"
+            return failed(job, error, self._backoff, reason=REASON_TIMEOUT)
+        # What a handler raises because it is cancelled says nothing about the job.
+        return HANDED_BACK if verdict is not None and verdict.outcome is Outcome.NACK else verdict
 
     async def _end_blocking_read(self, reader: Reader) -> None:
         """See to it that the end, whoever brings it, need not wait for a read that blocks."""
@@ -187,6 +268,8 @@ class WorkerProcess:
         """Settle what a cancellation left over, say what stays pending, and remove our consumer."""
         with anyio.move_on_after(LAST_FLUSH_S):
             await self._settlements.flush()
+        self._deadlines.stop()
+        await self._heartbeat.stop()
         self._count_what_is_left()
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
@@ -201,3 +284,10 @@ class WorkerProcess:
         if left:
             logger.warning("%s leaves %d deliveries pending", self.consumer, left)
         logger.info("%s has stopped: %s", self.consumer, self.counts)
+
+
+def _is_cancelled_by_others() -> bool:
+    """Take our own cancellation of the current task back; tell whether somebody else cancels it, too."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task.uncancel() > 0

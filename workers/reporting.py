@@ -28,15 +28,20 @@ class Counts:
     """Deliveries taken over from earlier processes of the name, or found again after a lost reply."""
     acked: int = 0
     nacked: int = 0
+    """Failed, or to be tried again: ready again, or scheduled."""
     dead_lettered: int = 0
     refused: int = 0
     """The delivery was not ours any more: recovered, or taken by another process."""
     unknown: int = 0
     """Settled by a call whose reply was lost: by us, or by another process after a recovery."""
+    timed_out: int = 0
+    """Ran longer than they may; they count among the failed ones as well."""
+    handed_back: int = 0
+    """Not started when the worker stopped, or cancelled at the drain deadline: ready again, and not counted."""
     held: int = 0
     """Could not be made ready or dead-lettered; left pending."""
     abandoned: int = 0
-    """Still queued or running at the drain deadline; left pending."""
+    """Neither settled nor handed back at the end; left pending."""
 
 
 class Reporter:
@@ -123,6 +128,18 @@ class Reporter:
         )
         if self._callbacks.wants("refused"):
             self._callbacks.report("refused", **self._facts(job), verb=verb)
+
+    def timed_out(self, job: Job, *, goes_on: bool) -> None:
+        """Note that a delivery ran longer than it may; where its handler ``goes_on``, nobody can stop it."""
+        self.counts.timed_out += 1
+        logger.warning(
+            "job %s (entry %s) ran longer than its timeout of %g s, in delivery %d: %s",
+            job.id,
+            job.entry_id,
+            job.timeout_s,
+            job.deliveries,
+            "its thread is left to itself" if goes_on else "its handler is cancelled",
+        )
 
     def held(self, job: Job, verdict: Verdict, why: str) -> None:
         """Note that a delivery could neither be made ready nor dead-lettered."""

@@ -8,10 +8,11 @@ from typing import ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery
-from workers.protocol.settings import Seconds, Settings
+from workers.protocol.settings import Seconds, Settings, to_ms
 
 DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
 DEFAULT_MAX_DELIVERIES = 3
@@ -66,16 +67,36 @@ class WorkerSettings(Settings):
     recovery: RecoveryMode = Field(
         RecoveryMode.REAPER, description="Who gives stalled deliveries back: `reaper`, which runs on its own."
     )
+    backoff_base: Seconds = Field(
+        timedelta(seconds=1),
+        ge=timedelta(0),
+        description="Longest delay after a job's first failure; it doubles with each further one (full jitter: the "
+        "delay is anything from 0 to that). 0 = ready again at once.",
+    )
+    backoff_cap: Seconds = Field(
+        timedelta(seconds=300), ge=timedelta(0), description="Longest delay between deliveries of a job that fails."
+    )
+    uncounted_max_age: Seconds = Field(
+        timedelta(hours=24),
+        ge=timedelta(0),
+        description="From this age of a job on, its uncounted retries (`Retry(counts=False)`) count too.",
+    )
     group_start: str = Field(
         "0",
         description="Where a group that has to be created starts: `0` (everything that is there), `$` (only what "
         "comes from now on) or an entry ID.",
     )
 
+    timeout: Seconds | None = Field(
+        None,
+        gt=timedelta(0),
+        description="How long a job may run that has no timeout of its own (`reaper.timeout_ms`): then its handler is "
+        "cancelled, or its thread abandoned, and the delivery has failed. Default: no limit; what runs is extended.",
+    )
     drain_timeout: Seconds = Field(
         timedelta(seconds=30),
         ge=timedelta(0),
-        description="How long running jobs may go on after the first signal to stop; the rest is left pending.",
+        description="How long running jobs may go on after the first signal to stop; the rest is handed back.",
     )
     settle_batch: int = Field(128, ge=1, le=512, description="Settlements sent in one call at most.")
     delete_settled: bool = Field(
@@ -116,6 +137,11 @@ class WorkerSettings(Settings):
     def keys(self) -> GroupKeys:
         """The Redis keys of the pair."""
         return group_keys(self.stream, self.group)
+
+    @property
+    def backoff(self) -> Backoff:
+        """When a job that failed is ready again."""
+        return Backoff(to_ms(self.backoff_base), to_ms(self.backoff_cap), to_ms(self.uncounted_max_age))
 
     @property
     def adopts(self) -> bool:

@@ -18,7 +18,7 @@ from workers.backoff import pause_s
 from workers.change import Change
 from workers.events import DeliveryFacts
 from workers.execution import Outcome, Verdict
-from workers.job import Job, Source
+from workers.job import Interruption, Job, Source
 from workers.membership import Membership
 from workers.protocol.connection import KeptConnection, is_failover_error, is_uncoded_error
 from workers.protocol.events import EventName, journalled
@@ -166,7 +166,7 @@ class Settlements:
                 break
             batch.append(settlement)
             if settlement.verdict.outcome is not Outcome.ACK:
-                copied += settlement.job.payload_bytes
+                copied += settlement.job.payload_bytes + len(settlement.verdict.traceback)
         # Neighbours in the pending entries list are looked up together by the script.
         batch.sort(key=_entry_id_of)
         return batch
@@ -193,9 +193,13 @@ class Settlements:
                 verdict.reason,
                 verdict.error,
                 facts(job, verdict, run_ms),
+                verdict.delay_ms or "",
+                verdict.traceback,
             )
         results: list[Any] = await SETTLE.run(
-            self._connection, (source.key, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal), args
+            self._connection,
+            (source.key, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule),
+            args,
         )
         return results
 
@@ -228,10 +232,13 @@ class Settlements:
         if result == Result.DONE:
             if verdict.outcome is Outcome.ACK:
                 self._reporter.counts.acked += 1
+            elif verdict.outcome is Outcome.HAND_BACK:
+                self._reporter.counts.handed_back += 1
             else:
                 self._reporter.counts.nacked += 1
         elif result == Result.REFUSED:
-            self._reporter.refused(job, verdict.outcome, run_ms)
+            if job.interruption is not Interruption.LOST:  # else that is told already
+                self._reporter.refused(job, verdict.outcome, run_ms)
         elif result == Result.UNKNOWN:
             self._reporter.counts.unknown += 1
         elif result[0] == Result.DEAD:

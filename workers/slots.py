@@ -21,17 +21,20 @@ SLICE_S = 0.002
 """How long a runner may go on without letting the reader and the settler run."""
 
 Perform = Callable[[Job], Awaitable[None]]
+HandBack = Callable[[Iterable[Job]], None]
 
 
 class Slots:
     """The queue of deliveries and its runners, which live in ``tasks``."""
 
-    def __init__(self, tasks: TaskGroup, concurrency: int, perform: Perform) -> None:
+    def __init__(self, tasks: TaskGroup, concurrency: int, perform: Perform, hand_back: HandBack | None = None) -> None:
         self.concurrency = concurrency
         self.taken = 0
         """Deliveries that are queued or run."""
         self._tasks = tasks
         self._perform = perform
+        self._hand_back = hand_back
+        self._closed = False
         self._queue: deque[Job] = deque()
         self._runners = 0
         self._one_is_coming = False
@@ -43,11 +46,24 @@ class Slots:
         return max(0, self.concurrency - self.taken)
 
     def put(self, jobs: Iterable[Job]) -> None:
-        """Queue deliveries and see to it that somebody runs them."""
+        """Queue deliveries and see to it that somebody runs them; once closed, hand them back."""
+        if self._closed and self._hand_back:
+            self._hand_back(jobs)
+            return
         before = len(self._queue)
         self._queue.extend(jobs)
         self.taken += len(self._queue) - before
         self._send_for_runner()
+
+    def close(self) -> None:
+        """Start nothing any more: what is queued is handed back, what runs goes on."""
+        self._closed = True
+        unstarted = list(self._queue)
+        self._queue.clear()
+        self.taken -= len(unstarted)
+        if self._hand_back:
+            self._hand_back(unstarted)
+        self._freed.notify()
 
     async def wait_for_change(self) -> None:
         """Wait until a delivery has left its slot, or `wake`."""
@@ -75,6 +91,7 @@ class Slots:
     async def _run(self) -> None:
         self._one_is_coming = False
         queue = self._queue
+        runner = asyncio.current_task()
         slice_end = monotonic() + SLICE_S
         try:
             while queue:
@@ -82,6 +99,7 @@ class Slots:
                 if queue and not self._one_is_coming:
                     self._one_is_coming = True
                     asyncio.get_running_loop().call_soon(self._look_at_queue)
+                job.runner = runner
                 await self._perform(job)
                 self.taken -= 1
                 self._freed.notify()

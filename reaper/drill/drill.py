@@ -4,7 +4,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
@@ -46,7 +46,11 @@ def perform(
     Raises a StreamReaperError whose message is for people; leaves no process and no key behind, however it ends.
     """
     for recovery in programme.recoveries:
-        programme.settings.check(programme.jobs, recovery)
+        programme.settings.check(recovery)
+    settings = programme.settings.for_jobs(programme.jobs)
+    if programme.settings.bare_worker and not settings.bare_worker:
+        opens("Some jobs reach the visibility timeout: no bare worker takes part, which cannot extend them.")
+    programme = replace(programme, settings=settings)
     try:
         return anyio.run(_perform, programme, screen, opens, closes)
     except BaseExceptionGroup as group:

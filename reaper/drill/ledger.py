@@ -19,7 +19,7 @@ from reaper.drill.terms import Term, terms
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.messages import entry_ms
 
-FENCED_VERBS = ("recover", "release_suspects")
+FENCED_VERBS = ("recover", "release_suspects", "move_due")
 """Verbs of ``refused`` events that mean: a write of an earlier term met the fence of a later one."""
 
 

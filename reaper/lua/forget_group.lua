@@ -60,11 +60,11 @@ if policy == 'stream' and not layout_refusal(policy, stream, at) then
 end
 
 local function make_ready(member)
-  local ok, job = pcall(cmsgpack.unpack, member)
-  if not ok or type(job) ~= 'table' or type(job.user) ~= 'table' then
+  local job = unpack_job(member)
+  if not job then
     return nil, 'the schedule holds a member that is no job'
   end
-  local id, why = add_entry(target, ready_fields(job, job.deliveries, job.consumers))
+  local id, why = add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))
   if not id then
     return nil, why
   end

@@ -115,10 +115,7 @@ local function park(job, deliveries, consumers, score)
   if #job.user + READY_FIELDS > MAX_ARGUMENTS then -- parked, it could never be made ready, and would block those behind it
     return false, { err = 'too many fields' }
   end
-  local packed = cmsgpack.pack({
-    v = 1, kind = 'suspect', job_id = job.job_id, deliveries = deliveries, generation = job.generation,
-    first_ms = job.first_ms, consumers = consumers, user = job.user, entry_id = job.entry_id,
-  })
+  local packed = pack_job('suspect', job, deliveries, consumers)
   local reply = redis.pcall('ZADD', schedule, string.format('%.0f', score), packed)
   return type(reply) ~= 'table', reply
 end

@@ -93,10 +93,9 @@ local reply = { 'ok', 0, 0, settled }
 local target = policy == 'stream' and stream or retry
 local kind = policy == 'stream' and 'stream' or 'retry'
 
--- Returns the job that a member of the schedule holds, or nil where somebody else wrote it.
 local function parked_job(member)
-  local ok, job = pcall(cmsgpack.unpack, member)
-  return ok and type(job) == 'table' and job.kind == 'suspect' and job or nil
+  local job = unpack_job(member)
+  return job and job.kind == 'suspect' and job or nil
 end
 
 local function make_ready(member, job)

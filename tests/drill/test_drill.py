@@ -108,7 +108,6 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
         (("--fault", "kill-woker@1"), "Error: unknown fault 'kill-woker': did you mean 'kill-worker'?"),
         (("--trace", "nowhere.csv"), "Error: trace nowhere.csv cannot be read: No such file or directory."),
         (("--reapers", "1"), "Error: fault 'pause-leader@12' needs a second reaper"),
-        (("--decode-ms", "30"), "Error: the longest job of this trace takes"),
         (("--redis-url", "redis://127.0.0.1:1"), "Error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
     ],
 )

@@ -1,5 +1,6 @@
 """What an act is played on: settings that cannot work are refused; reads of Redis tell what is there."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,18 +34,23 @@ async def stage(server: RedisServer, client: Redis, tmp_path: Path) -> Stage:
     return stage
 
 
-def test_a_job_that_cannot_be_done_in_time_is_refused_before_anything_starts() -> None:
-    DrillSettings().check(_jobs(1.9), REAPER)
-    with pytest.raises(ConfigurationError, match=r"the longest job of this trace takes 2\.00 s"):
-        DrillSettings().check(_jobs(2.0), REAPER)
+def test_no_bare_worker_plays_where_a_job_reaches_the_visibility_timeout() -> None:
+    assert DrillSettings().for_jobs(_jobs(1.9)) == DrillSettings()
+    assert DrillSettings().for_jobs(_jobs(2.0)) == DrillSettings(bare_worker=False)
+    assert DrillSettings().for_jobs([]) == DrillSettings()
+
+
+async def test_without_a_bare_worker_all_workers_are_ours(stage: Stage) -> None:
+    slots = replace(stage, settings=DrillSettings(workers=2, reapers=0, bare_worker=False)).slots()
+    assert [slot.role for slot in slots] == [Role.WORKER, Role.WORKER]
 
 
 def test_a_cast_that_cannot_play_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="--workers 1 or more"):
-        DrillSettings(workers=0).check(_jobs(1), REAPER)
+        DrillSettings(workers=0).check(REAPER)
     with pytest.raises(ConfigurationError, match="--reapers 1 or more"):
-        DrillSettings(reapers=0).check(_jobs(1), REAPER)
-    DrillSettings(reapers=0).check(_jobs(1), NONE)
+        DrillSettings(reapers=0).check(REAPER)
+    DrillSettings(reapers=0).check(NONE)
     with pytest.raises(ConfigurationError, match="unknown recovery 'repaer': did you mean 'reaper'"):
         find_recovery("repaer")
 

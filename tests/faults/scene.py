@@ -110,8 +110,9 @@ async def strand(client: Redis, number: int, consumer: str = "gone", *, overdue:
 
 
 def worker_settings(url: str, **changes: Any) -> WorkerSettings:
-    """Return the settings of a worker of the scene."""
-    return WorkerSettings(**{"redis_url": url, "stream": STREAM, "group": GROUP, "concurrency": 16, **changes})
+    """Return the settings of a worker of the scene; what fails there is ready again at once."""
+    defaults = {"redis_url": url, "stream": STREAM, "group": GROUP, "concurrency": 16, "backoff_base": 0}
+    return WorkerSettings(**{**defaults, **changes})
 
 
 @asynccontextmanager

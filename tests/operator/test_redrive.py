@@ -44,7 +44,7 @@ async def test_a_redriven_job_is_the_next_generation_with_its_fields_byte_for_by
     user = ("b", "\xff\x00\r\n\xc3(", "a", "1", "b", "again", "traceparent", "00-11-22-01")
     ours = (
         *("reaper.job", entry_id(1), "reaper.deliveries", "0", "reaper.generation", "1"),
-        *("reaper.first_ms", entry_id(1).split("-")[0], "reaper.consumers", "w1"),
+        *("reaper.first_ms", entry_id(1).split("-")[0], "reaper.consumers", "w1", "reaper.copies", "1"),
     )
     assert _outcomes(results) == ["REDRIVEN"]
     assert await scene.state() == {

@@ -17,6 +17,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.connection import (
     KeptConnection,
+    blocking_client,
     check_server,
     commands_client,
     hide_password,
@@ -55,6 +56,36 @@ async def test_a_batch_is_not_read_twice_when_its_reply_is_lost(
             await victim.xreadgroup("billing", "w", {"orders": ">"}, count=2)
         rest: Any = await victim.xreadgroup("billing", "w", {"orders": ">"})
         assert len(rest[0][1]) == 2
+
+
+async def test_the_blocking_client_sends_nothing_twice_either(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    drop = through.drop_reply(command("XADD"))
+
+    def add() -> None:
+        victim = blocking_client(through.url)
+        try:
+            victim.xadd("orders", {"n": 1})
+        finally:
+            victim.close()
+
+    with pytest.raises(RedisConnectionError):
+        await anyio.to_thread.run_sync(add)
+    assert (drop.happened, await client.xlen("orders")) == (True, 1)
+
+
+def test_the_blocking_client_gives_a_server_up_in_time_that_does_not_answer(start_server: StartServer) -> None:
+    server = start_server()
+    victim = blocking_client(server.url, timeout_s=0.1)
+    victim.ping()
+    server.pause()
+    with pytest.raises(RedisTimeoutError):
+        victim.ping()
+    server.resume()
+    assert victim.ping()
+    victim.close()
 
 
 async def test_a_server_that_does_not_answer_is_given_up_in_time(start_server: StartServer) -> None:

@@ -14,6 +14,7 @@ from workers.protocol.keys import (
     check_apart,
     group_keys,
     namespace_keys,
+    stream_keys,
 )
 
 names = st.text(st.sampled_from("{}ab:é") | st.characters(), min_size=1, max_size=30)
@@ -37,6 +38,7 @@ def test_keys_are_spelt_as_documented() -> None:
         "{orders}:suspects:billing",
         "{orders}:journal",
     )
+    assert astuple(stream_keys("orders")) == ("orders", "{orders}:scheduled", "{orders}:enqueued")
     assert astuple(namespace_keys("prod")) == (
         "prod",
         "{prod}:lease",

@@ -7,11 +7,12 @@ from typing import Any
 from redis.asyncio import Redis
 
 from tests.support.dump import BASE_MS, Shown, dump
-from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.keys import GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script
 
 FENCE = "reaper:7:alice"
 LONG_IDLE_MS = 60_000
+SUSPECT_SCORE = 2**52
 BINARY = b"\xff\x00\r\n\xc3("
 TOO_MANY = tuple(b"f%d" % number for number in range(7_200))
 """Flat fields of an entry that Redis accepts and Lua's unpack() does not."""
@@ -145,12 +146,69 @@ class Scene:
         keys = self.keys
         return await load_script("workers.protocol", "settle").run(
             self.client,
-            [source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal],
+            [
+                source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule,
+            ],
             [
                 keys.group, consumer, max_deliveries, policy, int(journal), 1_000, int(reply_was_lost),
                 int(delete_acked), *(word for one in items for word in one),
             ],
         )  # fmt: skip
+
+    async def extend(
+        self,
+        *ids: str,
+        source: str | None = None,
+        consumer: str = "w1",
+        times: int = 1,
+        journal: bool = True,
+    ) -> Any:
+        """Run ``extend_visibility`` on deliveries that ``consumer`` says it holds for the ``times``-th time."""
+        items = [(one, times, one, f'{{"v":1,"entry":"{one}"') for one in ids]
+        return await load_script("workers.protocol", "extend_visibility").run(
+            self.client,
+            [source or self.keys.stream, self.keys.journal],
+            [self.keys.group, consumer, int(journal), 1_000, *(word for one in items for word in one)],
+        )
+
+    async def idle_ms(self, source: str | None = None) -> dict[str, int]:
+        """Return for how long each pending entry has been idle."""
+        rows: Any = await self.client.xpending_range(source or self.keys.stream, self.keys.group, "-", "+", 100_000)
+        return {one.decode(): idle for one, _, idle, _ in rows}
+
+    async def move_due(
+        self,
+        *,
+        fence: str = FENCE,
+        policy: str = "stream",
+        journal: bool = True,
+        most: int = 100,
+        budget_bytes: int = 10**9,
+    ) -> Any:
+        """Run ``move_due``."""
+        keys = self.keys
+        return await load_script("workers.protocol", "move_due").run(
+            self.client,
+            [keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal],
+            [fence, keys.group, policy, int(journal), 1_000, 7, most, budget_bytes],
+        )
+
+    async def enqueue(self, *jobs: Item, call: str = "call-1", call_ms: int = 60_000, job_ms: int = 600_000) -> Any:
+        """Run ``enqueue``; a job is its ID ('' = any), its delay in ms and the flat fields."""
+        keys = stream_keys(self.keys.stream)
+        words: list[Word] = []
+        for job_id, delay_ms, *flat in jobs:
+            words += (job_id or "made-up", int(bool(job_id)), delay_ms, len(flat), *flat)
+        return await load_script("workers.protocol", "enqueue").run(
+            self.client, [keys.stream, keys.schedule, keys.enqueued], [call, call_ms, job_ms, *words]
+        )
+
+    async def make_due(self, schedule: str) -> None:
+        """Make everything in ``schedule`` due, in its order, as if the time had passed; suspects stay."""
+        rows: Any = await self.client.zrange(schedule, 0, -1, withscores=True)
+        for at, (member, score) in enumerate(rows):
+            if score < SUSPECT_SCORE:
+                await self.client.zadd(schedule, {member: at})
 
     async def adopt(
         self,
@@ -177,9 +235,20 @@ class Scene:
         )  # fmt: skip
 
 
-def item(one: str, verb: str, *, times: int = 1, reason: str = "", error: str = "", data: str = "") -> Item:
+def item(
+    one: str,
+    verb: str,
+    *,
+    times: int = 1,
+    reason: str = "max_deliveries",
+    error: str = "",
+    data: str = "",
+    delay_ms: int | str = "",
+    traceback: str = "",
+) -> Item:
     """Return the words of one settlement; the job's ID is the entry's."""
-    return (one, times, verb, one, reason, error, data or f'{{"v":1,"group":"billing","entry":"{one}"')
+    facts = data or f'{{"v":1,"group":"billing","entry":"{one}"'
+    return (one, times, verb, one, reason, error, facts, delay_ms, traceback)
 
 
 def rows(reply: Any) -> list[tuple[Any, ...]]:
@@ -195,9 +264,19 @@ def details(reply: Any) -> list[str | int]:
 
 
 def ready(
-    job: str, deliveries: int, consumers: str, *user: Word, first_ms: int | None = None, generation: int = 0
+    job: str,
+    deliveries: int,
+    consumers: str,
+    *user: Word,
+    first_ms: int | None = None,
+    generation: int = 0,
+    copies: int = 1,
+    waits: int = 0,
 ) -> tuple[str, ...]:
-    """Return the flat fields of a job that has been made ready again, as `dump` shows them."""
+    """Return the flat fields of a job that has been made ready again, as `dump` shows them.
+
+    Those of a dead letter begin so too, without copies.
+    """
     first_ms = first_ms if first_ms is not None else int(job.split("-")[0])
     ours = (
         ("reaper.job", job),
@@ -205,6 +284,8 @@ def ready(
         ("reaper.generation", generation),
         ("reaper.first_ms", first_ms),
         ("reaper.consumers", consumers),
+        *((("reaper.copies", copies),) if copies else ()),
+        *((("reaper.waits", waits),) if waits else ()),
     )
     return tuple(shown(word) for word in (*user, *(part for pair in ours for part in pair)))
 

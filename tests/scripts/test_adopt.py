@@ -76,7 +76,7 @@ async def test_a_crash_loop_ends_in_a_dead_letter(scene: Scene) -> None:
     reply = await scene.adopt(suspect_room=1)
     assert [row[:3] for row in reply[2]] == [[E1.encode(), E1.encode(), 3]]
     state = await scene.state()
-    letter = (*ready(E1, 3, "w1", "n", 1), *dead(E1, "max_deliveries", ENDED))
+    letter = (*ready(E1, 3, "w1", "n", 1, copies=0), *dead(E1, "max_deliveries", ENDED))
     assert state["orders"] == {"entries": [(E1, "n", "1")], "billing": []}
     assert state["{orders}:dead:billing"] == {"entries": [("new-1", *letter)]}
     assert state["{orders}:journal"][-1] == event(

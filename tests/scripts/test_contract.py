@@ -26,6 +26,7 @@ NEEDS_NO_MEMORY = {
     "count_after": "reads only",
     "inspect_layout": "reads only",
     "write_events": "a journal may be refused",
+    "enqueue": "a producer is refused, and nothing is enqueued",
 }
 """Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be refused."""
 

@@ -77,7 +77,7 @@ async def test_a_nacked_job_is_copied_to_the_tail(scene: Scene) -> None:
     assert await scene.state() == {
         "orders": {"entries": [("new-1", *ready(E1, 1, "w1", *payload))], "billing": []},
         "{orders}:fence:billing": FENCE,
-        "{orders}:journal": [event("nacked", E1, new_entry="new-1")],
+        "{orders}:journal": [event("nacked", E1, reason="failed", new_entry="new-1")],
     }
 
 
@@ -98,7 +98,7 @@ async def test_a_rejected_job_and_one_that_failed_too_often_are_dead_lettered(
     await scene.stalled(*payload, times=times)
     [result] = await scene.settle(item(E1, verb, times=times, reason=reason, error="ValueError: no"))
     assert result[0] == DEAD
-    letter = (*ready(E1, times, "w1", *payload), *dead(E1, reason, "ValueError: no"))
+    letter = (*ready(E1, times, "w1", *payload, copies=0), *dead(E1, reason, "ValueError: no"))
     assert await scene.state() == {
         "orders": {"entries": [(E1, *(shown(word) for word in payload))], "billing": []},
         "{orders}:dead:billing": {"entries": [("new-1", *letter)]},
@@ -286,3 +286,137 @@ async def test_settling_does_not_depend_on_how_long_the_job_ran(scene: Scene) ->
     added = await scene.add()
     await scene.deliver(added, idle_ms=1000 * LONG_IDLE_MS)
     assert await scene.settle(item(added, "ack")) == [DONE]
+
+
+# ---- verbs that do not count, and delays
+
+
+def scheduled(job: str, deliveries: int, *user: Word) -> tuple[Any, ...]:
+    """Return a retry in the group's schedule, as `dump` shows it."""
+    return ("now", "retry", job, deliveries, 0, int(job.split("-")[0]), "w1", job, tuple(shown(word) for word in user))
+
+
+@pytest.mark.parametrize(
+    ("verb", "deliveries", "waits", "name", "facts"),
+    [
+        ("nack", 1, 0, "nacked", {}),
+        ("retry", 0, 3, "nacked", {"counts": False}),
+        ("hand_back", 0, 2, "handed_back", {}),
+    ],
+)
+async def test_each_verb_makes_the_job_ready_in_its_own_way(
+    scene: Scene, verb: str, deliveries: int, waits: int, name: str, facts: dict[str, Any]
+) -> None:
+    await scene.stalled("n", 1, "reaper.waits", 2, "reaper.copies", 4)
+    assert await scene.settle(item(E1, verb)) == [DONE]
+    fields = ready(E1, deliveries, "w1", "n", 1, copies=5, waits=waits)
+    assert await scene.state() == {
+        "orders": {"entries": [("new-1", *fields)], "billing": []},
+        "{orders}:fence:billing": FENCE,
+        "{orders}:journal": [event(name, E1, **facts, new_entry="new-1")],
+    }
+
+
+@pytest.mark.parametrize(("verb", "deliveries", "facts"), [("nack", 1, {}), ("retry", 0, {"counts": False})])
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_with_a_delay_the_job_is_scheduled(
+    scene: Scene, verb: str, deliveries: int, facts: dict[str, Any], policy: str
+) -> None:
+    payload: tuple[Word, ...] = ("n", 1, "n", 2, BINARY, BINARY)
+    await scene.stalled(*payload)
+    assert await scene.settle(item(E1, verb, delay_ms=60_000), policy=policy) == [DONE]
+    kept = [(E1, *(shown(word) for word in payload))] if policy == "retry-stream" else []
+    assert await scene.state() == {
+        "orders": {"entries": kept, "billing": []},
+        "{orders}:fence:billing": FENCE,
+        "{orders}:journal": [event("nacked", E1, **facts, due_ms="now")],
+        "{orders}:scheduled:billing": [scheduled(E1, deliveries, *payload)],
+    }
+
+
+async def scores(scene: Scene) -> list[tuple[bytes, float]]:
+    rows: Any = await scene.client.zrange(scene.keys.schedule, 0, -1, withscores=True)
+    return [(member, score) for member, score in rows]
+
+
+async def test_a_delay_is_counted_from_the_servers_clock(scene: Scene) -> None:
+    await scene.stalled()
+    now = await scene.now_ms()
+    await scene.settle(item(E1, "nack", delay_ms=60_000))
+    [(_, score)] = await scores(scene)
+    assert score - now == pytest.approx(60_000, abs=5_000)
+
+
+async def test_what_is_handed_back_is_ready_at_once_whatever_delay_was_given(scene: Scene) -> None:
+    await scene.stalled()
+    assert await scene.settle(item(E1, "hand_back", delay_ms=60_000)) == [DONE]
+    assert set(await scene.state()) == {"orders", "{orders}:fence:billing", "{orders}:journal"}
+
+
+@pytest.mark.parametrize("verb", ["retry", "hand_back"])
+async def test_what_does_not_count_is_never_the_last_delivery(scene: Scene, verb: str) -> None:
+    await scene.stalled(times=3)
+    await scene.stalled(times=7)
+    assert await scene.settle(item(E1, verb, times=3), item(E2, verb, times=7)) == [DONE, DONE]
+    entries = (await scene.state())["orders"]["entries"]
+    assert [entry[entry.index("reaper.deliveries") + 1] for entry in entries] == ["2", "2"]
+
+
+@pytest.mark.parametrize("delay_ms", ["", 0, "0", "soon", "-5", "1e3"])
+async def test_a_delay_that_is_none_makes_it_ready_at_once(scene: Scene, delay_ms: int | str) -> None:
+    await scene.stalled()
+    assert await scene.settle(item(E1, "nack", delay_ms=delay_ms)) == [DONE]
+    assert [entry[0] for entry in (await scene.state())["orders"]["entries"]] == ["new-1"]
+
+
+async def test_a_timeout_is_a_nack_that_says_so(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.stalled(times=3)
+    results = await scene.settle(item(E1, "nack", reason="timeout"), item(E2, "nack", times=3, reason="timeout"))
+    assert codes(results) == [DONE, DEAD]
+    assert [(name, data["reason"]) for name, _, data in (await scene.state())["{orders}:journal"]] == [
+        ("nacked", "timeout"),
+        ("dead_lettered", "timeout"),
+    ]
+
+
+@pytest.mark.parametrize(("verb", "times"), [("reject", 1), ("nack", 3)])
+async def test_a_dead_letter_keeps_the_traceback(scene: Scene, verb: str, times: int) -> None:
+    await scene.stalled(times=times)
+    await scene.settle(item(E1, verb, times=times, error="boom", traceback="Traceback …\nboom"))
+    [letter] = (await scene.state())["{orders}:dead:billing"]["entries"]
+    assert letter[-2:] == ("reaper.dead.traceback", "Traceback …\nboom".encode().decode("latin-1"))
+
+
+@pytest.mark.parametrize("verb", ["nack", "retry"])
+async def test_a_full_memory_keeps_no_retry_from_being_scheduled(scene: Scene, verb: str) -> None:
+    await scene.stalled()
+    await scene.fill_memory()
+    results = await scene.settle(item(E1, verb, delay_ms=60_000))
+    await scene.free_memory()
+    assert results == [DONE]
+    assert await scene.client.zcard(scene.keys.schedule) == 1
+
+
+async def test_where_the_policy_cannot_work_nothing_is_scheduled(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.client.xgroup_create("orders", "audit", "0")
+    assert await scene.settle(item(E1, "nack", delay_ms=60_000)) == [[HELD, b"several_groups"]]
+    assert await scene.pending() == [(E1, "w1", 1)]
+
+
+async def test_a_schedule_that_is_none_holds_its_job_and_not_its_neighbours(scene: Scene) -> None:
+    await scene.client.set(scene.keys.schedule, "foreign")
+    await scene.stalled()
+    await scene.stalled()
+    assert codes(await scene.settle(item(E1, "nack", delay_ms=60_000), item(E2, "nack"))) == [HELD, DONE]
+
+
+@pytest.mark.parametrize("verb", ["retry", "hand_back"])
+async def test_the_new_verbs_settle_nothing_that_is_somebody_elses(scene: Scene, verb: str) -> None:
+    await scene.stalled(consumer="w2")
+    before = await scene.state()
+    assert await scene.settle(item(E1, verb, delay_ms=60_000)) == [REFUSED]
+    after = await scene.state()
+    assert after.pop("{orders}:journal") == [event("refused", E1, verb=verb)]
+    assert after == before

@@ -43,6 +43,9 @@ async def _show(client: Redis, key: str) -> Any:
             return await show_journal(client, key)
         case "stream":
             return await show_stream(client, key)
+        case "zset" if key.endswith(":enqueued"):
+            members: Any = await client.zrange(key, 0, -1, withscores=True)
+            return {_text(member): int(score) for member, score in members}
         case "zset":
             rows: Any = await client.zrange(key, 0, -1, withscores=True)
             return [await _show_member(client, row[0], row[1]) for row in rows]

@@ -37,8 +37,10 @@ for _, key in ipairs({ KEYS[1], KEYS[2] }) do
     end
   end
 end
-for i, member in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
-  scheduled[i] = cmsgpack.unpack(member).job_id
+for _, key in ipairs({ KEYS[3], KEYS[6] }) do
+  for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+    scheduled[#scheduled + 1] = cmsgpack.unpack(member).job_id
+  end
 end
 return { ready, pending, scheduled, redis.call('XRANGE', KEYS[4], '-', '+'), redis.call('HLEN', KEYS[5]),
   redis.call('XLEN', KEYS[2]) }
@@ -50,7 +52,15 @@ Entry = tuple[bytes, Sequence[bytes]]
 async def read_state(client: Redis, keys: GroupKeys, *, timers_armed: int | None = None) -> FinalState:
     """Return where every job of the group is, at one instant. Read the journal after it, not before."""
     snapshot: Any = await client.eval(
-        _SNAPSHOT, 5, keys.stream, keys.retry, keys.schedule, keys.dead, keys.suspects, keys.group
+        _SNAPSHOT,
+        6,
+        keys.stream,
+        keys.retry,
+        keys.schedule,
+        keys.dead,
+        keys.suspects,
+        keys.stream_schedule,
+        keys.group,
     )
     ready, pending, scheduled, dead, released, retry_entries = snapshot
     return FinalState(

@@ -53,7 +53,7 @@ class FinalState:
     ready: tuple[str, ...] = ()
     pending: tuple[PendingJob, ...] = ()
     scheduled: tuple[str, ...] = ()
-    """Delayed retries and parked suspects."""
+    """Delayed enqueues, delayed retries and parked suspects."""
     dead: tuple[DeadJob, ...] = ()
     released_suspects: int = 0
     retry_entries: int = 0

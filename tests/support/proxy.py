@@ -85,6 +85,7 @@ class Proxy:
         self._gate = anyio.Event()
         self._gate.set()
         self._listener: asyncio.Server | None = None
+        self._is_cut = False
 
     @property
     def url(self) -> str:
@@ -117,6 +118,7 @@ class Proxy:
 
     async def cut(self) -> None:
         """Reset every connection, and refuse new ones."""
+        self._is_cut = True
         if self._listener:
             self._listener.close()
             self._listener = None
@@ -137,11 +139,15 @@ class Proxy:
 
     async def listen(self) -> None:
         """Accept connections."""
+        self._is_cut = False
         if not self._listener:
             self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
             self.port = self._listener.sockets[0].getsockname()[1]
 
     async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        if self._is_cut:  # accepted just before, and only now on its way to us
+            to_client.transport.abort()
+            return
         link = _Link()
         self._links.add(link)
         try:
@@ -198,7 +204,7 @@ class Proxy:
             while True:
                 reply = await read_reply(server)
                 await self._gate.wait()
-                drop = fates.popleft()
+                drop = fates.popleft() if fates else None  # notices of Pub/Sub answer no request
                 if drop:
                     drop.report()
                     break

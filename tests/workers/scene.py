@@ -21,8 +21,8 @@ KEYS = group_keys("orders", "billing")
 
 
 def make_worker(url: str, handler: Handler, keys: GroupKeys = KEYS, **settings: Any) -> Worker:
-    """Return a worker of ``keys`` with ``handler``."""
-    worker = Worker(keys.stream, keys.group, redis_url=url, **settings)
+    """Return a worker of ``keys`` with ``handler``. What fails is ready again at once: there is no leader here."""
+    worker = Worker(keys.stream, keys.group, redis_url=url, **{"backoff_base": 0, **settings})
     worker.handler(handler)
     return worker
 

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -103,3 +104,36 @@ def test_a_source_forgets_a_settled_delivery_but_not_a_later_one_of_the_same_ent
     source.forget(first)
 
     assert source.deliveries == {second.raw_entry_id: second}
+
+
+# ---- the fencing token
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ({"times": 1}, {"times": 2}),
+        ({"times": 1_000}, {"times": 1, "copies": 1}),
+        ({"times": 3, "copies": 7}, {"times": 1, "copies": 8}),
+        ({"times": 9, "copies": 999}, {"times": 1, "copies": 0, "generation": 1}),
+    ],
+    ids=["taken over", "copied", "copied again", "redriven"],
+)
+def test_a_later_delivery_of_a_job_has_a_greater_fencing_token(earlier: dict[str, int], later: dict[str, int]) -> None:
+    assert token_of(**earlier) < token_of(**later)
+
+
+def test_a_token_is_made_of_generation_copies_and_times_delivered() -> None:
+    assert token_of(times=3) == 3
+    assert token_of(times=3, copies=2, generation=1) == (1 << 40) + (2 << 20) + 3
+
+
+@pytest.mark.parametrize("copies", ["99999999999999", "-1", "many", ""])
+def test_nonsense_from_a_producer_stays_within_its_part_of_the_token(copies: str) -> None:
+    job = make_job(b"reaper.copies", copies.encode())
+    assert job.fencing_token < 1 << 40
+
+
+def token_of(times: int = 1, copies: int = 0, generation: int = 0) -> int:
+    flat = (b"reaper.copies", b"%d" % copies, b"reaper.generation", b"%d" % generation)
+    return make_job(*flat, times=times).fencing_token

@@ -23,8 +23,8 @@ from workers.settlement import GATHER_BATCHES, SETTLE
 
 pytestmark = pytest.mark.anyio
 
-WORDS_BEFORE_ITEMS = 3 + 6 + 8  # EVALSHA digest numkeys, keys, arguments of the call
-WORDS_PER_ITEM = 7
+WORDS_BEFORE_ITEMS = 3 + 7 + 8  # EVALSHA digest numkeys, keys, arguments of the call
+WORDS_PER_ITEM = 9
 
 
 async def accept(_job: Job) -> None:

@@ -465,30 +465,6 @@ async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisSer
     assert await pending_of(client) == []
 
 
-async def test_what_still_runs_at_the_drain_deadline_is_cancelled_and_stays_pending(
-    server: RedisServer, client: Redis
-) -> None:
-    started, ended = anyio.Event(), []
-
-    async def handle(job: Job) -> None:
-        if number_of(job) == 1:
-            return
-        started.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            ended.append(number_of(job))
-
-    _, slow = await enqueue(client, 1, 2)
-    async with running(make_worker(server.url, handle, drain_timeout=0.05)) as worker:
-        await started.wait()
-
-    assert ended == [2]
-    assert await pending_of(client) == [(slow, worker.consumer, 1)]
-    assert (worker.counts.acked, worker.counts.abandoned) == (1, 1)
-    assert await event_names(client) == ["acked"]
-
-
 async def test_stopping_at_once_does_not_wait_for_the_drain_deadline(server: RedisServer, client: Redis) -> None:
     started = anyio.Event()
 

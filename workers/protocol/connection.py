@@ -1,6 +1,6 @@
-"""The two factories for Redis clients; nothing else builds one. `KeptConnection` is a short cut to one for hot paths.
+"""The three factories for Redis clients; nothing else builds one. `KeptConnection` is a short cut for hot paths.
 
-Both switch redis-py's own retries off: a command whose *reply* was lost would be sent twice, which makes a
+All switch redis-py's own retries off: a command whose *reply* was lost would be sent twice, which makes a
 duplicate job of an ``XADD`` and swallows a batch read by ``XREADGROUP``. Idempotent scripts are retried by
 `workers.protocol.scripts` instead. Replies stay raw bytes: a value that is no UTF-8 would raise only after the
 server has put its entry into the pending entries list.
@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import hiredis
+import redis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.retry import Retry
@@ -21,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ClusterDownError, ReadOnlyError, RedisError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry as BlockingRetry
 
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 
@@ -68,10 +70,7 @@ def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
             retry_on_error=[],
         )
     except (ValueError, RedisError) as error:
-        raise ConfigurationError(
-            f"redis_url {hide_password(url)!r} cannot be used: {error}. "
-            "Write it as redis://[[user]:password@]host:port/db, rediss://… or unix://path."
-        ) from error
+        raise _unusable(url, error) from error
     pool.connection_class = _packing_in_c(pool.connection_class)
     client = Redis.from_pool(pool)
     for command in _RAW_REPLIES:
@@ -118,6 +117,36 @@ class KeptConnection:
     async def _drop(self) -> None:
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
+
+
+def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis.Redis":
+    """Return a client with one connection for a thread of its own; it blocks that thread, up to ``timeout_s`` a call.
+
+    Whoever calls `close` must be the thread that uses it.
+    """
+    try:
+        pool = redis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=1,
+            timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=min(timeout_s, CONNECT_TIMEOUT_S),
+            decode_responses=False,
+            legacy_responses=False,
+            protocol=2,
+            retry=BlockingRetry(NoBackoff(), 0),
+            retry_on_error=[],
+        )
+    except (ValueError, RedisError) as error:
+        raise _unusable(url, error) from error
+    return redis.Redis.from_pool(pool)
+
+
+def _unusable(url: str, error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"redis_url {hide_password(url)!r} cannot be used: {error}. "
+        "Write it as redis://[[user]:password@]host:port/db, rediss://… or unix://path."
+    )
 
 
 def _packing_in_c(kind: type[AbstractConnection]) -> type[AbstractConnection]:

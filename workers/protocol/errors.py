@@ -20,5 +20,9 @@ class UnsupportedServerError(StreamReaperError):
     """The server lacks something we need (Redis below 6.2, for example)."""
 
 
+class InvalidJobError(StreamReaperError):
+    """A job cannot be enqueued as it is; nothing was sent. The message says what to change."""
+
+
 class UnexpectedReplyError(StreamReaperError):
     """Redis answered something that no supported server answers."""

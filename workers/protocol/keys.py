@@ -101,6 +101,23 @@ def group_keys(stream: str, group: str) -> GroupKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamKeys:
+    """The keys of a stream that belong to no group: what producers work with. Use `stream_keys` to build it."""
+
+    stream: str
+    schedule: str
+    """Sorted set of delayed enqueues, seen by every group when due."""
+    enqueued: str
+    """Sorted set of job IDs that producers have given lately: given again, one of them is no second job."""
+
+
+def stream_keys(stream: str) -> StreamKeys:
+    """Spell the keys of ``stream``. Raises ConfigurationError for a name that cannot work."""
+    prefix = _prefix(stream)
+    return StreamKeys(stream, f"{prefix}:scheduled", f"{prefix}:enqueued")
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceKeys:
     """Keys of one set of replicas: they elect one leader among them."""
 

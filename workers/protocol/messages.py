@@ -15,8 +15,11 @@ FIELD_JOB = b"reaper.job"
 FIELD_DELIVERIES = b"reaper.deliveries"
 FIELD_GENERATION = b"reaper.generation"
 FIELD_VISIBILITY_MS = b"reaper.visibility_ms"
+FIELD_TIMEOUT_MS = b"reaper.timeout_ms"
 FIELD_FIRST_MS = b"reaper.first_ms"
 FIELD_CONSUMERS = b"reaper.consumers"
+FIELD_COPIES = b"reaper.copies"
+FIELD_WAITS = b"reaper.waits"
 DEAD_PREFIX = b"reaper.dead."
 RESERVED_PREFIX = b"reaper."
 
@@ -90,6 +93,12 @@ class Metadata:
     first_ms: int
     visibility_ms: int
     """0 where the job asks for no longer visibility timeout."""
+    timeout_ms: int = 0
+    """How long the job may run; 0 where it says nothing."""
+    copies: int = 0
+    """How often the job was copied to a new entry."""
+    waits: int = 0
+    """Uncounted retries in a row."""
 
 
 def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Metadata:
@@ -104,6 +113,9 @@ def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Meta
         generation=whole_number(found.get(FIELD_GENERATION), 0),
         first_ms=whole_number(found.get(FIELD_FIRST_MS), entry_ms(entry_id)),
         visibility_ms=whole_number(found.get(FIELD_VISIBILITY_MS), 0),
+        timeout_ms=whole_number(found.get(FIELD_TIMEOUT_MS), 0),
+        copies=whole_number(found.get(FIELD_COPIES), 0),
+        waits=whole_number(found.get(FIELD_WAITS), 0),
     )
 
 

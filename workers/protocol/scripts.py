@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 import anyio
+import redis
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
@@ -39,6 +40,15 @@ class Script:
             return await client.execute_command("EVALSHA", self.digest, len(keys), *keys, *args)
         except NoScriptError:
             return await client.execute_command("EVAL", self.source, len(keys), *keys, *args)
+
+    def run_blocking(
+        self, client: "redis.Redis", keys: Sequence[str | bytes], args: Sequence[str | bytes | int | float]
+    ) -> Any:
+        """Run once, in a thread that may block. Raises what redis-py raises."""
+        try:
+            return client.execute_command("EVALSHA", self.digest, len(keys), *keys, *args)
+        except NoScriptError:
+            return client.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
     async def run_idempotent(
         self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int | float]

@@ -92,6 +92,8 @@ local REWRITTEN = {
   ['reaper.generation'] = true,
   ['reaper.first_ms'] = true,
   ['reaper.consumers'] = true,
+  ['reaper.copies'] = true,
+  ['reaper.waits'] = true,
 }
 
 -- Splits an entry's flat fields into what is the user's (order and duplicates kept) and what is ours, sanitised.
@@ -126,6 +128,8 @@ local function open_entry(entry_id, fields)
     first_ms = whole_digits(found['reaper.first_ms'], string.match(entry_id, '^%d+')),
     visibility_ms = whole_number(found['reaper.visibility_ms'], 0),
     consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES),
+    copies = whole_number(found['reaper.copies'], 0),
+    waits = whole_number(found['reaper.waits'], 0),
     user = user,
     bytes = bytes,
   }
@@ -153,10 +157,9 @@ local function with_consumer(job, consumer)
   return string.sub(job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
 end
 
--- The flat fields of the job's next entry: the user's own, byte for byte, then ours. Hot: it extends `job.user` in place,
--- so a job is made ready, parked or dead-lettered once.
-local READY_FIELDS = 10
-local function ready_fields(job, deliveries, consumers)
+-- The user's fields, byte for byte, then what says which job it is. Hot: it extends `job.user` in place, so a job is made
+-- ready, parked or dead-lettered once.
+local function identified_fields(job, deliveries, consumers)
   local fields, n = job.user, #job.user
   fields[n + 1], fields[n + 2] = 'reaper.job', job.job_id
   fields[n + 3], fields[n + 4] = 'reaper.deliveries', small_digits(deliveries)
@@ -164,6 +167,51 @@ local function ready_fields(job, deliveries, consumers)
   fields[n + 7], fields[n + 8] = 'reaper.first_ms', job.first_ms
   fields[n + 9], fields[n + 10] = 'reaper.consumers', consumers
   return fields
+end
+
+-- The flat fields of the job's next entry. `waits`: uncounted retries in a row, this one included; none by default.
+local READY_FIELDS = 12 -- two more where it waits
+local function ready_fields(job, deliveries, consumers, waits)
+  local fields = identified_fields(job, deliveries, consumers)
+  local n = #fields
+  fields[n + 1], fields[n + 2] = 'reaper.copies', (job.copies or 0) + 1
+  if waits and waits > 0 then
+    fields[n + 3], fields[n + 4] = 'reaper.waits', waits
+  end
+  return fields
+end
+
+-- A schedule's member: the whole job, packed. Its entry ID (or, before its first entry, its job ID) makes it unique: two
+-- equal members would be one. `kind` says what becomes of it: suspect, retry or enqueue.
+local function pack_job(kind, job, deliveries, consumers, waits)
+  return cmsgpack.pack({
+    v = 1, kind = kind, job_id = job.job_id, deliveries = deliveries, generation = job.generation,
+    first_ms = job.first_ms, consumers = consumers, copies = job.copies, waits = waits or 0, user = job.user,
+    entry_id = job.entry_id,
+  })
+end
+
+-- Returns the job that a member of a schedule holds, or nil where somebody else wrote it.
+local function unpack_job(member)
+  local ok, job = pcall(cmsgpack.unpack, member)
+  if not ok or type(job) ~= 'table' or type(job.user) ~= 'table' then
+    return nil
+  end
+  return job
+end
+
+-- Parks a packed job until `due_ms`, and wakes who moves the schedule where it would sleep for longer.
+local function park_until(schedule, due_ms, packed)
+  local head = redis.pcall('ZRANGE', schedule, 0, 0, 'WITHSCORES')
+  local due = string.format('%.0f', due_ms)
+  local reply = head.err and head or redis.pcall('ZADD', schedule, due, packed)
+  if type(reply) == 'table' then
+    return false, reply.err
+  end
+  if not head[2] or tonumber(head[2]) > due_ms then
+    redis.pcall('PUBLISH', schedule, due)
+  end
+  return true
 end
 
 -- Adds an entry; returns its ID, or nil and the error's text.
@@ -180,7 +228,7 @@ end
 
 -- The flat fields of a dead letter: the payload byte for byte, then what is known of the job's end.
 local function dead_letter_fields(job, letter)
-  local fields = ready_fields(job, letter.deliveries, letter.consumers)
+  local fields = identified_fields(job, letter.deliveries, letter.consumers)
   local n = #fields
   local extra = {
     'reaper.dead.stream', letter.stream,
@@ -193,6 +241,10 @@ local function dead_letter_fields(job, letter)
   }
   for i = 1, #extra do
     fields[n + i] = extra[i]
+  end
+  if letter.traceback and letter.traceback ~= '' then
+    n = #fields
+    fields[n + 1], fields[n + 2] = 'reaper.dead.traceback', letter.traceback
   end
   return fields
 end

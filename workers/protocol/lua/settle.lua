@@ -1,4 +1,4 @@
--- pending -> done | ready | dead: a worker settles many deliveries of one source in one call.
+-- pending -> done | ready | scheduled | dead: a worker settles many deliveries of one source in one call.
 --
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream the deliveries were read from
 -- KEYS[2] stream     orders                              stream
@@ -6,15 +6,19 @@
 -- KEYS[4] dead       {orders}:dead:billing               stream
 -- KEYS[5] agreement  {orders}:group:billing              hash
 -- KEYS[6] journal    {orders}:journal                    stream
+-- KEYS[7] schedule   {orders}:scheduled:billing          sorted set
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 -- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
 -- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)
--- ARGV[9…] per item: entry ID, PEL delivery count, verb (ack | nack | reject), job ID, reason, error, data (JSON of
---          the event, without its closing brace)
+-- ARGV[9…] per item: entry ID, PEL delivery count, verb, job ID, reason, error, data (JSON of the event, without its
+--          closing brace), delay in ms ('' or 0 = ready at once), traceback (for a dead letter; '' = none)
 --
--- Returns one result an item: 1 done (acked, or made ready again), {2, dead letter's ID} dead-lettered, 0 refused (the
+-- Verbs: ack | nack (FAIL: counts; with a delay it is scheduled) | retry (SILENT: as nack, does not count) | hand_back
+-- (SILENT: ready at once, as if it had not been delivered) | reject (FATAL: dead letter now).
+--
+-- Returns one result an item: 1 done (acked, made ready again, or scheduled), {2, dead letter's ID} dead-lettered, 0 refused (the
 -- delivery is not ours any more), 3 unknown (not pending, and an earlier reply was lost), {4, why} held (could not be
 -- copied: several_groups | explicit_ids | an error's text; stays pending).
 -- Raises NOGROUP where the group is gone.
@@ -23,12 +27,14 @@
 --- @prelude
 
 local source, stream, retry, dead, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local schedule = KEYS[7]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[5] == '1', ARGV[6]
 local reply_was_lost = ARGV[7] == '1'
 
 local DONE, DEAD, REFUSED, UNKNOWN, HELD = 1, 2, 0, 3, 4
-local ITEM = 7
+local ITEM = 9
+local LONGEST_DELAY_MS = 316224000000 -- ten years: far below the scores of suspects
 local first = 9
 local items = (#ARGV - first + 1) / ITEM
 
@@ -83,7 +89,35 @@ local function remove(entry_id, delete)
   end
 end
 
--- nack and reject need the payload; returns a result code
+local function is_counted(verb)
+  return verb == 'nack' or verb == 'reject'
+end
+
+-- Writes the job's copy where it becomes ready: now, or once its delay has passed. Returns the event's tail, or nil and why.
+local function make_ready_again(item, job, count, target)
+  local verb, waits, tail = ARGV[item + 2], 0, ''
+  if verb == 'retry' then
+    waits, tail = job.waits + 1, ',"counts":false'
+  elseif verb == 'hand_back' then
+    waits = job.waits
+  elseif ARGV[item + 4] ~= 'max_deliveries' then
+    tail = ',"reason":' .. json_string(ARGV[item + 4])
+  end
+  local deliveries = is_counted(verb) and count or math.min(count, max_deliveries) - 1
+  local consumers = with_consumer(job, consumer)
+  local delay = verb ~= 'hand_back' and math.min(whole_number(ARGV[item + 7], 0), LONGEST_DELAY_MS) or 0
+  if delay == 0 then
+    local id, why = add_entry(target, ready_fields(job, deliveries, consumers, waits))
+    return id and tail .. ',"new_entry":' .. json_string(id), why
+  end
+  if #job.user + READY_FIELDS + 2 > MAX_ARGUMENTS then -- scheduled, it could never be made ready
+    return nil, 'too many fields'
+  end
+  local ok, why = park_until(schedule, at + delay, pack_job('retry', job, deliveries, consumers, waits))
+  return ok and tail .. string.format(',"due_ms":%.0f', at + delay), why
+end
+
+-- everything but an ack needs the payload; returns a result code
 local function give_up_or_redeliver(item)
   agreed()
   local entry_id, times, verb = ARGV[item], tonumber(ARGV[item + 1]), ARGV[item + 2]
@@ -95,11 +129,12 @@ local function give_up_or_redeliver(item)
   end
   local job = open_entry(entry_id, entry[2])
   local count = delivery_count(job, times, max_deliveries)
-  if verb == 'reject' or count >= max_deliveries then
+  if verb == 'reject' or (verb == 'nack' and count >= max_deliveries) then
     local reason = ARGV[item + 4]
     local id, why = add_entry(dead, dead_letter_fields(job, {
       stream = stream, group = group, reason = reason, error = ARGV[item + 5],
       deliveries = count, consumers = with_consumer(job, consumer), last_ms = at, at_ms = at,
+      traceback = ARGV[item + 8],
     }))
     if not id then
       return { HELD, why }
@@ -117,12 +152,12 @@ local function give_up_or_redeliver(item)
       return { HELD, refusal }
     end
   end
-  local id, why = add_entry(target, ready_fields(job, count, with_consumer(job, consumer)))
-  if not id then
+  local tail, why = make_ready_again(item, job, count, target)
+  if not tail then
     return { HELD, why }
   end
   remove(entry_id, target == source)
-  event('nacked', item, ',"new_entry":' .. json_string(id))
+  event(verb == 'hand_back' and 'handed_back' or 'nacked', item, tail)
   return DONE
 end
 

@@ -1,0 +1,165 @@
+"""Workers that are slow, blocked, hung or paused, next to a real reaper: the living keep their jobs, the others do not.
+
+Visibility timeouts are half a second here, so "for five of them" takes two and a half.
+"""
+
+import re
+from collections import Counter
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+VISIBILITY_S = VISIBILITY_MS / 1000
+
+
+def start_worker(
+    processes: Processes, server: RedisServer, *flags: str, worker: str = "worker", concurrency: int = 16
+) -> Running:
+    """Start a worker whose jobs block, or sleep."""
+    return processes.worker(
+        f"tests.faults.blocking_program:{worker}",
+        *("--redis-url", server.url),
+        *("--visibility-timeout", str(VISIBILITY_S)),
+        *("--concurrency", str(concurrency)),
+        *("--backoff-base", "0"),
+        *flags,
+    )
+
+
+def said(worker: Running, what: str) -> list[str]:
+    """Return the jobs that ``worker`` has printed ``what`` of, in order."""
+    return re.findall(rf"^{what} (\S+)$", worker.output, re.MULTILINE)
+
+
+async def all_done(case: Case, timeout: float = 15.0) -> None:
+    async def done() -> bool:
+        return nothing_left(await case.state())
+
+    await wait_until(done, "all work is done", timeout)
+
+
+async def names(case: Case) -> Counter[str]:
+    return Counter(event.event for event in await case.events())
+
+
+@pytest.mark.parametrize("flags", [(), ("--timeout", "30")], ids=["no timeout", "within its timeout"])
+async def test_a_handler_that_blocks_the_event_loop_for_five_visibility_timeouts_keeps_its_job(
+    server: RedisServer, client: Redis, processes: Processes, flags: tuple[str, ...]
+) -> None:
+    case = await Case.prepared(server, client)
+    jobs = [*await case.enqueue(1, block=str(5 * VISIBILITY_S)), *await case.enqueue(3)]
+    async with leading(quick_settings(server)):
+        worker = start_worker(processes, server, *flags)
+        await all_done(case)
+        assert said(worker, "start") == said(worker, "completion") == jobs
+        assert await names(case) == {"acked": 4}
+
+
+async def test_one_that_blocks_it_past_its_timeout_loses_its_job_and_those_behind_it_and_starts_none_of_them(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    case = await Case.prepared(server, client)
+    jobs = [*await case.enqueue(1, block="4"), *await case.enqueue(3)]
+    async with leading(quick_settings(server)):
+        hung = start_worker(processes, server, "--timeout", "1")
+        await hung.prints("^start")
+        healthy = start_worker(processes, server)
+        await wait_until(lambda: len(said(healthy, "completion")) == 4, "the other worker has done all of them")
+        assert said(hung, "completion") == []
+        await hung.prints(r"is not ours any more(.|\n)*is not ours any more")
+        await all_done(case)
+        hung.terminate()
+        assert await hung.wait() == 0
+
+    assert said(hung, "start") == jobs[:1]
+    assert sorted(said(healthy, "start")) == sorted(jobs)
+    happened = await names(case)
+    assert (happened["recovered"], happened["acked"], happened["refused"]) == (4, 4, 1)
+
+
+@pytest.mark.parametrize("worker", ["worker", "in_thread"])
+async def test_jobs_longer_than_the_visibility_timeout_start_once_and_end_once(
+    server: RedisServer, client: Redis, processes: Processes, worker: str
+) -> None:
+    case = await Case.prepared(server, client)
+    async with leading(quick_settings(server)):
+        running = start_worker(processes, server, worker=worker, concurrency=10)
+        jobs = await case.enqueue(20, sleep=str(2.4 * VISIBILITY_S))
+        await all_done(case)
+    assert sorted(said(running, "start")) == sorted(said(running, "completion")) == sorted(jobs)
+    assert await names(case) == {"acked": 20}
+
+
+async def test_a_paused_worker_takes_nothing_back_and_its_handlers_are_cancelled(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    case = await Case.prepared(server, client)
+    async with leading(quick_settings(server)):
+        paused = start_worker(processes, server, concurrency=3)  # all busy: it does not read while it is paused
+        jobs = await case.enqueue(3, sleep="3")
+        await wait_until(lambda: len(said(paused, "start")) == 3, "all run")
+        paused.pause()
+        await wait_until(lambda: _events(case, "recovered", 3), "all are recovered")
+        healthy = start_worker(processes, server)
+        await wait_until(lambda: len(said(healthy, "start")) == 3, "another worker runs them")
+        paused.resume()
+        await wait_until(lambda: len(said(paused, "cancelled")) == 3, "the handlers are cancelled")
+        await all_done(case)
+
+    assert (said(paused, "completion"), sorted(said(healthy, "completion"))) == ([], sorted(jobs))
+    assert await names(case) == {"recovered": 3, "acked": 3}
+
+
+async def _events(case: Case, name: str, count: int) -> bool:
+    return len(await case.events(name)) >= count
+
+
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_a_rolling_restart_under_full_load_redelivers_nothing_finished_and_burns_no_delivery(
+    server: RedisServer, client: Redis, processes: Processes, policy: str
+) -> None:
+    case = await Case.prepared(server, client)
+    flags = ("--drain-timeout", "0.3", "--redelivery", policy, "--max-deliveries", "2")
+
+    async def start() -> tuple[Running, str]:
+        running = start_worker(processes, server, *flags, concurrency=8)
+        return running, (await running.prints(r"(\S+) works on", timeout=20))[1]
+
+    async with leading(quick_settings(server, max_deliveries=2, redelivery=policy)):
+        workers = [await start() for _ in range(3)]
+        jobs = [*await case.enqueue(400, sleep="0.02"), *await case.enqueue(24, sleep="1")]
+        jobs += await case.enqueue(1_200, sleep="0.02")
+        everybody = [running for running, _ in workers]
+        for running, consumer in workers:
+            running.terminate()
+            assert await running.wait() == 0
+            assert await held_by(client, case, consumer) == 0
+            everybody.append((await start())[0])
+        await all_done(case, timeout=40)
+        for running in everybody[3:]:
+            running.terminate()
+            assert await running.wait() == 0
+
+    completions = [job for running in everybody for job in said(running, "completion")]
+    acked = await case.events("acked")
+    happened = await names(case)
+    assert sorted(completions) == sorted(jobs)
+    assert (sorted(event.job for event in acked), {event.data["delivery"] for event in acked}) == (sorted(jobs), {1})
+    assert happened == {"acked": len(jobs), "handed_back": happened["handed_back"]}
+    assert happened["handed_back"] > 0
+
+
+async def held_by(client: Redis, case: Case, consumer: str) -> int:
+    """Return how many deliveries ``consumer`` holds."""
+    held = 0
+    for source in (case.keys.stream, case.keys.retry):
+        if await client.exists(source):
+            held += len(await client.xpending_range(source, case.keys.group, "-", "+", 100, consumer))
+    return held

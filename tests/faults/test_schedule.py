@@ -1,0 +1,329 @@
+"""Delayed retries and delayed enqueues with a real leader: each runs once, in its order, whoever leads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartProxy
+from tests.faults import scene
+from tests.support.history import read_state
+from tests.support.invariants import Execution, Pairs
+from tests.support.proxy import command, runs
+from tests.support.resp import Request
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers import Job, NewJob, Producer, Reject, Retry
+from workers.protocol.connection import commands_client
+from workers.protocol.scripts import load_script
+
+pytestmark = pytest.mark.anyio
+
+MOVE_DUE = load_script("workers.protocol", "move_due")
+CALM = {"visibility_timeout": 30, "grace": 0}
+SOON = 0.2
+"""Long enough to be scheduled; nothing is asserted about it."""
+
+
+def payload(number: int) -> Pairs:
+    return [(b"n", b"%d" % number)]
+
+
+async def enqueue_later(client: Redis, number: int, delay: float = SOON) -> dict[str, Pairs]:
+    """Enqueue delayed jobs; return their fields by job ID."""
+    async with Producer(client, scene.STREAM) as producer:
+        ids = await producer.enqueue_many([NewJob(payload(n), delay=delay) for n in range(number)])
+    return {job_id: payload(n) for n, job_id in enumerate(ids)}
+
+
+class Scripted:
+    """Runs jobs as a script says: what the n-th delivery of any job raises; then it succeeds."""
+
+    def __init__(self, *answers: Exception) -> None:
+        self.inner = scene.Handler()
+        self._answers = answers
+
+    async def __call__(self, job: Job) -> None:
+        nth = sum(start.job == job.id for start in self.inner.starts)
+        if nth < len(self._answers):
+            self.inner.starts.append(Execution(job.id, job.generation))
+            raise self._answers[nth]
+        await self.inner(job)
+
+
+async def faultless(client: Redis, enqueued: Mapping[str, Pairs], handler: scene.Handler, **facts: Any) -> None:
+    assert await scene.violations(client, enqueued, [handler], finished=True, **facts) == []
+
+
+async def newest_letter(client: Redis) -> Any:
+    return await client.xrevrange(scene.KEYS.dead, count=1)
+
+
+# ---- jobs run when they are due
+
+
+async def test_delayed_jobs_run_once_each(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    async with scene.running_reaper(server.url, **CALM) as reaper, scene.running_worker(server.url, handler):
+        await scene.leads(reaper)
+        enqueued = await enqueue_later(client, 300)
+        await handler.has_started(300)
+        await scene.nothing_left(client)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+    await faultless(client, enqueued, handler)
+
+
+async def test_jobs_run_in_the_order_they_are_due_and_not_in_that_of_enqueueing(
+    server: RedisServer, client: Redis
+) -> None:
+    handler = scene.Handler()
+    await scene.create_group(client)
+    async with Producer(client, scene.STREAM) as producer:
+        delays = {"third": 0.6, "first": 0.2, "second": 0.4}
+        await producer.enqueue_many([NewJob({}, job_id=name, delay=delay) for name, delay in delays.items()])
+        async with (
+            scene.running_reaper(server.url, **CALM),
+            scene.running_worker(server.url, handler, concurrency=1),
+        ):
+            await handler.has_started(3)
+    assert [start.job for start in handler.starts] == ["first", "second", "third"]
+
+
+async def test_a_job_that_fails_is_tried_again_after_its_backoff_until_its_limit(
+    server: RedisServer, client: Redis
+) -> None:
+    handler = scene.Handler()
+    async with (
+        scene.running_reaper(server.url, **CALM),
+        scene.running_worker(server.url, handler, backoff_base=SOON, backoff_cap=SOON),
+    ):
+        enqueued = await scene.enqueue(client, 5, fail="")
+        await wait_until(lambda: len(handler.starts) == 15, "each was tried three times")
+        await scene.nothing_left(client)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 3)
+    await faultless(client, enqueued, handler, poison=frozenset(enqueued))
+    [(_, flat)] = await newest_letter(client)
+    trace = dict(zip(flat[::2], flat[1::2], strict=True))[b"reaper.dead.traceback"]
+    assert trace.rstrip().endswith(b"RuntimeError: told to fail")
+
+
+async def test_retries_that_do_not_count_burn_no_delivery(server: RedisServer, client: Redis) -> None:
+    down = Retry("the bank is down", delay=0.01, counts=False)
+    handler = Scripted(*[down] * 8, Retry("once more", delay=0.01))
+    async with scene.running_reaper(server.url, **CALM), scene.running_worker(server.url, handler) as worker:
+        enqueued = await scene.enqueue(client, 3)
+        await wait_until(lambda: worker.counts.acked == 3, "all are done")
+        await scene.nothing_left(client)
+    assert scene.times(handler.inner.starts) == dict.fromkeys(enqueued, 10)
+    nacks = await scene.events(client, "nacked")
+    assert sum(event.data.get("counts") is False for event in nacks) == 24
+    assert max(event.data["delivery"] for event in nacks) == 1
+    await faultless(client, enqueued, handler.inner)
+
+
+async def test_the_uncounted_retries_of_a_job_that_is_too_old_end_in_a_dead_letter(
+    server: RedisServer, client: Redis
+) -> None:
+    async def handle(_job: Job) -> None:
+        raise Retry("the bank is down", delay=0, counts=False)
+
+    async with scene.running_worker(server.url, handle, uncounted_max_age=0) as worker:
+        await scene.enqueue(client, 1)
+        await wait_until(lambda: worker.counts.dead_lettered == 1, "it was given up")
+
+
+async def test_with_a_retry_stream_retries_wait_in_the_same_schedule(server: RedisServer, client: Redis) -> None:
+    handler = Scripted(Retry("later", delay=SOON))
+    retrying = {"redelivery": "retry-stream"}
+    async with (
+        scene.running_reaper(server.url, **CALM, **retrying),
+        scene.running_worker(server.url, handler, **retrying) as worker,
+    ):
+        enqueued = await scene.enqueue(client, 20)
+        await wait_until(lambda: worker.counts.acked == 20, "all are done")
+        await scene.nothing_left(client)
+    assert scene.times(handler.inner.starts) == dict.fromkeys(enqueued, 2)
+    await faultless(client, enqueued, handler.inner)
+
+
+async def test_a_rejection_waits_for_nothing(server: RedisServer, client: Redis) -> None:
+    handler = Scripted(Reject("malformed"))
+    async with scene.running_worker(server.url, handler) as worker:
+        await scene.enqueue(client, 1)
+        await wait_until(lambda: worker.counts.dead_lettered == 1, "it is a dead letter")
+
+
+# ---- notices
+
+
+async def test_something_earlier_wakes_a_leader_that_sleeps_for_something_later(
+    server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reaper.schedule_watch.LATEST_LOOK_S", 3_600)  # by itself it would look in an hour
+    handler, through = scene.Handler(), await proxy(server)
+    async with scene.running_reaper(through.url, **CALM), scene.running_worker(server.url, handler):
+        await wait_until(lambda: through.commands["SUBSCRIBE"] > 0, "it listens")
+        await enqueue_later(client, 1, delay=3_000)
+        await enqueue_later(client, 3)
+        await handler.has_started(3)
+    assert len((await read_state(client, scene.KEYS)).scheduled) == 1
+
+
+async def test_a_leader_that_missed_notices_looks_when_it_is_connected_again(
+    server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reaper.schedule_watch.LATEST_LOOK_S", 3_600)
+    monkeypatch.setattr("workers.protocol.notices.RECONNECT_S", 0.01)
+    handler, through = scene.Handler(), await proxy(server)
+    async with (
+        scene.running_reaper(through.url, **CALM, lease_ttl=30) as reaper,
+        scene.running_worker(server.url, handler),
+    ):
+        token = await scene.leads(reaper)
+        await wait_until(lambda: through.commands["SUBSCRIBE"] > 0, "it listens")
+        held = through.hold_request(command("SUBSCRIBE"))
+        await through.disconnect()
+        await held.wait()
+        await enqueue_later(client, 3)  # nobody hears of it
+        held.release()
+        await handler.has_started(3)
+        assert reaper.term
+        assert reaper.term.token == token
+
+
+async def test_an_idle_leader_looks_when_something_is_due_and_not_before(
+    server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reaper.schedule_watch.LATEST_LOOK_S", 3_600)
+    handler, through = scene.Handler(), await proxy(server)
+    looks: list[Request] = []
+
+    def note_look(request: Request) -> bool:
+        if runs(MOVE_DUE)(request):
+            looks.append(request)
+        return False
+
+    through.hold_request(note_look)
+    async with scene.running_reaper(through.url, **CALM), scene.running_worker(server.url, handler):
+        await wait_until(lambda: through.commands["SUBSCRIBE"] > 0, "it listens")
+        for number in range(1, 6):
+            await enqueue_later(client, 1)
+            await handler.has_started(number)
+    # One when the term begins, one for each channel, and for each job one for the notice and one when it is due; a
+    # sleep may end a moment early, and an EVALSHA that is not known yet is followed by an EVAL.
+    assert len(looks) <= 3 + 5 * 3 + 1
+
+
+# ---- leaders come and go
+
+
+async def test_scheduled_jobs_outlive_their_leader(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    async with scene.running_worker(server.url, handler):
+        async with scene.running_reaper(server.url, **CALM) as first:
+            await scene.leads(first)
+            enqueued = await enqueue_later(client, 100, delay=0.5)
+        async with scene.running_reaper(server.url, **CALM) as second:
+            await scene.leads(second)
+            await handler.has_started(100)
+            await scene.nothing_left(client)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+    await faultless(client, enqueued, handler)
+
+
+async def test_a_change_of_leaders_while_jobs_fall_due_runs_none_twice(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    handler, through = Scripted(Retry("later", delay=SOON)), await proxy(server)
+    async with (
+        scene.running_worker(server.url, handler) as worker,
+        scene.running_reaper(through.url, **CALM) as first,
+    ):
+        await scene.leads(first)
+        async with scene.running_reaper(server.url, **CALM) as second:
+            enqueued = await enqueue_later(client, 200) | await scene.enqueue(client, 200)
+            await wait_until(lambda: worker.counts.nacked > 50, "retries are under way")
+            held = through.hold_request(runs(MOVE_DUE))
+            await held.wait()  # the first leader is about to move something
+            await through.cut()
+            await scene.leads(second)
+            await through.mend()
+            await wait_until(lambda: worker.counts.acked == 400, "all are done", 20)
+            await scene.nothing_left(client)
+    assert scene.times(handler.inner.starts) == dict.fromkeys(enqueued, 2)
+    await faultless(client, enqueued, handler.inner)
+
+
+async def test_a_lost_reply_of_the_leader_moves_nothing_twice(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    handler, through = scene.Handler(), await proxy(server)
+    await client.script_load(MOVE_DUE.source)
+    enqueued = await enqueue_later(client, 50, delay=0.01)
+    drops = [through.drop_reply(runs(MOVE_DUE)) for _ in range(2)]
+    async with (
+        scene.running_reaper(through.url, **CALM, lease_ttl=30),
+        scene.running_worker(server.url, handler),
+    ):
+        await handler.has_started(50)
+        await wait_until(lambda: all(drop.happened for drop in drops), "two replies were lost")
+        await scene.nothing_left(client)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+    await faultless(client, enqueued, handler)
+
+
+async def test_a_settlement_that_is_sent_again_schedules_a_retry_once(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    handler, through = Scripted(Retry("later", delay=SOON)), await proxy(server)
+    settle = load_script("workers.protocol", "settle")
+    await client.script_load(settle.source)
+    drop = through.drop_reply(runs(settle))
+    async with scene.running_reaper(server.url, **CALM), scene.running_worker(through.url, handler) as worker:
+        enqueued = await scene.enqueue(client, 1)
+        await wait_until(lambda: worker.counts.acked == 1, "it is done")
+        await scene.nothing_left(client)
+    assert (drop.happened, worker.counts.unknown) == (True, 1)
+    assert scene.times(handler.inner.starts) == dict.fromkeys(enqueued, 2)
+
+
+async def test_jobs_fall_due_also_while_memory_is_full(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    enqueued = await enqueue_later(client, 20)
+    await client.config_set("maxmemory", "1")
+    async with scene.running_reaper(server.url, **CALM), commands_client(server.url) as looking:
+
+        async def moved() -> bool:
+            return not await looking.zcard(scene.KEYS.stream_schedule)
+
+        await wait_until(moved, "all are ready")
+    await client.config_set("maxmemory", "0")
+    async with scene.running_worker(server.url, handler):
+        await handler.has_started(20)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+
+
+async def test_an_observer_leaves_the_schedules_alone(server: RedisServer, client: Redis) -> None:
+    await scene.create_group(client)
+    enqueued = await enqueue_later(client, 2, delay=0.001)
+    async with scene.running_reaper(server.url, **CALM, observe=True) as reaper:
+        await scene.leads(reaper)
+        await anyio.lowlevel.checkpoint()
+    assert sorted((await read_state(client, scene.KEYS)).scheduled) == sorted(enqueued)
+
+
+async def test_a_foreign_member_of_a_schedule_is_told_and_stops_nothing(server: RedisServer, client: Redis) -> None:
+    handler = scene.Handler()
+    await client.zadd(scene.KEYS.stream_schedule, {b"not a job": 1})
+    async with scene.running_reaper(server.url, **CALM) as reaper, scene.running_worker(server.url, handler):
+        await scene.leads(reaper)
+        await enqueue_later(client, 3)
+        await handler.has_started(3)
+
+        async def told() -> bool:
+            report = await scene.scanned_by_term_after(client, 0)
+            return "it is no job of ours" in report.error
+
+        await wait_until(told, "the status tells of it")

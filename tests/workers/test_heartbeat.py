@@ -1,0 +1,401 @@
+"""Proof of life: what is in hand is extended, what is lost is let go, and what is unknown is neither."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartProxy
+from tests.support.history import read_events
+from tests.support.proxy import runs
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import (
+    KEYS,
+    enqueue,
+    event_names,
+    make_job,
+    make_worker,
+    number_of,
+    pending_of,
+    running,
+    wait_for_settled,
+)
+from workers import Job
+from workers.heartbeat import EXTEND_VISIBILITY, MAX_BATCH_BYTES, _batches
+from workers.protocol.callbacks import Report
+from workers.settlement import SETTLE
+
+pytestmark = pytest.mark.anyio
+
+VISIBILITY_S = 0.15
+"""Three beats; how long a test waits for one is not asserted."""
+
+
+class Holding:
+    """A handler that waits for the gate, and notes how each job ended."""
+
+    def __init__(self) -> None:
+        self.started: list[Job] = []
+        self.ended: list[tuple[int, str]] = []
+        self.gate = anyio.Event()
+
+    async def __call__(self, job: Job) -> None:
+        self.started.append(job)
+        try:
+            await self.gate.wait()
+        except BaseException:
+            self.ended.append((number_of(job), "cancelled"))
+            raise
+        self.ended.append((number_of(job), "done"))
+
+
+async def steal(client: Redis, entry_id: str, *, stream: str = KEYS.stream) -> None:
+    """Make the delivery somebody else's, as a recovery would that keeps the entry."""
+    await client.execute_command("XCLAIM", stream, KEYS.group, "thief", 0, entry_id)
+
+
+async def extensions(client: Redis) -> list[str]:
+    """Return the jobs that were extended, once for each time."""
+    return [event.job for event in await read_events(client, KEYS) if event.event == "extended"]
+
+
+def extended(client: Redis, job_id: str, times: int) -> Callable[[], object]:
+    async def often_enough() -> bool:
+        return (await extensions(client)).count(job_id) >= times
+
+    return often_enough
+
+
+# ---- what is extended
+
+
+@pytest.mark.parametrize("stream", [KEYS.stream, KEYS.retry], ids=["stream", "retry stream"])
+async def test_what_runs_is_extended_as_long_as_it_runs(server: RedisServer, client: Redis, stream: str) -> None:
+    handler = Holding()
+    [job_id] = await enqueue(client, 1, stream=stream)
+
+    async with running(
+        make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full", concurrency=4)
+    ) as worker:
+        await wait_until(extended(client, job_id, 6), "the job was extended for two visibility timeouts")
+        assert await pending_of(client, stream=stream) == [(job_id, worker.consumer, 1)]
+        handler.gate.set()
+
+    assert (worker.counts.acked, worker.counts.refused) == (1, 0)
+
+
+def block_until_extended(server: RedisServer, job_id: str, times: int) -> None:
+    """Block the event loop until the job was extended so often."""
+    deadline = monotonic() + 10
+    while monotonic() < deadline:
+        events = [(fields[b"event"], fields[b"job"]) for _, fields in server.command("XRANGE", KEYS.journal, "-", "+")]
+        if events.count((b"extended", job_id.encode())) >= times:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{job_id} was not extended {times} times")
+
+
+async def test_a_handler_that_blocks_the_event_loop_and_what_is_queued_behind_it_are_extended(
+    server: RedisServer, client: Redis
+) -> None:
+    ran = []
+
+    async def handle(job: Job) -> None:
+        ran.append(number_of(job))
+        if number_of(job) == 1:
+            for one in ids:
+                block_until_extended(server, one, 6)
+
+    ids = await enqueue(client, 1, 2, 3)
+    async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+        await wait_for_settled(worker, 3)
+
+    assert ran == [1, 2, 3]
+    assert (worker.counts.acked, worker.counts.refused) == (3, 0)
+
+
+async def test_a_job_that_was_lost_while_it_was_queued_is_not_started(server: RedisServer, client: Redis) -> None:
+    ran = []
+
+    async def handle(job: Job) -> None:
+        ran.append(number_of(job))
+        if number_of(job) == 1:
+            server.command("XCLAIM", KEYS.stream, KEYS.group, "thief", 0, lost)
+            block_until_extended(server, kept, 3)
+
+    _, lost, kept = await enqueue(client, 1, 2, 3)
+    async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+        await wait_for_settled(worker, 3)
+
+    assert ran == [1, 3]
+    assert (worker.counts.acked, worker.counts.refused) == (2, 1)
+    assert [(entry_id, owner) for entry_id, owner, _ in await pending_of(client)] == [(lost, "thief")]
+
+
+async def test_a_verdict_that_waits_to_be_settled_is_not_extended(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    await client.script_load(SETTLE.source)
+    through = await proxy(server)
+    settling = through.hold_request(runs(SETTLE))
+    handler = Holding()
+
+    async def handle(job: Job) -> None:
+        if number_of(job) == 2:
+            await handler(job)
+
+    done, busy = await enqueue(client, 1, 2)
+    async with running(make_worker(through.url, handle, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+        await settling.wait()
+        await wait_until(extended(client, busy, 6), "the other job was extended for two visibility timeouts")
+        assert done not in await extensions(client)
+        settling.release()
+        handler.gate.set()
+        await wait_for_settled(worker, 2)
+
+    assert (worker.counts.acked, worker.counts.refused) == (2, 0)
+
+
+async def test_jobs_that_end_soon_cost_no_extension(server: RedisServer, client: Redis) -> None:
+    async def accept(_job: Job) -> None:
+        """Acknowledge."""
+
+    await enqueue(client, *range(500))
+    async with running(make_worker(server.url, accept, visibility_timeout=30, journal="full")) as worker:
+        await wait_for_settled(worker, 500)
+
+    assert await extensions(client) == []
+
+
+def test_a_call_is_bounded_by_number_and_by_bytes() -> None:
+    small = [make_job(entry_id=b"1700000000000-%04d" % number) for number in range(1_200)]
+    large = [make_job(b"n", bytes(MAX_BATCH_BYTES // 2), entry_id=b"1700000000001-%d" % number) for number in range(5)]
+
+    assert [len(batch) for batch in _batches([*large, *small])] == [500, 500, 202, 2, 1]
+    assert list(_batches([])) == []
+
+
+# ---- what is lost
+
+
+async def test_a_refused_extension_cancels_the_handler_and_is_told_once(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = Holding()
+    reports: list[Report] = []
+    worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)
+
+    @worker.on("refused")
+    async def note(report: Report) -> None:
+        reports.append(report)
+
+    lost, kept = await enqueue(client, 1, 2)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 2, "both run")
+        await steal(client, lost)
+        await wait_until(lambda: handler.ended, "one is cancelled")
+        assert handler.ended == [(1, "cancelled")]
+        handler.gate.set()
+
+    assert handler.ended == [(1, "cancelled"), (2, "done")]
+    assert (worker.counts.refused, worker.counts.acked, worker.counts.nacked) == (1, 1, 0)
+    assert [(report.facts["job"], report.facts["verb"]) for report in reports] == [(lost, "extension")]
+    assert caplog.text.count("is not ours any more") == 1
+    assert [(entry_id, owner) for entry_id, owner, _ in await pending_of(client)] == [(lost, "thief")]
+    assert await event_names(client) == ["acked"]
+    assert kept != lost
+
+
+async def test_the_slot_of_a_lost_job_is_free_for_the_next_one_also_where_its_thread_goes_on(
+    server: RedisServer, client: Redis
+) -> None:
+    let_go = threading.Event()
+    ran = []
+
+    def handle(job: Job) -> None:
+        ran.append(number_of(job))
+        if number_of(job) == 1:
+            let_go.wait(10)
+
+    lost, _ = await enqueue(client, 1, 2)
+    async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S, concurrency=1)) as worker:
+        await wait_until(lambda: ran == [1], "the first runs")
+        await steal(client, lost)
+        await wait_until(lambda: worker.counts.acked == 1, "the second is done")
+        let_go.set()
+
+    assert (ran, worker.counts.refused, worker.counts.acked) == ([1, 2], 1, 1)
+
+
+async def test_a_handler_that_gets_to_its_end_all_the_same_is_refused_there_and_counted_once(
+    server: RedisServer, client: Redis
+) -> None:
+    async def handle(_job: Job) -> None:
+        with suppress(asyncio.CancelledError):  # what a stubborn handler does
+            await anyio.sleep_forever()
+
+    [lost] = await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S)) as worker:
+        await wait_until(lambda: pending_of(client), "it is delivered")
+        await steal(client, lost)
+        await wait_until(lambda: worker.counts.refused, "the loss is noticed")
+
+    assert (worker.counts.refused, worker.counts.acked) == (1, 0)
+    assert await event_names(client) == ["refused"]
+
+
+async def test_what_follows_a_lost_job_in_its_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:
+    cancelled = []
+
+    async def handle(job: Job) -> None:
+        if number_of(job) == 0:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.append(0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep, 0.001)
+
+    [lost] = await enqueue(client, 0)
+    async with running(make_worker(server.url, handle, visibility_timeout=VISIBILITY_S, concurrency=1)) as worker:
+        await wait_until(lambda: pending_of(client), "it is delivered")
+        await enqueue(client, *range(1, 20))
+        await steal(client, lost)
+        await wait_for_settled(worker, 20)
+
+    assert (cancelled, worker.counts.refused, worker.counts.acked) == ([0], 1, 19)
+
+
+async def test_a_deleted_payload_does_not_disturb_who_has_it_in_memory(server: RedisServer, client: Redis) -> None:
+    handler = Holding()
+    gone, there = await enqueue(client, 1, 2)
+
+    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+        await wait_until(lambda: len(handler.started) == 2, "both run")
+        await client.xdel(KEYS.stream, gone)
+        await wait_until(extended(client, there, 6), "the other one was extended twice a visibility timeout")
+        handler.gate.set()
+
+    assert (worker.counts.acked, worker.counts.refused) == (2, 0)
+
+
+# ---- no contact
+
+
+async def test_no_contact_is_no_refusal(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
+    through = await proxy(server)
+    handler = Holding()
+    [job_id] = await enqueue(client, 1)
+    worker = make_worker(through.url, handler, visibility_timeout=VISIBILITY_S, journal="full")
+    errors: list[Report] = []
+
+    @worker.on("error")
+    async def note(report: Report) -> None:
+        errors.append(report)
+
+    async with running(worker):
+        await wait_until(lambda: handler.started, "the job runs")
+        await through.cut()
+        await wait_until(lambda: errors, "the outage is noticed")
+        before = (await extensions(client)).count(job_id)
+        await through.mend()
+        await wait_until(extended(client, job_id, before + 2), "it is extended again")
+        assert handler.ended == []
+        handler.gate.set()
+
+    assert (worker.counts.acked, worker.counts.refused) == (1, 0)
+
+
+# ---- Job.extend
+
+
+async def test_a_job_tells_whether_it_is_still_ours(server: RedisServer, client: Redis) -> None:
+    answers = []
+
+    async def handle(job: Job) -> None:
+        answers.append(await job.extend())
+        await steal(client, job.entry_id)
+        answers.append(await job.extend())
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, visibility_timeout=30)) as worker:
+        await wait_for_settled(worker, 1)
+
+    assert answers == [True, False]
+    assert worker.counts.refused == 1
+
+
+async def test_extending_starts_the_idle_time_over(server: RedisServer, client: Redis) -> None:
+    idle: list[int] = []
+
+    async def handle(job: Job) -> None:
+        await client.execute_command(
+            "XCLAIM", KEYS.stream, KEYS.group, worker.consumer, 0, job.entry_id, "IDLE", 20_000, "JUSTID"
+        )
+        await job.extend()
+        rows: Any = await client.xpending_range(KEYS.stream, KEYS.group, "-", "+", 1)
+        idle.append(rows[0][2])
+
+    await enqueue(client, 1)
+    worker = make_worker(server.url, handle, visibility_timeout=30)
+    async with running(worker):
+        await wait_for_settled(worker, 1)
+
+    assert idle[0] < 20_000
+
+
+async def test_a_handler_in_a_thread_can_extend_too(server: RedisServer, client: Redis) -> None:
+    answers = []
+
+    def handle(job: Job) -> None:
+        answers.append(anyio.from_thread.run(job.extend))
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle)) as worker:
+        await wait_for_settled(worker, 1)
+
+    assert answers == [True]
+
+
+async def test_a_job_that_no_worker_runs_cannot_be_extended() -> None:
+    with pytest.raises(RuntimeError, match="only a job that a worker runs"):
+        await make_job().extend()
+
+
+# ---- beginning and end
+
+
+async def test_thread_and_connection_end_with_the_worker(server: RedisServer, client: Redis) -> None:
+    handler = Holding()
+    for number in range(3):
+        await enqueue(client, number)
+        async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S)):
+            await wait_until(lambda: handler.ended or handler.started, "the job runs")
+            handler.gate.set()
+
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("heartbeat")] == []
+    await wait_until(lambda: only_connection(client), "the server has no other client")
+
+
+async def only_connection(client: Redis) -> bool:
+    return len(await client.client_list()) == 1
+
+
+async def test_the_script_is_loaded_where_the_server_has_forgotten_it(server: RedisServer, client: Redis) -> None:
+    handler = Holding()
+    [job_id] = await enqueue(client, 1)
+    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full")):
+        await wait_until(extended(client, job_id, 1), "it is extended")
+        await client.script_flush()
+        await wait_until(extended(client, job_id, 3), "it is extended again")
+        handler.gate.set()
+
+    assert EXTEND_VISIBILITY.name == "extend_visibility"

@@ -1,0 +1,215 @@
+"""Leaving: what was not finished is ready again before the worker has gone, and has lost no delivery."""
+
+import threading
+from collections.abc import Awaitable, Callable, Sized
+from functools import partial
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.history import read_events, read_state
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import (
+    KEYS,
+    enqueue,
+    event_names,
+    make_worker,
+    number_of,
+    pending_of,
+    running,
+    wait_for_settled,
+)
+from workers import Job, Retry
+
+pytestmark = pytest.mark.anyio
+
+POLICIES = ["stream", "retry-stream"]
+
+
+async def hang(_job: Job) -> None:
+    await anyio.sleep_forever()
+
+
+def noting_into(seen: list[tuple[int, int]]) -> Callable[[Job], Awaitable[None]]:
+    """Return a handler that notes number and delivery."""
+
+    async def handle(job: Job) -> None:
+        seen.append((number_of(job), job.deliveries))
+
+    return handle
+
+
+def has_length(items: Sized, length: int) -> bool:
+    return len(items) == length
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_what_was_queued_and_not_started_is_handed_back_at_once(
+    server: RedisServer, client: Redis, policy: str
+) -> None:
+    ran, seen = [], list[tuple[int, int]]()
+    go = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        ran.append(number_of(job))
+        worker.stop()
+        await go.wait()
+
+    await enqueue(client, *range(10))
+    worker = make_worker(server.url, handle, redelivery=policy)
+    async with running(worker):
+        await wait_until(lambda: worker.counts.handed_back == 9, "the others are handed back while the first runs")
+        assert len(set((await read_state(client, KEYS)).ready)) == 9
+        assert worker.counts.acked == 0
+        go.set()
+
+    assert ran == [0]
+    assert await event_names(client) == ["handed_back"] * 9 + ["acked"]
+    async with running(make_worker(server.url, noting_into(seen), redelivery=policy)) as successor:
+        await wait_for_settled(successor, 9)
+    assert sorted(seen) == [(number, 1) for number in range(1, 10)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_what_still_runs_at_the_drain_deadline_is_cancelled_and_handed_back(
+    server: RedisServer, client: Redis, policy: str
+) -> None:
+    started, ended, seen = anyio.Event(), [], list[tuple[int, int]]()
+
+    async def handle(job: Job) -> None:
+        if number_of(job) == 1:
+            return
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(number_of(job))
+
+    _, slow = await enqueue(client, 1, 2)
+    async with running(make_worker(server.url, handle, drain_timeout=0.05, redelivery=policy)) as worker:
+        await started.wait()
+
+    assert ended == [2]
+    assert (await read_state(client, KEYS)).ready == (slow,)
+    assert await pending_of(client) == []
+    assert (worker.counts.acked, worker.counts.handed_back, worker.counts.abandoned) == (1, 1, 0)
+    assert sorted(await event_names(client)) == ["acked", "handed_back"]
+    async with running(make_worker(server.url, noting_into(seen), redelivery=policy)) as successor:
+        await wait_for_settled(successor, 1)
+    assert seen == [(2, 1)]
+
+
+async def test_handing_back_never_uses_deliveries_up(server: RedisServer, client: Redis) -> None:
+    tokens, deliveries = [], []
+
+    async def handle(job: Job) -> None:
+        tokens.append(job.fencing_token)
+        deliveries.append(job.deliveries)
+        await anyio.sleep_forever()
+
+    await enqueue(client, 1)
+    for restart in range(1, 6):
+        async with running(make_worker(server.url, handle, drain_timeout=0, max_deliveries=2)):
+            await wait_until(partial(has_length, tokens, restart), "the job runs")
+
+    assert deliveries == [1] * 5
+    assert tokens == sorted(set(tokens))
+
+
+async def test_what_a_handler_raises_when_it_is_cancelled_at_the_deadline_is_no_failure(
+    server: RedisServer, client: Redis
+) -> None:
+    started = anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("half a file was written")
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, drain_timeout=0)) as worker:
+        await started.wait()
+
+    assert (worker.counts.handed_back, worker.counts.nacked) == (1, 0)
+
+
+async def test_a_thread_that_still_runs_at_the_deadline_is_abandoned_and_its_job_handed_back(
+    server: RedisServer, client: Redis
+) -> None:
+    started, let_go = threading.Event(), threading.Event()
+
+    def handle(_job: Job) -> None:
+        started.set()
+        let_go.wait(10)
+
+    [job_id] = await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, drain_timeout=0)) as worker:
+        await wait_until(started.is_set, "the thread runs")
+
+    let_go.set()
+    assert worker.counts.handed_back == 1
+    assert (await read_state(client, KEYS)).ready == (job_id,)
+
+
+async def test_a_job_that_fails_while_the_worker_drains_has_failed(server: RedisServer, client: Redis) -> None:
+    async def handle(_job: Job) -> None:
+        worker.stop()
+        raise Retry("not yet")
+
+    await enqueue(client, 1)
+    worker = make_worker(server.url, handle)
+    async with running(worker):
+        await wait_for_settled(worker, 1)
+
+    assert (worker.counts.nacked, worker.counts.handed_back) == (1, 0)
+
+
+async def test_stopping_at_once_leaves_everything_pending(server: RedisServer, client: Redis) -> None:
+    started = anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    ids = await enqueue(client, 1, 2)
+    async with running(make_worker(server.url, handle, concurrency=2)) as worker:
+        await started.wait()
+        worker.stop(now=True)
+
+    assert await pending_of(client) == [(one, worker.consumer, 1) for one in ids]
+    assert (worker.counts.abandoned, worker.counts.handed_back) == (2, 0)
+
+
+async def test_a_worker_that_is_cancelled_leaves_what_runs_pending(server: RedisServer, client: Redis) -> None:
+    started = anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    [job_id] = await enqueue(client, 1)
+    worker = make_worker(server.url, handle)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        await started.wait()
+        tasks.cancel_scope.cancel()
+
+    assert await pending_of(client) == [(job_id, worker.consumer, 1)]
+
+
+async def test_a_hand_back_tells_who_and_which_delivery(server: RedisServer, client: Redis) -> None:
+    [job_id] = await enqueue(client, 1)
+    async with running(make_worker(server.url, hang, drain_timeout=0)) as worker:
+        await wait_until(lambda: worker.counts.read, "the job is read")
+
+    [event] = await read_events(client, KEYS)
+    assert (event.event, event.job, event.data["consumer"], event.data["delivery"]) == (
+        "handed_back",
+        job_id,
+        worker.consumer,
+        1,
+    )

@@ -1,0 +1,303 @@
+"""What a producer sends, what it refuses to send, and that a job is enqueued once."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from tests.conftest import StartProxy
+from tests.support.dump import dump
+from tests.support.proxy import runs
+from tests.support.servers import RedisServer
+from workers import NewJob, Producer, WorkerSettings, producer
+from workers.producer import CALL_BYTES, CALL_JOBS, ENQUEUE, MAX_FIELDS, Fields
+from workers.protocol.connection import commands_client
+from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def orders(server: RedisServer) -> AsyncIterator[Producer]:
+    async with Producer(server.url, "orders") as opened:
+        yield opened
+
+
+async def entries(client: Redis) -> list[list[bytes]]:
+    rows: Any = await client.xrange("orders")
+    return [flat for _, flat in rows]
+
+
+async def delayed(client: Redis) -> int:
+    return int(await client.zcard("{orders}:scheduled"))
+
+
+# ---- what is sent
+
+
+async def test_an_enqueued_job_has_the_id_that_its_producer_gets(orders: Producer, client: Redis) -> None:
+    job_id = await orders.enqueue({"order": 17})
+    assert await entries(client) == [[b"order", b"17", b"reaper.job", job_id.encode()]]
+
+
+async def test_each_job_without_an_id_is_a_job_of_its_own(orders: Producer, client: Redis) -> None:
+    ids = {await orders.enqueue({"order": 17}) for _ in range(3)}
+    assert (len(ids), len(await entries(client))) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"a": "é", "b": b"\xff\x00", "c": 7, "d": 0.5}, ["a", "é", "b", b"\xff\x00", "c", "7", "d", "0.5"]),
+        ([("a", 1), (b"a", 2), ("b", "")], ["a", "1", "a", "2", "b", ""]),
+        ({"traceparent": "00-ab-cd-01", "tracestate": "x=1"}, ["traceparent", "00-ab-cd-01", "tracestate", "x=1"]),
+        ({}, []),
+    ],
+    ids=["kinds", "duplicates", "trace context", "none"],
+)
+async def test_fields_arrive_as_they_were_given(
+    orders: Producer, client: Redis, fields: Fields, words: list[str | bytes]
+) -> None:
+    await orders.enqueue(fields, job_id="j")
+    sent = [word.encode() if isinstance(word, str) else word for word in words]
+    assert await entries(client) == [[*sent, b"reaper.job", b"j"]]
+
+
+async def test_a_job_may_ask_for_its_own_times(orders: Producer, client: Redis) -> None:
+    await orders.enqueue({"a": 1}, job_id="j", visibility_timeout=90, timeout=1.5)
+    [flat] = await entries(client)
+    assert flat == [
+        *(b"a", b"1", b"reaper.visibility_ms", b"90000", b"reaper.timeout_ms", b"1500", b"reaper.job", b"j")
+    ]
+
+
+async def test_a_delayed_job_is_scheduled_and_not_ready(orders: Producer, client: Redis) -> None:
+    await orders.enqueue({"a": 1}, delay=60)
+    await orders.enqueue({"a": 1}, delay=0)
+    assert (len(await entries(client)), await delayed(client)) == (1, 1)
+
+
+async def test_many_jobs_keep_their_order_over_many_calls(orders: Producer, client: Redis, server: RedisServer) -> None:
+    jobs: list[NewJob | Fields] = [{"n": n} for n in range(2 * CALL_JOBS + 1)]
+    server.command("CONFIG", "RESETSTAT")
+    ids = await orders.enqueue_many(jobs)
+    flat = await entries(client)
+    assert [fields[1] for fields in flat] == [b"%d" % n for n in range(len(jobs))]
+    assert [fields[-1].decode() for fields in flat] == ids
+    assert await client.zcard("{orders}:enqueued") == 3  # one member a call, not one a job
+
+
+async def test_large_jobs_go_out_few_at_a_time(orders: Producer, client: Redis) -> None:
+    await orders.enqueue_many([{"data": b"x" * (CALL_BYTES // 2)} for _ in range(6)])
+    assert (len(await entries(client)), await client.zcard("{orders}:enqueued")) == (6, 3)
+
+
+async def test_jobs_of_one_call_may_differ_in_everything(orders: Producer, client: Redis) -> None:
+    ids = await orders.enqueue_many([NewJob({"n": 1}, job_id="a"), NewJob({"n": 2}, delay=60), {"n": 3}])
+    assert ids[0] == "a"
+    assert [flat[1] for flat in await entries(client)] == [b"1", b"3"]
+    assert await delayed(client) == 1
+
+
+async def test_nothing_to_enqueue_is_nothing_sent(orders: Producer, client: Redis) -> None:
+    assert await orders.enqueue_many([]) == []
+    assert await dump(client) == {}
+
+
+# ---- where it connects to
+
+
+async def test_a_client_that_is_given_stays_its_owners(client: Redis) -> None:
+    async with Producer(client, "orders") as orders:
+        await orders.enqueue({"a": 1})
+    assert await client.xlen("orders") == 1
+
+
+async def test_settings_say_where_redis_is(server: RedisServer, client: Redis) -> None:
+    async with Producer(WorkerSettings(redis_url=server.url, stream="s", group="g"), "orders") as orders:
+        await orders.enqueue({"a": 1})
+    assert await client.xlen("orders") == 1
+
+
+async def test_a_client_that_decodes_replies_will_do(server: RedisServer, client: Redis) -> None:
+    async with Redis.from_url(server.url, decode_responses=True) as decoding:
+        assert await Producer(decoding, "orders").enqueue({"a": b"\xff"}, job_id="j") == "j"
+    assert await entries(client) == [[b"a", b"\xff", b"reaper.job", b"j"]]
+
+
+# ---- what is refused before anything is sent
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"fields": {"reaper.job": "x"}}, "field 'reaper.job' cannot be enqueued: names that begin with 'reaper.'"),
+        ({"fields": [(b"reaper.x", 1)]}, "reserved"),
+        ({"fields": {"a": True}}, "a field cannot hold True: give str, bytes, int or float"),
+        ({"fields": {"a": None}}, "a field cannot hold None"),
+        ({"fields": {"a": {}}}, "a field cannot hold {}"),
+        ({"fields": {"a": b"x" * 1_048_577}}, "the job has 1048578 bytes and orders takes 1048576"),
+        ({"fields": [("a", "")] * (MAX_FIELDS + 1)}, f"the job has {MAX_FIELDS + 1} fields"),
+        ({"fields": {}, "job_id": ""}, "job_id has 0 bytes: give 1 to 256"),
+        ({"fields": {}, "job_id": "é" * 129}, "job_id has 258 bytes"),
+        ({"fields": {}, "delay": -1}, "delay cannot be -1"),
+        ({"fields": {}, "delay": float("nan")}, "delay cannot be nan"),
+        ({"fields": {}, "timeout": 0}, "reaper.timeout_ms cannot be 0: give a millisecond or more"),
+        ({"fields": {}, "visibility_timeout": 1e12}, "reaper.visibility_ms: delay cannot be"),
+    ],
+)
+async def test_what_cannot_be_a_job_is_refused_with_a_sentence(
+    orders: Producer, client: Redis, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InvalidJobError) as refused:
+        await orders.enqueue(**arguments)
+    assert sentence in str(refused.value)
+    assert await dump(client) == {}
+
+
+async def test_one_job_that_cannot_be_keeps_all_from_being_sent(orders: Producer, client: Redis) -> None:
+    with pytest.raises(InvalidJobError):
+        await orders.enqueue_many([{"a": 1}, {"a": None}])  # type: ignore[list-item]
+    assert await dump(client) == {}
+
+
+async def test_the_size_limit_is_the_programs_to_set(server: RedisServer) -> None:
+    async with Producer(server.url, "orders", max_bytes=10) as orders:
+        await orders.enqueue({"a": "123456789"})
+        with pytest.raises(InvalidJobError, match="raise max_bytes"):
+            await orders.enqueue({"a": "1234567890"})
+
+
+@pytest.mark.parametrize("stream", ["", "{orders}"])
+def test_a_stream_name_that_cannot_work_is_refused(stream: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Producer("redis://127.0.0.1", stream)
+
+
+def test_a_window_shorter_than_a_lost_reply_takes_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at least 60 seconds"):
+        Producer("redis://127.0.0.1", "orders", dedup_window=59)
+
+
+words = st.text() | st.binary() | st.integers() | st.floats()
+
+
+@given(st.lists(st.tuples(words, words), max_size=20))
+def test_whatever_can_be_sent_is_bytes_in_the_order_given(pairs: list[tuple[Any, Any]]) -> None:
+    try:
+        encoded = producer._encode_fields(pairs)
+    except InvalidJobError as refused:
+        assert "reserved" in str(refused)  # noqa: PT017
+        return
+    assert len(encoded) == 2 * len(pairs)
+    assert all(isinstance(word, bytes) for word in encoded)
+    assert encoded[::2] == [producer._encode_word(name) for name, _ in pairs]
+
+
+# ---- once
+
+
+@pytest.fixture(params=[None, 60], ids=["ready", "delayed"])
+def delay(request: pytest.FixtureRequest) -> Iterator[float | None]:
+    return request.param  # type: ignore[no-any-return]
+
+
+async def jobs_there(client: Redis) -> int:
+    return len(await entries(client)) + await delayed(client)
+
+
+async def test_an_id_given_twice_is_one_job_also_from_two_producers(
+    server: RedisServer, orders: Producer, client: Redis, delay: float | None
+) -> None:
+    async with Producer(server.url, "orders") as other, anyio.create_task_group() as tasks:
+        for enqueuer in (orders, other) * 20:
+            tasks.start_soon(_enqueue, enqueuer, delay)
+    assert await jobs_there(client) == 1
+
+
+async def _enqueue(enqueuer: Producer, delay: float | None) -> None:
+    assert await enqueuer.enqueue({"from": id(enqueuer)}, job_id="mail-1", delay=delay) == "mail-1"
+
+
+@pytest.mark.parametrize("job_id", [None, "mail-1"])
+async def test_a_lost_reply_makes_no_second_job(
+    server: RedisServer, client: Redis, proxy: StartProxy, delay: float | None, job_id: str | None
+) -> None:
+    through = await proxy(server)
+    await client.script_load(ENQUEUE.source)
+    drop = through.drop_reply(runs(ENQUEUE))
+    async with Producer(through.url, "orders") as orders:
+        assert await orders.enqueue({"a": 1}, job_id=job_id, delay=delay) == (job_id or await _only_id(client))
+    assert drop.happened
+    assert await jobs_there(client) == 1
+
+
+async def _only_id(client: Redis) -> str:
+    state = await dump(client)
+    if waiting := state.get("{orders}:scheduled"):
+        return str(waiting[0][2])
+    return str(state["orders"]["entries"][0][-1])
+
+
+async def test_a_lost_reply_to_many_jobs_makes_none_of_them_twice(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    await client.script_load(ENQUEUE.source)
+    drops = [through.drop_reply(runs(ENQUEUE)) for _ in range(2)]
+    async with Producer(through.url, "orders") as orders:
+        await orders.enqueue_many([NewJob({"n": n}, delay=60 if n % 2 else None) for n in range(50)])
+    assert all(drop.happened for drop in drops)
+    assert await jobs_there(client) == 50
+
+
+async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    async with Producer(through.url, "orders") as orders, anyio.create_task_group() as tasks:
+        await orders.enqueue({"n": 1})
+        await through.cut()
+        tasks.start_soon(orders.enqueue, {"n": 2})
+        await anyio.wait_all_tasks_blocked()
+        await through.mend()
+    assert len(await entries(client)) == 2
+
+
+async def test_without_contact_it_says_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.producer.RETRY_FOR_S", 0)
+    async with Producer("redis://127.0.0.1:1", "orders") as orders:
+        with pytest.raises(UnreachableError, match=r"nobody knows whether 1 jobs of orders .*the first is mail-1"):
+            await orders.enqueue({"n": 1}, job_id="mail-1")
+
+
+async def test_without_memory_redis_says_so_and_nothing_is_enqueued(orders: Producer, client: Redis) -> None:
+    await orders.enqueue({"n": 1})
+    await client.config_set("maxmemory", "1")
+    with pytest.raises(ResponseError, match=r"(?i)maxmemory|oom"):
+        await orders.enqueue({"n": 2})
+    await client.config_set("maxmemory", "0")
+    assert len(await entries(client)) == 1
+
+
+async def test_a_plain_clients_own_retries_make_no_second_job(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    through = await proxy(server)
+    await client.script_load(ENQUEUE.source)
+    drop = through.drop_reply(runs(ENQUEUE))
+    async with Redis.from_url(through.url, protocol=2) as plain:  # it sends again by itself
+        await Producer(plain, "orders").enqueue({"a": 1})
+    assert drop.happened
+    assert await jobs_there(client) == 1
+
+
+async def test_a_commands_client_is_fine_too(server: RedisServer, client: Redis) -> None:
+    async with commands_client(server.url) as commands:
+        await Producer(commands, "orders").enqueue({"a": 1})
+    assert await jobs_there(client) == 1

@@ -1,0 +1,246 @@
+"""A job that runs longer than it may: its handler is cancelled or its thread abandoned, and the delivery has failed."""
+
+import asyncio
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import (
+    KEYS,
+    add,
+    dead_letters,
+    enqueue,
+    event_names,
+    field_of,
+    make_job,
+    make_worker,
+    number_of,
+    pending_of,
+    running,
+    wait_for_settled,
+)
+from workers import Job, Reject
+from workers.deadlines import Deadlines
+from workers.job import Interruption, Source
+
+pytestmark = pytest.mark.anyio
+
+SHORT_S = 0.05
+
+
+async def hang(_job: Job) -> None:
+    await anyio.sleep_forever()
+
+
+# ---- what becomes of the job
+
+
+async def test_a_job_over_its_timeout_has_failed_and_runs_again(server: RedisServer, client: Redis) -> None:
+    deliveries = []
+
+    async def handle(job: Job) -> None:
+        deliveries.append(job.deliveries)
+        if job.deliveries == 1:
+            await anyio.sleep_forever()
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, timeout=SHORT_S)) as worker:
+        await wait_for_settled(worker, 2)
+
+    assert deliveries == [1, 2]
+    assert (worker.counts.timed_out, worker.counts.nacked, worker.counts.acked) == (1, 1, 1)
+    assert await event_names(client) == ["nacked", "acked"]
+
+
+async def test_the_dead_letter_of_a_job_that_always_hangs_says_so(server: RedisServer, client: Redis) -> None:
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, hang, timeout=SHORT_S, max_deliveries=2)) as worker:
+        await wait_for_settled(worker, 2)
+
+    [(_, flat)] = await dead_letters(client)
+    assert field_of(flat, b"reaper.dead.reason") == b"timeout"
+    assert field_of(flat, b"reaper.dead.error") == b"ran longer than its timeout of 0.05 s"
+    assert worker.counts.timed_out == 2
+
+
+async def test_a_job_may_ask_for_a_timeout_of_its_own(server: RedisServer, client: Redis) -> None:
+    timeouts = {}
+    go = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        timeouts[number_of(job)] = job.timeout
+        await go.wait()
+
+    await add(client, {"n": 1, "reaper.timeout_ms": 50})
+    await add(client, {"n": 2, "reaper.timeout_ms": 3_600_000})
+    await add(client, {"n": 3, "reaper.timeout_ms": "soon"})
+    async with running(make_worker(server.url, handle, max_deliveries=1, timeout=1_800)) as worker:
+        await wait_for_settled(worker, 1)
+        go.set()
+        await wait_for_settled(worker, 3)
+
+    assert timeouts == {1: timedelta(milliseconds=50), 2: timedelta(hours=1), 3: timedelta(minutes=30)}
+    assert (worker.counts.dead_lettered, worker.counts.acked) == (1, 2)
+
+
+async def test_a_timeout_of_the_job_s_own_is_kept_by_its_copies(server: RedisServer, client: Redis) -> None:
+    await add(client, {"n": 1, "reaper.timeout_ms": 50})
+    async with running(make_worker(server.url, hang, max_deliveries=3)) as worker:
+        await wait_for_settled(worker, 3)
+
+    assert worker.counts.timed_out == 3
+
+
+# ---- what handlers do about it
+
+
+async def test_what_a_handler_raises_when_it_is_cancelled_changes_nothing(server: RedisServer, client: Redis) -> None:
+    async def handle(_job: Job) -> None:
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            raise Reject("in cleanup") from None
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, timeout=SHORT_S, max_deliveries=1)) as worker:
+        await wait_for_settled(worker, 1)
+
+    [(_, flat)] = await dead_letters(client)
+    assert field_of(flat, b"reaper.dead.reason") == b"timeout"
+
+
+async def test_a_handler_that_gets_to_its_end_all_the_same_has_done_its_work(
+    server: RedisServer, client: Redis
+) -> None:
+    async def handle(_job: Job) -> None:
+        with suppress(asyncio.CancelledError):
+            await anyio.sleep_forever()
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle, timeout=SHORT_S)) as worker:
+        await wait_for_settled(worker, 1)
+
+    assert (worker.counts.acked, worker.counts.timed_out) == (1, 1)
+
+
+async def test_what_follows_in_the_same_runner_is_not_cancelled(server: RedisServer, client: Redis) -> None:
+    async def handle(job: Job) -> None:
+        if number_of(job) % 5 == 0:
+            await anyio.sleep_forever()
+        with anyio.move_on_after(0.001):
+            await anyio.sleep_forever()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep, 0)
+
+    await enqueue(client, *range(20))
+    async with running(make_worker(server.url, handle, timeout=0.5, concurrency=2, max_deliveries=1)) as worker:
+        await wait_for_settled(worker, 20)
+
+    assert (worker.counts.dead_lettered, worker.counts.acked) == (4, 16)
+
+
+async def test_a_thread_is_abandoned_and_its_slot_is_free(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    let_go = threading.Event()
+    ran = []
+
+    def handle(job: Job) -> None:
+        ran.append(number_of(job))
+        if number_of(job) == 1:
+            let_go.wait(10)
+
+    await enqueue(client, 1, 2)
+    async with running(make_worker(server.url, handle, timeout=0.1, concurrency=1, max_deliveries=1)) as worker:
+        await wait_for_settled(worker, 2)
+        let_go.set()
+
+    assert (ran, worker.counts.dead_lettered, worker.counts.acked) == ([1, 2], 1, 1)
+    assert "its thread is left to itself" in caplog.text
+
+
+async def test_without_a_timeout_a_job_runs_as_long_as_it_takes(server: RedisServer, client: Redis) -> None:
+    seen = []
+
+    async def handle(job: Job) -> None:
+        seen.append(job.timeout)
+
+    await enqueue(client, 1)
+    async with running(make_worker(server.url, handle)) as worker:
+        await wait_for_settled(worker, 1)
+
+    assert seen == [None]
+    assert await pending_of(client) == []
+
+
+# ---- one timer for all
+
+
+class Watched:
+    """Jobs in one source under `Deadlines`, and those that expired."""
+
+    def __init__(self) -> None:
+        self.source = Source(KEYS.stream, KEYS.stream)
+        self.expired: list[Job] = []
+        self.deadlines = Deadlines([self.source], self._expire)
+
+    def _expire(self, job: Job) -> None:
+        self.expired.append(job)
+        job.interruption = Interruption.TIMEOUT
+
+    def begin(self, number: int, timeout_s: float, *, ago: float = 0.0) -> Job:
+        """Begin a job, and have it watched."""
+        job = make_job(entry_id=b"1700000000000-%d" % number, source=self.source)
+        job.timeout_s = timeout_s
+        self.source.hold(job)
+        job.begin(monotonic() - ago)
+        self.deadlines.watch(job)
+        return job
+
+
+async def test_each_job_expires_once_and_the_earliest_first() -> None:
+    watched = Watched()
+    late, early, _never = watched.begin(1, 0.08), watched.begin(2, 0.02), watched.begin(3, 3_600)
+    await wait_until(lambda: len(watched.expired) == 2, "two have expired")
+    watched.deadlines.stop()
+    assert watched.expired == [early, late]
+
+
+async def test_what_has_ended_does_not_expire() -> None:
+    watched = Watched()
+    ended, other = watched.begin(1, 0.01), watched.begin(2, 0.03)
+    watched.source.forget(ended)
+    await wait_until(lambda: watched.expired, "the other one has expired")
+    assert watched.expired == [other]
+
+
+async def test_jobs_of_one_timeout_set_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[float] = []
+    loop = asyncio.get_running_loop()
+    call_at = loop.call_at
+
+    def note_and_call_at(when: float, *args: Any, **more: Any) -> asyncio.TimerHandle:
+        timers.append(when)
+        return call_at(when, *args, **more)
+
+    monkeypatch.setattr(loop, "call_at", note_and_call_at)
+    watched = Watched()
+    for number in range(1_000):
+        watched.begin(number, 3_600)
+    watched.deadlines.stop()
+    assert len(timers) == 1
+
+
+async def test_a_deadline_that_has_passed_already_expires_at_once() -> None:
+    watched = Watched()
+    job = watched.begin(1, 1, ago=5)
+    await wait_until(lambda: watched.expired, "it has expired")
+    assert watched.expired == [job]

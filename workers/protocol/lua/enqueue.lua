@@ -1,0 +1,87 @@
+-- (new) -> ready | scheduled: a producer enqueues jobs, each once, however often it has to say so.
+--
+-- KEYS[1] stream    orders                  stream
+-- KEYS[2] schedule  {orders}:scheduled      sorted set: delayed enqueues, seen by every group when due
+-- KEYS[3] enqueued  {orders}:enqueued       sorted set: `j:<job ID>` and `c:<call>`, scored by when they are forgotten (ms)
+-- ARGV[1] the call's own ID ('' = every job has an ID that its producer chose)
+-- ARGV[2] how long the call is remembered, in ms  ARGV[3] how long a job ID is, from when the job becomes ready
+-- ARGV[4…] per job: job ID, '1' = the producer chose it, delay in ms (0 = ready now), number of words that follow, and
+--          the words: field, value …
+--
+-- Returns one number a job: 1 enqueued, 0 there already. A call that is sent again after a lost reply answers 0 for each.
+-- All or nothing: an error (OOM, for one) means that no job was enqueued. So nothing is written before the first job is.
+-- Fence: none; any producer may enqueue, and what it has enqueued already is no second job.
+
+--- @prelude
+
+local stream, schedule, enqueued = KEYS[1], KEYS[2], KEYS[3]
+local call, call_ms, job_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local FORGOTTEN_PER_JOB, FORGOTTEN_AT_LEAST = 2, 8
+
+local function is_a(key, kind)
+  local found = redis.call('TYPE', key).ok
+  return found == kind or found == 'none'
+end
+if not (is_a(stream, 'stream') and is_a(schedule, 'zset') and is_a(enqueued, 'zset')) then
+  return redis.error_reply('WRONGTYPE a key that jobs are enqueued with holds something else')
+end
+
+local at = now_ms()
+local function is_remembered(member)
+  local until_ms = redis.call('ZSCORE', enqueued, member)
+  return until_ms and tonumber(until_ms) > at
+end
+
+local latest = 0
+local function remember(member, until_ms)
+  redis.call('ZADD', enqueued, string.format('%.0f', until_ms), member)
+  latest = math.max(latest, until_ms)
+end
+
+local function enqueue(job_id, delay, from, to)
+  if delay > 0 then
+    local job = {
+      job_id = job_id, generation = '0', first_ms = string.format('%.0f', at), copies = 0, entry_id = '',
+      user = { unpack(ARGV, from, to) },
+    }
+    local ok, why = park_until(schedule, at + delay, pack_job('enqueue', job, 0, ''))
+    return ok, why
+  end
+  local words = { unpack(ARGV, from, to) }
+  words[#words + 1], words[#words + 2] = 'reaper.job', job_id
+  return add_entry(stream, words)
+end
+
+local repeated = call ~= '' and is_remembered('c:' .. call)
+local results, n, i = {}, 0, 4
+while i <= #ARGV do
+  local job_id, chosen, delay, words = ARGV[i], ARGV[i + 1] == '1', tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
+  n = n + 1
+  if repeated or (chosen and is_remembered('j:' .. job_id)) then
+    results[n] = 0
+  else
+    local ok, why = enqueue(job_id, delay, i + 4, i + 3 + words)
+    if not ok then
+      return redis.error_reply(why)
+    end
+    if chosen then
+      remember('j:' .. job_id, at + delay + job_ms)
+    end
+    results[n] = 1
+  end
+  i = i + 4 + words
+end
+if call ~= '' and not repeated then
+  remember('c:' .. call, at + call_ms)
+end
+
+-- What is past is dropped a few at a time, faster than it comes; the key itself goes with the last of it.
+local past = redis.call('ZRANGEBYSCORE', enqueued, '-inf', string.format('%.0f', at), 'LIMIT', 0,
+  math.min(FORGOTTEN_PER_JOB * n + FORGOTTEN_AT_LEAST, MAX_ARGUMENTS))
+if #past > 0 then
+  redis.call('ZREM', enqueued, unpack(past))
+end
+if latest > at and redis.call('PTTL', enqueued) < latest - at then
+  redis.call('PEXPIRE', enqueued, string.format('%.0f', latest - at))
+end
+return results

@@ -1,0 +1,65 @@
+-- pending -> pending, anew: a worker proves that it lives, for many deliveries of one source in one call.
+--
+-- Idle time starts over, count and owner stay. Nothing is ever taken back: what was recovered, adopted or settled
+-- meanwhile is refused.
+--
+-- KEYS[1] source   orders, or {orders}:retry:billing   stream the deliveries were read from
+-- KEYS[2] journal  {orders}:journal                    stream
+-- ARGV[1] group  ARGV[2] consumer (of every item)
+-- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
+-- ARGV[5…] per item: entry ID, PEL delivery count, job ID, data (JSON of the event, without its closing brace)
+--
+-- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
+-- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen).
+-- Raises NOGROUP where the group is gone.
+-- Fence: the entry is pending for this consumer *and* with this delivery count. XCLAIM alone would take any entry.
+
+--- @prelude
+
+local source, journal = KEYS[1], KEYS[2]
+local group, consumer = ARGV[1], ARGV[2]
+local write_journal, maxlen = ARGV[3] == '1', ARGV[4]
+
+local REFUSED, EXTENDED, PAYLOAD_GONE = 0, 1, 2
+local ITEM = 4
+local first = 5
+local items = (#ARGV - first + 1) / ITEM
+
+local pending = read_ahead(function(entry_id, count)
+  return redis.call('XPENDING', source, group, entry_id, '+', count, consumer)
+end, 128)
+
+local function judge(entry_id, times, left)
+  local row = pending(entry_id, left)
+  if not row or row[4] ~= times then
+    return REFUSED
+  end
+  if #redis.call('XRANGE', source, entry_id, entry_id) == 0 then
+    return PAYLOAD_GONE
+  end
+  return EXTENDED
+end
+
+open_for_writing(source, group)
+local results, extended = {}, {}
+for i = 1, items do
+  local item = first + (i - 1) * ITEM
+  results[i] = judge(ARGV[item], tonumber(ARGV[item + 1]), items - i + 1)
+  if results[i] == EXTENDED then
+    extended[#extended + 1] = ARGV[item]
+  end
+end
+for from = 1, #extended, 1000 do
+  local call = { unpack(extended, from, math.min(from + 999, #extended)) }
+  call[#call + 1] = 'JUSTID' -- the count stays
+  redis.call('XCLAIM', source, group, consumer, 0, unpack(call))
+end
+if write_journal then
+  for i = 1, items do
+    local item = first + (i - 1) * ITEM
+    if results[i] == EXTENDED then
+      journal_event(journal, maxlen, 'extended', ARGV[item + 2], ARGV[item + 3] .. '}')
+    end
+  end
+end
+return results

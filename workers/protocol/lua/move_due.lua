@@ -1,0 +1,99 @@
+-- scheduled, due -> ready: delayed retries of a group and delayed enqueues of its stream, by the leader (embedded: by any
+-- worker). Suspects lie in the same schedule behind every due time, and are not meant.
+--
+-- KEYS[1] stream           orders                       stream
+-- KEYS[2] retry            {orders}:retry:billing       stream
+-- KEYS[3] schedule         {orders}:scheduled:billing   sorted set
+-- KEYS[4] stream schedule  {orders}:scheduled           sorted set
+-- KEYS[5] fence            {orders}:fence:billing       string
+-- KEYS[6] agreement        {orders}:group:billing       hash
+-- KEYS[7] journal          {orders}:journal             stream
+-- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group
+-- ARGV[3] policy, where the group has agreed on none  ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN
+-- ARGV[6] the caller's token (0 = none)  ARGV[7] most jobs a call moves  ARGV[8] payload bytes after which it stops
+--
+-- Returns {'ok', moved, ms until the next is due (0 = call again, -1 = nothing is scheduled), held, why the last one is
+-- held}, or {'stale', fence found}. A held job cannot be made ready (no job, too large, the policy cannot work here): it
+-- is looked at again after HOLD_MS, and is in nobody's way until then.
+-- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery.
+
+--- @prelude
+
+local stream, retry, schedule, stream_schedule = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7]
+local own, group = ARGV[1], ARGV[2]
+local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
+local most, budget = tonumber(ARGV[7]), tonumber(ARGV[8])
+local HOLD_MS = 10000
+local SUSPECT_SCORE = 4503599627370496
+
+local agreed = redis.call('HMGET', agreement, 'policy', 'recovery')
+local found = redis.call('GET', fence) or ''
+if (own == '' and agreed[2] ~= 'embedded') or (own ~= '' and found ~= own) then
+  if write_journal then
+    journal_event(journal, maxlen, 'refused', '', '{"v":1,"group":' .. json_string(group)
+      .. ',"verb":"move_due","token":' .. token .. ',"fence":' .. json_string(found) .. ',"entries":0}')
+  end
+  return { 'stale', found }
+end
+redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
+local at = now_ms()
+local now = string.format('%.0f', at)
+
+-- A retry becomes ready as any redelivery does; an enqueue is the first entry of its job, for every group of the stream.
+local target, refusal = retry, nil
+if (agreed[1] or ARGV[3]) == 'stream' then
+  target, refusal = stream, layout_refusal('stream', stream, at)
+end
+
+local function make_ready(job)
+  if job.kind == 'enqueue' then
+    local fields, n = job.user, #job.user
+    fields[n + 1], fields[n + 2] = 'reaper.job', job.job_id
+    return add_entry(stream, fields)
+  end
+  if refusal then
+    return nil, refusal
+  end
+  return add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))
+end
+
+local moved, held, why, bytes = 0, 0, '', 0
+local function move(zset)
+  while moved + held < most and bytes <= budget do
+    local member = redis.call('ZRANGEBYSCORE', zset, '-inf', now, 'LIMIT', 0, 1)[1]
+    if not member then
+      return
+    end
+    bytes = bytes + #member
+    local job, id, problem = unpack_job(member), nil, 'it is no job of ours'
+    if job then
+      local ok, result, error = pcall(make_ready, job)
+      id, problem = ok and result, error
+      if not ok then
+        problem = type(result) == 'table' and result.err or tostring(result)
+      end
+    end
+    if id then
+      redis.call('ZREM', zset, member)
+      moved = moved + 1
+    else
+      redis.call('ZADD', zset, 'XX', string.format('%.0f', at + HOLD_MS), member)
+      held, why = held + 1, problem
+    end
+  end
+end
+
+-- Each has its own share of the call: a flood in one keeps nobody in the other waiting.
+move(schedule)
+most, bytes = most + moved + held, 0
+move(stream_schedule)
+
+local function next_due(zset)
+  local head = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2]
+  head = head and tonumber(head)
+  return head and head < SUSPECT_SCORE and head or nil
+end
+local first, second = next_due(schedule), next_due(stream_schedule)
+local due = first and second and math.min(first, second) or first or second
+return { 'ok', moved, due and math.max(0, due - at) or -1, held, why }
