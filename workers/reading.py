@@ -6,6 +6,7 @@ A read ends only between reads. A cancelled one would leave entries with us that
 import logging
 from collections import Counter
 from dataclasses import dataclass
+from time import monotonic
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -136,6 +137,7 @@ class Reader:
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
+        began = monotonic()
         if self._adoption.is_due:
             jobs = await self._adoption.take(free)
         else:
@@ -143,6 +145,8 @@ class Reader:
             self._reporter.counts.read += len(jobs)
         self._reporter.works("reading")
         for job in jobs:
+            # Not now: a handler that blocks the event loop may have kept us from looking at the reply for long.
+            job.proven = began
             job.source.hold(job)
             if self._journal:
                 self._journal.note(EventName.DELIVERED, job)

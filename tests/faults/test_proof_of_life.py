@@ -81,7 +81,9 @@ async def test_one_that_blocks_it_past_its_timeout_loses_its_job_and_those_behin
     assert said(hung, "start") == jobs[:1]
     assert sorted(said(healthy, "start")) == sorted(jobs)
     happened = await names(case)
-    assert (happened["recovered"], happened["acked"], happened["refused"]) == (4, 4, 1)
+    assert (happened["acked"], happened["refused"]) == (4, 1)
+    # A read that was under way when the loop was blocked is given the copies too; they are then recovered once more.
+    assert happened["recovered"] in {4, 8}
 
 
 @pytest.mark.parametrize("worker", ["worker", "in_thread"])
