@@ -88,7 +88,7 @@ async def leader_among(client: Redis, reapers: Sequence[Running]) -> Running:
 
     async def found() -> Running | None:
         holder = text(await client.get(NAMESPACE.lease) or b"")
-        by_process_id = re.search(r"-(\d+)-\w+\.\w+$", holder)
+        by_process_id = re.search(r"-(\d+)-\w+\.\w+@\d+$", holder)
         process_id = int(by_process_id[1]) if by_process_id else 0
         return next((reaper for reaper in reapers if reaper.pid == process_id), None)
 
