@@ -20,11 +20,10 @@ from reaper.settings import ReaperSettings
 from reaper.snapshot import take_snapshot
 from reaper.status_text import as_json, status_text
 from workers.protocol.errors import StreamReaperError
-from workers.protocol.options import USAGE_EXIT, errors_as_sentences, log_to_stderr, settings_options
+from workers.protocol.options import USAGE_EXIT, errors_as_sentences, log_level_option, log_to_stderr, settings_options
 from workers.protocol.settings import load_settings
 
 DEGRADED_EXIT = 1
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,7 +40,7 @@ def main(context: click.Context) -> None:
 
 @main.command()
 @settings_options(ReaperSettings)
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged.")
+@log_level_option
 def run(config: Path | None, log_level: str, **flags: Any) -> None:
     """Run one replica; any number of them elect one leader.
 

@@ -12,7 +12,7 @@ import anyio
 import click
 
 from workers.program import clashing_folder, load_worker, warning_about
-from workers.protocol.options import errors_as_sentences, log_to_stderr, settings_options
+from workers.protocol.options import errors_as_sentences, log_level_option, log_to_stderr, settings_options
 from workers.settings import WorkerSettings
 from workers.worker import Worker
 
@@ -33,13 +33,13 @@ def main() -> None:
 @main.command()
 @click.argument("program", metavar="PACKAGE.MODULE:WORKER")
 @settings_options(WorkerSettings)
-@click.option("--verbose", is_flag=True, help="Log details, too.")
-def run(program: str, config: Path | None, verbose: bool, **flags: Any) -> None:
+@log_level_option
+def run(program: str, config: Path | None, log_level: str, **flags: Any) -> None:
     """Run the worker that PACKAGE.MODULE defines, until SIGTERM or SIGINT; a second signal ends it at once.
 
     Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program.
     """
-    log_to_stderr(logging.DEBUG if verbose else logging.INFO)
+    log_to_stderr(logging.getLevelName(log_level.upper()))
     with errors_as_sentences():
         folder = Path.cwd()
         clash = clashing_folder(folder)

@@ -58,16 +58,7 @@ def reader_client(url: str, *, block_ms: int = BLOCK_MS, timeout_s: float = COMM
 def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
     try:
         pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=max_connections,
-            timeout=timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=min(timeout_s, CONNECT_TIMEOUT_S),
-            decode_responses=False,
-            legacy_responses=False,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
+            url, retry=Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)
         )
     except (ValueError, RedisError) as error:
         raise _unusable(url, error) from error
@@ -76,6 +67,20 @@ def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
     for command in _RAW_REPLIES:
         client.set_response_callback(command, _as_it_comes)
     return client
+
+
+def _pool_options(timeout_s: float, max_connections: int) -> dict[str, Any]:
+    """Return what every client has in common; redis-py's retries are a class of their own for each kind."""
+    return {
+        "max_connections": max_connections,
+        "timeout": timeout_s,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
+        "decode_responses": False,
+        "legacy_responses": False,
+        "protocol": 2,
+        "retry_on_error": [],
+    }
 
 
 class KeptConnection:
@@ -126,16 +131,7 @@ def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis
     """
     try:
         pool = redis.BlockingConnectionPool.from_url(
-            url,
-            max_connections=1,
-            timeout=timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=min(timeout_s, CONNECT_TIMEOUT_S),
-            decode_responses=False,
-            legacy_responses=False,
-            protocol=2,
-            retry=BlockingRetry(NoBackoff(), 0),
-            retry_on_error=[],
+            url, retry=BlockingRetry(NoBackoff(), 0), **_pool_options(timeout_s, 1)
         )
     except (ValueError, RedisError) as error:
         raise _unusable(url, error) from error

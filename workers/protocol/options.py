@@ -90,6 +90,14 @@ def _readable(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+log_level_option = click.option(
+    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
+)
+"""The flag that `reaper run` and `worker run` share; give its value to `log_to_stderr`."""
+
+
 def log_to_stderr(level: int = logging.INFO) -> None:
     """Write plain log lines to stderr: standard output belongs to results."""
     logging.basicConfig(stream=sys.stderr, level=level, format=LOG_FORMAT)
