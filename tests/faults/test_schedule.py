@@ -237,12 +237,13 @@ async def test_a_change_of_leaders_while_jobs_fall_due_runs_none_twice(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     handler, through = Scripted(Retry("later", delay=SOON)), await proxy(server)
+    patient = {**CALM, "lease_ttl": 4}  # a slow machine alone ends no term
     async with (
         scene.running_worker(server.url, handler) as worker,
-        scene.running_reaper(through.url, **CALM) as first,
+        scene.running_reaper(through.url, **patient) as first,
     ):
         await scene.leads(first)
-        async with scene.running_reaper(server.url, **CALM) as second:
+        async with scene.running_reaper(server.url, **patient) as second:
             enqueued = await enqueue_later(client, 200) | await scene.enqueue(client, 200)
             await wait_until(lambda: worker.counts.nacked > 50, "retries are under way")
             held = through.hold_request(runs(MOVE_DUE))

@@ -6,6 +6,7 @@ request.
 """
 
 import asyncio
+import socket
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -84,8 +85,8 @@ class Proxy:
         self._links: set[_Link] = set()
         self._gate = anyio.Event()
         self._gate.set()
-        self._listener: asyncio.Server | None = None
-        self._is_cut = False
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -118,7 +119,10 @@ class Proxy:
 
     async def cut(self) -> None:
         """Reset every connection, and refuse new ones."""
-        self._is_cut = True
+        if self._accepting:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+            self._accepting = None
         if self._listener:
             self._listener.close()
             self._listener = None
@@ -139,22 +143,30 @@ class Proxy:
 
     async def listen(self) -> None:
         """Accept connections."""
-        self._is_cut = False
         if not self._listener:
-            self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-            self.port = self._listener.sockets[0].getsockname()[1]
+            self._listener = socket.create_server(("127.0.0.1", self.port))
+            self._listener.setblocking(False)
+            self.port = self._listener.getsockname()[1]
+            self._accepting = asyncio.create_task(self._accept(self._listener))
 
-    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        if self._is_cut:  # accepted just before, and only now on its way to us
-            to_client.transport.abort()
-            return
-        link = _Link()
-        self._links.add(link)
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept until cancelled. `asyncio.Server` loses a connection that it is accepting while it is closed."""
+        while True:
+            accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+            link = _Link()
+            self._links.add(link)
+            link.task = asyncio.create_task(self._serve(link, accepted))
+
+    async def _serve(self, link: "_Link", accepted: socket.socket) -> None:
         try:
             with link.scope:
-                await self._connect(from_client, to_client)
+                from_client, to_client = await asyncio.open_connection(sock=accepted)
+                try:
+                    await self._connect(from_client, to_client)
+                finally:
+                    to_client.transport.abort()
         finally:
-            to_client.transport.abort()
+            accepted.close()
             self._links.discard(link)
             link.closed.set()
 
@@ -221,6 +233,8 @@ class _Link:
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
         self.closed = anyio.Event()
+        self.task: asyncio.Task[None] | None = None
+        """Kept, so that it is not collected while it runs."""
 
 
 def _first_taker(catches: list[Catch], request: Request) -> Catch | None:
