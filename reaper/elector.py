@@ -20,11 +20,11 @@ from redis.exceptions import RedisError
 
 from reaper.clock import monotonic_ms
 from reaper.failpoints import failpoint
-from reaper.grace import Grace
 from reaper.lease import Attempt, Lease
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import is_contact_error
 from workers.protocol.events import EventName, encode_data
+from workers.protocol.grace import Grace
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 from redis.exceptions import RedisError
 
+from reaper.ages import take_together
 from reaper.clock import monotonic_ms
 from reaper.elector import EndOfTerm
 from reaper.failpoints import failpoint
@@ -23,7 +24,8 @@ from reaper.schedule_watch import ScheduleWatch
 from reaper.settings import WatchedGroup
 from reaper.source_watch import SHIELD_S, SourceWatch
 from reaper.term_context import TermContext
-from workers.protocol.messages import Redelivery
+from workers.protocol.events import JournalLevel
+from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.protocol.settings import to_ms
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,8 @@ INSIST_S = (0.1, 1.0)
 """Pause between attempts to take a group over: the first, and the longest."""
 SUSPECTS_POLL_S = (0.02, 0.5)
 """How often released suspects are looked at: quickly while they settle, slowly while a long one runs."""
+LEASES_SERVED = 2
+"""For so many leases embedded workers stand by after the last sign of a leader: another may be elected meanwhile."""
 GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
 """Timers outnumber pending entries by this ratio and number: a full scan now. Asked every n-th scan."""
 
@@ -54,6 +58,7 @@ class GroupWatch:
             holder=context.term.holder,
             journal=context.settings.journal,
             journal_maxlen=context.settings.journal_maxlen,
+            serves_for_ms=LEASES_SERVED * to_ms(context.settings.lease_ttl),
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
         self._schedule = ScheduleWatch(self._writer, context.notices, notes=self._notes, refused=self._call_refused)
@@ -62,6 +67,7 @@ class GroupWatch:
         self._parked = anyio.Event()
         self._scope = anyio.CancelScope()
         self._next_full = float("-inf")
+        self._told_at_ms: int | None = None
 
     # ---- lifecycle
 
@@ -142,7 +148,8 @@ class GroupWatch:
 
     def _log_change(self, before: tuple[str, ...]) -> None:
         group = self.group
-        now = (str(group.redelivery), str(to_ms(group.visibility_timeout)), str(group.max_deliveries), "reaper")
+        visibility_ms = str(to_ms(group.visibility_timeout))
+        now = (group.redelivery.value, visibility_ms, str(group.max_deliveries), RecoveryMode.REAPER.value)
         names = ("redelivery", "visibility_timeout in ms", "max_deliveries", "recovery")
         for name, old, new in zip(names, before, now, strict=False):
             if old and old != new:
@@ -176,7 +183,26 @@ class GroupWatch:
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
             self._parked.set()  # suspects may have been parked in an earlier term
+            await self._tell_scan()
             await self._housekeeping.run()
+
+    async def _tell_scan(self) -> None:
+        """Journal what the scan found; nothing where it found nothing."""
+        ages = take_together(source.ages for source in self._sources.values())
+        now, before = monotonic_ms(), self._told_at_ms
+        self._told_at_ms = now
+        if self._settings.journal is JournalLevel.OFF or not (ages.pending or ages.gone):
+            return
+        refusal = await self._writer.tell_scan(
+            {
+                "visibility_ms": to_ms(self.group.visibility_timeout),
+                **ages.as_data(),
+                "period_ms": None if before is None else now - before,
+                "scan_interval_ms": to_ms(self._settings.scan_interval_of(self.group)),
+            }
+        )
+        if refusal:
+            self._call_refused(refusal)
 
     async def _watch_retry_stream(self, tasks: TaskGroup) -> None:
         """Watch the group's retry stream while it exists, whatever the policy is now."""

@@ -33,7 +33,7 @@ class Housekeeping:
         self._not_restored = ""
         retention = self._settings.consumer_retention
         keys = self._writer.keys
-        reply = await load_script("reaper", "keep_house").run(
+        reply = await load_script("workers.protocol", "keep_house").run(
             self._writer.client,
             [keys.stream, keys.fence, keys.agreement],
             [self._writer.fence, keys.group, to_ms(retention) if retention else ""],

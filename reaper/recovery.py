@@ -1,6 +1,6 @@
 """What the leader writes in a group: each call is one fenced script, typed on this side."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 
 from reaper.settings import WatchedGroup
-from workers.protocol.events import JournalLevel
+from workers.protocol.events import JournalLevel, encode_data
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import text
+from workers.protocol.messages import RecoveryMode, text
 from workers.protocol.scripts import load_script
 from workers.protocol.settings import to_ms
 
@@ -102,6 +102,8 @@ class GroupWriter:
     holder: str
     journal: JournalLevel
     journal_maxlen: int
+    serves_for_ms: int = 20_000
+    """For how long after a sign of life the leader is sure to serve the group; embedded workers stand by meanwhile."""
 
     @property
     def fence(self) -> str:
@@ -120,7 +122,7 @@ class GroupWriter:
             [keys.stream, keys.fence, keys.agreement, keys.retry],
             [
                 self.namespace, self.token, self.holder, group.group, group.redelivery,
-                to_ms(group.visibility_timeout), group.max_deliveries, "reaper",
+                to_ms(group.visibility_timeout), group.max_deliveries, RecoveryMode.REAPER, self.serves_for_ms,
             ],
         )  # fmt: skip
         detail = reply[1] if isinstance(reply[1], int) else text(reply[1])
@@ -154,7 +156,7 @@ class GroupWriter:
     async def release_suspects(self) -> Released | Refusal:
         """Make the next suspects ready, as many as may be out."""
         keys = self.keys
-        reply = await load_script("reaper", "release_suspects").run(
+        reply = await load_script("workers.protocol", "release_suspects").run(
             self.client,
             [keys.stream, keys.retry, keys.schedule, keys.suspects, keys.fence, keys.agreement, keys.journal],
             [
@@ -174,12 +176,22 @@ class GroupWriter:
             [keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal],
             [
                 self.fence, self.group.group, self.group.redelivery, self._journal_flag, self.journal_maxlen,
-                self.token, MOVE_BATCH, CALL_BYTES,
+                self.token, MOVE_BATCH, CALL_BYTES, self.serves_for_ms,
             ],
         )  # fmt: skip
         if reply[0] != b"ok":
             return _refusal(reply)
         return Moved(reply[1], None if reply[2] < 0 else reply[2], reply[3], text(reply[4]))
+
+    async def tell_scan(self, data: Mapping[str, Any]) -> Refusal | None:
+        """Journal what a full scan found."""
+        facts = {"group": self.group.group, "mode": str(RecoveryMode.REAPER), "token": self.token}
+        reply = await load_script("reaper", "tell_scan").run(
+            self.client,
+            [self.keys.fence, self.keys.journal],
+            [self.fence, self.journal_maxlen, encode_data(facts | dict(data))],
+        )
+        return None if reply[0] == b"ok" else _refusal(reply)
 
 
 _OUTCOMES = tuple(Outcome)

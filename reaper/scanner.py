@@ -6,20 +6,22 @@ SETID``, a refilled stream), which is what the periodic full scan is for.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
 
+from reaper.ages import Ages
 from reaper.clock import monotonic_ms
 from reaper.failpoints import failpoint
-from reaper.timers import Timers
+from reaper.timers import Sight, Timers
 
 FIRST = b"-"
 
 
 class Scanner:
-    """Scans one source (a stream or retry stream) of one group into its timers."""
+    """Scans one source (a stream or retry stream) of one group into its timers, and notes ages on the way."""
 
     def __init__(
         self,
@@ -29,6 +31,7 @@ class Scanner:
         visibility_ms: int,
         page: int,
         timers: Timers,
+        ages: Ages,
         armed: Callable[[], None],
     ) -> None:
         """``armed`` is called after each page, so that who sleeps for the next timer can look again."""
@@ -38,16 +41,20 @@ class Scanner:
         self._visibility_ms = visibility_ms
         self._page = page
         self._timers = timers
+        self._ages = ages
         self._armed = armed
         self._highest = FIRST
+        self._oldest_ms = 0
 
     async def full(self) -> int:
         """Scan everything, forget timers of what is gone; return how much is pending. Raises what redis-py raises."""
         self._timers.begin_sweep()
-        self._highest = FIRST
+        self._highest, self._oldest_ms = FIRST, 0
         entries = await self.tail()
-        while not self._timers.sweep():
+        now = monotonic_ms()
+        while not self._timers.sweep(forgets=partial(self._ages.add_gone, now_ms=now)):
             await checkpoint()
+        self._ages.scanned(self._timers.cohorts(), now, self._oldest_ms)
         return entries
 
     async def tail(self) -> int:
@@ -71,8 +78,12 @@ class Scanner:
             return
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm = monotonic_ms(), self._visibility_ms, self._timers.arm
+        self._timers.seen_ms = now
         for entry_id, _consumer, idle_ms, _count in rows:
-            left = visibility_ms - idle_ms
-            arm(entry_id, now + left if left > 0 and idle_ms >= 0 else now)
+            if 0 <= idle_ms < visibility_ms:
+                arm(entry_id, now + visibility_ms - idle_ms)
+            else:
+                arm(entry_id, now, Sight.UNSURE if idle_ms < 0 else Sight.OVERDUE)
+                self._oldest_ms = max(self._oldest_ms, idle_ms)
         self._highest = rows[-1][0]
         self._armed()

@@ -5,6 +5,7 @@ the schedules are the truth, so we look by ourselves now and then as well.
 """
 
 from collections.abc import Callable
+from math import inf
 
 import anyio
 from redis.exceptions import RedisError, ResponseError
@@ -17,6 +18,8 @@ from workers.protocol.notices import Notices
 
 LATEST_LOOK_S = 5.0
 """Insurance: we look at least this often, should a notice ever be missed."""
+LOOKS_PER_SIGN = 4
+"""And so often in the time that a look says the group is served for: it is the sign of life for embedded workers."""
 RETRY_S = 1.0
 """Pause after a call that failed, or that was refused."""
 HELD_FOR_S = 25.0
@@ -34,6 +37,7 @@ class ScheduleWatch:
         self._notices = notices
         self._notes = notes
         self._refused = refused
+        self._latest_look_s = min(LATEST_LOOK_S, writer.serves_for_ms / 1000 / LOOKS_PER_SIGN)
         self._noticed = anyio.Event()
         self._last_held = float("-inf")
 
@@ -63,7 +67,7 @@ class ScheduleWatch:
             self._refused(moved)
             return RETRY_S
         self._tell(moved.held, moved.why)
-        return LATEST_LOOK_S if moved.next_due_ms is None else min(LATEST_LOOK_S, moved.next_due_ms / 1000)
+        return min(self._latest_look_s, inf if moved.next_due_ms is None else moved.next_due_ms / 1000)
 
     def _tell(self, held: int, why: str) -> None:
         now = anyio.current_time()

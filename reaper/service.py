@@ -21,12 +21,12 @@ from redis.exceptions import RedisError
 
 from reaper.clock import monotonic_ms
 from reaper.elector import Elector, EndOfTerm, Term
-from reaper.grace import Grace
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
 from reaper.settings import ReaperSettings
 from reaper.term import Leadership
 from workers.protocol.callbacks import Callbacks, CallbackT
 from workers.protocol.connection import check_server, commands_client, reader_client
+from workers.protocol.grace import Grace
 from workers.protocol.notices import Notices, notices_client
 from workers.protocol.scripts import load_script
 from workers.protocol.settings import to_ms

@@ -3,11 +3,12 @@
 A timer is a hint; the script decides.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import anyio
 from redis.exceptions import RedisError
 
+from reaper.ages import Ages
 from reaper.clock import monotonic_ms
 from reaper.failpoints import failpoint
 from reaper.group_notes import GroupNotes
@@ -16,7 +17,7 @@ from reaper.rate import RateLimit
 from reaper.recovery import GroupWriter, Outcome, Recovered, Refusal
 from reaper.scanner import Scanner
 from reaper.term_context import TermContext
-from reaper.timers import Timers
+from reaper.timers import Cohort, Sight, Timers
 from workers.protocol.messages import entry_order
 from workers.protocol.settings import to_ms
 
@@ -57,6 +58,7 @@ class SourceWatch:
         self._refused = refused
         self._wake_suspects = wake_suspects
         self._visibility_ms = to_ms(writer.group.visibility_timeout)
+        self.ages = Ages(self._visibility_ms)
         self._armed = anyio.Event()
         self._sleeps_until: int | None = None
         self._scope = anyio.CancelScope()
@@ -68,6 +70,7 @@ class SourceWatch:
             visibility_ms=self._visibility_ms,
             page=context.settings.scan_page,
             timers=self.timers,
+            ages=self.ages,
             armed=self._wake_if_earlier,
         )
 
@@ -120,27 +123,28 @@ class SourceWatch:
 
     async def _fire_batch(self) -> None:
         now = monotonic_ms()
-        due = self.timers.pop_due(now, self._rate.most(self._context.settings.recover_batch, now))
-        if not due:
+        cohorts = self.timers.pop_cohorts(now, self._rate.most(self._context.settings.recover_batch, now))
+        if not cohorts:
             return
+        due = {entry_id: cohort for cohort, ids in cohorts for entry_id in ids}
         # Armed again before anything is sent: a lost reply loses no timer.
         for entry_id in due:
-            self.timers.arm(entry_id, now + RETRY_MS)
+            self.timers.arm(entry_id, now + RETRY_MS, Sight.UNSURE)
         act = self._observe if self._context.settings.observe else self._recover
         try:
-            await act(sorted(due, key=entry_order))
+            await act(due)
         except (RedisError, OSError) as error:
             self._notes.failed("recover", error)
             self._wake_suspects()  # some may have been parked all the same
             await anyio.sleep(RETRY_MS / 1000)
 
-    async def _recover(self, due: list[bytes]) -> None:
+    async def _recover(self, due: Mapping[bytes, Cohort]) -> None:
         self._rate.spend(len(due))  # before the call: another one may be under way
         not_after_ms = self._context.server_ms() + CALL_VALID_MS
         failpoint("recover.before_write")
         # Begun is finished: a term that ends meanwhile must know what became of the batch. The fence decides.
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
-            result = await self._writer.recover(self._source, due, not_after_ms=not_after_ms)
+            result = await self._writer.recover(self._source, sorted(due, key=entry_order), not_after_ms=not_after_ms)
         failpoint("recover.after_write")
         if isinstance(result, Refusal):
             self._rate.spend(-len(due))
@@ -148,30 +152,36 @@ class SourceWatch:
             await anyio.sleep(RETRY_MS / 1000)
             return
         self._notes.call_done()
-        now = monotonic_ms()
+        self.timers.seen_ms = now = monotonic_ms()
         for row in result:
             self._apply(row, now)
+            if row.outcome is Outcome.GONE:
+                self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
         self._notes.batch(result)
         self._rate.spend(-sum(row.outcome not in _RECOVERIES for row in result))
 
     def _apply(self, row: Recovered, now: int) -> None:
         """Bring the timer in line with what the script found."""
         if row.outcome is Outcome.NOT_DUE:
-            self.timers.arm(row.entry_id, now + int(row.detail))
+            # Older than the group's timeout: the job has a longer one of its own.
+            sight = Sight.DATED if row.idle_ms < self._visibility_ms else Sight.OVERDUE
+            self.timers.arm(row.entry_id, now + int(row.detail), sight)
             if row.delivery_count > 1:
                 self._notes.claimed(row.entry_id, row.consumer)
             return
         if row.outcome is Outcome.PUT_OFF:
-            self.timers.arm(row.entry_id, now)
+            self.timers.arm(row.entry_id, now, Sight.UNSURE)
             return
         self.timers.disarm(row.entry_id)
         if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
             self._wake_suspects()
 
-    async def _observe(self, due: list[bytes]) -> None:
+    async def _observe(self, due: Mapping[bytes, Cohort]) -> None:
         """Report what would be recovered; write nothing."""
-        now = monotonic_ms()
-        found = await overdue_now(self._context.client, self._source, self._writer.group.group, due)
+        self.timers.seen_ms = now = monotonic_ms()
+        found = await overdue_now(
+            self._context.client, self._source, self._writer.group.group, sorted(due, key=entry_order)
+        )
         for entry_id in due:
             row = found.get(entry_id)
             if row is None:
@@ -181,5 +191,5 @@ class SourceWatch:
                 if row.delivery_count > 1:
                     self._notes.claimed(entry_id, row.consumer)
             else:
-                self.timers.arm(entry_id, now + self._visibility_ms)
+                self.timers.arm(entry_id, now + self._visibility_ms, Sight.OVERDUE)
                 self._notes.would_recover(entry_id, row)

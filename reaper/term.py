@@ -5,13 +5,13 @@ from anyio.abc import TaskGroup
 from redis.asyncio import Redis
 
 from reaper.elector import Elector, EndOfTerm, Term
-from reaper.grace import Grace
 from reaper.group_notes import settings_report
 from reaper.group_watch import GroupWatch
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from reaper.term_context import TermContext
 from workers.protocol.callbacks import Callbacks
+from workers.protocol.grace import Grace
 from workers.protocol.notices import Notices
 
 

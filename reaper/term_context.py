@@ -7,9 +7,9 @@ from redis.asyncio import Redis
 
 from reaper.clock import monotonic_ms
 from reaper.elector import Elector, EndOfTerm, Term
-from reaper.grace import Grace
 from reaper.settings import ReaperSettings
 from workers.protocol.callbacks import Callbacks
+from workers.protocol.grace import Grace
 from workers.protocol.notices import Notices
 
 

@@ -11,25 +11,54 @@ calls `sweep`, which forgets what the scan did not find.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
 
 BUCKET_MS = 5
 TOLERANCE_MS = 50
 
 
+class Sight(IntEnum):
+    """What the instant of a timer tells about the age of its delivery; the smaller, the more."""
+
+    DATED = 0
+    """It is one visibility timeout after the delivery, or its last extension."""
+    OVERDUE = 1
+    """The delivery is older than the visibility timeout, by how much is not known."""
+    UNSURE = 2
+    """Nothing, nor whether the delivery is still pending: a recovery call may have taken it."""
+
+
+class Cohort(NamedTuple):
+    """Timers that are due at the same moment and were first seen at about the same moment."""
+
+    due_ms: int
+    seen_ms: int
+    """When the scan that found the first of them looked; the others were found then or later."""
+    sight: Sight
+    timers: int
+
+
 class _Bucket:
     """Timers due at the same moment. ``ids`` may hold stale ones: a timer's bucket is the one the map names."""
 
-    __slots__ = ("due_ms", "ids", "live", "mark")
+    __slots__ = ("due_ms", "ids", "live", "mark", "seen_ms", "sight")
 
-    def __init__(self, due_ms: int, mark: int) -> None:
+    def __init__(self, due_ms: int, mark: int, seen_ms: int, sight: Sight) -> None:
         self.due_ms = due_ms
         self.ids: list[bytes] = []
         self.live = 0
         self.mark = mark
+        self.seen_ms = seen_ms
+        self.sight = sight
 
     def __lt__(self, other: "_Bucket") -> bool:
         return self.due_ms < other.due_ms
+
+    def cohort(self) -> Cohort:
+        """Return what it says of its timers."""
+        return Cohort(self.due_ms, self.seen_ms, self.sight, self.live)
 
     def leave(self) -> None:
         """One timer fewer. Its ID stays among the stale ones, until the last timer goes."""
@@ -38,15 +67,23 @@ class _Bucket:
             self.ids.clear()
 
 
-class Timers:
-    """Timers by entry ID. Instants are milliseconds of any one monotonic clock."""
+def _ignore(_: Cohort) -> None:
+    """Say nothing of what is forgotten."""
 
-    __slots__ = ("_by_id", "_fresh", "_heap", "_mark", "_unseen")
+
+class Timers:
+    """Timers by entry ID. Instants are milliseconds of any one monotonic clock.
+
+    ``seen_ms`` is when whoever arms timers last looked at Redis: set it before what was found there is armed.
+    """
+
+    __slots__ = ("_by_id", "_fresh", "_heap", "_mark", "_unseen", "seen_ms")
 
     def __init__(self) -> None:
+        self.seen_ms = 0
         self._by_id: dict[bytes, _Bucket] = {}
         self._heap: list[_Bucket] = []
-        self._fresh: dict[int, _Bucket] = {}
+        self._fresh: tuple[dict[int, _Bucket], ...] = _no_buckets()
         self._unseen: list[_Bucket] = []
         self._mark = 0
 
@@ -60,21 +97,26 @@ class Timers:
         """Return the entry IDs that have a timer."""
         return self._by_id.keys()
 
-    def arm(self, entry_id: bytes, due_ms: int) -> None:
+    def cohorts(self) -> Iterator[Cohort]:
+        """Return what is known of the timers, those together that share a bucket."""
+        return (bucket.cohort() for bucket in self._heap if bucket.live)
+
+    def arm(self, entry_id: bytes, due_ms: int, sight: Sight = Sight.DATED) -> None:
         """Set the timer of ``entry_id`` to ``due_ms``, rounded up to the bucket."""
         slot = -(-due_ms // BUCKET_MS) * BUCKET_MS
         known = self._by_id.get(entry_id)
         if known is not None:
             if abs(known.due_ms - slot) <= TOLERANCE_MS:
-                if known.mark == self._mark:
+                if known.mark == self._mark and known.sight <= sight:
                     return
                 slot = known.due_ms
             known.leave()
             # The key's object goes with its old bucket: else each scan would leave two copies of every ID behind.
             del self._by_id[entry_id]
-        bucket = self._fresh.get(slot)
+        fresh = self._fresh[sight]
+        bucket = fresh.get(slot)
         if bucket is None:
-            bucket = self._fresh[slot] = _Bucket(slot, self._mark)
+            bucket = fresh[slot] = _Bucket(slot, self._mark, self.seen_ms, sight)
             heapq.heappush(self._heap, bucket)
         bucket.ids.append(entry_id)
         bucket.live += 1
@@ -88,20 +130,32 @@ class Timers:
 
     def pop_due(self, now_ms: int, limit: int) -> list[bytes]:
         """Remove and return up to ``limit`` entry IDs whose time has come, earliest bucket first."""
-        due: list[bytes] = []
-        while self._heap and len(due) < limit:
+        return [entry_id for _, ids in self.pop_cohorts(now_ms, limit) for entry_id in ids]
+
+    def pop_cohorts(self, now_ms: int, limit: int) -> list[tuple[Cohort, list[bytes]]]:
+        """The same, those together that share a bucket, with what is known of them."""
+        popped: list[tuple[Cohort, list[bytes]]] = []
+        while self._heap and limit > 0:
             bucket = self._heap[0]
             if bucket.live and bucket.due_ms > now_ms:
                 break
-            while bucket.live and len(due) < limit:
-                entry_id = bucket.ids.pop()
-                if self._by_id.get(entry_id) is bucket:
-                    del self._by_id[entry_id]
-                    bucket.live -= 1
-                    due.append(entry_id)
+            if bucket.live:
+                ids = self._pop_from(bucket, limit)
+                popped.append((Cohort(bucket.due_ms, bucket.seen_ms, bucket.sight, len(ids)), ids))
+                limit -= len(ids)
             if not bucket.live:
                 self._drop_head()
-        return due
+        return popped
+
+    def _pop_from(self, bucket: _Bucket, limit: int) -> list[bytes]:
+        ids: list[bytes] = []
+        while bucket.live and len(ids) < limit:
+            entry_id = bucket.ids.pop()
+            if self._by_id.get(entry_id) is bucket:
+                del self._by_id[entry_id]
+                bucket.live -= 1
+                ids.append(entry_id)
+        return ids
 
     def next_due(self) -> int | None:
         """Return the earliest instant a timer is due, or None."""
@@ -113,13 +167,18 @@ class Timers:
         """Start a mark-and-sweep: what is not armed again before `sweep` returns True is forgotten."""
         self._mark += 1
         self._unseen = [bucket for bucket in self._heap if bucket.live]
-        self._fresh = {}
+        self._fresh = _no_buckets()
 
-    def sweep(self, limit: int = 10_000) -> bool:
-        """Forget unseen timers, looking at about ``limit``; return whether the sweep is complete."""
+    def sweep(self, limit: int = 10_000, forgets: Callable[[Cohort], None] = _ignore) -> bool:
+        """Forget unseen timers, looking at about ``limit``; return whether the sweep is complete.
+
+        ``forgets`` is told of what is forgotten.
+        """
         while self._unseen and limit > 0:
             bucket = self._unseen.pop()
             limit -= 1 + len(bucket.ids)
+            if bucket.live:
+                forgets(bucket.cohort())
             for entry_id in bucket.ids:
                 if self._by_id.get(entry_id) is bucket:
                     del self._by_id[entry_id]
@@ -134,9 +193,16 @@ class Timers:
         # Each scan empties all buckets of the last one: with a long timeout, dozens of generations would wait here.
         self._heap = [bucket for bucket in self._heap if bucket.live]
         heapq.heapify(self._heap)
-        self._fresh = {due_ms: bucket for due_ms, bucket in self._fresh.items() if bucket.live}
+        self._fresh = tuple(
+            {due_ms: bucket for due_ms, bucket in fresh.items() if bucket.live} for fresh in self._fresh
+        )
 
     def _drop_head(self) -> None:
         bucket = heapq.heappop(self._heap)
-        if self._fresh.get(bucket.due_ms) is bucket:
-            del self._fresh[bucket.due_ms]
+        fresh = self._fresh[bucket.sight]
+        if fresh.get(bucket.due_ms) is bucket:
+            del fresh[bucket.due_ms]
+
+
+def _no_buckets() -> tuple[dict[int, _Bucket], ...]:
+    return tuple({} for _ in Sight)

@@ -1,18 +1,18 @@
 """Wakes whoever waits for the next change of something. Costs next to nothing where nobody waits."""
 
-import anyio
+import asyncio
 
 
 class Change:
     """Check your condition, wait for a change where it does not hold yet, and check again."""
 
     def __init__(self) -> None:
-        self._awaited: anyio.Event | None = None
+        self._awaited: asyncio.Event | None = None
 
     async def wait(self) -> None:
         """Wait until the next `notify`."""
         if self._awaited is None:
-            self._awaited = anyio.Event()
+            self._awaited = asyncio.Event()
         await self._awaited.wait()
 
     def notify(self) -> None:

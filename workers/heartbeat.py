@@ -77,7 +77,7 @@ class Heartbeat:
         self._consumer = consumer
         self._membership = membership
         self._reporter = reporter
-        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery)
+        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)
         self._journals = journalled(EventName.EXTENDED, settings.journal)
         self._sources = (membership.main, membership.retries)
         self._ending = threading.Event()
@@ -211,7 +211,7 @@ class Heartbeat:
         keys, settings = self._settings.keys, self._settings
         args: list[str | bytes | int] = [keys.group, self._consumer, int(self._journals), settings.journal_maxlen]
         for job in batch:
-            data = self._facts.of_delivery(job) if self._journals else ""
+            data = self._facts.of_delivery(job) if self._journals else b""
             args += (job.raw_entry_id, job.times_delivered, job.raw_id, data)
         return (source.key, keys.journal), args
 

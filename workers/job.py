@@ -9,12 +9,14 @@ from math import inf
 from time import monotonic
 
 from workers.protocol.messages import (
+    FIELD_VISIBILITY_MS,
     RESERVED_PREFIX,
     Metadata,
     Pairs,
     pair_up,
     read_metadata,
     text,
+    whole_number,
 )
 
 _TOKEN_BITS = 20
@@ -74,7 +76,7 @@ class Source:
 
     def forget(self, job: "Job") -> None:
         """Note that ``job`` is settled; a later delivery of the same entry stays."""
-        if self.holds(job):
+        if self.deliveries.get(job.raw_entry_id) is job:
             del self.deliveries[job.raw_entry_id]
 
 
@@ -201,10 +203,22 @@ class Job:
             self._fields = dict(self.pairs)
         return self._fields
 
+    def value_of(self, name: bytes) -> bytes | None:
+        """Return the value of one field, of duplicates the last one, or None; faster than `fields` for one of many."""
+        names = self._flat[-2::-2]
+        return self._flat[-1 - 2 * names.index(name)] if name in names else None
+
     @property
     def reserved(self) -> dict[bytes, bytes]:
         """Our own fields (``reaper.…``), as they stand in the entry: a dead letter's reason, for example."""
         return {name: value for name, value in pair_up(self._flat) if name.startswith(RESERVED_PREFIX)}
+
+    @property
+    def own_visibility_ms(self) -> int:
+        """How long a visibility timeout the producer asked for (``reaper.visibility_ms``); 0 = none of its own."""
+        if FIELD_VISIBILITY_MS not in self._flat:
+            return 0  # nearly always, and found out fast
+        return whole_number(self.reserved.get(FIELD_VISIBILITY_MS), 0)
 
     @property
     def timeout(self) -> timedelta | None:

@@ -44,7 +44,7 @@ class JournalWriter:
         self._client = client
         self._journal = settings.keys.journal
         self._maxlen = settings.journal_maxlen
-        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery)
+        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)
         self._noted: list[str | bytes] = []
         self._waiting = 0
         """Events that are noted and not answered."""
@@ -66,7 +66,7 @@ class JournalWriter:
             self.dropped += 1
             return
         self._waiting += 1
-        self._noted += (event, job.raw_id, self._facts.of_delivery(job) + "}")
+        self._noted += (event, job.raw_id, self._facts.of_delivery(job))
         self._arrived.notify()
 
     async def wait_until_sent(self) -> None:

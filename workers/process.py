@@ -14,6 +14,8 @@ from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
 from workers.adoption import NONCE_BYTES, Adoption
+from workers.autoclaim import Autoclaim
+from workers.contact import Contact
 from workers.deadlines import Deadlines
 from workers.execution import (
     HANDED_BACK,
@@ -34,11 +36,13 @@ from workers.protocol.callbacks import Callbacks
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.errors import UnreachableError
 from workers.protocol.events import EventName, journalled
+from workers.protocol.messages import RecoveryMode
 from workers.reading import Reader
 from workers.reporting import Counts, Reporter
 from workers.settings import WorkerSettings
 from workers.settlement import Settlements
 from workers.slots import Slots
+from workers.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -72,11 +76,23 @@ class WorkerProcess:
         self._deadlines = Deadlines((self._membership.main, self._membership.retries), self._expire)
         self._runs_in_threads = not is_async(handler)
         self._adoption = Adoption(self._commands, settings, self.consumer, self._membership, self._reporter)
+        self._contact = Contact(self._commands, self._membership)
+        self._upkeep = Upkeep(self._commands, settings, self._membership, self._reporter)
+        self._autoclaim = Autoclaim(
+            self._commands,
+            settings,
+            self.consumer,
+            self._membership,
+            self._reporter,
+            self._contact,
+            self._upkeep.suspects_wait,
+        )
         self._journal = (
             JournalWriter(self._commands, settings, self.consumer)
             if journalled(EventName.STARTED, settings.journal)
             else None
         )
+        self._is_embedded = settings.recovery is RecoveryMode.EMBEDDED
         self._reader: Reader | None = None
         self._slots: Slots | None = None
         self._hands_back = False
@@ -93,6 +109,9 @@ class WorkerProcess:
             await services.start(self._callbacks.run)
             services.start_soon(self._settlements.run)
             services.start_soon(self._membership.keep_fresh)
+            if self._is_embedded:
+                services.start_soon(self._contact.run)
+                services.start_soon(self._upkeep.run)
             if self._journal:
                 services.start_soon(self._journal.run)
             if handle_signals:
@@ -161,14 +180,18 @@ class WorkerProcess:
                 self.consumer,
                 self._membership,
                 self._adoption,
+                self._autoclaim,
                 slots,
                 self._reporter,
                 self._journal,
+                self._contact if self._is_embedded else None,
             )
             if self._stop_asked.is_set():
                 self._reader.stop()
                 slots.close()
             runners.start_soon(self._end_blocking_read, self._reader)
+            if self._is_embedded:
+                runners.start_soon(self._reader.end_late_reads, self._commands)
             await self._reader.run()
             with self._drain_scope:
                 await slots.wait_until_idle()

@@ -3,8 +3,11 @@
 A read ends only between reads. A cancelled one would leave entries with us that we never hear of.
 """
 
+import asyncio
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 
@@ -14,14 +17,17 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from workers.adoption import Adoption
+from workers.autoclaim import Autoclaim
 from workers.backoff import pause_s
+from workers.change import Change
+from workers.contact import Contact
 from workers.job import Job, Source
 from workers.journal import JournalWriter
 from workers.membership import Membership
 from workers.protocol.connection import BLOCK_MS, KeptConnection, is_contact_error
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.events import EventName
-from workers.protocol.messages import parse_read_reply
+from workers.protocol.messages import RecoveryMode, parse_read_reply
 from workers.reporting import Reporter
 from workers.settings import WorkerSettings
 from workers.slots import Slots
@@ -91,21 +97,28 @@ class Reader:
         consumer: str,
         membership: Membership,
         adoption: Adoption,
+        autoclaim: Autoclaim,
         slots: Slots,
         reporter: Reporter,
         journal: JournalWriter | None = None,
+        contact: Contact | None = None,
     ) -> None:
+        """``contact`` is told how Redis answers."""
         self._client = client
         self._connection = KeptConnection(client)
         self._settings = settings
         self._consumer = consumer
         self._membership = membership
         self._adoption = adoption
+        self._autoclaim = autoclaim
         self._slots = slots
         self._reporter = reporter
         self._journal = journal
+        self._contact = contact
         self._by_key = {source.key.encode(): source for source in (membership.main, membership.retries)}
         self._planner = Planner()
+        self._warns_of_visibility = settings.recovery is RecoveryMode.EMBEDDED
+        self._late = Change()
         self._stopping = anyio.Event()
         self._stopped = anyio.Event()
         self._under_way = anyio.CancelScope()
@@ -120,8 +133,8 @@ class Reader:
         try:
             while not self._stopping.is_set():
                 await checkpoint_if_cancelled()  # nothing else in this loop can be cancelled while slots are free
-                if not self._slots.free:
-                    await self._slots.wait_for_change()
+                if not self._slots.free and not self._autoclaim.is_due(0):
+                    await self._wait_for_slot()
                     continue
                 try:
                     with anyio.CancelScope(shield=True) as self._under_way:
@@ -133,47 +146,102 @@ class Reader:
         finally:
             self._stopped.set()
 
+    async def _wait_for_slot(self) -> None:
+        """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
+        with anyio.move_on_after(self._autoclaim.due_in_s(0)):
+            await self._slots.wait_for_change()
+
     async def _fill_slots(self, free: int) -> None:
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
         began = monotonic()
-        if self._adoption.is_due:
+        if self._contact:
+            self._contact.ask()
+        if free and self._adoption.is_due:
             jobs = await self._adoption.take(free)
+        elif self._autoclaim.is_due(free):
+            jobs = await self._autoclaim.take(free)
         else:
             jobs = await self._read(free)
             self._reporter.counts.read += len(jobs)
         self._reporter.works("reading")
+        if self._contact:
+            self._contact.answered()
         for job in jobs:
             # Not now: a handler that blocks the event loop may have kept us from looking at the reply for long.
             job.proven = began
             job.source.hold(job)
             if self._journal:
                 self._journal.note(EventName.DELIVERED, job)
+        if self._warns_of_visibility:
+            self._look_for_visibility(jobs)
         self._slots.put(jobs)
+
+    def _look_for_visibility(self, jobs: list[Job]) -> None:
+        """Refuse a job's own visibility timeout, with one warning: the pending entries list shows no fields."""
+        for job in jobs:
+            if job.own_visibility_ms:
+                logger.warning(
+                    "job %s asks for a visibility timeout of its own (reaper.visibility_ms = %d): in embedded mode "
+                    "it has the group's, %g s, as every job. Said once",
+                    job.id,
+                    job.own_visibility_ms,
+                    self._membership.visibility_s,
+                )
+                self._warns_of_visibility = False
+                return
 
     async def _read(self, free: int) -> list[Job]:
         sources = self._membership.sources
         plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
         if self._connection_id is None:
             self._connection_id = await self._learn_connection_id()
-        block_ms = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
-        reply = await self._connection.execute_command(
-            "XREADGROUP",
-            "GROUP",
-            self._settings.group,
-            self._consumer,
-            "COUNT",
-            plan.count,
-            *(("BLOCK", block_ms) if plan.blocks else ()),
-            "STREAMS",
-            *(source.key for source in plan.sources),
-            *(">" for _ in plan.sources),
-        )
+        block_ms = self._block_ms(free) if plan.blocks else 0
+        if self._contact:
+            self._contact.ask(block_ms / 1000)
+        with self._timed(block_ms):
+            reply = await self._connection.execute_command(
+                "XREADGROUP",
+                "GROUP",
+                self._settings.group,
+                self._consumer,
+                "COUNT",
+                plan.count,
+                *(("BLOCK", block_ms) if block_ms else ()),
+                "STREAMS",
+                *(source.key for source in plan.sources),
+                *(">" for _ in plan.sources),
+            )
         jobs = self._jobs(reply)
         if len(sources) > 1:
             self._planner.learn(plan, sources, Counter(job.source.key for job in jobs))
         return jobs
+
+    def _block_ms(self, free: int) -> int:
+        """Return how long a read may block: until there is something else to do. Never 0: that is for ever."""
+        longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
+        return max(1, min(longest, round(min(self._autoclaim.due_in_s(free), BLOCK_MS) * 1000)))
+
+    @contextmanager
+    def _timed(self, block_ms: int) -> Iterator[None]:
+        """See to it that a read which blocks for less than usual ends in time: the server itself may be 100 ms late."""
+        if not 0 < block_ms < BLOCK_MS:
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(block_ms / 1000, self._late.notify)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def end_late_reads(self, commands: Redis) -> None:
+        """End reads that block for too long, until cancelled. Loses nothing."""
+        while True:
+            await self._late.wait()
+            if self._connection_id:
+                with suppress(RedisError, OSError):  # not allowed, or out of reach: the read ends all the same
+                    await commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
 
     def _jobs(self, reply: object) -> list[Job]:
         """Make jobs of a reply. Every delivery that is read is the first of its entry."""
@@ -187,6 +255,8 @@ class Reader:
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._connection_id = None
+        if self._contact:
+            self._contact.failed(error)
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
         group_is_gone = isinstance(error, ResponseError) and "NOGROUP" in str(error)
         if group_is_gone and await self._rejoined() and failures == 1:

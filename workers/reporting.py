@@ -26,6 +26,8 @@ class Counts:
     """Deliveries that came by reading the streams."""
     adopted: int = 0
     """Deliveries taken over from earlier processes of the name, or found again after a lost reply."""
+    claimed: int = 0
+    """Stalled deliveries taken over from their consumers (embedded recovery)."""
     acked: int = 0
     nacked: int = 0
     """Failed, or to be tried again: ready again, or scheduled."""
@@ -82,6 +84,22 @@ class Reporter:
         self.counts.adopted += 1
         if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=owner)
+
+    def claimed(self, job: Job, owner: str, idle_ms: int) -> None:
+        """Note that a stalled delivery was taken over from ``owner``."""
+        self.counts.claimed += 1
+        if self._callbacks.wants("recovered"):
+            self._callbacks.report("recovered", **self._facts(job), owner=owner, idle_ms=idle_ms)
+
+    def recovered(self, job_id: str, **facts: Any) -> None:
+        """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""
+        if self._callbacks.wants("recovered"):
+            self._callbacks.report("recovered", stream=self._keys.stream, group=self._keys.group, job=job_id, **facts)
+
+    def lost_payload(self, source: str, entry_id: str) -> None:
+        """Note that a pending entry was deleted by somebody; it was acknowledged."""
+        logger.error("entry %s of %s was deleted while it was pending: its payload is lost", entry_id, source)
+        self._callbacks.report("error", part="recovering", error=f"lost_payload: entry {entry_id} of {source}")
 
     def dead_lettered(self, job: Job, verdict: Verdict, dead_letter: str, limit: int) -> None:
         """Note that a delivery of ours ended as a dead letter."""
@@ -149,7 +167,7 @@ class Reporter:
             job.id,
             self._keys.pair,
             verdict.error or verdict.reason,
-            _EXPLAINED.get(why, why),
+            explained(why),
             job.entry_id,
         )
         if self._callbacks.wants("held"):
@@ -165,6 +183,11 @@ class Reporter:
             "delivery": job.deliveries,
             "generation": job.generation,
         }
+
+
+def explained(why: str) -> str:
+    """Say what a script's reason means, and what to do."""
+    return _EXPLAINED.get(why, why)
 
 
 _EXPLAINED = {

@@ -65,7 +65,9 @@ class WorkerSettings(Settings):
         "Default: what the group has agreed on, else `stream`.",
     )
     recovery: RecoveryMode = Field(
-        RecoveryMode.REAPER, description="Who gives stalled deliveries back: `reaper`, which runs on its own."
+        RecoveryMode.REAPER,
+        description="Who gives stalled deliveries back: `reaper` (a service that runs on its own) or `embedded` (the "
+        "workers themselves, each in its own loop; no reaper is needed). All workers of a group should say the same.",
     )
     backoff_base: Seconds = Field(
         timedelta(seconds=1),
@@ -109,8 +111,20 @@ class WorkerSettings(Settings):
         gt=timedelta(0),
         description="How often the worker looks at what the group has agreed on.",
     )
+    consumer_retention: Seconds | None = Field(
+        None,
+        gt=timedelta(0),
+        description="Embedded recovery: delete consumers that hold nothing and were silent for this long; "
+        "default: never.",
+    )
     journal: JournalLevel = Field(
         JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements (one a job) or full."
+    )
+    job_type_field: str = Field(
+        "",
+        max_length=256,
+        description="Name of the payload field that says what type a job has: lifecycle events then carry it as `type` "
+        "(at most 64 characters). Default: none, and reports cannot tell types of jobs apart.",
     )
     journal_maxlen: int = Field(DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately).")
 

@@ -5,12 +5,14 @@ as such, since the first call may have done the work. Meanwhile runners wait onc
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -36,6 +38,10 @@ MAX_COPIED_BYTES = 1_048_576
 """Payload that one call may copy, give or take one job: no call blocks the server for long."""
 
 
+Word = str | bytes | int
+"""An argument of a script."""
+
+
 class Result(IntEnum):
     """What ``settle.lua`` did with a verdict."""
 
@@ -46,12 +52,8 @@ class Result(IntEnum):
     HELD = 4
 
 
-class Settlement(NamedTuple):
-    """A verdict on its way to Redis."""
-
-    job: Job
-    verdict: Verdict
-    run_ms: int
+Settlement = tuple[Job, Verdict, int]
+"""A verdict on its way to Redis, and for how many milliseconds the handler ran."""
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class Settlements:
         self._consumer = consumer
         self._membership = membership
         self._reporter = reporter
-        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery)
+        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)
         self._journals = journalled(EventName.ACKED, settings.journal)
         self._capacity = GATHER_BATCHES * settings.settle_batch
         self._piles = {source.key: _Pile(source) for source in (membership.main, membership.retries)}
@@ -96,7 +98,7 @@ class Settlements:
 
     def add(self, job: Job, verdict: Verdict, run_ms: int) -> None:
         """Gather a verdict; returns at once. Wait for `room` before running the next job where it `is_full`."""
-        self._piles[job.source.key].waiting.append(Settlement(job, verdict, run_ms))
+        self._piles[job.source.key].waiting.append((job, verdict, run_ms))
         self._gathered += 1
         self._arrived.notify()
 
@@ -127,6 +129,7 @@ class Settlements:
         while True:
             if not self._gathered:
                 await self._arrived.wait()
+                await checkpoint()
             await self.flush()
 
     async def flush(self) -> None:
@@ -159,21 +162,21 @@ class Settlements:
         size = min(pile.limit or self._settings.settle_batch, len(pile.waiting))
         if pile.reply_was_lost:  # never mixed with new ones: a new one is not "unknown"
             size = min(size, pile.reply_was_lost)
-        batch: list[Settlement] = []
+        batch = list(islice(pile.waiting, size))
         copied = 0
-        for settlement in pile.waiting:
-            if len(batch) == size or copied >= MAX_COPIED_BYTES:
-                break
-            batch.append(settlement)
-            if settlement.verdict.outcome is not Outcome.ACK:
-                copied += settlement.job.payload_bytes + len(settlement.verdict.traceback)
+        for at, (job, verdict, _) in enumerate(batch, start=1):
+            if verdict.outcome is not Outcome.ACK:
+                copied += job.payload_bytes + len(verdict.traceback)
+                if copied >= MAX_COPIED_BYTES:
+                    del batch[at:]
+                    break
         # Neighbours in the pending entries list are looked up together by the script.
         batch.sort(key=_entry_id_of)
         return batch
 
-    async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> list[Any]:
+    async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> Any:
         keys, settings, agreement = self._keys, self._settings, self._membership.agreement
-        args: list[str | bytes | int] = [
+        words: list[Word] = [
             keys.group,
             self._consumer,
             agreement.max_deliveries,
@@ -183,25 +186,29 @@ class Settlements:
             int(lost),
             int(settings.delete_settled),
         ]
-        facts: Callable[[Job, Verdict, int], str] = self._facts.of_settlement if self._journals else _no_facts
-        for job, verdict, run_ms in batch:
-            args += (
-                job.raw_entry_id,
-                job.times_delivered,
-                verdict.outcome,
-                job.raw_id,
-                verdict.reason,
-                verdict.error,
-                facts(job, verdict, run_ms),
-                verdict.delay_ms or "",
-                verdict.traceback,
-            )
-        results: list[Any] = await SETTLE.run(
+        self._add_items(words, batch)
+        return await SETTLE.run(
             self._connection,
             (source.key, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule),
-            args,
+            words,
         )
-        return results
+
+    def _add_items(self, words: list[Word], batch: Sequence[Settlement]) -> None:
+        """Write the items as the script reads them: in runs with verb and delivery count in common."""
+        facts = self._facts.of_settlement if self._journals else _no_facts
+        verb, times, head, n = None, 0, 0, 0
+        for job, verdict, run_ms in batch:
+            if verdict.outcome is not verb or job.times_delivered != times:
+                if verb:
+                    words[head] = n
+                verb, times, n = verdict.outcome, job.times_delivered, 0
+                words += (verb, times, 0)
+                head = len(words) - 1
+            n += 1
+            words += (job.raw_entry_id, job.raw_id, facts(job, verdict, run_ms))
+            if verb is not Outcome.ACK:
+                words += (verdict.reason, verdict.error, verdict.delay_ms or "", verdict.traceback)
+        words[head] = n
 
     # ---- what came of it
 
@@ -218,11 +225,16 @@ class Settlements:
         await self._client.connection_pool.disconnect(inuse_connections=False)
         return False
 
-    def _answered(self, pile: _Pile, batch: Sequence[Settlement], results: Sequence[Any]) -> None:
-        for settlement, result in zip(batch, results, strict=True):
-            pile.waiting.popleft()
-            settlement.job.source.forget(settlement.job)
-            self._count(settlement, result)
+    def _answered(self, pile: _Pile, batch: Sequence[Settlement], results: Any) -> None:
+        waiting, forget = pile.waiting, pile.source.forget
+        for job, _, _ in batch:
+            waiting.popleft()
+            forget(job)
+        if isinstance(results, int):  # every one was acknowledged
+            self._reporter.counts.acked += results
+        else:
+            for settlement, result in zip(batch, results, strict=True):
+                self._count(settlement, result)
         self._gathered -= len(batch)
         pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
         self._settled.notify()
@@ -250,8 +262,8 @@ class Settlements:
 
 
 def _entry_id_of(settlement: Settlement) -> bytes:
-    return settlement.job.raw_entry_id
+    return settlement[0].raw_entry_id
 
 
-def _no_facts(_job: Job, _verdict: Verdict, _run_ms: int) -> str:
-    return ""
+def _no_facts(_job: Job, _verdict: Verdict, _run_ms: int) -> bytes:
+    return b""

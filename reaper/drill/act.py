@@ -1,28 +1,39 @@
 """One act: start everybody, replay the trace, inject the faults, wait for the end, stop everybody, account for all."""
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import anyio
 
-from reaper.drill import queries
+from reaper.drill import cast, queries
 from reaper.drill.evidence import Evidence
-from reaper.drill.injection import PATIENCE_S, Injector
+from reaper.drill.faults import FaultKind
+from reaper.drill.injection import Injector
 from reaper.drill.ledger import Ledger, build_ledger, objections
 from reaper.drill.live import Scene, Screen
 from reaper.drill.producer import Producer
-from reaper.drill.records import Role
-from reaper.drill.report import as_json
+from reaper.drill.queries import View
+from reaper.drill.records import WORKERS, Role
+from reaper.drill.report import as_json, usage_as_json
+from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
+from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.trace import PlannedJob
-from reaper.drill.witness import LOOK_INTERVAL_S, Witness
+from reaper.drill.usage import OwnRequests, Reading, Usage, read_meters, used_between
+from reaper.drill.witness import Witness
 from workers.protocol.errors import StreamReaperError
 
 READY_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 0.1
+MEASURE_INTERVAL_S = 0.5
+"""What a process has used since the last time is not known once it has died by itself."""
+SETTLING_S = 1.0
+"""After everybody is ready, before they are measured idle."""
 
 
 class NotReadyError(StreamReaperError):
@@ -38,40 +49,80 @@ class Outcome:
     ledger: Ledger
     objections: tuple[str, ...]
     """What is wrong, in sentences; nothing = the act went as promised."""
+    usage: Usage
+    """From the first job until nothing was left to do."""
+    processes: Mapping[str, int]
+    """By kind, how many run at a time."""
+    started: int
+    """Processes that were started in all."""
+    idle: Usage | None = None
+    """Before the first job, where that was asked for."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for machines."""
+        stage = self.stage
         return {
-            "recovery": self.stage.recovery.name,
+            "recovery": stage.recovery.name,
             **as_json(self.ledger, started_at=self.started_at, objections=self.objections),
-            "redis_version": self.stage.server.version,
-            "settings": self.stage.settings.as_json(),
+            "left_out": [
+                {"asked": str(one.asked), "played": str(one.played) if one.played else None, "why": one.why}
+                for one in stage.settings.adapted(stage.recovery)
+                if one.played != one.asked
+            ],
+            **usage_as_json(self.usage, self.idle, jobs=self.ledger.enqueued),
+            "processes": dict(self.processes),
+            "processes_started": self.started,
+            "keys": {
+                "stream": stage.keys.stream,
+                "group": stage.keys.group,
+                "journal": stage.keys.journal,
+                "namespace_journal": stage.namespace.journal,
+                "dead_letters": stage.keys.dead,
+            },
+            "redis_version": stage.server.version,
+            "settings": stage.settings.as_json(stage.recovery),
         }
 
 
 async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outcome:
     """Play one act. Raises ProcessFailedError, NotReadyError, and what redis-py raises; leaves no process behind."""
+    own = OwnRequests(stage.client)
     await stage.client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
     producer, witness = Producer(stage, jobs), Witness(stage)
     scene = Scene(stage, producer, witness)
-    supervisor = scene.supervisor
-    injector = Injector(stage, supervisor, producer, witness, scene.announce)
+    slots = cast.slots(stage)
+    supervisor, faults = scene.supervisor, stage.settings.faults_for(stage.recovery)
+    injector = Injector(Toolbox(stage, supervisor, producer, witness, scene.announce))
     clock_ahead_s = await _clock_ahead_s(stage)
+
+    async def reading() -> Reading:
+        supervisor.measure()
+        return await read_meters(stage.client, own, supervisor.history)
+
     async with anyio.create_task_group() as everybody:
         strangers = await queries.waiting_readers(stage)
-        await everybody.start(supervisor.run, stage.slots())
+        await everybody.start(supervisor.run, slots)
         await _until_ready(stage, supervisor, strangers)
+        idle = None
+        if stage.settings.idle:
+            await anyio.sleep(SETTLING_S)
+            before_idling = await reading()
+            await anyio.sleep(stage.settings.idle.total_seconds())
+            idle = used_between(before_idling, await reading())
+        before = await reading()
         scene.begin()
         async with anyio.create_task_group() as playing:
             playing.start_soon(witness.run)
+            playing.start_soon(_keep_measuring, supervisor)
             playing.start_soon(screen.run, scene)
             playing.start_soon(producer.run)
-            playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
-            await _until_over(stage, producer, injector)
-            await anyio.sleep(3 * LOOK_INTERVAL_S)  # so that the screen shows the end
+            playing.start_soon(injector.run, faults)
+            await _until_over(stage, producer, injector, supervisor)
+            usage = used_between(before, await reading())
+            await anyio.sleep(3 * stage.settings.look_interval.total_seconds())  # so that the screen shows the end
             playing.cancel_scope.cancel()
         # Workers first, so that their last settlements are in before the leader goes.
-        await supervisor.stop(Role.WORKER, Role.BARE_WORKER)
+        await supervisor.stop(*WORKERS)
         await supervisor.stop(Role.REAPER)
     await witness.look()
     evidence = Evidence(
@@ -80,14 +131,16 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outc
         events=witness.events,
         processes=supervisor.history,
         remains=await queries.remains(stage),
-        faults=injector.injected,
+        faults=injector.tools.injected,
         missed=injector.missed,
         visibility_s=stage.settings.visibility_timeout.total_seconds(),
+        max_deliveries=stage.settings.max_deliveries,
         clock_ahead_s=clock_ahead_s,
     )
     ledger = build_ledger(evidence)
-    asked_for = [fault.kind for fault in stage.settings.faults_for(stage.recovery)]
-    return Outcome(stage, scene.started_at, ledger, tuple(objections(ledger, asked_for)))
+    found = objections(ledger, [fault.kind for fault in faults])
+    processes = Counter(str(slot.role) for slot in slots)
+    return Outcome(stage, scene.started_at, ledger, tuple(found), usage, processes, len(supervisor.history), idle)
 
 
 async def _clock_ahead_s(stage: Stage) -> float:
@@ -95,6 +148,12 @@ async def _clock_ahead_s(stage: Stage) -> float:
     before = time.time()
     seconds, microseconds = await stage.client.time()
     return float(seconds + microseconds / 1e6 - (before + time.time()) / 2)
+
+
+async def _keep_measuring(supervisor: Supervisor) -> None:
+    while True:
+        await anyio.sleep(MEASURE_INTERVAL_S)
+        supervisor.measure()
 
 
 async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> None:
@@ -114,31 +173,49 @@ async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> 
 
 async def _missing(stage: Stage, strangers: int) -> str:
     """Say what is not there yet; empty = everything is."""
-    waiting = await queries.waiting_readers(stage) - strangers
-    if waiting < stage.settings.workers:
-        return f"{waiting} of {stage.settings.workers} workers were ready"
+    waiting, expected = await queries.waiting_readers(stage) - strangers, cast.readers_expected(stage)
+    if waiting < expected:
+        return f"{waiting} of {expected} readers of {stage.settings.workers} workers were ready"
     if stage.recovery.by_reapers and not await queries.fence(stage):
         return "no reaper led"
     return ""
 
 
-async def _until_over(stage: Stage, producer: Producer, injector: Injector) -> None:
+async def _until_over(stage: Stage, producer: Producer, injector: Injector, supervisor: Supervisor) -> None:
     """Wait until nothing more will happen: by what Redis shows, or in the end by the clock."""
-    settings = stage.settings
-    last_job = producer.jobs[-1].at.total_seconds() if producer.jobs else 0.0
-    last_fault = max((fault.at.total_seconds() for fault in settings.faults), default=0.0)
-    patience = 10 * settings.visibility_timeout.total_seconds() + 4 * PATIENCE_S
-    with anyio.move_on_after(max(last_job, last_fault) + patience):
-        while not (producer.finished and injector.open == 0 and await _at_rest(stage)):
-            if producer.finished and injector.open == injector.waiting and await _at_rest(stage):
-                injector.nothing_left = True
-            await anyio.sleep(CHECK_INTERVAL_S)
+    interval_s = max(CHECK_INTERVAL_S, stage.settings.look_interval.total_seconds() / 2)
+    tools, view = injector.tools, View()
+    with anyio.move_on_after(patience_s(stage.settings, producer.jobs)):
+        while True:
+            if producer.finished and injector.open <= tools.waiting:
+                view = await queries.look(stage, view)
+                if await _at_rest(stage, view, supervisor):
+                    if injector.open == 0:
+                        return
+                    tools.nothing_left = True
+            await anyio.sleep(interval_s)
 
 
-async def _at_rest(stage: Stage) -> bool:
-    """Tell whether every job has come to its end; without recovery, also those that are stuck."""
-    view = await queries.look(stage, queries.View())
-    if stage.recovery.by_reapers or view.ready:
-        return view.outstanding == 0
+def patience_s(settings: DrillSettings, jobs: Sequence[PlannedJob]) -> float:
+    """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
+    long_jobs = [fault for fault in settings.faults if fault.kind is FaultKind.LONG_JOBS and fault.lasts]
+    last = max([job.at for job in jobs] + [fault.over_at for fault in settings.faults], default=timedelta(0))
+    work = sum((job.duration for job in jobs), timedelta(0))
+    work += sum((int(fault.amount) * (fault.lasts or timedelta(0)) for fault in long_jobs), timedelta(0))
+    longest = max([job.duration for job in jobs] + [fault.lasts or timedelta(0) for fault in long_jobs], default=last)
+    slots = settings.workers * settings.loops
+    timeouts = settings.max_deliveries * 3 + 1
+    return (
+        last + settings.max_deliveries * (work / slots + longest) + timeouts * settings.visibility_timeout
+    ).total_seconds() + 4 * PATIENCE_S
+
+
+async def _at_rest(stage: Stage, view: View, supervisor: Supervisor) -> bool:
+    """Tell whether every job has come to its end; where nobody recovers, also those that are stuck."""
+    nobody_recovers = not stage.recovery.recovers or supervisor.none_left(Role.REAPER)
+    if view.outstanding == 0:
+        return True
+    if view.ready or not nobody_recovers:
+        return False
     overdue_ms = 1.25 * stage.settings.visibility_timeout.total_seconds() * 1000
     return all(row.idle_ms > overdue_ms for row in await queries.pending(stage))

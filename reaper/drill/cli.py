@@ -12,24 +12,55 @@ import click
 
 from reaper.drill.act import Outcome
 from reaper.drill.drill import InterruptedDrillError, Programme, perform
-from reaper.drill.faults import DEFAULT_FAULTS, Fault, parse_fault
+from reaper.drill.faults import DEFAULT_FAULTS, DEMO_FAULTS, Fault, parse_fault
 from reaper.drill.live import screen_at_hand
+from reaper.drill.recoveries import RECOVERIES, find_recovery
 from reaper.drill.report import as_text
-from reaper.drill.stage import RECOVERIES, DrillSettings, find_recovery
+from reaper.drill.settings import DrillSettings
 from reaper.drill.trace import Request, TokenTimes, generate_requests, plan_jobs, read_requests
 from workers.protocol.errors import ConfigurationError, StreamReaperError
 
 GENERATED_JOBS = 1_000
 GENERATED_RATE = 70.0
 """Jobs a second; with the generated durations about 20 are in flight at a time."""
+DEMO_JOBS = 700
+QUIET_LOOK_INTERVAL = timedelta(seconds=1)
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+HELP = """Break an installation on purpose, and account for every job.
+
+Starts workers and reapers as processes, replays a trace of jobs, kills and pauses processes at the given times,
+and prints a ledger. Exits 0 only if every job is settled or dead-lettered, the dead letters are the poison jobs
+that were put in, and a leader paused past its lease had its stale write refused. Timeouts are short, so that a
+drill ends while you watch; they are not for production.
+
+\b
+Recovery:
+  reaper     replicated reapers beside plain workers
+  embedded   no reapers; the workers recover what stalls
+  published  a reference: the auto-claiming loop as it is usually published; it may lose jobs and double work
+  none       a reference: nobody recovers
+
+\b
+Faults, at so many seconds after the first job (* or as soon after as there is something to hit):
+  kill-worker@4            kill -9 of a worker with jobs in flight *
+  kill-workers:half@4      kill -9 of half the workers at once (or :all, or :2, the first ones)
+  poison@4                 a job that kills every worker that takes it (poison:3@4: three of them)
+  kill-leader@4            kill -9 of the reaper that leads *
+  pause-leader@4           a worker is killed, and the leader stopped between deciding and writing the
+                           recovery, past its lease; then it goes on *
+  kill-reapers@4+10        kill -9 of all reapers, which are started again 10 s later (without +10: never)
+  pause-redis@4+10         Redis is stopped for 10 s
+  long-jobs:20@4+6         no fault: 20 more jobs at once, 6 s each
+Where no reapers run, pause-leader only kills the worker, and what hits reapers alone is left out and said so.
+"""
+
 _DEFAULTS = DrillSettings()
 _TOKENS = TokenTimes()
 
 
-@click.command()
+@click.command(help=HELP)
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
@@ -62,14 +93,20 @@ _TOKENS = TokenTimes()
     type=int,
     default=_DEFAULTS.workers,
     show_default=True,
-    help="Worker processes; the last of two or more is a bare redis-py loop.",
+    help="Worker processes.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
     default=_DEFAULTS.concurrency,
     show_default=True,
-    help="Jobs that a worker runs at a time (the bare one: 1).",
+    help="Jobs that a worker runs at a time (the bare one: 1; published: loops in a process, at most 250).",
+)
+@click.option(
+    "--bare-worker/--no-bare-worker",
+    default=_DEFAULTS.bare_worker,
+    show_default=True,
+    help="Let the last worker be a bare redis-py loop; without, all are alike.",
 )
 @click.option("--reapers", type=int, default=_DEFAULTS.reapers, show_default=True, help="Reaper replicas.")
 @click.option(
@@ -87,6 +124,11 @@ _TOKENS = TokenTimes()
     help="Seconds.",
 )
 @click.option(
+    "--scan-interval",
+    type=click.FloatRange(min=0.05),
+    help="Seconds between two scans of the leader. Default: an eighth of the visibility timeout, at most 1.",
+)
+@click.option(
     "--recovery",
     type=click.Choice(list(RECOVERIES)),
     default="reaper",
@@ -99,10 +141,28 @@ _TOKENS = TokenTimes()
     help="A Redis to use; only keys of this drill are touched. Default: one of its own.",
 )
 @click.option(
+    "--redis-pid", type=click.IntRange(min=1), help="Its process on this machine, which pause-redis may stop."
+)
+@click.option(
+    "--keep-keys",
+    is_flag=True,
+    help="Leave this drill's streams and journals in the Redis of --redis-url (see --json).",
+)
+@click.option(
     "--fault",
     "faults",
     multiple=True,
-    help=f"KIND@SECONDS, repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}.",
+    metavar="KIND[:AMOUNT]@SECONDS[+SECONDS]",
+    help=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}.",
+)
+@click.option(
+    "--idle",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Measure everybody for so many seconds before the first job, with nothing to do.",
+)
+@click.option(
+    "--quiet", is_flag=True, help="No view, and a look at Redis a second only, so that it disturbs no measurement."
 )
 @click.option(
     "--seed", type=int, default=_DEFAULTS.seed, show_default=True, help="Of the generated trace and the payloads."
@@ -123,27 +183,23 @@ def drill(
     decode_ms: float,
     workers: int,
     concurrency: int,
+    bare_worker: bool,
     reapers: int,
     visibility_timeout: float,
     lease_ttl: float,
+    scan_interval: float | None,
     recovery: str,
     redis_url: str | None,
+    redis_pid: int | None,
+    keep_keys: bool,
     faults: tuple[str, ...],
+    idle: float,
+    quiet: bool,
     seed: int,
     json_file: Path | None,
     files: Path | None,
 ) -> None:
-    """Break an installation on purpose, and account for every job.
-
-    Starts workers and reapers as processes, replays a trace of jobs, kills and pauses processes at the given times,
-    and prints a ledger. Exits 0 only if every job is settled or dead-lettered, the dead letters are the poison jobs
-    that were put in, and a leader paused past its lease had its stale write refused. Timeouts are short, so that a
-    drill ends while you watch; they are not for production.
-
-    Faults: kill-worker (kill -9 of a worker with jobs in flight), kill-leader (kill -9 of the reaper that leads),
-    pause-leader (the leader is stopped between deciding and writing, past its lease, and goes on), poison (a job that
-    kills every worker that takes it).
-    """
+    """Play one drill; see `HELP`."""
     with _errors_for_people():
         times = TokenTimes(timedelta(milliseconds=prefill_ms), timedelta(milliseconds=decode_ms))
         settings = DrillSettings(
@@ -152,15 +208,19 @@ def drill(
             concurrency=concurrency,
             visibility_timeout=timedelta(seconds=visibility_timeout),
             lease_ttl=timedelta(seconds=lease_ttl),
+            scan_interval=timedelta(seconds=scan_interval or min(1.0, visibility_timeout / 8)),
             faults=_read_faults(faults),
             seed=seed,
             trace="generated" if trace is None else trace.name,
             speedup=speedup,
+            bare_worker=bare_worker,
+            idle=timedelta(seconds=idle),
+            look_interval=QUIET_LOOK_INTERVAL if quiet else _DEFAULTS.look_interval,
         )
         requests = _generate(seed, limit) if trace is None else read_requests(trace, limit=limit)
         jobs = plan_jobs(requests, times, speedup=speedup)
-        programme = Programme(settings, jobs, [find_recovery(recovery)], redis_url, files)
-        (outcome,) = _perform(programme)
+        programme = Programme(settings, jobs, [find_recovery(recovery)], redis_url, files, redis_pid, keep_keys)
+        (outcome,) = _perform(programme, quiet=quiet)
         if json_file:
             _write_json(json_file, outcome.as_json())
     sys.exit(EXIT_FAILED if outcome.objections else 0)
@@ -170,21 +230,23 @@ def drill(
 @click.option("--redis-url", envvar="REAPER_REDIS_URL", help="A Redis to use. Default: one of its own.")
 @click.option("--seed", type=int, default=_DEFAULTS.seed, show_default=True, help="Of the trace and the payloads.")
 def demo(redis_url: str | None, seed: int) -> None:
-    """Show what happens to the jobs of a killed worker, without recovery and with the reaper.
+    """Show what happens to the jobs of a killed worker: without recovery, with the reaper, and embedded.
 
-    Two acts on the same trace with the same faults, in less than a minute. Exits 0 only if the second act ends as
-    promised (see: reaper drill --help).
+    Three acts on the same trace with the same faults, in less than a minute. Exits 0 only if the second and the third
+    end as promised (see: reaper drill --help).
     """
     with _errors_for_people():
-        settings = DrillSettings(seed=seed)
-        jobs = plan_jobs(_generate(seed, None), TokenTimes())
-        programme = Programme(settings, jobs, [find_recovery("none"), find_recovery("reaper")], redis_url)
-        without, with_reaper = _perform(programme)
+        settings = DrillSettings(seed=seed, faults=DEMO_FAULTS)
+        jobs = plan_jobs(_generate(seed, DEMO_JOBS), TokenTimes())
+        acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
+        outcomes = _perform(Programme(settings, jobs, acts, redis_url))
+        without, with_reaper, embedded = (outcome.ledger.stuck for outcome in outcomes)
         click.echo(
-            f"\nWithout recovery {without.ledger.stuck} jobs were stuck for good; with the reaper "
-            f"{with_reaper.ledger.stuck}."
+            f"\nWithout recovery {without} jobs were stuck for good; "
+            f"with the reaper {with_reaper}, embedded {embedded}."
         )
-    sys.exit(EXIT_FAILED if with_reaper.objections else 0)
+    failed = any(outcome.objections for outcome in outcomes if outcome.stage.recovery.promises)
+    sys.exit(EXIT_FAILED if failed else 0)
 
 
 def _read_faults(texts: tuple[str, ...]) -> tuple[Fault, ...]:
@@ -197,18 +259,19 @@ def _generate(seed: int, limit: int | None) -> list[Request]:
     return generate_requests(seed, count=limit or GENERATED_JOBS, rate=GENERATED_RATE)
 
 
-def _perform(programme: Programme) -> list[Outcome]:
+def _perform(programme: Programme, *, quiet: bool = False) -> list[Outcome]:
     """Play, telling what is played and how each act ended."""
-    screen = screen_at_hand()
+    screen = screen_at_hand(quiet=quiet)
     click.echo(_introduction(programme))
     return perform(programme, screen, opens=click.echo, closes=_close)
 
 
 def _introduction(programme: Programme) -> str:
     settings, span = programme.settings, programme.jobs[-1].at.total_seconds()
+    reapers = any(recovery.by_reapers for recovery in programme.recoveries)
     return (
-        f"{len(programme.jobs)} jobs in {span:.0f} s (trace: {settings.trace}), {settings.workers} workers, "
-        f"{settings.reapers} reapers.\n"
+        f"{len(programme.jobs)} jobs in {span:.0f} s (trace: {settings.trace}), {settings.workers} workers"
+        f"{f', {settings.reapers} reapers' if reapers else ''}.\n"
         f"visibility timeout {settings.visibility_timeout.total_seconds():g} s, lease TTL "
         f"{settings.lease_ttl.total_seconds():g} s, scan interval {settings.scan_interval.total_seconds():g} s, "
         f"max_deliveries {settings.max_deliveries}: short, so that you can watch. Not for production.\n"
@@ -218,10 +281,10 @@ def _introduction(programme: Programme) -> str:
 
 def _close(outcome: Outcome) -> None:
     recovery = outcome.stage.recovery
-    table = as_text(outcome.ledger, by_reapers=recovery.by_reapers, started_at=outcome.started_at)
+    table = as_text(outcome.ledger, recovery=recovery, started_at=outcome.started_at)
     click.echo(f"\nLedger, {recovery.title}:\n{table}")
-    # Without recovery nothing is promised: what is stuck is what the act shows.
-    for objection in outcome.objections if recovery.by_reapers else ():
+    # Of the references nothing is promised: what is stuck or lost is what the act shows.
+    for objection in outcome.objections if recovery.promises else ():
         click.echo(f"  NOT AS PROMISED: {objection}.")
 
 

@@ -12,11 +12,14 @@ from redis.exceptions import RedisError
 
 from reaper.drill import queries
 from reaper.drill.act import Outcome, play
+from reaper.drill.faults import FaultKind
 from reaper.drill.live import Screen
+from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.redis_server import Server, redis_at_hand
-from reaper.drill.stage import DrillSettings, Recovery, Stage, new_run_id, set_stage
+from reaper.drill.settings import DrillSettings
+from reaper.drill.stage import Stage, new_run_id, set_stage
 from reaper.drill.trace import PlannedJob
-from workers.protocol.connection import commands_client
+from workers.protocol.connection import COMMAND_TIMEOUT_S, commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 
 CLEANUP_TIMEOUT_S = 5.0
@@ -36,6 +39,10 @@ class Programme:
     redis_url: str | None = None
     files: Path | None = None
     """Where ledgers and logs are kept; without it they are deleted at the end."""
+    redis_pid: int | None = None
+    """The process of the Redis at ``redis_url``, where the drill may stop it for a while."""
+    keep_keys: bool = False
+    """Leave streams, journals and dead letters of every act in a Redis that is not the drill's own."""
 
 
 def perform(
@@ -48,7 +55,8 @@ def perform(
     for recovery in programme.recoveries:
         programme.settings.check(recovery)
     settings = programme.settings.for_jobs(programme.jobs)
-    if programme.settings.bare_worker and not settings.bare_worker:
+    bare = any(recovery.cast is not Cast.PUBLISHED for recovery in programme.recoveries)
+    if bare and programme.settings.has_bare_worker and not settings.bare_worker:
         opens("Some jobs reach the visibility timeout: no bare worker takes part, which cannot extend them.")
     programme = replace(programme, settings=settings)
     try:
@@ -75,11 +83,12 @@ async def _perform(
         group.start_soon(_end_on_signal)
         run_id = new_run_id()
         with _folder(programme.files, run_id) as folder:
-            async with redis_at_hand(programme.redis_url, folder) as server:
+            async with redis_at_hand(programme.redis_url, folder, pid=programme.redis_pid) as server:
+                _check_pauses(programme.settings, server)
                 opens(f"{server.description}.")
                 for recovery in programme.recoveries:
                     opens(_heading(len(outcomes) + 1, len(programme.recoveries), recovery))
-                    async with _stage(programme.settings, server, recovery, folder, run_id) as stage:
+                    async with _stage(programme, server, recovery, folder, run_id) as stage:
                         outcomes.append(await play(stage, programme.jobs, screen))
                     closes(outcomes[-1])
         group.cancel_scope.cancel()
@@ -111,17 +120,27 @@ def _folder(files: Path | None, run_id: str) -> Iterator[Path]:
     yield folder
 
 
+def _check_pauses(settings: DrillSettings, server: Server) -> None:
+    """Refuse to stop a Redis that is not the drill's. Raises ConfigurationError."""
+    if server.pid is None and any(fault.kind is FaultKind.PAUSE_REDIS for fault in settings.faults):
+        raise ConfigurationError(
+            "pause-redis stops the server's process: leave --redis-url away, so that the drill starts one of its own, "
+            "or say with --redis-pid which process of this machine it is."
+        )
+
+
 @asynccontextmanager
 async def _stage(
-    settings: DrillSettings, server: Server, recovery: Recovery, folder: Path, run_id: str
+    programme: Programme, server: Server, recovery: Recovery, folder: Path, run_id: str
 ) -> AsyncIterator[Stage]:
-    """Set the stage of one act, and leave nothing of it in a Redis that is not ours."""
-    client = commands_client(server.url)
-    stage = set_stage(client, server, settings, recovery, folder, run_id)
+    """Set the stage of one act, and leave nothing of it in a Redis that is not ours, unless it is to be kept."""
+    paused_s = programme.settings.paused.total_seconds()  # our own calls wait so long, too
+    client = commands_client(server.url, timeout_s=COMMAND_TIMEOUT_S + paused_s)
+    stage = set_stage(client, server, programme.settings, recovery, folder, run_id)
     try:
         yield stage
     finally:
         with anyio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
-            if not server.ours:
+            if not server.ours and not programme.keep_keys:
                 await queries.forget(stage)
             await client.aclose()

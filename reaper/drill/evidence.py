@@ -1,10 +1,12 @@
 """Everything known of an act after its end, and how its parts refer to one another. Pure."""
 
+import math
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from reaper.drill.faults import FaultKind
 from reaper.drill.records import Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Step
 from workers.protocol.events import EventName, LifecycleEvent
 
@@ -23,8 +25,28 @@ class Evidence:
     faults: Sequence[InjectedFault] = ()
     missed: Sequence[MissedFault] = ()
     visibility_s: float
+    max_deliveries: int = 3
     clock_ahead_s: float = 0.0
     """How far the server's clock is ahead of ours."""
+
+    @cached_property
+    def pauses(self) -> list[tuple[float, float]]:
+        """When Redis stood still, from and until."""
+        return [(fault.at, fault.until or math.inf) for fault in self.faults if fault.kind == FaultKind.PAUSE_REDIS]
+
+    def redis_paused_between(self, since: float, until: float) -> bool:
+        """Tell whether Redis stood still at any time from ``since`` to ``until``."""
+        return any(start <= until and since <= end for start, end in self.pauses)
+
+    @cached_property
+    def deliveries(self) -> list[Line]:
+        """What published workers read and claimed, in order of time: they keep no journal, but write that down."""
+        return sorted((line for line in self.lines if line.step in (Step.READ, Step.CLAIM)), key=lambda line: line.at)
+
+    @cached_property
+    def claimed(self) -> frozenset[str]:
+        """The entries that a published worker took from another."""
+        return frozenset(line.entry_id for line in self.lines if line.step is Step.CLAIM)
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -55,6 +77,14 @@ class Evidence:
     def process_of(self, line: Line) -> ProcessRun | None:
         """Return the process that wrote ``line``."""
         return next((run for run in self.processes if run.pid == line.pid and run.lived_at(line.at)), None)
+
+    def process_named(self, consumer: str) -> ProcessRun | None:
+        """Return the process that read as ``consumer``: its name, alone or followed by a nonce."""
+        return self._by_name.get(consumer.partition(".")[0])
+
+    @cached_property
+    def _by_name(self) -> dict[str, ProcessRun]:
+        return {run.name: run for run in self.processes}
 
     @cached_property
     def poisoned(self) -> frozenset[str]:

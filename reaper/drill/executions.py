@@ -1,6 +1,6 @@
 """Why jobs were started again, and whose work was completed twice. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -22,6 +22,10 @@ class Cause(StrEnum):
     ADOPTED = "adopted"
     """A later process of the same worker took over what the earlier one held."""
     NACK = "nack"
+    REDIS_PAUSED = "redis_paused"
+    """Redis stood still while it ran, or before it could be settled: nobody could extend or settle."""
+    WAITED = "waited"
+    """It lay unstarted in a batch behind others, past the visibility timeout, and was claimed by somebody else."""
     SLOW = "slow"
     """It ran longer than the visibility timeout."""
     UNSETTLED = "unsettled"
@@ -61,7 +65,7 @@ def second_starts(evidence: Evidence) -> list[SecondStart]:
 
 def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
     handed_on = _handed_on(evidence)
-    done = {(line.n, line.entry_id, line.pid): line for line in evidence.lines if line.step is Step.DONE}
+    done = evidence.lines_of(Step.DONE)
     for n, lines in evidence.lines_of(Step.START).items():
         for start, (before, line) in enumerate(pairwise(lines), start=2):
             previous, worker = evidence.process_of(before), evidence.process_of(line)
@@ -70,7 +74,7 @@ def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
             if cause is None and previous and ended_at is not None:
                 cause = _cause_of_end(previous, evidence)
             if cause is None:
-                cause = _cause_beside_a_living(before, line, done.get((n, before.entry_id, before.pid)), evidence)
+                cause = _cause_beside_a_living(before, line, _done_after(before, done.get(n, ())), evidence)
             yield SecondStart(
                 n=n,
                 job=evidence.jobs[n].entry_id if n in evidence.jobs else "",
@@ -80,6 +84,12 @@ def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
                 previous_worker=previous.name if previous else "?",
                 recovery_s=None if ended_at is None else line.at - ended_at,
             )
+
+
+def _done_after(before: Line, done: Sequence[Line]) -> Line | None:
+    """Return the end of the execution that began with ``before``; a process may run a job again, later."""
+    same = (line for line in done if (line.pid, line.entry_id) == (before.pid, before.entry_id))
+    return next((line for line in same if line.at >= before.at), None)
 
 
 def _handed_on(evidence: Evidence) -> dict[str, Cause]:
@@ -106,8 +116,12 @@ def _cause_of_end(run: ProcessRun, evidence: Evidence) -> Cause:
 
 def _cause_beside_a_living(before: Line, line: Line, done: Line | None, evidence: Evidence) -> Cause:
     """Say why a job was started again while the process that ran it before lived on."""
+    if evidence.redis_paused_between(before.at, line.at):
+        return Cause.REDIS_PAUSED
     if (done or line).at - before.at >= evidence.visibility_s:
         return Cause.SLOW
+    if before.entry_id in evidence.claimed:  # and it did not run that long: it had waited
+        return Cause.WAITED
     return Cause.UNSETTLED if line.at - before.at >= evidence.visibility_s else Cause.UNEXPLAINED
 
 

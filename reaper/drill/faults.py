@@ -1,81 +1,200 @@
-"""Faults and their times, as written on the command line: ``kill-worker@4``. Pure."""
+"""Faults and their times, as written on the command line: ``kill-worker@4``, ``pause-redis@5+10``. Pure."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from itertools import starmap
 
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.settings import did_you_mean
 
 
 class FaultKind(StrEnum):
-    """What can be broken."""
+    """What can be broken, and what can be put into the queue."""
 
     KILL_WORKER = "kill-worker"
     """Kill -9 of a worker with jobs in flight."""
+    KILL_WORKERS = "kill-workers"
+    """Kill -9 of so many workers at once, the first ones, whatever they hold."""
     KILL_LEADER = "kill-leader"
     """Kill -9 of the reaper that leads."""
     PAUSE_LEADER = "pause-leader"
     """A worker is killed and, when its jobs are due, the leader is stopped between deciding and writing, past its
     lease; then it goes on."""
+    KILL_REAPERS = "kill-reapers"
+    """Kill -9 of all reapers; none is started again for a while, or none at all."""
+    PAUSE_REDIS = "pause-redis"
+    """Redis is stopped (SIGSTOP) for a while, and goes on."""
     POISON = "poison"
-    """A job that kills every worker that takes it."""
+    """Jobs that kill every worker that takes them."""
+    LONG_JOBS = "long-jobs"
+    """No fault: so many more jobs at once, each of which takes so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a kind is written: ``kind[:amount]@seconds[+seconds]``."""
+
+    example: str
+    amount: bool = False
+    """It takes a number; what it counts can be left out, and is 1 then."""
+    half: bool = False
+    """The number may also be ``half`` or ``all``."""
+    lasts: bool = False
+    lasts_required: bool = False
+
+
+FORMS = {
+    FaultKind.KILL_WORKER: Form("kill-worker@4"),
+    FaultKind.KILL_WORKERS: Form("kill-workers:half@4", amount=True, half=True),
+    FaultKind.KILL_LEADER: Form("kill-leader@4"),
+    FaultKind.PAUSE_LEADER: Form("pause-leader@4"),
+    FaultKind.KILL_REAPERS: Form("kill-reapers@4+10", lasts=True),
+    FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", lasts=True, lasts_required=True),
+    FaultKind.POISON: Form("poison@4", amount=True),
+    FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", amount=True, lasts=True, lasts_required=True),
+}
+
+AGAINST_LEADERS = frozenset({FaultKind.KILL_LEADER, FaultKind.PAUSE_LEADER, FaultKind.KILL_REAPERS})
+AFTER_PAUSE_S = 10.0
+"""How long after a pause of Redis processes may still fail because of it."""
+
+SHARES = ("half", "all")
+_FORM = re.compile(r"(?P<kind>[^:@+]*)(:(?P<amount>[^@]*))?(@(?P<at>[^+]*)(\+(?P<lasts>.*))?)?")
+_MOST = 1_000_000
+_LONGEST_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault to inject. ``at`` counts from the first job; it may come later, when there is something to hit."""
+    """A fault to inject.
+
+    ``at`` counts from the first job. ``kill-worker`` and those that hit a leader may come later, when there is
+    something to hit. All others come exactly then, whatever is going on.
+    """
 
     kind: FaultKind
     at: timedelta
+    amount: str = "1"
+    """How many workers or jobs: a number, ``half`` or ``all``."""
+    lasts: timedelta | None = None
 
     def __str__(self) -> str:
-        return f"{self.kind}@{self.at.total_seconds():g}"
+        amount = f":{self.amount}" if self.amount != "1" else ""
+        lasts = "" if self.lasts is None else f"+{self.lasts.total_seconds():g}"
+        return f"{self.kind}{amount}@{self.at.total_seconds():g}{lasts}"
+
+    def how_many(self, of: int) -> int:
+        """Return the amount, out of ``of``: no more than that; half of them is rounded up."""
+        shares = {"half": (of + 1) // 2, "all": of}
+        return shares[self.amount] if self.amount in shares else min(of, int(self.amount))
+
+    @property
+    def over_at(self) -> timedelta:
+        """When it is over by itself."""
+        return self.at + (self.lasts or timedelta(0))
 
 
-DEFAULT_FAULTS = tuple(
-    starmap(
-        Fault,
-        (
-            (FaultKind.KILL_WORKER, timedelta(seconds=2)),
-            (FaultKind.POISON, timedelta(seconds=5)),
-            (FaultKind.KILL_LEADER, timedelta(seconds=8)),
-            (FaultKind.PAUSE_LEADER, timedelta(seconds=12)),
-        ),
-    )
+def _at(kind: FaultKind, seconds: float) -> Fault:
+    return Fault(kind, timedelta(seconds=seconds))
+
+
+DEFAULT_FAULTS = (
+    _at(FaultKind.KILL_WORKER, 2),
+    _at(FaultKind.POISON, 5),
+    _at(FaultKind.KILL_LEADER, 8),
+    _at(FaultKind.PAUSE_LEADER, 12),
 )
 """One of each, far enough apart for ``max_deliveries`` 3: a job that is innocent but unlucky may be hit twice (by a
 killed worker and a run of the poison job, say), after which it is a suspect and runs apart from the poison job."""
 
+DEMO_FAULTS = (
+    _at(FaultKind.KILL_WORKER, 1.5),
+    _at(FaultKind.POISON, 4.5),
+    _at(FaultKind.KILL_LEADER, 7),
+    _at(FaultKind.PAUSE_LEADER, 9.5),
+)
+"""The same, a little closer together, so that three acts take less than a minute."""
+
 
 def parse_fault(text: str) -> Fault:
-    """Read ``kind@seconds``. Raises ConfigurationError."""
-    name, at, seconds = text.strip().partition("@")
+    """Read ``kind[:amount]@seconds[+seconds]``. Raises ConfigurationError."""
+    found = _FORM.fullmatch(text.strip())
+    name = found["kind"] if found else text
     kinds = {str(kind) for kind in FaultKind}
-    if name not in kinds:
+    if found is None or name not in kinds:
         raise ConfigurationError(f"unknown fault {name!r}{did_you_mean(name, kinds)}")
-    if not at:
-        raise ConfigurationError(f"fault {text!r} has no time: write '{name}@4' for 4 seconds after the first job.")
-    try:
-        return Fault(FaultKind(name), timedelta(seconds=float(seconds)))
-    except (ValueError, OverflowError) as error:
+    kind = FaultKind(name)
+    form = FORMS[kind]
+    if found["at"] is None:
         raise ConfigurationError(
-            f"fault {text!r}: {seconds!r} is no number of seconds; write '{name}@4' or '{name}@2.5'."
-        ) from error
+            f"fault {text!r} has no time: write '{form.example}' for 4 seconds after the first job."
+        )
+    at = _read_seconds(text, found["at"], form)
+    return Fault(kind, at, _read_amount(text, found["amount"], form), _read_lasts(text, found["lasts"], form))
 
 
-def without_leaders(faults: Iterable[Fault]) -> Iterable[Fault]:
-    """Return what is left of ``faults`` where nobody leads: what hits workers."""
-    for fault in faults:
-        if fault.kind is FaultKind.PAUSE_LEADER:
-            yield replace(fault, kind=FaultKind.KILL_WORKER)
-        elif fault.kind is not FaultKind.KILL_LEADER:
-            yield fault
+def _read_seconds(text: str, seconds: str, form: Form) -> timedelta:
+    try:
+        value = float(seconds)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) <= _LONGEST_S:
+        raise ConfigurationError(f"fault {text!r}: {seconds!r} is no number of seconds; write '{form.example}'.")
+    return timedelta(seconds=value)
 
 
-def check_faults(faults: Iterable[Fault], *, reapers: int) -> None:
+def _read_amount(text: str, amount: str | None, form: Form) -> str:
+    if amount is None:
+        return "1"
+    if not form.amount:
+        raise ConfigurationError(f"fault {text!r} takes no amount: write '{form.example}'.")
+    if form.half and amount in SHARES:
+        return amount
+    if amount.isascii() and amount.isdigit() and 1 <= int(amount) <= _MOST:
+        return str(int(amount))
+    raise ConfigurationError(f"fault {text!r}: {amount!r} is no amount; write '{form.example}'.")
+
+
+def _read_lasts(text: str, seconds: str | None, form: Form) -> timedelta | None:
+    if seconds is None:
+        if form.lasts_required:
+            raise ConfigurationError(f"fault {text!r} does not say for how long: write '{form.example}'.")
+        return None
+    if not form.lasts:
+        raise ConfigurationError(f"fault {text!r} takes no '+seconds': write '{form.example}'.")
+    lasts = _read_seconds(text, seconds, form)
+    if lasts <= timedelta(0):
+        raise ConfigurationError(f"fault {text!r} lasts no time at all: write '{form.example}'.")
+    return lasts
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """What becomes of a fault where nobody leads."""
+
+    asked: Fault
+    played: Fault | None
+    """None = left out."""
+    why: str = ""
+
+
+def adapt_faults(faults: Iterable[Fault], *, reapers: bool) -> list[Adapted]:
+    """Return what is played of ``faults``. Without reapers those that hit leaders hit what they can, or nothing."""
+    return [Adapted(fault, fault) if reapers else _without_leaders(fault) for fault in faults]
+
+
+def _without_leaders(fault: Fault) -> Adapted:
+    if fault.kind is FaultKind.PAUSE_LEADER:
+        why = "nobody leads: only the worker is killed whose jobs the paused leader would have recovered"
+        return Adapted(fault, replace(fault, kind=FaultKind.KILL_WORKER), why)
+    if fault.kind in AGAINST_LEADERS:
+        return Adapted(fault, None, "no reaper runs")
+    return Adapted(fault, fault)
+
+
+def check_faults(faults: Sequence[Fault], *, reapers: int) -> None:
     """Refuse faults that cannot be played. Raises ConfigurationError."""
     for fault in faults:
         if fault.at < timedelta(0):

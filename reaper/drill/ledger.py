@@ -4,7 +4,6 @@ What was executed is judged by what the executions wrote down, what became of ea
 end; the journal says who settled what, and how long deliveries had been idle when they were recovered.
 """
 
-import math
 import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +12,10 @@ from enum import StrEnum
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
-from reaper.drill.faults import FaultKind
-from reaper.drill.records import InjectedFault, MissedFault, Step
+from reaper.drill.faults import AFTER_PAUSE_S, FaultKind
+from reaper.drill.healthy import Healthy, healthy_jobs
+from reaper.drill.records import InjectedFault, MissedFault, ProcessRun, Role, Step
+from reaper.drill.spread import Spread, spread
 from reaper.drill.terms import Term, terms
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.messages import entry_ms
@@ -32,28 +33,28 @@ class Fate(StrEnum):
     PENDING = "pending"
     PARKED = "parked"
     LOST = "lost"
+    """It was never done, and there is nothing left of it to do."""
+
+
+class LossCause(StrEnum):
+    """How a job was lost."""
+
+    DROPPED = "dropped"
+    """Its worker gave it up: acknowledged, with a line in a log, and no dead letter."""
+    UNKNOWN = "unknown"
     """There is no trace of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Median, 99th percentile and maximum; None where there is nothing to measure."""
+class Loss:
+    """A job that was lost."""
 
-    p50: float | None = None
-    p99: float | None = None
-    max: float | None = None
-
-
-def spread(values: Iterable[float]) -> Spread:
-    """Measure ``values`` by nearest rank: every figure is one that occurred."""
-    ordered = sorted(values)
-    if not ordered:
-        return Spread()
-
-    def rank(share: float) -> float:
-        return ordered[math.ceil(share * len(ordered)) - 1]
-
-    return Spread(rank(0.5), rank(0.99), ordered[-1])
+    n: int
+    job: str
+    cause: LossCause
+    starts: int
+    """How many times it was started."""
+    poison: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ class Ledger:
     """Jobs whose payload arrived different from what was put in."""
     ended_twice: tuple[str, ...] = ()
     """Entries that were ended (settled, recovered, dead-lettered) more than once."""
+    losses: tuple[Loss, ...] = ()
     second_starts: tuple[SecondStart, ...] = ()
     duplicates: tuple[Duplicate, ...] = ()
     recovered: int = 0
@@ -80,6 +82,7 @@ class Ledger:
     early_recoveries: int = 0
     stale_writes_refused: int = 0
     settlements_refused: int = 0
+    healthy: Healthy = field(default_factory=Healthy)
     terms: tuple[Term, ...] = ()
     faults: tuple[InjectedFault, ...] = ()
     missed: tuple[MissedFault, ...] = ()
@@ -98,8 +101,13 @@ class Ledger:
 
     @property
     def lost(self) -> int:
-        """Jobs of which there is no trace."""
+        """Jobs that were never done, and that nobody can do any more: nothing is left of them."""
         return self.fates[Fate.LOST]
+
+    @property
+    def dropped(self) -> int:
+        """Those of them that a worker gave up knowingly, with nothing but a line in a log."""
+        return sum(loss.cause is LossCause.DROPPED for loss in self.losses)
 
     @property
     def stuck(self) -> int:
@@ -108,7 +116,7 @@ class Ledger:
 
     @property
     def balanced(self) -> bool:
-        """Every job is settled or dead-lettered, and nothing else is there."""
+        """Every job is settled or dead-lettered, and nothing else is there: the same in every mode."""
         return self.enqueued == self.settled + self.dead_lettered and not self.strays
 
 
@@ -122,6 +130,8 @@ def build_ledger(evidence: Evidence) -> Ledger:
         if event.data.get("reason") != "suspect"  # a parked suspect made ready: its recovery is told already
     ]
     timed = [event for event in recovered + evidence.named(EventName.DEAD_LETTERED) if _is_timed(event)]
+    idle_ms = [(event.data["idle_ms"], event.data["visibility_ms"]) for event in timed]
+    claims = _claimed_after_s(evidence)
     refused = evidence.named(EventName.REFUSED)
     stale = sum(event.data.get("verb") in FENCED_VERBS for event in refused)
     counted = Counter(fates.values())
@@ -133,14 +143,19 @@ def build_ledger(evidence: Evidence) -> Ledger:
         strays=_strays(evidence),
         altered=_altered(evidence),
         ended_twice=_ended_twice(evidence),
+        losses=_losses(evidence, fates),
         second_starts=tuple(starts),
         duplicates=tuple(duplicates(evidence, starts)),
-        recovered=len(recovered),
+        recovered=len(recovered) + sum(line.step is Step.CLAIM for line in evidence.lines),
         recovery_s=spread(start.recovery_s for start in starts if start.recovery_s is not None),
-        overshoot_s=spread((event.data["idle_ms"] - event.data["visibility_ms"]) / 1000 for event in timed),
+        overshoot_s=spread(
+            [(idle - visibility) / 1000 for idle, visibility in idle_ms]
+            + [max(0.0, after_s - evidence.visibility_s) for after_s in claims]  # the server has seen to that
+        ),
         early_recoveries=sum(_is_early(event) for event in timed),
         stale_writes_refused=stale,
         settlements_refused=len(refused) - stale,
+        healthy=healthy_jobs(evidence, starts),
         terms=tuple(terms(evidence)),
         faults=tuple(evidence.faults),
         missed=tuple(evidence.missed),
@@ -226,12 +241,48 @@ def _ended_twice(evidence: Evidence) -> tuple[str, ...]:
         for event in ends
         if "entry" in event.data
         # Neither ends an entry: the one is the release of a parked copy, the other a change of owner.
-        if event.data.get("reason") != "suspect" and event.data["entry"] != event.data.get("new_entry")
+        if event.data.get("reason") != "suspect" and not _keeps_entry(event)
     )
     return tuple(sorted(entry for entry, count in times.items() if count > 1))
 
 
+def _keeps_entry(event: LifecycleEvent) -> bool:
+    """Tell whether a recovery left the entry where it was: a change of owner, by adoption or auto-claim."""
+    new_entry = event.data.get("new_entry")
+    return event.event == EventName.RECOVERED and new_entry in (None, event.data["entry"])
+
+
+def _losses(evidence: Evidence, fates: Mapping[int, Fate]) -> tuple[Loss, ...]:
+    dropped = {line.n for line in evidence.lines if line.step is Step.DROPPED}
+    starts = evidence.lines_of(Step.START)
+    return tuple(
+        Loss(
+            n=n,
+            job=evidence.jobs[n].entry_id,
+            cause=LossCause.DROPPED if n in dropped else LossCause.UNKNOWN,
+            starts=len(starts.get(n, ())),
+            poison=evidence.jobs[n].poison,
+        )
+        for n, fate in fates.items()
+        if fate is Fate.LOST
+    )
+
+
 # ---- times
+
+
+def _claimed_after_s(evidence: Evidence) -> list[float]:
+    """Return how long after the delivery before it each published worker's claim came, in seconds.
+
+    A claim that nothing is known to precede (its process died before it could write that down) is left out.
+    """
+    after_s: list[float] = []
+    delivered_at: dict[str, float] = {}
+    for line in evidence.deliveries:
+        if line.step is Step.CLAIM and line.entry_id in delivered_at:
+            after_s.append(line.at - delivered_at[line.entry_id])
+        delivered_at[line.entry_id] = line.at
+    return after_s
 
 
 def _is_timed(event: LifecycleEvent) -> bool:
@@ -254,5 +305,12 @@ def _unexpected_ends(evidence: Evidence) -> tuple[str, ...]:
         f"{run.name} (exit code {run.exit_code}{', after it was told to stop' if run.stopped else ''})"
         for run in evidence.processes
         if run.ended_at is not None and run.killed_at is None and run.name not in evidence.poisoned
-        if not (run.stopped and run.exit_code in (0, -signal.SIGTERM))
+        if not (run.stopped and run.exit_code in (0, -signal.SIGTERM)) and not _gave_up_on_redis(run, evidence)
     )
+
+
+def _gave_up_on_redis(run: ProcessRun, evidence: Evidence) -> bool:
+    """Tell whether a plain loop ended because Redis stood still: it has nothing in it to survive that."""
+    if run.role not in (Role.BARE_WORKER, Role.PUBLISHED_WORKER) or not run.ended_at or (run.exit_code or 0) <= 0:
+        return False
+    return evidence.redis_paused_between(run.ended_at - AFTER_PAUSE_S, run.ended_at)

@@ -10,7 +10,7 @@ import anyio
 
 from reaper.drill import queries
 from reaper.drill.producer import Producer
-from reaper.drill.records import ProcessRun, Role
+from reaper.drill.records import ProcessRun, Role, Step
 from reaper.drill.redis_server import INSTALL_LINE
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
@@ -39,6 +39,7 @@ class Figures:
     ready: int
     in_flight: int
     recovered: int
+    dropped: int
     suspects: int
     dead: int
     stale_refused: int
@@ -62,8 +63,12 @@ class Scene:
         self.supervisor = Supervisor(self.stage.folder, on_end=self._ended)
 
     def begin(self) -> None:
-        """Start the clock."""
+        """Start the clock, and say which of the faults asked for cannot be played."""
         self.started_at = time.time()
+        for adapted in self.stage.settings.adapted(self.stage.recovery):
+            if adapted.played != adapted.asked:
+                instead = f"becomes {adapted.played}" if adapted.played else "is left out"
+                self.announce(f"{adapted.asked} {instead}: {adapted.why}")
 
     @property
     def passed_s(self) -> float:
@@ -84,10 +89,11 @@ class Scene:
         leads = [run.name for run in self.supervisor.alive(Role.REAPER) if queries.belongs_to(view.holder, run.name)]
         return Figures(
             enqueued=enqueued,
-            settled=max(0, enqueued - view.outstanding - view.dead),
+            settled=max(0, enqueued - view.outstanding - view.dead - counts[Step.DROPPED]),
             ready=view.ready,
             in_flight=view.in_flight,
-            recovered=counts[EventName.RECOVERED],
+            recovered=counts[EventName.RECOVERED] + counts[Step.CLAIM],
+            dropped=counts[Step.DROPPED],
             suspects=view.parked,
             dead=view.dead,
             stale_refused=counts[EventName.REFUSED],
@@ -131,7 +137,17 @@ class PlainScreen:
             f"settled {now.settled}/{now.enqueued}  ready {now.ready}  in flight {now.in_flight}  "
             f"recovered {now.recovered}  dead {now.dead}"
         )
+        if now.dropped:
+            line += f"  dropped {now.dropped}"
         return f"{line}  leader {now.leader} (term {now.token})" if scene.stage.recovery.by_reapers else line
+
+
+class QuietScreen:
+    """Shows nothing; for measurements."""
+
+    async def run(self, _scene: Scene) -> None:
+        """Wait until cancelled."""
+        await anyio.sleep_forever()
 
 
 class LiveScreen:
@@ -171,12 +187,21 @@ class LiveScreen:
         from rich.table import Table
 
         table = Table(box=None, expand=True, header_style="dim")
-        for name in ("enqueued", "settled", "ready", "in flight", "recovered", "suspects", "dead", "stale refused"):
+        cells = {
+            "enqueued": str(now.enqueued),
+            "settled": f"[green]{now.settled}[/]",
+            "ready": str(now.ready),
+            "in flight": f"[cyan]{now.in_flight}[/]",
+            "recovered": f"[yellow]{now.recovered}[/]",
+            "suspects": str(now.suspects),
+            "dead": f"[red]{now.dead}[/]",
+            "stale refused": f"[magenta]{now.stale_refused}[/]",
+        }
+        if now.dropped:
+            cells["dropped"] = f"[red]{now.dropped}[/]"
+        for name in cells:
             table.add_column(name, justify="right")
-        table.add_row(
-            str(now.enqueued), f"[green]{now.settled}[/]", str(now.ready), f"[cyan]{now.in_flight}[/]",
-            f"[yellow]{now.recovered}[/]", str(now.suspects), f"[red]{now.dead}[/]", f"[magenta]{now.stale_refused}[/]",
-        )  # fmt: skip
+        table.add_row(*cells.values())
         return table
 
     def _cast(self, scene: Scene, now: Figures) -> str:
@@ -188,11 +213,13 @@ class LiveScreen:
         return f"alive {' '.join(names)}{leader}"
 
 
-def screen_at_hand() -> Screen:
-    """Return the live view on a terminal, plain lines elsewhere or where ``NO_COLOR`` is set.
+def screen_at_hand(*, quiet: bool = False) -> Screen:
+    """Return the live view on a terminal, plain lines elsewhere or where ``NO_COLOR`` is set, nothing with ``quiet``.
 
     Raises MissingExtraError.
     """
+    if quiet:
+        return QuietScreen()
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return PlainScreen()
     try:

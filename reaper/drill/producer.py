@@ -17,6 +17,7 @@ from workers.protocol.messages import text
 TICK_S = 0.02
 PAYLOAD_BYTES = 64
 _POISON_DURATION = timedelta(seconds=1)
+_BATCH = 50  # jobs in one pipeline: it fits into one read of the server's, and so counts as one request
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class Producer:
     enqueued: list[Enqueued] = field(default_factory=list)
     finished: bool = False
     """Every planned job is in."""
-    _poisonings: int = 0
+    _added: int = 0
 
     async def run(self) -> None:
         """Enqueue each job when its time has come, counted from now. Raises what redis-py raises."""
@@ -45,14 +46,27 @@ class Producer:
             await anyio.sleep(TICK_S)
         self.finished = True
 
-    async def poison(self) -> Enqueued:
-        """Enqueue one job that kills whoever runs it."""
-        self._poisonings += 1
-        job = PlannedJob(len(self.jobs) + self._poisonings, timedelta(0), _POISON_DURATION)
-        await self._enqueue([job], poison=True)
-        return self.enqueued[-1]
+    async def poison(self, count: int) -> list[Enqueued]:
+        """Enqueue jobs that kill whoever runs them."""
+        return await self._add(count, _POISON_DURATION, poison=True)
 
-    async def _enqueue(self, jobs: Sequence[PlannedJob], *, poison: bool = False) -> None:
+    async def add(self, count: int, duration: timedelta) -> list[Enqueued]:
+        """Enqueue so many more jobs at once, each of which takes ``duration``."""
+        return await self._add(count, duration)
+
+    async def _add(self, count: int, duration: timedelta, *, poison: bool = False) -> list[Enqueued]:
+        first = len(self.jobs) + self._added + 1
+        self._added += count
+        jobs = [PlannedJob(n, timedelta(0), duration) for n in range(first, first + count)]
+        return await self._enqueue(jobs, poison=poison)
+
+    async def _enqueue(self, jobs: Sequence[PlannedJob], *, poison: bool = False) -> list[Enqueued]:
+        accepted: list[Enqueued] = []
+        for first in range(0, len(jobs), _BATCH):
+            accepted += await self._send(jobs[first : first + _BATCH], poison=poison)
+        return accepted
+
+    async def _send(self, jobs: Sequence[PlannedJob], *, poison: bool) -> list[Enqueued]:
         payloads = [self._payload(job.n) for job in jobs]
         pipeline = self.stage.client.pipeline(transaction=False)
         for job, payload in zip(jobs, payloads, strict=True):
@@ -63,9 +77,12 @@ class Producer:
             )
         entry_ids = await pipeline.execute()
         at = time.time()
-        for job, payload, entry_id in zip(jobs, payloads, entry_ids, strict=True):
-            digest = hashlib.sha256(payload).hexdigest()
-            self.enqueued.append(Enqueued(job.n, text(entry_id), at, digest, poison))
+        accepted = [
+            Enqueued(job.n, text(entry_id), at, hashlib.sha256(payload).hexdigest(), poison)
+            for job, payload, entry_id in zip(jobs, payloads, entry_ids, strict=True)
+        ]
+        self.enqueued += accepted
+        return accepted
 
     def _payload(self, n: int) -> bytes:
         """Any bytes at all, the same for the same seed: what arrives is compared with them."""

@@ -15,7 +15,12 @@ class Role(StrEnum):
     WORKER = "worker"
     BARE_WORKER = "bare worker"
     """A plain redis-py loop that knows nothing of us."""
+    PUBLISHED_WORKER = "published worker"
+    """The loop that is usually published."""
     REAPER = "reaper"
+
+
+WORKERS = (Role.WORKER, Role.BARE_WORKER, Role.PUBLISHED_WORKER)
 
 
 @dataclass(slots=True)
@@ -33,6 +38,13 @@ class ProcessRun:
     """When a fault killed it."""
     stopped: bool = False
     """Told to stop in order, at the end of the act."""
+    cpu_s: float = 0.0
+    """CPU time it had used when it was looked at last."""
+
+    @property
+    def slot(self) -> str:
+        """The slot it fills."""
+        return self.name.partition("-")[0]
 
     def lived_at(self, at: float) -> bool:
         """Tell whether the process ran at ``at``."""
@@ -57,6 +69,14 @@ class Step(StrEnum):
     START = "start"
     DONE = "done"
 
+    # Written by published workers only, which keep no journal:
+    READ = "read"
+    """It got the entry by reading."""
+    CLAIM = "claim"
+    """It took the entry from whoever had it."""
+    DROPPED = "dropped"
+    """It gave the job up: acknowledged it, over the limit, and kept nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -72,7 +92,7 @@ class Line:
 
 
 def read_lines(text: str) -> Iterable[Line]:
-    """Read whole lines ``start <n> <entry> <pid> <time> <digest>`` or ``done <n> <entry> <pid> <time>``.
+    """Read whole lines ``start <n> <entry> <pid> <time> <digest>``, or any other step without the digest.
 
     Raises ValueError for anything else: a worker that prints something else is no worker of the drill.
     """
@@ -91,9 +111,9 @@ class InjectedFault:
     holder: str = ""
     """The lease's holder, for faults that hit a leader."""
     until: float | None = None
-    """When a paused process went on."""
+    """When a paused process went on, or killed ones were started again."""
     in_flight: int = 0
-    """Jobs the target held."""
+    """Jobs the target held, or jobs that were put in."""
 
 
 @dataclass(frozen=True, slots=True)

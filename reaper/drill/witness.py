@@ -13,8 +13,6 @@ from reaper.drill.stage import Stage
 from workers.protocol.events import LifecycleEvent, decode_event
 from workers.protocol.messages import text
 
-LOOK_INTERVAL_S = 0.2
-
 _BEGINNING = b"0-0"
 
 
@@ -38,7 +36,7 @@ class Witness:
         """Look again and again until cancelled. Raises what redis-py raises."""
         while True:
             await self.look()
-            await anyio.sleep(LOOK_INTERVAL_S)
+            await anyio.sleep(self.stage.settings.look_interval.total_seconds())
 
     async def look(self) -> View:
         """Read everything new, and return what Redis shows now."""

@@ -34,8 +34,7 @@ local budget = tonumber(ARGV[9])
 local first = 11
 local items = #ARGV - first + 1
 
-local GONE, REDELIVERED, SUSPECTED, DEAD, NOT_DUE, LOST, HELD, PUT_OFF = 0, 1, 2, 3, 4, 5, 6, 7
-local SUSPECT_SCORE = 4503599627370496 -- 2^52: behind every due time, in order of parking
+local GONE, NOT_DUE, PUT_OFF = 0, 4, 7 -- the others: recovery.lua
 
 local found = redis.call('GET', fence) or ''
 if found ~= own then
@@ -78,47 +77,7 @@ local function event(name, job, row, count, tail)
   end
 end
 
--- Acknowledged and deleted together, once every copy of the batch is written.
-local to_ack, to_delete = {}, {}
-local function finish(entry_id, delete)
-  to_ack[#to_ack + 1] = entry_id
-  if delete then
-    to_delete[#to_delete + 1] = entry_id
-  end
-end
-
--- A released suspect that crashed together with another one on the same consumer may be the innocent of the two: nobody
--- is convicted; both are parked again, uncounted, in front, and run alone. Marks the others, which may fall due later.
-local function crashed_in_company(entry_id, consumer)
-  local value = redis.call('HGET', suspects, entry_id)
-  if not value then
-    return false
-  end
-  local company = string.sub(value, -1) == '!'
-  local released = redis.call('HGETALL', suspects)
-  for i = 1, #released, 2 do
-    if released[i] ~= entry_id then
-      local other = redis.call('XPENDING', source, group, released[i], released[i], 1)[1]
-      if other and other[2] == consumer then
-        company = true
-        if string.sub(released[i + 1], -1) ~= '!' then
-          redis.call('HSET', suspects, released[i], released[i + 1] .. '!')
-        end
-      end
-    end
-  end
-  redis.call('HSET', agreement, 'suspects_settled', '0')
-  return company
-end
-
-local function park(job, deliveries, consumers, score)
-  if #job.user + READY_FIELDS > MAX_ARGUMENTS then -- parked, it could never be made ready, and would block those behind it
-    return false, { err = 'too many fields' }
-  end
-  local packed = pack_job('suspect', job, deliveries, consumers)
-  local reply = redis.pcall('ZADD', schedule, string.format('%.0f', score), packed)
-  return type(reply) ~= 'table', reply
-end
+--- @recovery
 
 local function recover(entry_id, left)
   local row = pending(entry_id, left)
@@ -131,9 +90,7 @@ local function recover(entry_id, left)
   end
   local entry = payload(entry_id, left)
   if not entry then
-    finish(entry_id, false)
-    event('lost_payload', { job_id = entry_id, entry_id = entry_id, generation = 0, first_ms = 0 }, row, times, '')
-    return { LOST, '', idle, consumer, entry_id, times }
+    return lose(row)
   end
   local job = open_entry(entry_id, entry[2])
   bytes = bytes + job.bytes
@@ -141,48 +98,7 @@ local function recover(entry_id, left)
   if idle >= 0 and idle < job.visibility_ms then
     return { NOT_DUE, job.visibility_ms - idle, idle, consumer, job.job_id, times }
   end
-  local count = delivery_count(job, times, max_deliveries)
-  local consumers = with_consumer(job, consumer)
-  local in_company = count >= max_deliveries and crashed_in_company(entry_id, consumer)
-  if in_company then
-    count = max_deliveries - 1
-  end
-
-  if count >= max_deliveries then
-    local id, why = add_entry(dead, dead_letter_fields(job, {
-      stream = stream, group = group, reason = 'max_deliveries', deliveries = count, consumers = consumers,
-      error = 'not settled within the visibility timeout', last_ms = at - math.max(idle, 0), at_ms = at,
-    }))
-    if not id then
-      return { HELD, why, idle, consumer, job.job_id, count }
-    end
-    redis.call('HDEL', suspects, entry_id)
-    finish(entry_id, source == retry)
-    event('dead_lettered', job, row, count, ',"reason":"max_deliveries","dead_letter":"' .. id .. '"')
-    return { DEAD, id, idle, consumer, job.job_id, count }
-  end
-
-  if count == max_deliveries - 1 then
-    local ok, why = park(job, count, consumers, in_company and SUSPECT_SCORE or SUSPECT_SCORE + at)
-    if not ok then
-      return { HELD, why.err or 'cannot be parked', idle, consumer, job.job_id, count }
-    end
-    if in_company then
-      redis.call('HDEL', suspects, entry_id)
-    end
-    finish(entry_id, source == retry or policy == 'stream')
-    event('suspected', job, row, count, in_company and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
-    return { SUSPECTED, '', idle, consumer, job.job_id, count }
-  end
-
-  local target = policy == 'stream' and stream or retry
-  local id, why = add_entry(target, ready_fields(job, count, consumers))
-  if not id then
-    return { HELD, why, idle, consumer, job.job_id, count }
-  end
-  finish(entry_id, source == retry or policy == 'stream')
-  event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. id .. '"')
-  return { REDELIVERED, id, idle, consumer, job.job_id, count }
+  return recover_job(job, row, judge(job, row))
 end
 
 local reply, recovered = { 'ok' }, 0
@@ -209,12 +125,7 @@ for i = 1, items do
     recovered = recovered + 1
   end
 end
-for from = 1, #to_ack, 1000 do
-  redis.call('XACK', source, group, unpack(to_ack, from, math.min(from + 999, #to_ack)))
-end
-for from = 1, #to_delete, 1000 do
-  redis.call('XDEL', source, unpack(to_delete, from, math.min(from + 999, #to_delete)))
-end
+finish_all()
 if recovered > 0 then
   redis.call('HINCRBY', agreement, 'recovered', recovered)
 end

@@ -7,6 +7,7 @@
 --                                             streams in one XREADGROUP, which fails whole where one group is missing
 -- ARGV[1] namespace  ARGV[2] token  ARGV[3] holder  ARGV[4] group
 -- ARGV[5] policy  ARGV[6] visibility timeout in ms  ARGV[7] max_deliveries  ARGV[8] recovery mode
+-- ARGV[9] for how long the leader serves the group without another sign of life, in ms
 --
 -- Returns {code, detail, what was agreed before: policy, visibility_ms, max_deliveries, recovery}:
 --   1 installed, detail = why the policy cannot work here ('' | several_groups | explicit_ids)
@@ -35,13 +36,14 @@ if remembered > token or (remembered == token and current ~= own) then
   return { 2, remembered }
 end
 
-local refusal = layout_refusal(ARGV[5], stream, now_ms()) -- raises where the stream's key holds something else
+local at = now_ms()
+local refusal = layout_refusal(ARGV[5], stream, at) -- raises where the stream's key holds something else
 -- Harmless, and a write: under maxmemory a new leader can take over all the same.
 redis.call('HDEL', agreement, '')
 redis.call('SET', fence, own)
 local before = redis.call('HMGET', agreement, 'policy', 'visibility_ms', 'max_deliveries', 'recovery')
 redis.call('HSET', agreement, 'fence_token', ARGV[2], 'policy', ARGV[5], 'visibility_ms', ARGV[6],
-  'max_deliveries', ARGV[7], 'recovery', ARGV[8])
+  'max_deliveries', ARGV[7], 'recovery', ARGV[8], 'served_until', string.format('%.0f', at + tonumber(ARGV[9])))
 redis.call('HDEL', agreement, 'mismatch')
 if ARGV[5] == 'retry-stream' then
   redis.pcall('XGROUP', 'CREATE', retry, group, '0', 'MKSTREAM')

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from reaper.drill.faults import FaultKind
-from reaper.drill.ledger import Fate, Ledger, Spread, build_ledger, objections, spread
+from reaper.drill.ledger import Fate, Ledger, build_ledger, objections
 from reaper.drill.records import DeadLetter, InjectedFault, MissedFault, Remains
+from reaper.drill.spread import Spread, spread
 from tests.drill.rows import acked, done, event, evidence, job, process, recovered, start, stopped
 
 

@@ -13,8 +13,10 @@ from reaper.drill.live import LiveScreen, MissingExtraError, PlainScreen, Scene,
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import Enqueued, ProcessRun, Role
+from reaper.drill.recoveries import find_recovery
 from reaper.drill.redis_server import Server
-from reaper.drill.stage import DrillSettings, find_recovery, set_stage
+from reaper.drill.settings import DrillSettings
+from reaper.drill.stage import set_stage
 from reaper.drill.trace import PlannedJob
 from reaper.drill.witness import Witness
 from tests.support.waiting import wait_until

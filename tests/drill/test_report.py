@@ -3,9 +3,11 @@
 import json
 
 from reaper.drill.executions import Cause, Duplicate, SecondStart
-from reaper.drill.ledger import Fate, Ledger, Spread
+from reaper.drill.ledger import Fate, Ledger
+from reaper.drill.recoveries import find_recovery
 from reaper.drill.records import InjectedFault
 from reaper.drill.report import as_json, as_text
+from reaper.drill.spread import Spread
 from reaper.drill.terms import Term
 
 LEDGER = Ledger(
@@ -41,12 +43,12 @@ TABLE = """\
 
 
 def test_the_table_holds_every_figure() -> None:
-    assert as_text(LEDGER, by_reapers=True, started_at=100.0) == TABLE
+    assert as_text(LEDGER, recovery=find_recovery("reaper"), started_at=100.0) == TABLE
 
 
 def test_without_reapers_the_table_holds_what_became_of_the_jobs() -> None:
     stuck = Ledger(enqueued=3, fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 1, Fate.PENDING: 2})
-    assert as_text(stuck, by_reapers=False, started_at=0.0).splitlines() == [
+    assert as_text(stuck, recovery=find_recovery("none"), started_at=0.0).splitlines() == [
         "  enqueued                  3",
         "  settled                   1",
         "  dead-lettered             0   (poison jobs put in: 0)",

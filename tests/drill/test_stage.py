@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill import queries
+from reaper.drill import cast, queries
 from reaper.drill.queries import View
 from reaper.drill.records import DeadLetter, Remains, Role
 from reaper.drill.redis_server import Server
-from reaper.drill.stage import DrillSettings, Stage, find_recovery, set_stage
+from reaper.drill.recoveries import find_recovery
+from reaper.drill.settings import DrillSettings
+from reaper.drill.stage import Stage, set_stage
 from reaper.drill.trace import PlannedJob
 from tests.support.servers import RedisServer
 from workers.protocol.errors import ConfigurationError
@@ -41,7 +43,7 @@ def test_no_bare_worker_plays_where_a_job_reaches_the_visibility_timeout() -> No
 
 
 async def test_without_a_bare_worker_all_workers_are_ours(stage: Stage) -> None:
-    slots = replace(stage, settings=DrillSettings(workers=2, reapers=0, bare_worker=False)).slots()
+    slots = cast.slots(replace(stage, settings=DrillSettings(workers=2, reapers=0, bare_worker=False)))
     assert [slot.role for slot in slots] == [Role.WORKER, Role.WORKER]
 
 
@@ -56,7 +58,7 @@ def test_a_cast_that_cannot_play_is_refused() -> None:
 
 
 async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_recovery(stage: Stage) -> None:
-    assert [(slot.name, slot.role) for slot in stage.slots()] == [
+    assert [(slot.name, slot.role) for slot in cast.slots(stage)] == [
         ("w1", Role.WORKER), ("w2", Role.WORKER), ("w3", Role.WORKER), ("w4", Role.BARE_WORKER),
         ("r1", Role.REAPER), ("r2", Role.REAPER), ("r3", Role.REAPER),
     ]  # fmt: skip
@@ -66,7 +68,7 @@ async def test_processes_get_no_settings_but_those_of_the_drill(stage: Stage, mo
     monkeypatch.setenv("REAPER_NAMESPACE", "somebody-elses")
     monkeypatch.setenv("WORKER_STREAM", "somebody-elses")
     given = {
-        name for slot in stage.slots() for name in slot.command("x-1").env if name.startswith(("REAPER", "WORKER"))
+        name for slot in cast.slots(stage) for name in slot.command("x-1").env if name.startswith(("REAPER", "WORKER"))
     }
     assert given == {"REAPER_REDIS_URL", "REAPER_FAILPOINTS", "WORKER_REDIS_URL"}
 

@@ -11,7 +11,6 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.grace import Grace
 from tests.conftest import StartProxy, StartServer
 from tests.faults import scene
 from tests.support.history import read_state
@@ -19,6 +18,7 @@ from tests.support.proxy import runs
 from tests.support.servers import RedisServer, binaries_at_hand
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
+from workers.protocol.grace import Grace
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 
 from reaper.elector import Elector, EndOfTerm, Term
-from reaper.grace import Grace
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import commands_client, reader_client
+from workers.protocol.grace import Grace
 from workers.protocol.settings import to_ms
 
 Work = Callable[[Term], Awaitable[EndOfTerm]]

@@ -324,7 +324,7 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends_and_starts_th
 async def test_answers_that_are_read_late_are_not_taken_for_a_jump_of_the_servers_clock(
     server: RedisServer, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reaper.grace.CLOCK_JUMP_MS", 100)
+    monkeypatch.setattr("workers.protocol.grace.CLOCK_JUMP_MS", 100)
     monkeypatch.setattr("reaper.elector.PAUSED_S", 0.1)
     through = await proxy(server)
     async with running(through.url) as alice:

@@ -8,9 +8,10 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from reaper.ages import Ages
 from reaper.clock import monotonic_ms
 from reaper.scanner import Scanner
-from reaper.timers import BUCKET_MS, Timers
+from reaper.timers import BUCKET_MS, Sight, Timers
 from tests.scripts.scene import Scene, entry_id
 
 pytestmark = pytest.mark.anyio
@@ -24,6 +25,7 @@ class Watched:
 
     def __init__(self, client: Any) -> None:
         self.timers = Timers()
+        self.ages = Ages(VISIBILITY_MS)
         self.asked_from: list[str] = []
         self.armed = 0
         self.fails_at_page: int | None = None
@@ -35,6 +37,7 @@ class Watched:
             visibility_ms=VISIBILITY_MS,
             page=PAGE,
             timers=self.timers,
+            ages=self.ages,
             armed=self._count,
         )
 
@@ -208,3 +211,67 @@ async def test_a_group_that_is_gone_is_an_error(scene: Scene, watched: Watched) 
     await scene.client.xgroup_destroy("orders", "billing")
     with pytest.raises(ResponseError, match="NOGROUP"):
         await watched.scanner.full()
+
+
+# ---- ages
+
+
+async def test_a_full_scan_tells_how_old_pending_deliveries_are(scene: Scene, watched: Watched) -> None:
+    for idle_ms in (0, 5_000, 20_000, VISIBILITY_MS, 100_000):
+        await deliver_next(scene, 1, idle_ms=idle_ms)
+    await watched.scanner.full()
+    told = watched.ages.as_data()
+    oldest = told.pop("oldest_idle_ms")
+    youngest = told["pending_ages"].pop(0)  # a moment old, however busy the machine is
+    assert 100_000 <= oldest < 160_000
+    assert youngest[0] < 4_096
+    assert told == {"pending": 5, "pending_ages": [[4_096, 1], [16_384, 3]], "gone": 0, "gone_ages": []}
+
+
+async def test_what_went_between_two_full_scans_is_told_with_the_bounds_of_its_age(
+    scene: Scene, watched: Watched
+) -> None:
+    settled = await deliver_next(scene, 3, idle_ms=10_000)
+    await watched.scanner.full()
+    await scene.client.xack("orders", "billing", *settled)
+    await watched.scanner.full()
+    assert watched.ages.as_data() == {
+        "pending": 0,
+        "oldest_idle_ms": 0,
+        "pending_ages": [],
+        "gone": 3,
+        "gone_ages": [[8_192, 16_384, 3]],
+    }
+
+
+async def test_what_a_tail_scan_saw_and_the_next_full_scan_misses_is_gone_too(scene: Scene, watched: Watched) -> None:
+    await watched.scanner.full()
+    settled = await deliver_next(scene, 2, idle_ms=5_000)
+    await watched.scanner.tail()
+    await scene.client.xack("orders", "billing", *settled)
+    await watched.scanner.full()
+    assert watched.ages.as_data()["gone_ages"] == [[4_096, 8_192, 2]]
+
+
+async def test_nothing_bounds_the_age_of_an_overdue_delivery_that_went(scene: Scene, watched: Watched) -> None:
+    settled = await deliver_next(scene, 1, idle_ms=VISIBILITY_MS + 1)
+    await watched.scanner.full()
+    await scene.client.xack("orders", "billing", *settled)
+    await watched.scanner.full()
+    assert watched.ages.as_data()["gone_ages"] == [[16_384, None, 1]]
+
+
+async def test_what_a_recovery_call_may_have_taken_is_not_told_as_gone(scene: Scene, watched: Watched) -> None:
+    taken, left = await deliver_next(scene, 2)
+    await watched.scanner.full()
+    watched.timers.disarm(taken.encode())
+    watched.timers.arm(taken.encode(), monotonic_ms() + 1_000, Sight.UNSURE)
+    await scene.client.xack("orders", "billing", taken, left)
+    await watched.scanner.full()
+    assert watched.ages.as_data()["gone"] == 1
+
+
+async def test_a_delivery_that_nobody_owns_has_no_age() -> None:
+    watched = Watched(Rows([[b"1-0", b"", -1, 2]]))
+    await watched.scanner.full()
+    assert watched.ages.as_data()["pending_ages"] == [[0, 1]]

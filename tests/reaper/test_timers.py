@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reaper.timers import BUCKET_MS, TOLERANCE_MS, Timers
+from reaper.timers import BUCKET_MS, TOLERANCE_MS, Cohort, Sight, Timers
 from tests.support.processes import ROOT
 
 ids = st.integers(0, 9).map(lambda number: b"170000000000%d-0" % number)
@@ -163,6 +163,57 @@ def test_scans_that_find_the_same_again_leave_nothing_behind() -> None:
             pass
     assert sum(len(bucket.ids) for bucket in timers._heap) == len(timers) == 100
     assert len(timers._heap) == 100
+
+
+# ---- what is known of ages
+
+
+def seen(timers: Timers, at_ms: int, entry_id: bytes, due_ms: int, sight: Sight = Sight.DATED) -> None:
+    """Arm a timer for what was seen at a moment."""
+    timers.seen_ms = at_ms
+    timers.arm(entry_id, due_ms, sight)
+
+
+def test_timers_that_share_an_instant_share_a_cohort_and_what_was_seen_first_counts() -> None:
+    timers = Timers()
+    seen(timers, 100, b"1-0", 1_000)
+    seen(timers, 200, b"2-0", 1_000)
+    seen(timers, 200, b"3-0", 1_000, Sight.OVERDUE)
+    assert sorted(timers.cohorts()) == [Cohort(1_000, 100, Sight.DATED, 2), Cohort(1_000, 200, Sight.OVERDUE, 1)]
+
+
+def test_timers_that_fire_say_what_is_known_of_them() -> None:
+    timers = Timers()
+    seen(timers, 100, b"1-0", 1_000)
+    seen(timers, 100, b"2-0", 2_000)
+    seen(timers, 300, b"3-0", 2_000)
+    assert timers.pop_cohorts(2_000, limit=2) == [
+        (Cohort(1_000, 100, Sight.DATED, 1), [b"1-0"]),
+        (Cohort(2_000, 100, Sight.DATED, 1), [b"3-0"]),
+    ]
+    assert list(timers.cohorts()) == [Cohort(2_000, 100, Sight.DATED, 1)]
+
+
+def test_a_sweep_tells_what_it_forgets_and_nothing_of_what_was_seen_again_or_had_fired() -> None:
+    timers, forgotten = Timers(), list[Cohort]()
+    for entry_id, due_ms in ((b"again", 1_000), (b"gone", 1_000), (b"fired", 500)):
+        seen(timers, 100, entry_id, due_ms)
+    timers.pop_due(500, 1)
+    timers.begin_sweep()
+    seen(timers, 900, b"again", 1_000)
+    assert timers.sweep(forgets=forgotten.append)
+    assert forgotten == [Cohort(1_000, 100, Sight.DATED, 1)]
+    assert list(timers.cohorts()) == [Cohort(1_000, 900, Sight.DATED, 1)]
+
+
+def test_the_better_knowledge_stays_where_the_instant_is_the_same() -> None:
+    timers = Timers()
+    seen(timers, 100, b"1-0", 1_000)
+    seen(timers, 1_000, b"1-0", 1_000, Sight.OVERDUE)
+    assert list(timers.cohorts()) == [Cohort(1_000, 100, Sight.DATED, 1)]
+    seen(timers, 1_010, b"2-0", 1_010, Sight.UNSURE)
+    seen(timers, 1_020, b"2-0", 1_020, Sight.OVERDUE)
+    assert sorted(cohort.sight for cohort in timers.cohorts()) == [Sight.DATED, Sight.OVERDUE]
 
 
 _MILLION = """

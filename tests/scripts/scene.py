@@ -1,7 +1,8 @@
 """One stream and one group as the scripts find them, and a typed call for each script that works on them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from redis.asyncio import Redis
@@ -19,6 +20,18 @@ TOO_MANY = tuple(b"f%d" % number for number in range(7_200))
 
 Word = str | bytes | int | float
 Item = tuple[Word, ...]
+
+
+@dataclass(frozen=True)
+class Settling:
+    """One item of ``settle``; the job's ID is the entry's."""
+
+    entry_id: str
+    verb: str
+    times: int
+    data: str
+    others: tuple[Word, ...]
+    """Reason, error, delay and traceback, which an ack has not."""
 
 
 def entry_id(number: int) -> str:
@@ -122,10 +135,41 @@ class Scene:
             ],
         )  # fmt: skip
 
+    async def autoclaim(
+        self,
+        *abandoned: str,
+        source: str | None = None,
+        consumer: str = "w2",
+        visibility_ms: int = 30_000,
+        max_deliveries: int = 3,
+        policy: str = "stream",
+        journal: bool = True,
+        not_after_ms: int = 10**15,
+        cursor: str = "-",
+        room: int = 100,
+        patience_ms: int = 10**6,
+        page: int = 500,
+        budget_bytes: int = 10**9,
+        most: int = 1_000,
+    ) -> Any:
+        """Run ``autoclaim``."""
+        keys = self.keys
+        return await load_script("workers.protocol", "autoclaim").run(
+            self.client,
+            [
+                source or keys.stream, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects,
+                keys.agreement, keys.journal,
+            ],
+            [
+                keys.group, consumer, visibility_ms, max_deliveries, policy, int(journal), 1_000, not_after_ms, cursor,
+                room, patience_ms, page, budget_bytes, most, *abandoned,
+            ],
+        )  # fmt: skip
+
     async def release(self, *, fence: str = FENCE, policy: str = "stream", journal: bool = True) -> Any:
         """Run ``release_suspects``."""
         keys = self.keys
-        return await load_script("reaper", "release_suspects").run(
+        return await load_script("workers.protocol", "release_suspects").run(
             self.client,
             [keys.stream, keys.retry, keys.schedule, keys.suspects, keys.fence, keys.agreement, keys.journal],
             [fence, keys.group, policy, int(journal), 1_000, 7],
@@ -133,7 +177,7 @@ class Scene:
 
     async def settle(
         self,
-        *items: Item,
+        *items: Settling,
         source: str | None = None,
         consumer: str = "w1",
         max_deliveries: int = 3,
@@ -151,7 +195,7 @@ class Scene:
             ],
             [
                 keys.group, consumer, max_deliveries, policy, int(journal), 1_000, int(reply_was_lost),
-                int(delete_acked), *(word for one in items for word in one),
+                int(delete_acked), *_runs(items),
             ],
         )  # fmt: skip
 
@@ -164,7 +208,7 @@ class Scene:
         journal: bool = True,
     ) -> Any:
         """Run ``extend_visibility`` on deliveries that ``consumer`` says it holds for the ``times``-th time."""
-        items = [(one, times, one, f'{{"v":1,"entry":"{one}"') for one in ids]
+        items = [(one, times, one, f'{{"v":1,"entry":"{one}"}}') for one in ids]
         return await load_script("workers.protocol", "extend_visibility").run(
             self.client,
             [source or self.keys.stream, self.keys.journal],
@@ -190,7 +234,7 @@ class Scene:
         return await load_script("workers.protocol", "move_due").run(
             self.client,
             [keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal],
-            [fence, keys.group, policy, int(journal), 1_000, 7, most, budget_bytes],
+            [fence, keys.group, policy, int(journal), 1_000, 7, most, budget_bytes, 20_000],
         )
 
     async def enqueue(self, *jobs: Item, call: str = "call-1", call_ms: int = 60_000, job_ms: int = 600_000) -> Any:
@@ -245,10 +289,19 @@ def item(
     data: str = "",
     delay_ms: int | str = "",
     traceback: str = "",
-) -> Item:
-    """Return the words of one settlement; the job's ID is the entry's."""
-    facts = data or f'{{"v":1,"group":"billing","entry":"{one}"'
-    return (one, times, verb, one, reason, error, facts, delay_ms, traceback)
+) -> Settling:
+    """Return one item of ``settle``."""
+    facts = data or f'{{"v":1,"group":"billing","entry":"{one}"}}'
+    return Settling(one, verb, times, facts, () if verb == "ack" else (reason, error, delay_ms, traceback))
+
+
+def _runs(items: Sequence[Settling]) -> Iterator[Word]:
+    """Yield the words of items, as ``settle`` reads them."""
+    for (verb, times), run in groupby(items, key=lambda one: (one.verb, one.times)):
+        together = list(run)
+        yield from (verb, times, len(together))
+        for one in together:
+            yield from (one.entry_id, one.entry_id, one.data, *one.others)
 
 
 def rows(reply: Any) -> list[tuple[Any, ...]]:

@@ -11,12 +11,13 @@ from tests.support.processes import ROOT
 from workers.protocol.scripts import load_script
 
 PRELUDE = "prelude"
+SHARED = {PRELUDE, "recovery"}
 FOLDERS = {"workers.protocol": ROOT / "workers/protocol/lua", "reaper": ROOT / "reaper/lua"}
 SCRIPTS = [
     pytest.param(package, file.stem, id=file.stem)
     for package, folder in FOLDERS.items()
     for file in sorted(folder.glob("*.lua"))
-    if file.stem != PRELUDE
+    if file.stem not in SHARED
 ]
 each_script = pytest.mark.parametrize(("package", "name"), SCRIPTS)
 
@@ -26,6 +27,7 @@ NEEDS_NO_MEMORY = {
     "count_after": "reads only",
     "inspect_layout": "reads only",
     "write_events": "a journal may be refused",
+    "tell_scan": "a journal may be refused",
     "enqueue": "a producer is refused, and nothing is enqueued",
 }
 """Scripts that need no harmless write in front: when memory is full, what they do is allowed, or may be refused."""

@@ -14,11 +14,11 @@ pytestmark = pytest.mark.anyio
 STALE = [None, "reaper:8:bob", "reaper:6:bob", "reaper:7:bob", "other:7:alice"]
 
 
-async def keep_house(scene: Scene, silence_ms: int | str = "") -> Any:
+async def keep_house(scene: Scene, silence_ms: int | str = "", *, fence: str = FENCE) -> Any:
     """Run ``keep_house``."""
     keys = scene.keys
-    return await load_script("reaper", "keep_house").run(
-        scene.client, [keys.stream, keys.fence, keys.agreement], [FENCE, keys.group, silence_ms]
+    return await load_script("workers.protocol", "keep_house").run(
+        scene.client, [keys.stream, keys.fence, keys.agreement], [fence, keys.group, silence_ms]
     )
 
 
@@ -123,6 +123,13 @@ async def test_only_the_whole_fence_lets_a_leader_keep_house(scene: Scene, found
     assert await scene.state() == before
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
     assert len(consumers) == 1
+
+
+@pytest.mark.parametrize(("recovery", "code"), [("embedded", b"ok"), ("reaper", b"stale"), ("", b"stale")])
+async def test_without_a_fence_only_embedded_workers_keep_house(scene: Scene, recovery: str, code: bytes) -> None:
+    await scene.agree(recovery=recovery)
+    assert (await keep_house(scene, fence=""))[0] == code
+    assert ("last_id" in (await scene.state())["{orders}:group:billing"]) == (code == b"ok")
 
 
 async def test_a_leader_keeps_house_when_memory_is_full(scene: Scene) -> None:

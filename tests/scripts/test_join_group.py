@@ -37,7 +37,7 @@ async def join(
     keys = scene.keys
     reply = await load_script("workers.protocol", "join_group").run(
         scene.client,
-        [keys.stream, keys.retry, keys.agreement],
+        [keys.stream, keys.retry, keys.agreement, keys.fence],
         [keys.group, start, policy, visibility_ms, max_deliveries, recovery, worker],
     )
     assert abs(reply[7] - await scene.now_ms()) < 5_000

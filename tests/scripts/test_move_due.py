@@ -54,7 +54,18 @@ async def test_a_retry_that_is_due_becomes_ready_whole_and_no_other(scene: Scene
     assert state == {
         "orders": {"entries": [("new-1", *ready(E1, 1, "w1", *PAYLOAD))], "billing": []},
         "{orders}:fence:billing": FENCE,
+        "{orders}:group:billing": {"served_until": "now"},
     }
+
+
+async def test_a_leader_says_for_how_long_it_is_sure_to_serve_and_a_worker_does_not(scene: Scene) -> None:
+    await scene.move_due()
+    left_ms = int(await scene.client.hget(scene.keys.agreement, "served_until") or 0) - await scene.now_ms()
+    assert 15_000 < left_ms <= 20_000
+    await scene.client.delete(scene.keys.agreement)
+    await scene.agree(recovery="embedded")
+    assert (await scene.move_due(fence=""))[0] == b"ok"
+    assert (await scene.state())["{orders}:group:billing"] == {"recovery": "embedded"}
 
 
 async def test_a_retry_that_did_not_count_brings_its_waits_along(scene: Scene) -> None:
@@ -117,6 +128,7 @@ async def test_suspects_are_never_due(scene: Scene) -> None:
     await scene.recover(E1)
     before = await scene.state()
     assert await scene.move_due() == [b"ok", 0, NOTHING_DUE, 0, b""]
+    before["{orders}:group:billing"]["served_until"] = "now"
     assert await scene.state() == before
 
 

@@ -234,6 +234,19 @@ async def test_only_the_whole_fence_opens_the_door(scene: Scene, found: str | No
     assert await scene.state() == before | journalled
 
 
+@pytest.mark.parametrize("recovery", ["embedded", "reaper", ""])
+async def test_without_a_fence_only_embedded_workers_let_suspects_out(scene: Scene, recovery: str) -> None:
+    [job] = await park(scene, 1)
+    await scene.agree(recovery=recovery)
+    reply = await scene.release(fence="")
+    if recovery != "embedded":
+        assert reply == [b"stale", FENCE.encode()]
+        return
+    assert [one for one, _ in reply[4:]] == [job.encode()]
+    [(name, _, data)] = (await scene.state())["{orders}:journal"]
+    assert (name, data["mode"], data["reason"], "token" in data) == ("recovered", "embedded", "suspect", False)
+
+
 async def test_a_paused_group_is_left_alone(scene: Scene) -> None:
     await park(scene, 1)
     await scene.agree(paused="1")

@@ -9,7 +9,6 @@ from tests.scripts.scene import (
     FENCE,
     LONG_IDLE_MS,
     TOO_MANY,
-    Item,
     Scene,
     Word,
     dead,
@@ -31,12 +30,14 @@ def event(name: str, job: str, **more: Any) -> Any:
 
 def codes(results: Any) -> list[int]:
     """Return the code of each result: those of dead letters and held ones come with a detail."""
+    if isinstance(results, int):  # every item was acknowledged
+        return [DONE] * results
     return [result[0] if isinstance(result, list) else result for result in results]
 
 
 async def test_an_acknowledged_entry_stays_in_the_stream_for_other_readers(scene: Scene) -> None:
     await scene.stalled("n", 1)
-    assert await scene.settle(item(E1, "ack")) == [DONE]
+    assert codes(await scene.settle(item(E1, "ack"))) == [DONE]
     assert await scene.state() == {
         "orders": {"entries": [(E1, "n", "1")], "billing": []},
         "{orders}:fence:billing": FENCE,
@@ -46,14 +47,14 @@ async def test_an_acknowledged_entry_stays_in_the_stream_for_other_readers(scene
 
 async def test_an_acknowledged_entry_is_deleted_where_the_owner_asked_for_it(scene: Scene) -> None:
     await scene.stalled()
-    assert await scene.settle(item(E1, "ack"), delete_acked=True) == [DONE]
+    assert codes(await scene.settle(item(E1, "ack"), delete_acked=True)) == [DONE]
     assert (await scene.state())["orders"] == {"entries": [], "billing": []}
 
 
 async def test_nothing_is_deleted_while_another_group_reads_the_stream(scene: Scene) -> None:
     await scene.stalled("n", 1)
     await scene.client.xgroup_create("orders", "audit", "0")
-    assert await scene.settle(item(E1, "ack"), delete_acked=True) == [DONE]
+    assert codes(await scene.settle(item(E1, "ack"), delete_acked=True)) == [DONE]
     assert (await scene.state())["orders"] == {"entries": [(E1, "n", "1")], "audit": [], "billing": []}
 
 
@@ -144,9 +145,42 @@ async def test_a_delivery_that_is_not_ours_any_more_is_refused(scene: Scene, ver
     assert await scene.state() == before | {"{orders}:journal": [event("refused", E1, verb=verb)]}
 
 
+async def test_the_reply_is_a_number_where_every_item_was_acknowledged(scene: Scene) -> None:
+    ids = [await scene.stalled() for _ in range(3)]
+    assert await scene.settle(*(item(one, "ack") for one in ids)) == 3
+
+
+@pytest.mark.parametrize("order", [(3, 1, 2, 1, 3), (1, 2, 3, 3, 2, 1), (2, 2, 1, 1, 3, 3), (3, 2, 1, 1, 2, 3)])
+async def test_items_may_come_in_any_order_and_an_entry_is_settled_once(scene: Scene, order: tuple[int, ...]) -> None:
+    for _ in range(3):
+        await scene.stalled()
+    results = codes(await scene.settle(*(item(entry_id(number), "ack") for number in order)))
+    first = [number not in order[:at] for at, number in enumerate(order)]
+    assert results == [DONE if new else REFUSED for new in first]
+    events = [name for name, _, _ in (await scene.state())["{orders}:journal"]]
+    assert (events.count("acked"), events.count("refused"), await scene.pending()) == (3, len(order) - 3, [])
+
+
+async def test_items_with_several_verbs_and_counts_are_answered_one_by_one(scene: Scene) -> None:
+    times = [1, 1, 2, 1, 2, 1]
+    ids = [await scene.stalled(times=n) for n in times]
+    verbs = ["ack", "ack", "ack", "nack", "ack", "ack"]
+    items = [item(one, verb, times=n) for one, verb, n in zip(ids, verbs, times, strict=True)]
+    items[1] = item(ids[1], "ack", times=2)  # not the delivery that is pending
+    assert codes(await scene.settle(*items)) == [DONE, REFUSED, DONE, DONE, DONE, DONE]
+    assert [one for one, *_ in await scene.pending()] == [ids[1]]
+
+
+async def test_entries_between_the_items_stay_pending(scene: Scene) -> None:
+    ids = [await scene.stalled() for _ in range(40)]
+    settled = [one for at, one in enumerate(ids) if at % 3 == 1 or at > 30]
+    assert await scene.settle(*(item(one, "ack") for one in settled)) == len(settled)
+    assert [one for one, *_ in await scene.pending()] == [one for one in ids if one not in settled]
+
+
 async def test_a_settled_delivery_is_refused_the_second_time(scene: Scene) -> None:
     await scene.stalled()
-    assert await scene.settle(item(E1, "ack")) == [DONE]
+    assert codes(await scene.settle(item(E1, "ack"))) == [DONE]
     assert await scene.settle(item(E1, "ack")) == [REFUSED]
 
 
@@ -188,7 +222,7 @@ async def test_a_deleted_payload_is_acknowledged_and_reported(scene: Scene, verb
 async def test_a_job_without_payload_can_be_acknowledged(scene: Scene) -> None:
     await scene.stalled()
     await scene.client.xdel("orders", E1)
-    assert await scene.settle(item(E1, "ack")) == [DONE]
+    assert codes(await scene.settle(item(E1, "ack"))) == [DONE]
     assert await scene.pending() == []
 
 
@@ -204,7 +238,7 @@ async def test_many_are_settled_in_one_call_each_by_its_own_verb(scene: Scene) -
 async def test_more_than_fit_into_one_command_are_acknowledged_in_one_call(scene: Scene) -> None:
     ids = [await scene.add() for _ in range(2_500)]
     await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=2_500)
-    assert await scene.settle(*(item(one, "ack") for one in ids), delete_acked=True) == [DONE] * 2_500
+    assert await scene.settle(*(item(one, "ack") for one in ids), delete_acked=True) == 2_500
     assert (await scene.state())["orders"] == {"entries": [], "billing": []}
 
 
@@ -219,7 +253,7 @@ async def test_an_entry_with_too_many_fields_is_held_and_its_neighbours_are_serv
 
 async def test_an_entry_with_too_many_fields_can_be_acknowledged(scene: Scene) -> None:
     await scene.stalled(*TOO_MANY)
-    assert await scene.settle(item(E1, "ack")) == [DONE]
+    assert codes(await scene.settle(item(E1, "ack"))) == [DONE]
 
 
 async def test_a_nack_is_held_where_a_second_group_reads_the_stream(scene: Scene) -> None:
@@ -266,7 +300,7 @@ async def test_no_journal_is_written_where_it_is_off(scene: Scene) -> None:
 
 async def test_workers_settle_when_memory_is_full(scene: Scene) -> None:
     ids = [await scene.stalled() for _ in range(3)]
-    items: list[Item] = [item(one, verb) for one, verb in zip(ids, ("nack", "reject", "ack"), strict=True)]
+    items = [item(one, verb) for one, verb in zip(ids, ("nack", "reject", "ack"), strict=True)]
     await scene.fill_memory()
     results = codes(await scene.settle(*items))
     await scene.free_memory()
@@ -285,7 +319,7 @@ async def test_a_group_that_was_destroyed_is_an_error(scene: Scene) -> None:
 async def test_settling_does_not_depend_on_how_long_the_job_ran(scene: Scene) -> None:
     added = await scene.add()
     await scene.deliver(added, idle_ms=1000 * LONG_IDLE_MS)
-    assert await scene.settle(item(added, "ack")) == [DONE]
+    assert codes(await scene.settle(item(added, "ack"))) == [DONE]
 
 
 # ---- verbs that do not count, and delays

@@ -9,7 +9,13 @@ from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
-AGREEMENT = {"policy": "stream", "visibility_ms": "30000", "max_deliveries": "3", "recovery": "reaper"}
+AGREEMENT = {
+    "policy": "stream",
+    "visibility_ms": "30000",
+    "max_deliveries": "3",
+    "recovery": "reaper",
+    "served_until": "now",
+}
 
 
 async def take_over(
@@ -26,7 +32,7 @@ async def take_over(
     reply = await load_script("reaper", "take_over_group").run(
         scene.client,
         [keys.stream, keys.fence, keys.agreement, keys.retry],
-        [namespace, token, holder, keys.group, policy, visibility_ms, 3, "reaper"],
+        [namespace, token, holder, keys.group, policy, visibility_ms, 3, "reaper", 20_000],
     )
     return [part.decode() if isinstance(part, bytes) else part for part in reply]
 

@@ -1,3 +1,5 @@
+import json
+
 import anyio
 import pytest
 from redis.asyncio import Redis
@@ -6,10 +8,10 @@ from tests.conftest import StartProxy
 from tests.support.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import KEYS, enqueue, make_job, make_worker, running, wait_for_settled
+from tests.workers.scene import KEYS, add, enqueue, make_job, make_worker, running, wait_for_settled
 from workers import Job, WorkerSettings
 from workers.events import DeliveryFacts
-from workers.execution import ACKED, Outcome, Verdict
+from workers.execution import ACKED, Outcome, Reject, Retry, Verdict
 from workers.journal import JournalWriter
 from workers.protocol.connection import commands_client
 from workers.protocol.events import EventName, decode_event
@@ -22,9 +24,9 @@ async def accept(_job: Job) -> None:
     """Acknowledge."""
 
 
-def facts_of(job: Job, verdict: Verdict = ACKED) -> dict[str, object]:
-    text = DeliveryFacts('bil"ling', "w.é", RecoveryMode.REAPER).of_settlement(job, verdict, 7) + "}"
-    return dict(decode_event(b"1-0", [b"event", b"acked", b"job", b"x", b"data", text.encode()]).data)
+def facts_of(job: Job, verdict: Verdict = ACKED, type_field: str = "") -> dict[str, object]:
+    data = DeliveryFacts('bil"ling', "w.é", RecoveryMode.REAPER, type_field).of_settlement(job, verdict, 7)
+    return dict(decode_event(b"1-0", [b"event", b"acked", b"job", b"x", b"data", data]).data)
 
 
 def test_the_facts_of_a_settlement_are_json_with_all_names_escaped() -> None:
@@ -52,6 +54,52 @@ def test_a_redelivered_job_waits_since_its_last_entry_but_is_as_old_as_its_first
     facts = facts_of(job)
 
     assert (facts["enqueued_ms"], facts["wait_ms"]) == (1_600_000_000_000, 50)
+
+
+@pytest.mark.parametrize(
+    ("flat", "expected"),
+    [
+        ((b"type", b"invoice.send"), "invoice.send"),
+        ((b"n", b"type", b"type", b'say "hi"', b"m", b"type"), 'say "hi"'),
+        ((b"type", b"first", b"type", b"last"), "last"),
+        ((b"type", b"two\nlines\xff"), "two\\nlines\\xff"),
+        ((b"type", "ü".encode() * 100), "ü" * 64),
+        ((b"type", b"x" * 10_000), "x" * 64),
+        ((b"type", b""), None),
+        ((b"n", b"type"), None),
+        ((), None),
+    ],
+)
+def test_a_job_type_is_the_named_field_printable_and_short(flat: tuple[bytes, ...], expected: str | None) -> None:
+    assert facts_of(make_job(*flat), type_field="type").get("type") == expected
+
+
+def test_without_a_field_for_it_no_type_is_journalled() -> None:
+    assert "type" not in facts_of(make_job(b"type", b"invoice.send", b"", b"empty name"))
+
+
+def test_a_field_that_differs_from_job_to_job_costs_bounded_memory() -> None:
+    facts = DeliveryFacts("billing", "w", RecoveryMode.REAPER, "type")
+    told = [json.loads(facts.of_delivery(make_job(b"type", b"%d" % number)))["type"] for number in range(3_000)]
+    assert told == [str(number) for number in range(3_000)]
+    assert len(facts._types) <= 1_000
+
+
+async def test_events_of_all_kinds_carry_the_type_of_their_job(server: RedisServer, client: Redis) -> None:
+    async def fail_once(job: Job) -> None:
+        if job.fields[b"kind"] == b"bad":
+            raise Reject("no")
+        if job.deliveries == 1:
+            raise Retry("again", delay=0)
+
+    worker = make_worker(server.url, fail_once, journal="full", job_type_field="kind")
+    for kind in ("good", "bad"):
+        await add(client, {"kind": kind})
+    async with running(worker):
+        await wait_for_settled(worker, 3)
+    types = {(event.event, event.data.get("type")) for event in await read_events(client, KEYS)}
+    kinds = {"good": ("delivered", "started", "nacked", "acked"), "bad": ("delivered", "started", "dead_lettered")}
+    assert types == {(event, kind) for kind, events in kinds.items() for event in events}
 
 
 def test_an_explicit_entry_id_says_nothing_about_waiting() -> None:

@@ -23,8 +23,8 @@ from workers.settlement import GATHER_BATCHES, SETTLE
 
 pytestmark = pytest.mark.anyio
 
-WORDS_BEFORE_ITEMS = 3 + 7 + 8  # EVALSHA digest numkeys, keys, arguments of the call
-WORDS_PER_ITEM = 9
+WORDS_BEFORE_ITEMS = 3 + 7 + 8 + 3  # EVALSHA digest numkeys, keys, arguments of the call, head of a run
+WORDS_OF_AN_ACK = 3
 
 
 async def accept(_job: Job) -> None:
@@ -71,7 +71,7 @@ async def test_a_call_settles_no_more_than_the_batch(server: RedisServer, client
 
     def note_size(request: Request) -> bool:
         if runs(SETTLE)(request):
-            sizes.append((len(request.words) - WORDS_BEFORE_ITEMS) // WORDS_PER_ITEM)
+            sizes.append((len(request.words) - WORDS_BEFORE_ITEMS) // WORDS_OF_AN_ACK)
         return False
 
     through.hold_request(note_size)

@@ -30,6 +30,7 @@ class EventName(StrEnum):
     REDRIVEN = "redriven"
     REFUSED = "refused"
     LOST_PAYLOAD = "lost_payload"
+    SCANNED = "scanned"
     LEASE_ACQUIRED = "lease_acquired"
     LEASE_LOST = "lease_lost"
     LEASE_RELEASED = "lease_released"

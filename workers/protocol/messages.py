@@ -41,6 +41,9 @@ class RecoveryMode(StrEnum):
     """Who recovers the group's stalled deliveries."""
 
     REAPER = "reaper"
+    """A replicated service does, from outside."""
+    EMBEDDED = "embedded"
+    """The workers do, each in its own loop."""
 
 
 def text(value: bytes | str) -> str:

@@ -1,10 +1,11 @@
 """Loads and runs the Lua scripts. One file is one transition; its header is its contract.
 
-A script is put together here from the shared ``prelude.lua`` and its own file, because Redis has no include and
-6.2 has no functions.
+A script is put together here from its own file and the shared parts it names (``--- @prelude``), because Redis has no
+include and 6.2 has no functions.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -18,7 +19,7 @@ from redis.exceptions import NoScriptError
 from workers.protocol.connection import KeptConnection, is_contact_error
 
 RETRY_DELAYS_S = (0.05, 0.2)
-_PRELUDE_MARK = "--- @prelude"
+_SHARED_PART = re.compile(r"^--- @(\w+)$", re.MULTILINE)
 
 
 class Script:
@@ -65,13 +66,12 @@ class Script:
 
 
 @cache
-def _prelude() -> str:
-    return (files("workers.protocol") / "lua" / "prelude.lua").read_text(encoding="utf-8")
+def _read(package: str, name: str) -> str:
+    return (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def _assemble(package: str, name: str) -> str:
-    body = (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-    return body.replace(_PRELUDE_MARK, _prelude(), 1)
+    return _SHARED_PART.sub(lambda mark: _read("workers.protocol", mark[1]), _read(package, name))
 
 
 @cache

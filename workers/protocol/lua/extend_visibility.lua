@@ -7,7 +7,7 @@
 -- KEYS[2] journal  {orders}:journal                    stream
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
--- ARGV[5…] per item: entry ID, PEL delivery count, job ID, data (JSON of the event, without its closing brace)
+-- ARGV[5…] per item: entry ID, PEL delivery count, job ID, data (JSON of the event)
 --
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
 -- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen).
@@ -58,7 +58,7 @@ if write_journal then
   for i = 1, items do
     local item = first + (i - 1) * ITEM
     if results[i] == EXTENDED then
-      journal_event(journal, maxlen, 'extended', ARGV[item + 2], ARGV[item + 3] .. '}')
+      journal_event(journal, maxlen, 'extended', ARGV[item + 2], ARGV[item + 3])
     end
   end
 end

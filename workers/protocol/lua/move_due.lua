@@ -11,6 +11,7 @@
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group
 -- ARGV[3] policy, where the group has agreed on none  ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN
 -- ARGV[6] the caller's token (0 = none)  ARGV[7] most jobs a call moves  ARGV[8] payload bytes after which it stops
+-- ARGV[9] for how long a leader serves the group without another sign of life, in ms ('' = no leader)
 --
 -- Returns {'ok', moved, ms until the next is due (0 = call again, -1 = nothing is scheduled), held, why the last one is
 -- held}, or {'stale', fence found}. A held job cannot be made ready (no job, too large, the policy cannot work here): it
@@ -27,9 +28,8 @@ local most, budget = tonumber(ARGV[7]), tonumber(ARGV[8])
 local HOLD_MS = 10000
 local SUSPECT_SCORE = 4503599627370496
 
-local agreed = redis.call('HMGET', agreement, 'policy', 'recovery')
-local found = redis.call('GET', fence) or ''
-if (own == '' and agreed[2] ~= 'embedded') or (own ~= '' and found ~= own) then
+local found = refused_by_fence(own, fence, agreement)
+if found then
   if write_journal then
     journal_event(journal, maxlen, 'refused', '', '{"v":1,"group":' .. json_string(group)
       .. ',"verb":"move_due","token":' .. token .. ',"fence":' .. json_string(found) .. ',"entries":0}')
@@ -39,10 +39,13 @@ end
 redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
 local at = now_ms()
 local now = string.format('%.0f', at)
+if own ~= '' then -- while leaders say so, embedded workers stand by (join_group.lua)
+  redis.pcall('HSET', agreement, 'served_until', string.format('%.0f', at + tonumber(ARGV[9])))
+end
 
 -- A retry becomes ready as any redelivery does; an enqueue is the first entry of its job, for every group of the stream.
 local target, refusal = retry, nil
-if (agreed[1] or ARGV[3]) == 'stream' then
+if (redis.call('HGET', agreement, 'policy') or ARGV[3]) == 'stream' then
   target, refusal = stream, layout_refusal('stream', stream, at)
 end
 

@@ -21,6 +21,16 @@ local function open_for_writing(stream, group)
   redis.call('XACK', stream, group, '0-0')
 end
 
+-- Who writes for the whole group: the leader whose fence stands there, or, without a fence ('' as `own`), any worker of a
+-- group that has agreed on embedded recovery. Returns the fence found where the caller may not.
+local function refused_by_fence(own, fence, agreement)
+  local found = redis.call('GET', fence) or ''
+  if own == '' then
+    return redis.call('HGET', agreement, 'recovery') ~= 'embedded' and found or nil
+  end
+  return found ~= own and found or nil
+end
+
 local function entry_ms(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or 0
 end
@@ -264,14 +274,16 @@ end
 -- Writes one lifecycle event. `data` is JSON text. A journal that is broken or full never stops an effect. It is trimmed
 -- by the first event of a call and by every hundredth after it: a stream gives up its entries by the hundred anyway.
 local TRIM_EVERY = 100
-local events_written = 0
+local until_trim = 0
+local try = redis.pcall -- a local name is reached faster
 local function journal_event(journal, maxlen, event, job_id, data)
-  if events_written % TRIM_EVERY == 0 then
-    redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', 'event', event, 'job', job_id, 'data', data)
+  if until_trim == 0 then
+    until_trim = TRIM_EVERY
+    try('XADD', journal, 'MAXLEN', '~', maxlen, '*', 'event', event, 'job', job_id, 'data', data)
   else
-    redis.pcall('XADD', journal, '*', 'event', event, 'job', job_id, 'data', data)
+    try('XADD', journal, '*', 'event', event, 'job', job_id, 'data', data)
   end
-  events_written = events_written + 1
+  until_trim = until_trim - 1
 end
 
 -- The agreement says how jobs become ready again. Policy `stream` copies within the stream itself, which is only right

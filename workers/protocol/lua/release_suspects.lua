@@ -1,7 +1,8 @@
--- suspect -> ready, a few at a time: the leader lets suspects out so slowly that a poison job among them runs alone.
+-- suspect -> ready, a few at a time: suspects are let out so slowly that a poison job among them runs alone. By the leader
+-- (embedded: by any worker).
 --
 -- The first SOLO of a row that settle go one at a time; then each that settles doubles how many may be out, up to
--- MAX_OUT. A crash starts over (recover_entries.lua). MAX_OUT < SOLO: those that crashed in company run alone next.
+-- MAX_OUT. A crash starts over (recovery.lua). MAX_OUT < SOLO: those that crashed in company run alone next.
 --
 -- KEYS[1] stream     orders                       stream
 -- KEYS[2] retry      {orders}:retry:billing       stream
@@ -10,12 +11,12 @@
 -- KEYS[5] fence      {orders}:fence:billing       string
 -- KEYS[6] agreement  {orders}:group:billing       hash
 -- KEYS[7] journal    {orders}:journal             stream
--- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] policy  ARGV[4] journal: '1' = write events
--- ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
+-- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] policy
+-- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token (0 = none)
 --
 -- Returns {'ok', parked, out, settled since the last call, {job ID, new entry ID}…}, or {'stale', fence found},
 -- {'paused'}, {'refused', why}.
--- Fence: the whole value is compared.
+-- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery.
 
 --- @prelude
 
@@ -27,8 +28,8 @@ local SUSPECT_SCORE = 4503599627370496
 local SOLO, MAX_OUT = 100, 64
 local MAX_SKIPPED = 100
 
-local found = redis.call('GET', fence) or ''
-if found ~= own then
+local found = refused_by_fence(own, fence, agreement)
+if found then
   if write_journal then
     journal_event(journal, maxlen, 'refused', '', '{"v":1,"group":' .. json_string(group)
       .. ',"verb":"release_suspects","token":' .. token .. ',"fence":' .. json_string(found) .. ',"entries":0}')
@@ -108,9 +109,9 @@ local function make_ready(member, job)
   reply[#reply + 1] = { job.job_id, id }
   if write_journal then
     journal_event(journal, maxlen, 'recovered', job.job_id, string.format(
-      '{"v":1,"group":%s,"mode":"reaper","token":%s,"entry":"%s","delivery":%d,"generation":%d,"enqueued_ms":%d,'
+      '{"v":1,"group":%s,%s,"entry":"%s","delivery":%d,"generation":%d,"enqueued_ms":%d,'
       .. '"reason":"suspect","new_entry":"%s"}',
-      json_string(group), token, job.entry_id, job.deliveries, job.generation, job.first_ms, id))
+      json_string(group), own == '' and '"mode":"embedded"' or '"mode":"reaper","token":' .. token, job.entry_id, job.deliveries, job.generation, job.first_ms, id))
   end
   return true
 end

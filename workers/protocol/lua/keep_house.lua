@@ -1,18 +1,21 @@
--- After a full scan: remembers where the group stands, and deletes consumers that hold nothing and were silent.
+-- Now and then: remembers where the group stands, and deletes consumers that hold nothing and were silent. By the leader
+-- (embedded: by any worker).
 --
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] fence      {orders}:fence:billing   string
 -- KEYS[3] agreement  {orders}:group:billing   hash
--- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
+-- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 --
 -- Returns {'ok', consumers deleted} or {'stale', fence found}.
--- Fence: the whole value is compared. A consumer with pending entries is never deleted: they would go with it.
+-- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery. A consumer with pending entries is never deleted: they would go with it.
+
+--- @prelude
 
 local stream, fence, agreement = KEYS[1], KEYS[2], KEYS[3]
 local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
-local found = redis.call('GET', fence) or ''
-if found ~= own then
+local found = refused_by_fence(own, fence, agreement)
+if found then
   return { 'stale', found }
 end
 redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory

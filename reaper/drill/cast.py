@@ -1,0 +1,124 @@
+"""Who plays in an act, and how each process is started."""
+
+import os
+import site
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from reaper import failpoints
+from reaper.drill import bare_worker_path, published_worker_path
+from reaper.drill.records import Role
+from reaper.drill.recoveries import Cast
+from reaper.drill.stage import Stage
+from reaper.drill.supervisor import Command, Slot
+from workers.protocol.settings import to_ms
+
+Flags = dict[str, str | float]
+
+
+def slots(stage: Stage) -> list[Slot]:
+    """Return who plays: workers (the last one may be bare), and the reapers where this recovery has them."""
+    count = stage.settings.workers
+    workers = [_worker_slot(stage, n) for n in range(1, count + 1)]
+    reapers = range(1, stage.settings.reapers + 1) if stage.recovery.by_reapers else ()
+    return workers + [Slot(f"r{n}", Role.REAPER, _reaper(stage)) for n in reapers]
+
+
+def readers_expected(stage: Stage) -> int:
+    """Return how many clients wait in a read once all workers are ready.
+
+    Published loops poll, so a few are always between two reads; so many that no process is without one is enough.
+    """
+    settings = stage.settings
+    if stage.recovery.cast is Cast.PUBLISHED:
+        return (settings.workers - 1) * settings.loops + 1
+    return settings.workers
+
+
+def _worker_slot(stage: Stage, n: int) -> Slot:
+    name = f"w{n}"
+    if stage.recovery.cast is Cast.PUBLISHED:
+        return Slot(name, Role.PUBLISHED_WORKER, _published(stage))
+    if n == stage.settings.workers and stage.settings.has_bare_worker:
+        return Slot(name, Role.BARE_WORKER, _bare(stage))
+    return Slot(name, Role.WORKER, _worker(stage))
+
+
+def _worker(stage: Stage) -> Callable[[str], Command]:
+    settings = stage.settings
+
+    def command(name: str) -> Command:
+        flags: Flags = {
+            "stream": stage.keys.stream,
+            "group": stage.keys.group,
+            # A name of its own per process: nothing is adopted at a restart, whoever recovers does the work.
+            "name": name,
+            "concurrency": settings.concurrency,
+            "visibility-timeout": settings.visibility_timeout.total_seconds(),
+            "max-deliveries": settings.max_deliveries,
+        }
+        if stage.recovery.cast is Cast.EMBEDDED:
+            flags["recovery"] = "embedded"
+        argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
+        own = {"WORKER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
+        return Command(argv, {**_environment(), **own})
+
+    return command
+
+
+def _bare(stage: Stage) -> Callable[[str], Command]:
+    def command(name: str) -> Command:
+        argv = [sys.executable, str(bare_worker_path()), stage.keys.stream, stage.keys.group, name]
+        return Command(argv, {**_environment(), "REDIS_URL": stage.server.url})
+
+    return command
+
+
+def _published(stage: Stage) -> Callable[[str], Command]:
+    settings = stage.settings
+    numbers = (settings.loops, to_ms(settings.visibility_timeout), settings.max_deliveries)
+
+    def command(name: str) -> Command:
+        words = (stage.keys.stream, stage.keys.group, name, *map(str, numbers))
+        argv = [sys.executable, str(published_worker_path()), *words]
+        return Command(argv, {**_environment(), "REDIS_URL": stage.server.url})
+
+    return command
+
+
+def _reaper(stage: Stage) -> Callable[[str], Command]:
+    settings = stage.settings
+
+    def command(name: str) -> Command:
+        flags: Flags = {
+            "name": name,
+            "namespace": stage.namespace.namespace,
+            "groups": stage.keys.pair,
+            "visibility-timeout": settings.visibility_timeout.total_seconds(),
+            "max-deliveries": settings.max_deliveries,
+            "lease-ttl": settings.lease_ttl.total_seconds(),
+            "scan-interval": settings.scan_interval.total_seconds(),
+        }
+        argv = [sys.executable, "-m", "reaper", "run", *_as_words(flags)]
+        own = {"REAPER_REDIS_URL": stage.server.url, failpoints.ENVIRONMENT_VARIABLE: str(stage.failpoints)}
+        return Command(argv, {**_environment(), **own})
+
+    return command
+
+
+def _as_words(flags: Mapping[str, str | float]) -> list[str]:
+    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+
+
+def _environment() -> dict[str, str]:
+    """Return our environment without anybody's settings for reapers and workers: the drill chooses them all.
+
+    The processes run in a folder of the drill, where no package of the same name shadows ours, and find ours where it
+    is: installed, or in a checkout.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("REAPER_", "WORKER_"))}
+    home = str(Path(failpoints.__file__).resolve().parents[1])
+    if home not in (*site.getsitepackages(), site.getusersitepackages()):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environment.get("PYTHONPATH")]))
+    return environment

@@ -1,0 +1,120 @@
+"""How the jobs fared that no fault hit: throughput and latency, in all and while faults were being coped with. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from reaper.drill.evidence import Evidence
+from reaper.drill.executions import Cause, SecondStart
+from reaper.drill.faults import FaultKind
+from reaper.drill.records import InjectedFault, Line, Step
+from reaper.drill.spread import Spread, spread
+from workers.protocol.events import EventName
+from workers.protocol.messages import entry_ms
+
+HIT = frozenset({Cause.WORKER_KILLED, Cause.POISON, Cause.WORKER_ENDED})
+"""Causes of second starts that say: its process died with the job."""
+COPING_TIMEOUTS = 2
+"""So many visibility timeouts after a fault, or after its end, count as its time: one to notice, one to run again."""
+
+Window = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Healthy jobs in a stretch of time."""
+
+    seconds: float = 0.0
+    enqueued: int = 0
+    """Jobs that were enqueued in it."""
+    done: int = 0
+    """Jobs that were completed in it, for the first time."""
+    latency_s: Spread = field(default_factory=Spread)
+    """From enqueueing to first start, of those enqueued in it."""
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """Jobs completed a second; None for no time at all."""
+        return self.done / self.seconds if self.seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Healthy:
+    """Jobs that are no poison, and that no process held when it died."""
+
+    jobs: int = 0
+    total: Figures = field(default_factory=Figures)
+    """From the first job to the last completion."""
+    during_faults: Figures = field(default_factory=Figures)
+    """From each fault until two visibility timeouts after it; for poison, until its last run would be over."""
+
+
+def healthy_jobs(evidence: Evidence, starts: Sequence[SecondStart]) -> Healthy:
+    """Measure the jobs that no fault hit; ``starts`` are all second starts."""
+    hit = {start.n for start in starts if start.cause in HIT} | _read_by_the_dead(evidence)
+    enqueued = {
+        job.n: entry_ms(job.entry_id) / 1000 - evidence.clock_ahead_s
+        for job in evidence.enqueued
+        if not job.poison and job.n not in hit
+    }
+    started = {n: lines[0].at for n, lines in evidence.lines_of(Step.START).items() if n in enqueued}
+    done = {n: lines[0].at for n, lines in evidence.lines_of(Step.DONE).items() if n in enqueued}
+    if not enqueued:
+        return Healthy()
+    whole = min(enqueued.values()), max([*enqueued.values(), *done.values()])
+
+    def figures(windows: Sequence[Window]) -> Figures:
+        return Figures(
+            seconds=sum(end - start for start, end in windows),
+            enqueued=sum(_within(at, windows) for at in enqueued.values()),
+            done=sum(_within(at, windows) for at in done.values()),
+            latency_s=spread(max(0.0, at - enqueued[n]) for n, at in started.items() if _within(enqueued[n], windows)),
+        )
+
+    return Healthy(len(enqueued), figures([whole]), figures(_clipped(fault_windows(evidence), whole)))
+
+
+def fault_windows(evidence: Evidence) -> list[Window]:
+    """Return when faults were being coped with, without overlaps."""
+    windows: list[Window] = []
+    for start, end in sorted(_window(fault, evidence) for fault in evidence.faults if _is_harmful(fault)):
+        if windows and start <= windows[-1][1]:
+            windows[-1] = windows[-1][0], max(end, windows[-1][1])
+        else:
+            windows.append((start, end))
+    return windows
+
+
+def _read_by_the_dead(evidence: Evidence) -> set[int]:
+    """Return the jobs that were recovered from a process that had died, though it may not have started them."""
+    hit: set[int] = set()
+    for event in evidence.named(EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED):
+        run = evidence.process_named(str(event.data.get("consumer", "")))
+        if run and run.ended_at is not None and run.ended_at <= evidence.local(event):
+            hit.add(evidence.numbers.get(event.job, 0))
+    holder: dict[str, Line] = {}
+    for line in evidence.deliveries:
+        before = holder.get(line.entry_id)
+        run = evidence.process_of(before) if before else None
+        if run and run.ended_at is not None and run.ended_at <= line.at:
+            hit.add(line.n)
+        holder[line.entry_id] = line
+    return hit
+
+
+def _clipped(windows: Sequence[Window], whole: Window) -> list[Window]:
+    """Leave out what is before the first job or after the last completion: there was nothing to do."""
+    clipped = ((max(start, whole[0]), min(end, whole[1])) for start, end in windows)
+    return [(start, end) for start, end in clipped if start < end]
+
+
+def _is_harmful(fault: InjectedFault) -> bool:
+    return fault.kind != FaultKind.LONG_JOBS
+
+
+def _window(fault: InjectedFault, evidence: Evidence) -> Window:
+    timeouts = evidence.max_deliveries + 1 if fault.kind == FaultKind.POISON else COPING_TIMEOUTS
+    return fault.at, (fault.until or fault.at) + timeouts * evidence.visibility_s
+
+
+def _within(at: float, windows: Sequence[Window]) -> bool:
+    return any(start <= at <= end for start, end in windows)

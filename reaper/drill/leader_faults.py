@@ -1,0 +1,141 @@
+"""Faults that hit the leader, or all reapers."""
+
+import time
+from dataclasses import dataclass, field
+
+import anyio
+
+from reaper import failpoints
+from reaper.drill import queries
+from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.records import InjectedFault, ProcessRun, Role
+from reaper.drill.toolbox import PATIENCE_S, Toolbox
+from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
+from workers.protocol.events import EventName
+
+FAILPOINT = "recover.before_write"
+"""Between deciding and writing: the leader has chosen what to recover and has not sent it yet."""
+ARMED_BEFORE_DUE_S = 0.03
+
+
+@dataclass(slots=True)
+class LeaderFaults:
+    """Each method injects one fault, and returns why it could not, or nothing; one at a time."""
+
+    tools: Toolbox
+    workers: WorkerFaults
+    _one: anyio.Lock = field(default_factory=anyio.Lock)
+
+    async def kill_leader(self) -> str:
+        """Kill the reaper that leads, as soon as one does."""
+        async with self._one:
+            return await self._kill_leader()
+
+    async def pause_leader(self) -> str:
+        """Stop the leader between deciding and writing, let its lease pass to another, and let it go on."""
+        async with self._one:
+            return await self._pause_leader()
+
+    async def kill_reapers(self, fault: Fault) -> str:
+        """Kill all reapers now, and start none again while the fault lasts, or at all."""
+        supervisor = self.tools.supervisor
+        supervisor.hold_back(Role.REAPER)
+        try:
+            killed = [run for run in supervisor.alive(Role.REAPER) if supervisor.kill(run)]
+            names = ", ".join(run.name for run in killed) or "those that were about to start"
+            away = f"for {fault.lasts.total_seconds():g} s" if fault.lasts else "from now on"
+            at = killed[0].killed_at if killed else None
+            injected = InjectedFault(FaultKind.KILL_REAPERS, names, at or time.time())
+            await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there {away}")
+            if fault.lasts:
+                await anyio.sleep(fault.lasts.total_seconds())
+                self.tools.over(injected, time.time())
+                self.tools.announce("reapers are started again")
+        finally:
+            if fault.lasts:
+                supervisor.let_start(Role.REAPER)
+        return ""
+
+    async def _kill_leader(self) -> str:
+        found = await self.tools.once(self._leading)
+        if not found:
+            return "nobody led"
+        run, holder = found
+        self.tools.supervisor.kill(run)
+        await self.tools.note(
+            InjectedFault(FaultKind.KILL_LEADER, run.name, run.killed_at or time.time(), holder),
+            f"kill -9 of the leader {run.name}",
+        )
+        return ""
+
+    async def _leading(self) -> tuple[ProcessRun, str] | None:
+        holder = await queries.holder(self.tools.stage)
+        for run in self.tools.supervisor.alive(Role.REAPER):
+            if queries.belongs_to(holder, run.name):
+                return run, holder
+        return None
+
+    async def _pause_leader(self) -> str:
+        tools, folder = self.tools, self.tools.stage.failpoints
+        stranded = await self.workers.kill_busy_worker(", so that there is something to recover")
+        if not stranded:
+            return NOBODY_BUSY
+        earliest_due_s = tools.visibility_s - max(row.idle_ms for row in stranded) / 1000
+        await anyio.sleep(earliest_due_s - ARMED_BEFORE_DUE_S)
+        paused = await tools.within(PATIENCE_S, self._catch_leader)
+        failpoints.disarm(folder, FAILPOINT)
+        if not paused:
+            return "no leader came to write a recovery"
+        try:
+            await self._let_another_lead(paused)
+        finally:
+            tools.supervisor.resume(paused)
+        return ""
+
+    async def _catch_leader(self) -> ProcessRun | None:
+        """Return the leader once it is stopped with something overdue in its hands.
+
+        Timers are hints, so most calls are about jobs that were settled long ago: a leader that was stopped on its way
+        to such a call goes on at once.
+        """
+        folder, supervisor = self.tools.stage.failpoints, self.tools.supervisor
+        pid = failpoints.claimed_by(folder, FAILPOINT)
+        caught = next((run for run in supervisor.alive(Role.REAPER) if run.pid == pid), None)
+        if caught and await self._anything_overdue():
+            return caught
+        if not failpoints.is_armed(folder, FAILPOINT):
+            failpoints.arm(folder, FAILPOINT, "stop")
+        if caught:
+            supervisor.resume(caught)
+        return None
+
+    async def _anything_overdue(self) -> bool:
+        rows = await queries.pending(self.tools.stage)
+        return any(row.idle_ms >= self.tools.visibility_s * 1000 for row in rows)
+
+    async def _let_another_lead(self, paused: ProcessRun) -> None:
+        tools, stage = self.tools, self.tools.stage
+        at, fence = time.time(), await queries.fence(stage)
+        holder = fence.rpartition(":")[2]
+        fault = InjectedFault(FaultKind.PAUSE_LEADER, paused.name, at, holder)
+        await tools.note(fault, f"the leader {paused.name} is paused between deciding and writing")
+
+        async def another_acts() -> bool:
+            return await queries.fence(stage) != fence
+
+        async def nothing_overdue() -> bool:
+            return not await self._anything_overdue()
+
+        await tools.within(PATIENCE_S + stage.settings.lease_ttl.total_seconds(), another_acts)
+        await tools.within(PATIENCE_S, nothing_overdue)
+        tools.supervisor.resume(paused)
+        tools.over(fault, time.time())
+        tools.announce(f"{paused.name} goes on, as if it led still")
+
+        async def term_is_over() -> bool:
+            return any(
+                event.event in (EventName.LEASE_LOST, EventName.LEASE_RELEASED) and event.data.get("holder") == holder
+                for event in tools.witness.events
+            )
+
+        await tools.within(PATIENCE_S, term_is_over)

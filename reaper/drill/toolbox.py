@@ -1,0 +1,75 @@
+"""What every fault is injected with: whom it can hit, how to wait for its effect, and where it is noted."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import anyio
+
+from reaper.drill.producer import Producer
+from reaper.drill.records import InjectedFault
+from reaper.drill.stage import Stage
+from reaper.drill.supervisor import Supervisor
+from reaper.drill.witness import Witness
+from workers.protocol.events import EventName, encode_data
+
+PATIENCE_S = 15.0
+"""How long the effect of a fault is waited for, beyond the timeouts it depends on."""
+
+_POLL_S = 0.01
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Toolbox:
+    """Shared by all faults of one act. ``announce`` is told of each in a sentence."""
+
+    stage: Stage
+    supervisor: Supervisor
+    producer: Producer
+    witness: Witness
+    announce: Callable[[str], None]
+    injected: list[InjectedFault] = field(default_factory=list)
+    waiting: int = 0
+    """Faults whose time has come and that find nothing to hit."""
+    nothing_left: bool = False
+    """Set from outside: there will be nothing more to hit, so nobody needs to wait for it."""
+
+    @property
+    def visibility_s(self) -> float:
+        """The visibility timeout in seconds."""
+        return self.stage.settings.visibility_timeout.total_seconds()
+
+    async def once(self, attempt: Callable[[], Awaitable[_T | None]]) -> _T | None:
+        """Attempt until something comes of it, or there is nothing left to wait for."""
+        result = await attempt()
+        self.waiting += 1
+        while result is None and not self.nothing_left:
+            await anyio.sleep(_POLL_S)
+            result = await attempt()
+        self.waiting -= 1
+        return result
+
+    async def within(self, seconds: float, attempt: Callable[[], Awaitable[_T]]) -> _T | None:
+        """Attempt until something true comes of it; None after ``seconds``."""
+        with anyio.move_on_after(seconds):
+            while True:
+                result = await attempt()
+                if result:
+                    return result
+                await anyio.sleep(_POLL_S)
+        return None
+
+    async def note(self, fault: InjectedFault, sentence: str) -> None:
+        """Put an injected fault on record: here, on the screen, and in the namespace's journal."""
+        self.injected.append(fault)
+        self.announce(sentence)
+        data = {"kind": fault.kind, "target": fault.target, "holder": fault.holder, "in_flight": fault.in_flight}
+        await self.stage.client.execute_command(
+            "XADD", self.stage.namespace.journal, "*",
+            "event", EventName.FAULT_INJECTED, "job", "", "data", encode_data(data),
+        )  # fmt: skip
+
+    def over(self, fault: InjectedFault, until: float) -> None:
+        """Note when a fault on record ended."""
+        self.injected[self.injected.index(fault)] = replace(fault, until=until)

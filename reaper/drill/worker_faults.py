@@ -1,0 +1,95 @@
+"""Faults that hit workers, and jobs that are put in on purpose."""
+
+import time
+from dataclasses import dataclass
+
+import anyio
+
+from reaper.drill import queries
+from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.records import WORKERS, InjectedFault, ProcessRun
+from reaper.drill.toolbox import Toolbox
+from workers.protocol.messages import Pending
+
+MANY, WAIT_FOR_MANY_S = 4, 5.0
+"""A worker is killed that holds so many jobs; after so many seconds, any worker that holds one."""
+NOBODY_BUSY = "no worker had jobs in flight"
+
+
+@dataclass(slots=True)
+class WorkerFaults:
+    """Each method injects one fault, and returns why it could not, or nothing."""
+
+    tools: Toolbox
+
+    async def kill_worker(self) -> str:
+        """Kill a worker that holds jobs."""
+        return "" if await self.kill_busy_worker() else NOBODY_BUSY
+
+    async def kill_busy_worker(self, why: str = "") -> list[Pending]:
+        """Kill the worker that holds the most jobs; return what it held, nothing where nobody ever held any."""
+        asked_at = anyio.current_time()
+
+        async def strand() -> tuple[ProcessRun, list[Pending]] | None:
+            return await self._strand(1 if anyio.current_time() - asked_at > WAIT_FOR_MANY_S else MANY)
+
+        victim = await self.tools.once(strand)
+        if not victim:
+            return []
+        run, stranded = victim
+        await self.tools.note(
+            InjectedFault(FaultKind.KILL_WORKER, run.name, run.killed_at or time.time(), in_flight=len(stranded)),
+            f"kill -9 of worker {run.name} with {len(stranded)} jobs in flight{why}",
+        )
+        return stranded
+
+    async def _strand(self, least: int) -> tuple[ProcessRun, list[Pending]] | None:
+        """Kill the worker that holds the most jobs; None where nobody holds ``least`` now.
+
+        One that runs a job on its last delivery is spared: a third crash makes a dead letter of it, as promised, and a
+        drill must know its dead letters beforehand.
+        """
+        stage, supervisor = self.tools.stage, self.tools.supervisor
+        workers = supervisor.alive(*WORKERS)
+        held = await queries.pending_by_process(stage, [run.name for run in workers])
+        for run in sorted(workers, key=lambda run: -len(held[run.name])):
+            if len(held[run.name]) < least or await queries.must_not_crash(stage, held[run.name]):
+                continue
+            if supervisor.kill(run):
+                return run, (await queries.pending_by_process(stage, [run.name]))[run.name]
+        return None
+
+    async def kill_workers(self, fault: Fault) -> str:
+        """Kill the workers of the first slots now, whatever they hold."""
+        count = fault.how_many(self.tools.stage.settings.workers)
+        slots = {f"w{n}" for n in range(1, count + 1)}
+        victims = [run for run in self.tools.supervisor.alive(*WORKERS) if run.slot in slots]
+        killed = [run for run in victims if self.tools.supervisor.kill(run)]
+        if not killed:
+            return "none of them was alive"
+        names = ", ".join(run.name for run in killed)
+        held = await queries.held_by(self.tools.stage, [run.name for run in killed])
+        await self.tools.note(
+            InjectedFault(FaultKind.KILL_WORKERS, names, killed[0].killed_at or time.time(), in_flight=held),
+            f"kill -9 of workers {names} with {held} jobs in flight",
+        )
+        return ""
+
+    async def poison(self, fault: Fault) -> str:
+        """Put poison jobs in."""
+        for job in await self.tools.producer.poison(int(fault.amount)):
+            await self.tools.note(
+                InjectedFault(FaultKind.POISON, f"job {job.n}", job.at),
+                f"job {job.n} is poison: it kills every worker that takes it",
+            )
+        return ""
+
+    async def long_jobs(self, fault: Fault) -> str:
+        """Put further jobs in, of a known duration."""
+        assert fault.lasts is not None
+        jobs = await self.tools.producer.add(int(fault.amount), fault.lasts)
+        await self.tools.note(
+            InjectedFault(FaultKind.LONG_JOBS, f"jobs {jobs[0].n} to {jobs[-1].n}", jobs[0].at, in_flight=len(jobs)),
+            f"{len(jobs)} more jobs at once, {fault.lasts.total_seconds():g} s each",
+        )
+        return ""

@@ -1,0 +1,157 @@
+"""Writes advice down: as settings that ``reaper run --config`` reads as they are, and as JSON. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from reaper.pipeline.advice.model import Advice, Cost, GroupAdvice, Weights, Workers
+
+WIDTH = 110
+_COLUMNS = f"{'':<14}{'timeout':>11}{'cost':>13}{'crashed wait':>14}{'run twice':>12}{'given up':>10}{'taken':>8}"
+_SHOWN = 7
+"""Points of the curve that are written into the settings, as a comment."""
+
+
+def stream_of(journal: str) -> str:
+    """Return the stream of a journal: ``{orders}:journal`` is that of ``orders``."""
+    name = journal.removesuffix(":journal")
+    inner = name[1:-1]
+    return inner if name == "{" + inner + "}" and not {"{", "}"} & set(inner) else name
+
+
+def toml_string(text: str) -> str:
+    """Return ``text`` as a TOML string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+
+
+def as_toml(advice: Sequence[GroupAdvice], weights: Weights) -> str:
+    """Return settings: one ``[[groups]]`` table for each group a reaper serves, and why in comments."""
+    lines = ["# Visibility timeouts, from what the journal tells: `reaper pipeline advise`."]
+    lines += _wrapped(
+        "Cost is seconds of waiting: a crashed job waits for the timeout; a second that is run twice counts "
+        f"{weights.rerun:g}, a job given up though it was done {weights.dead_letter_s:g}, an extension "
+        f"{weights.request_s:g}."
+    )
+    for each in advice:
+        lines += ["", *_group(each)]
+    return "\n".join(lines) + "\n"
+
+
+def _group(each: GroupAdvice) -> Iterator[str]:
+    record, best = each.record, each.advice.best
+    stream = stream_of(record.stream)
+    yield from _wrapped(f"{_plain(stream)}/{_plain(record.group)}: {_basis(each)}")
+    for note in each.advice.notes:
+        yield from _wrapped(f"Note: {note}.")
+    yield from _table(each.advice)
+    yield from _types(each)
+    if record.mode == "embedded":
+        yield from _wrapped("Its workers recover by themselves. In their settings: visibility_timeout, as below.")
+        yield f"# visibility_timeout = {_seconds(best.timeout_ms)}"
+        return
+    yield "[[groups]]"
+    yield f"stream = {toml_string(stream)}"
+    yield f"group = {toml_string(record.group)}"
+    yield f"visibility_timeout = {_seconds(best.timeout_ms)}"
+
+
+def _basis(each: GroupAdvice) -> str:
+    record = each.record
+    known = sum(kind.held.count for kind in record.kinds)
+    crashes = sum(kind.crashes for kind in record.kinds)
+    basis = f"{known} deliveries, {crashes:g} of crashed workers."
+    if record.workers is Workers.EXTENDING:
+        return f"{basis} Its workers extend what they hold, so only a worker that shows no life loses its jobs."
+    if record.bounded:
+        return (
+            f"{basis} Its workers journal nothing: durations are upper bounds that the leader's scans allow, and a job "
+            "longer than the timeout looks like a crash."
+        )
+    return f"{basis} Some of its workers do not extend what they hold: a job must be done within the timeout."
+
+
+def _table(advice: Advice) -> Iterator[str]:
+    yield f"#   {_COLUMNS}"
+    yield f"#   {_row('recommended', advice.best)}"
+    for name, cost in advice.rules.items():
+        yield f"#   {_row(name, cost)}"
+    for cost in _some(advice.curve, advice.best.timeout_ms):
+        yield f"#   {_row('', cost)}"
+
+
+def _some(curve: Sequence[Cost], around_ms: int) -> Sequence[Cost]:
+    """Return a few points of the curve, from a quarter of the best timeout to four times it."""
+    near = [cost for cost in curve if around_ms / 4 <= cost.timeout_ms <= around_ms * 4] or list(curve)
+    stride = max(1, -(-len(near) // _SHOWN))
+    return near[::stride]
+
+
+def _types(each: GroupAdvice) -> Iterator[str]:
+    """Say which types of jobs would need another timeout: a job may ask for a longer one by itself."""
+    for name, advice in each.by_type.items():
+        timeout_ms = advice.best.timeout_ms
+        longer = timeout_ms > each.advice.best.timeout_ms
+        hint = "; its producers may ask for it: enqueue(..., visibility_timeout=...)" if longer else ""
+        yield from _wrapped(f"By itself, type {_plain(name) or '(none)'} would have {_seconds(timeout_ms)} s{hint}.")
+
+
+def _row(name: str, cost: Cost) -> str:
+    return (
+        f"{name:<14}{_seconds(cost.timeout_ms) + ' s':>11}{cost.total_s:>11.1f} s{cost.waiting_s:>12.1f} s"
+        f"{cost.twice_s:>10.1f} s{cost.dead_letters:>10}{cost.taken:>8}"
+    )
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def _plain(text: str) -> str:
+    """Names come from outside, and must not end a comment."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _wrapped(sentence: str) -> Iterator[str]:
+    line = "#"
+    for word in sentence.split():
+        if len(line) + 1 + len(word) > WIDTH and line != "#":
+            yield line
+            line = "#"
+        line += f" {word}"
+    yield line
+
+
+# ---- for machines
+
+
+def as_json(advice: Iterable[GroupAdvice], weights: Weights) -> dict[str, Any]:
+    """Return everything: what was counted, the curves, and what they rest on."""
+    return {"weights": asdict(weights), "groups": [_group_json(each) for each in advice]}
+
+
+def _group_json(each: GroupAdvice) -> dict[str, Any]:
+    record = each.record
+    return {
+        "stream": stream_of(record.stream),
+        "group": record.group,
+        "workers": str(record.workers),
+        "mode": record.mode,
+        "bounded": record.bounded,
+        "configured_ms": record.configured_ms,
+        "process_s": record.process_s,
+        "deliveries": sum(kind.held.count for kind in record.kinds),
+        "crashes": sum(kind.crashes for kind in record.kinds),
+        **_advice_json(each.advice),
+        "types": {name: _advice_json(advice) for name, advice in each.by_type.items()},
+    }
+
+
+def _advice_json(advice: Advice) -> dict[str, Any]:
+    return {
+        "recommended_ms": advice.best.timeout_ms,
+        "recommended": asdict(advice.best),
+        "rules": {name: asdict(cost) for name, cost in advice.rules.items()},
+        "notes": list(advice.notes),
+        "curve": [asdict(cost) for cost in advice.curve],
+    }

@@ -1,0 +1,99 @@
+"""How long jobs wait and run, where workers journal it; and what a leader's scans allow to say where they do not."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from reaper.pipeline.analysis.columns import GROUP, named
+from reaper.pipeline.analysis.quantiles import quantiles, tally
+from workers.protocol.events import EventName
+
+KIND = (*GROUP, "type")
+"""A group and a type of job; the type is empty where workers journal none."""
+
+_AGES = "array<array<bigint>>"
+
+
+def duration_tally(events: DataFrame) -> DataFrame:
+    """Count equal durations of acknowledged deliveries: `KIND`, ``measure`` (wait | run), ``ms``, ``n``.
+
+    ``wait`` is from the moment an entry could be read until it was delivered, ``run`` the handler's time.
+    """
+    measured = events.where(named(EventName.ACKED)).select(
+        *GROUP,
+        F.coalesce("type", F.lit("")).alias("type"),
+        F.inline(
+            F.array(
+                F.struct(F.lit("wait").alias("measure"), F.col("wait_ms").alias("ms")),
+                F.struct(F.lit("run").alias("measure"), F.col("run_ms").alias("ms")),
+            )
+        ),
+    )
+    return tally(measured, [*KIND, "measure"], "ms")
+
+
+def durations(tallied: DataFrame) -> DataFrame:
+    """Return quantiles of `duration_tally`: `KIND`, ``measure``, ``n``, ``p50`` … ``max`` (ms)."""
+    return quantiles(tallied, [*KIND, "measure"], "ms")
+
+
+def scanned_ages(events: DataFrame) -> DataFrame:
+    """Count what leaders saw disappear between full scans: ``stream, group, at_least_ms, below_ms, n``.
+
+    An age is the time between a delivery (or its last extension) and its settlement, by somebody. ``below_ms`` is null
+    where no upper bound is known.
+    """
+    ages = F.from_json(F.get_json_object("extra", "$.gone_ages"), _AGES)
+    return (
+        events.where(named(EventName.SCANNED))
+        .select(*GROUP, F.explode(ages).alias("age"))
+        .select(
+            *GROUP, *(F.get("age", F.lit(i)).alias(name) for i, name in enumerate(("at_least_ms", "below_ms", "n")))
+        )
+        .groupBy(*GROUP, "at_least_ms", "below_ms")
+        .agg(F.sum("n").alias("n"))
+    )
+
+
+def scanned_durations(ages: DataFrame) -> DataFrame:
+    """Return, for each group, between which bounds the quantiles of `scanned_ages` lie.
+
+    ``stream, group, n, p50_at_least, p50_below, p95_at_least, …`` (ms). A quantile of ages is at least that of their
+    lower bounds, and below that of their upper bounds; null = no upper bound is known. These are times in a worker:
+    waiting there and running. What was settled between two looks is missing, so short jobs are underrated.
+    """
+    lower = quantiles(ages.groupBy(*GROUP, "at_least_ms").agg(F.sum("n").alias("n")), GROUP, "at_least_ms")
+    unbounded = F.lit(_UNBOUNDED_MS)
+    bounded = ages.withColumn("below_ms", F.coalesce("below_ms", unbounded))
+    upper = quantiles(bounded.groupBy(*GROUP, "below_ms").agg(F.sum("n").alias("n")), GROUP, "below_ms")
+    names = ("p50", "p95", "p99")
+    below = upper.select(*GROUP, *(_known(name).alias(f"{name}_below") for name in names))
+    at_least = lower.select(*GROUP, "n", *(F.col(name).alias(f"{name}_at_least") for name in names))
+    return at_least.join(below, [*GROUP]).select(
+        *GROUP, "n", *(f"{name}_{bound}" for name in names for bound in ("at_least", "below"))
+    )
+
+
+_UNBOUNDED_MS = 2**62
+
+
+def _known(name: str) -> Column:
+    return F.when(F.col(name) < _UNBOUNDED_MS, F.col(name))
+
+
+def foreign_groups(counts: DataFrame) -> DataFrame:
+    """Return the groups whose workers journal nothing: ``stream, group, seen_by_leader`` (events).
+
+    ``counts`` are those of `event_counts`. Leaders see deliveries there, and no worker tells of a settlement: they are
+    not ours, or their journal is off.
+    """
+    settled = F.col("event").isin(EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.REFUSED)
+    seen = F.col("event").isin(EventName.SCANNED, EventName.RECOVERED, EventName.SUSPECTED)
+    return (
+        counts.groupBy(*GROUP)
+        .agg(
+            F.sum(F.when(settled, F.col("n")).otherwise(0)).alias("journalled"),
+            F.sum(F.when(seen, F.col("n")).otherwise(0)).alias("seen_by_leader"),
+        )
+        .where((F.col("journalled") == 0) & (F.col("seen_by_leader") > 0))
+        .drop("journalled")
+    )

@@ -1,0 +1,132 @@
+"""The few jobs with a story to tell, and what became of each of their deliveries.
+
+Nearly every job goes well: it leaves one ``acked`` event behind (and, at journal level ``full``, some more). All others
+are *troubled*: recovered, failed, refused, settled twice, or not settled yet. One pass over all events finds them, by
+hash; what costs more is done with their events alone.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from reaper.pipeline.analysis.columns import (
+    DELIVERY,
+    JOB,
+    MODE_ADOPT,
+    PLAIN,
+    REASON_SUSPECT,
+    at_ms,
+    holds,
+    is_completion,
+    is_settlement,
+    is_stall,
+    named,
+    true_delivery,
+)
+from workers.protocol.events import EventName
+
+JOB_HASH = "job_hash"
+
+
+def troubled_jobs(events: DataFrame) -> DataFrame:
+    """Return the hashes (column `JOB_HASH`) of the jobs that did not simply go well.
+
+    Jobs are told apart by 96 bits here, which keeps the keys of the aggregation small; `histories` needs only the first
+    64 of them, since a job too many does no harm there.
+    """
+    return (
+        _of_jobs(events)
+        .groupBy(_job_hash().alias(JOB_HASH), F.hash(*JOB).alias("more"))
+        .agg(
+            F.count_if(named(EventName.ACKED)).alias("acked"),
+            F.count_if(~named(*PLAIN)).alias("odd"),
+        )
+        .where((F.col("acked") != 1) | (F.col("odd") > 0))
+        .select(JOB_HASH)
+    )
+
+
+def histories(events: DataFrame, troubled: DataFrame) -> DataFrame:
+    """Return all events of the troubled jobs (see `troubled_jobs`)."""
+    return _of_jobs(events).withColumn(JOB_HASH, _job_hash()).join(troubled, JOB_HASH, "left_semi").drop(JOB_HASH)
+
+
+def deliveries(histories: DataFrame) -> DataFrame:
+    """Return one row for each delivery of which the journal tells.
+
+    Columns: `DELIVERY`; ``seen_ms``, when it was first heard of; ``started_ms``, null where it was never started, as
+    far as the journal tells; ``run_ms``; ``completed``, its work was done; ``acked``, and that counted; ``refused``,
+    somebody else had the job when its worker settled; ``stalled_ms``, when it was taken for dead; ``idle_ms`` and
+    ``visibility_ms`` of that moment; ``adopted``; ``failed``, ``retried``, ``handed_back``: its worker gave it back;
+    ``dead_lettered``; and ``next_started_ms``, when the job was started after it.
+    """
+    return _with_next_start(_by_delivery(_about_deliveries(histories)))
+
+
+def _of_jobs(events: DataFrame) -> DataFrame:
+    return events.where(F.col("job").isNotNull() & F.col("group").isNotNull())
+
+
+def _job_hash() -> Column:
+    return F.xxhash64(*JOB)
+
+
+def _about_deliveries(histories: DataFrame) -> DataFrame:
+    is_release = holds(F.col("reason") == REASON_SUSPECT) & named(EventName.RECOVERED)
+    is_delivery = F.col("entry").isNotNull() & ~named(EventName.REDRIVEN, EventName.LOST_PAYLOAD) & ~is_release
+    return histories.where(is_delivery).withColumns(
+        {
+            "at_ms": at_ms(),
+            "delivery": true_delivery(),
+            "generation": F.coalesce("generation", F.lit(0)),
+        }
+    )
+
+
+def _by_delivery(about: DataFrame) -> DataFrame:
+    at, stalled, settled = F.col("at_ms"), is_stall(), is_settlement()
+    nacked = named(EventName.NACKED)
+    is_uncounted = holds(~F.col("counts"))
+    delivered_ms = F.coalesce("delivered_ms", F.when(stalled, at - F.greatest("idle_ms", F.lit(0))), at)
+    found = about.groupBy(*DELIVERY).agg(
+        F.min(delivered_ms).alias("delivered_ms"),
+        F.min(F.when(named(EventName.STARTED), at)).alias("_journalled_ms"),
+        F.min(F.when(settled & ~_never_ran(), at - F.col("run_ms"))).alias("_computed_ms"),
+        F.max(settled & _never_ran()).alias("_never_ran"),
+        F.max(named(EventName.DELIVERED)).alias("_journalled_delivery"),
+        F.max(F.when(settled, F.col("run_ms"))).alias("run_ms"),
+        F.max(is_completion()).alias("completed"),
+        F.max(named(EventName.ACKED)).alias("acked"),
+        F.max(named(EventName.REFUSED)).alias("refused"),
+        F.min(F.when(stalled, at)).alias("stalled_ms"),
+        F.max(F.when(stalled, F.col("idle_ms"))).alias("idle_ms"),
+        F.max(F.when(stalled, F.col("visibility_ms"))).alias("visibility_ms"),
+        F.max(stalled & (F.col("mode") == MODE_ADOPT)).alias("adopted"),
+        F.max(nacked & ~is_uncounted).alias("failed"),
+        F.max(nacked & is_uncounted).alias("retried"),
+        F.max(named(EventName.HANDED_BACK)).alias("handed_back"),
+        F.max(named(EventName.DEAD_LETTERED)).alias("dead_lettered"),
+    )
+    # Where deliveries are journalled one by one, one without `started` waited in its worker until the end. Where they
+    # are not, a stalled one is taken for started: most were, and nobody can tell.
+    assumed = F.when(~F.col("_journalled_delivery") & ~F.col("_never_ran"), F.col("delivered_ms"))
+    # Neither is early: an event is written after the start, and a settlement after the end of the run.
+    started_ms = F.coalesce(F.least("_journalled_ms", "_computed_ms"), assumed)
+    return found.withColumn("started_ms", started_ms).select(
+        *DELIVERY,
+        F.coalesce("started_ms", "delivered_ms").alias("seen_ms"),
+        *("started_ms", "run_ms", "completed", "acked", "refused", "stalled_ms", "idle_ms", "visibility_ms"),
+        *("adopted", "failed", "retried", "handed_back", "dead_lettered"),
+    )
+
+
+def _never_ran() -> Column:
+    """Tell of a settlement whether its job was handed back before it began: that takes no time at all."""
+    handed_back = named(EventName.HANDED_BACK) | (named(EventName.REFUSED) & holds(F.col("verb") == "hand_back"))
+    return handed_back & (F.col("run_ms") == 0)
+
+
+def _with_next_start(found: DataFrame) -> DataFrame:
+    later = (
+        Window.partitionBy(*JOB).orderBy("generation", "seen_ms", "delivery").rowsBetween(1, Window.unboundedFollowing)
+    )
+    return found.withColumn("next_started_ms", F.min("started_ms").over(later))

@@ -1,0 +1,65 @@
+"""Asks the questions, and keeps the answers as plain rows: what the page and the JSON file are made of."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reaper.pipeline.analysis.activity import extents
+from reaper.pipeline.report.queries import LISTED, Shelf, Tables, questions
+
+Row = dict[str, Any]
+Rows = list[Row]
+
+VERSION = 1
+"""Of the JSON."""
+_PERIODS_MS = [unit * n for unit, ns in (
+    (1_000, (1, 2, 5, 10, 30)), (60_000, (1, 2, 5, 10, 30)), (3_600_000, (1, 2, 6, 12)), (86_400_000, (1, 7, 30, 365)),
+) for n in ns]  # fmt: skip
+MOST_PERIODS = 120
+"""Points of a course over time."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """Everything the report knows."""
+
+    about: dict[str, Any]
+    """Where it comes from: lake, scope, when it was made."""
+    tables: dict[str, Rows]
+    """The answers, by the names of `queries.questions`, and ``extents``."""
+    live: dict[str, Any] | None = None
+    """Where unsettled jobs were found in Redis; None where nobody has looked."""
+    advice: dict[str, Any] = field(default_factory=dict)
+
+    def total(self, table: str, column: str, **only: object) -> int:
+        """Add up a column, of the rows that are as ``only`` says."""
+        rows = (row for row in self.tables[table] if all(row[name] == value for name, value in only.items()))
+        return sum(row[column] or 0 for row in rows)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as JSON."""
+        return {"version": VERSION, **self.about, "tables": self.tables, "live": self.live, "advice": self.advice}
+
+
+def choose_period(span_ms: int) -> int:
+    """Return how long a point of a course over time should last, in ms."""
+    return next((period for period in _PERIODS_MS if span_ms <= period * MOST_PERIODS), _PERIODS_MS[-1])
+
+
+def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[str], None]) -> Findings:
+    """Ask all questions. ``tell`` is told what is being asked."""
+    tell("counting events")
+    known = [row.asDict() for row in extents(tables.events).orderBy("stream").collect()]
+    first_ms, last_ms = (
+        min((row["first_ms"] for row in known), default=0),
+        max((row["last_ms"] for row in known), default=0),
+    )
+    period_ms = choose_period(last_ms - first_ms)
+    tell("looking for jobs that did not simply go well")
+    asked = questions(tables, period_ms, shelf.keep)
+    answers: dict[str, Rows] = {"extents": known}
+    for number, (name, question) in enumerate(asked.items(), start=1):
+        tell(f"{name.replace('_', ' ')} ({number} of {len(asked)})")
+        answers[name] = [row.asDict(recursive=True) for row in question.collect()]
+    times = {"first_ms": first_ms, "last_ms": last_ms, "period_ms": period_ms, "listed_at_most": LISTED}
+    return Findings({**about, **times, "events": sum(row["events"] for row in known)}, answers)

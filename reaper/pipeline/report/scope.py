@@ -1,0 +1,73 @@
+"""Which events a report is about."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from reaper.pipeline.analysis.columns import stream_of
+from workers.protocol.errors import ConfigurationError
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_instant(text: str, now: datetime) -> datetime:
+    """Read ``2026-11-20``, ``2026-11-20T15:04`` (UTC, unless it says otherwise), or ``36h``: so long ago (m, h, d, w).
+
+    Raises ConfigurationError.
+    """
+    ago = re.fullmatch(r"(\d{1,6})([mhdw])", text.strip())
+    try:
+        if ago:
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        instant = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            f"{text!r} is no time: write 2026-11-20, 2026-11-20T15:04 (UTC), or 36h for the last 36 hours (m, h, d, w)."
+        ) from error
+    return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """From (inclusive), until (exclusive), and which groups: ``billing`` or ``orders/billing``; none = all."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    groups: tuple[str, ...] = ()
+
+    def of_events(self, events: DataFrame) -> DataFrame:
+        """Choose events. Those that belong to no group, such as elections, are never left out for their group."""
+        chosen = self._in_time(events)
+        return chosen.where(F.col("group").isNull() | self._of_groups(stream_of("stream"))) if self.groups else chosen
+
+    def of_dead_letters(self, dead_letters: DataFrame) -> DataFrame:
+        """Choose dead letters."""
+        chosen = self._in_time(dead_letters)
+        return chosen.where(self._of_groups(F.col("source_stream"))) if self.groups else chosen
+
+    def _in_time(self, rows: DataFrame) -> DataFrame:
+        # By date too: whole folders are then left out.
+        if self.since:
+            rows = rows.where((F.col("date") >= F.lit(self.since.date())) & (F.col("at") >= F.lit(self.since)))
+        if self.until:
+            rows = rows.where((F.col("date") <= F.lit(self.until.date())) & (F.col("at") < F.lit(self.until)))
+        return rows
+
+    def _of_groups(self, stream: Column) -> Column:
+        chosen = F.lit(False)
+        for name in self.groups:
+            of_stream, _, group = name.rpartition("/")
+            is_group = F.col("group") == group
+            chosen |= is_group & (stream == of_stream) if of_stream else is_group
+        return chosen
+
+    def as_json(self) -> dict[str, object]:
+        """Return the scope for a report."""
+        return {
+            "since": self.since.isoformat() if self.since else None,
+            "until": self.until.isoformat() if self.until else None,
+            "groups": list(self.groups),
+        }

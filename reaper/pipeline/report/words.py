@@ -1,0 +1,65 @@
+"""How the report writes names, times and numbers. Pure."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from reaper.pipeline.live_check import stream_of_journal
+
+NOTHING = "\N{EN DASH}"
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+
+
+def pair(row: Mapping[str, Any]) -> str:
+    """Return a row's consumer group as people write it: ``orders/billing``."""
+    return f"{stream_of_journal(row['stream'])}/{row['group']}"
+
+
+def kind(row: Mapping[str, Any]) -> str:
+    """Return a row's consumer group and type of job."""
+    return f"{pair(row)} · {row['type']}" if row.get("type") else pair(row)
+
+
+def namespace(row: Mapping[str, Any]) -> str:
+    """Return the namespace whose journal a row is from."""
+    return stream_of_journal(row["stream"])
+
+
+def replica(holder: str) -> str:
+    """Return the replica behind a lease's holder, ``replica.nonce@TTL``."""
+    return holder.rpartition("@")[0].rpartition(".")[0] or holder
+
+
+def duration(ms: float | None) -> str:
+    """Write a duration with three significant digits: ``870 ms``, ``1.25 s``, ``2.5 min``."""
+    if ms is None:
+        return NOTHING
+    for unit, size in _UNITS:
+        if abs(ms) >= size:
+            return f"{_significant(ms / size)} {unit}"
+    return f"{_significant(ms)} ms"
+
+
+def count(number: float | None) -> str:
+    """Write a number: ``12,345``."""
+    return NOTHING if number is None else f"{number:,.0f}"
+
+
+def share(permille: float | None) -> str:
+    """Write thousandths as a percentage."""
+    return NOTHING if permille is None else f"{_significant(permille / 10)} %"
+
+
+def instant(ms: float | None) -> str:
+    """Write an instant, UTC."""
+    return NOTHING if ms is None else f"{moment(ms):%Y-%m-%d %H:%M:%S}"
+
+
+def moment(ms: float) -> datetime:
+    """Return an instant of the server's clock."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _significant(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

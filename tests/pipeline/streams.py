@@ -1,0 +1,127 @@
+"""Streams to read, and the readers of `redis_stream` without Spark around them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from pyspark.sql.types import StructType
+
+from reaper.pipeline.redis_stream import BatchReader, Options, RedisStreamSource, StreamRange, StreamReader
+from tests.support.servers import RedisServer
+
+JOURNAL = "journal"
+ROW = StructType().add("stream", "string").add("id", "string").add("n", "string")
+"""What `rows` returns of entries that `add` has written."""
+
+
+def commands(server: RedisServer) -> redis.Redis:
+    """Return a client whose replies are as they come."""
+    client = redis.Redis(port=server.port, protocol=2)
+    client.set_response_callback("XRANGE", lambda reply, **_: reply)
+    return client
+
+
+@contextmanager
+def connected(server: RedisServer) -> Iterator[redis.Redis]:
+    """The same, closed at the end."""
+    with commands(server) as client:
+        yield client
+
+
+def add(server: RedisServer, *numbers: int, stream: str = JOURNAL) -> None:
+    """Add entry ``<number>-0`` with field n for each number."""
+    add_at(server, [(number, 0) for number in numbers], stream=stream)
+
+
+def add_at(server: RedisServer, ids: Iterable[tuple[int, int]], stream: str = JOURNAL) -> None:
+    """Add an entry for each ID; its field n is the first part."""
+    with connected(server) as client, client.pipeline(transaction=False) as pipeline:
+        for ms, seq in ids:
+            pipeline.xadd(stream, {"n": ms}, id=f"{ms}-{seq}")
+        pipeline.execute()
+
+
+def trim(server: RedisServer, length: int, stream: str = JOURNAL) -> None:
+    """Keep the newest ``length`` entries."""
+    server.command("XTRIM", stream, "MAXLEN", "=", length)
+
+
+def delete(server: RedisServer, *numbers: int, stream: str = JOURNAL) -> None:
+    """Delete entries, one by one as XDEL does."""
+    server.command("XDEL", stream, *(f"{number}-0" for number in numbers))
+
+
+def set_options(server: RedisServer, **given: Any) -> dict[str, str]:
+    """Return options as Spark hands them over; the stream is the journal unless something else is said."""
+    named = {} if {"stream", "streamPattern"} & given.keys() else {"stream": JOURNAL}
+    values = {"url": server.url, "discoverSeconds": 0, "retrySeconds": 20, **named, **given}
+    return {name: str(value) for name, value in values.items()}
+
+
+def parse(server: RedisServer, **given: Any) -> Options:
+    """Return options, parsed."""
+    return RedisStreamSource(set_options(server, **given)).parsed
+
+
+def batch_reader(server: RedisServer, schema: StructType = ROW, **given: Any) -> BatchReader:
+    """Return the reader of a batch query."""
+    return BatchReader(parse(server, **given), schema)
+
+
+def rows(reader: BatchReader | StreamReader, partitions: Sequence[Any]) -> list[dict[str, Any]]:
+    """Read partitions, one after the other."""
+    return [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def read_all(server: RedisServer, schema: StructType = ROW, **given: Any) -> list[dict[str, Any]]:
+    """Return what a batch query reads."""
+    reader = batch_reader(server, schema, **given)
+    return rows(reader, reader.partitions())
+
+
+class Query:
+    """A streaming query without Spark: it asks a reader what Spark asks, in the same order."""
+
+    def __init__(self, server: RedisServer, *, checkpoint: "Query | None" = None, **given: Any) -> None:
+        self.reader = StreamReader(parse(server, **given), ROW)
+        self.limit = self.reader.getDefaultReadLimit()
+        self.offset: Any = checkpoint.offset if checkpoint else None
+        self.planned: list[StreamRange] = []
+
+    def start(self) -> None:
+        """Take the initial offset, if there is no other."""
+        if self.offset is None:
+            self.offset = self.reader.initialOffset()
+
+    def plan(self) -> Any:
+        """Plan the next batch; return where it ends."""
+        self.start()
+        end = self.reader.latestOffset(self.offset, self.limit)
+        self.planned = list(self.reader.partitions(self.offset, end))  # type: ignore[arg-type]
+        return end
+
+    def read(self) -> list[dict[str, Any]]:
+        """Read what was planned."""
+        return rows(self.reader, self.planned)
+
+    def batch(self) -> list[int]:
+        """Run one batch; return the numbers in it."""
+        end = self.plan()
+        found = self.read()
+        self.offset = end
+        return [int(row["n"]) for row in found]
+
+    def close(self) -> None:
+        """End it."""
+        self.reader.stop()
+
+
+@contextmanager
+def query(server: RedisServer, *, checkpoint: Query | None = None, **given: Any) -> Iterator[Query]:
+    """A query that is ended with the block."""
+    opened = Query(server, checkpoint=checkpoint, **given)
+    try:
+        yield opened
+    finally:
+        opened.close()

@@ -1,0 +1,85 @@
+"""How long jobs wait and run, on rows whose answers were worked out by hand; and quantiles by counting."""
+
+import json
+import math
+import random
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from reaper.pipeline.analysis import activity, durations, healthy
+from reaper.pipeline.analysis.quantiles import QUANTILES, quantiles, tally
+from tests.pipeline.stories import GROUP, JOURNAL, about, acked, event, frame, recovered
+
+FOREIGN = "{mails}:journal"
+
+
+def _scanned(at: int, gone_ages: list[list[int | None]], pending: int = 1) -> dict[str, object]:
+    extra = json.dumps({"pending": pending, "gone": len(gone_ages), "gone_ages": gone_ages, "period_ms": 30_000})
+    return event("scanned", at, stream=FOREIGN, group="plain", token=1, extra=extra)
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession) -> DataFrame:
+    ours = [
+        acked(1_100, 100, about("1000", 1), wait=0, type="mail"),
+        acked(2_300, 300, about("2000", 1), wait=40, type="mail"),
+        acked(3_200, 200, about("3000", 1), wait=10, type="mail"),
+        acked(4_000, 7, about("4000", 1), wait=3),
+        recovered(8_010, 3_010, about("5000", 1), "8010"),
+        acked(8_500, 400, about("5000", 2, "8010"), wait=90, type="mail"),
+        acked(9_100, 50, about("9000", 1), wait=50),
+    ]
+    ours[-1]["wait_ms"] = None  # explicit entry IDs
+    foreign = [
+        _scanned(30_000, [[64, 128, 2], [1024, 2048, 7]]),
+        _scanned(60_000, [[1024, 2048, 10], [4096, None, 1]]),
+        _scanned(90_000, []),
+        {**recovered(95_000, 3_100, about("90000", 1), "95000"), "stream": FOREIGN, "group": "plain"},
+    ]
+    return frame(spark, [*ours, *foreign]).cache()
+
+
+def test_waits_and_runs_are_ranked_by_group_and_type(events: DataFrame) -> None:
+    rows = durations.durations(durations.duration_tally(events)).collect()
+    assert {(row.type, row.measure): tuple(row)[4:] for row in rows} == {
+        ("mail", "run"): (4, 200, 400, 400, 400, 400),
+        ("mail", "wait"): (4, 10, 90, 90, 90, 90),
+        ("", "run"): (2, 7, 50, 50, 50, 50),
+        ("", "wait"): (1, 3, 3, 3, 3, 3),
+    }
+    assert {tuple(row)[:2] for row in rows} == {(JOURNAL, GROUP)}
+
+
+def test_scans_bound_the_durations_of_workers_that_journal_nothing(events: DataFrame) -> None:
+    ages = durations.scanned_ages(events)
+    assert {tuple(row)[2:] for row in ages.collect()} == {(64, 128, 2), (1024, 2048, 17), (4096, None, 1)}
+    (row,) = durations.scanned_durations(ages).collect()
+    assert tuple(row) == (FOREIGN, "plain", 20, 1024, 2048, 1024, 2048, 4096, None)
+
+
+def test_groups_whose_workers_journal_nothing_are_found(events: DataFrame) -> None:
+    counts = activity.event_counts(activity.activity(events, 1_000))
+    assert [tuple(row) for row in durations.foreign_groups(counts).collect()] == [(FOREIGN, "plain", 4)]
+
+
+def test_healthy_jobs_are_told_apart_by_whether_a_fault_was_on(events: DataFrame) -> None:
+    rows = healthy.healthy_latency(events, [(1_500, 3_000), (9_000, 9_001)]).collect()
+    assert {row.during: (row.n, row.p50, row.max) for row in rows} == {
+        False: (3, 100, 200),  # 1000: 100, 3000: 200, 4000: 0
+        True: (2, 100, 300),  # 2000: 300, 9000: 100
+    }
+
+
+def test_quantiles_are_those_of_sorted_values(spark: SparkSession) -> None:
+    draw = random.Random(7)
+    values = {
+        key: [int(draw.lognormvariate(4, 1.5)) for _ in range(count)]
+        for key, count in {"a": 1, "b": 20, "c": 1_999}.items()
+    }
+    rows = [(key, value) for key, some in values.items() for value in some] + [("a", None)]
+    counted = tally(spark.createDataFrame(rows, "key string, ms bigint"), ["key"], "ms")
+    for row in quantiles(counted, ["key"], "ms").collect():
+        ordered = sorted(values[row.key])
+        ranks = {name: ordered[math.ceil(share * len(ordered) / 1000) - 1] for name, share in QUANTILES.items()}
+        assert row.asDict() == {"key": row.key, "n": len(ordered), **ranks, "max": ordered[-1]}

@@ -1,0 +1,222 @@
+"""What readers return of streams on a real server: everything, once, whatever the cuts; and nothing on it changes."""
+
+import gc
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import BinaryType, MapType, StringType, StructType
+
+from reaper.pipeline import redis_stream
+from reaper.pipeline.redis_stream import RedisStreamError, cuts_between, gc_paused, split
+from tests.pipeline.streams import JOURNAL, add, add_at, batch_reader, connected, query, read_all, rows
+from tests.support.servers import RedisServer
+
+# The server is emptied by the test itself before each example.
+EXAMPLES = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PLACES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(lambda id_: id_ > (0, 0)), max_size=30)
+
+
+def numbers(found: list[dict[str, str]]) -> list[int]:
+    return [int(row["n"]) for row in found]
+
+
+# ---- cuts
+
+
+@given(
+    st.tuples(st.integers(0, 9), st.integers(0, 9)), st.tuples(st.integers(0, 9), st.integers(0, 9)), st.integers(1, 5)
+)
+def test_cuts_lie_between_their_ends_in_order(one: tuple[int, int], other: tuple[int, int], parts: int) -> None:
+    after, until = sorted((one, other))
+    cuts = cuts_between(after, until, parts)
+    assert cuts == sorted(set(cuts))
+    assert len(cuts) < parts
+    assert all(after < cut <= until for cut in cuts)
+
+
+def test_entries_of_one_millisecond_are_cut_by_their_sequence() -> None:
+    assert cuts_between((7, 0), (7, 100), 4) == [(7, 25), (7, 50), (7, 75)]
+
+
+def test_a_range_is_split_before_the_entries_given() -> None:
+    whole = redis_stream.StreamRange("s", (0, 0), (9, 0), added=0, initial=True)
+    assert split(whole, [(4, 0), (7, 5)]) == [
+        redis_stream.StreamRange("s", (0, 0), (3, 2**64 - 1), added=0, initial=True),
+        redis_stream.StreamRange("s", (3, 2**64 - 1), (7, 4), opens_with=(4, 0)),
+        redis_stream.StreamRange("s", (7, 4), (9, 0), opens_with=(7, 5)),
+    ]
+
+
+# ---- everything, once
+
+
+@EXAMPLES
+@given(ids=PLACES, parts=st.integers(1, 5), page=st.integers(1, 7), batch=st.integers(1, 9))
+def test_the_ranges_of_a_batch_query_hold_what_xrange_returns(
+    server: RedisServer, ids: list[tuple[int, int]], parts: int, page: int, batch: int
+) -> None:
+    server.command("DEL", JOURNAL)
+    add_at(server, sorted(set(ids)))
+    found = read_all(server, partitions=parts, pageSize=page, batchSize=batch)
+    assert [row["id"] for row in found] == [f"{ms}-{seq}" for ms, seq in sorted(set(ids))]
+
+
+@EXAMPLES
+@given(ids=PLACES, parts=st.integers(1, 4), page=st.integers(1, 5), limit=st.integers(1, 9), again=st.booleans())
+def test_the_batches_of_a_streaming_query_hold_what_xrange_returns(
+    server: RedisServer, ids: list[tuple[int, int]], parts: int, page: int, limit: int, again: bool
+) -> None:
+    server.command("DEL", JOURNAL)
+    expected = sorted(set(ids))
+    add_at(server, expected)
+    found: list[tuple[int, int]] = []
+    with query(server, partitions=parts, pageSize=page, maxEntriesPerTrigger=limit) as running:
+        running.start()
+        while True:
+            before = running.offset
+            end = running.plan()
+            if end == before:
+                break
+            read = running.read()
+            if again:  # as after a crash: the same ends, in a process that has not planned them
+                with query(server, checkpoint=running, partitions=parts, pageSize=page) as other:
+                    other.planned = list(other.reader.partitions(before, end))  # type: ignore[arg-type]
+                    assert other.read() == read
+            assert len(read) <= limit
+            found += [redis_stream.parse_id(row["id"]) for row in read]
+            running.offset = end
+    assert found == expected
+
+
+def test_bounds_of_a_batch_query_are_those_of_xrange(server: RedisServer) -> None:
+    add(server, 1, 2, 3, 4, 5)
+    assert numbers(read_all(server, startingId="2-0", endingId="4-0")) == [2, 3, 4]
+    assert numbers(read_all(server, startingId="(2-0", endingId="(4-0")) == [3]
+    assert numbers(read_all(server, startingId="2", endingId="4")) == [2, 3, 4]
+    assert numbers(read_all(server, startingId="latest")) == []
+    assert numbers(read_all(server, startingId="6")) == []
+
+
+def test_a_batch_query_reads_all_streams_of_a_list_and_a_pattern(server: RedisServer) -> None:
+    for stream in ("{a}:journal", "{b}:journal", "c", "d"):
+        add(server, 1, stream=stream)
+    server.command("SET", "e:journal", "no stream")
+    found = read_all(server, stream="c", streamPattern="*:journal")
+    assert sorted(row["stream"] for row in found) == ["c", "{a}:journal", "{b}:journal"]
+
+
+def test_there_may_be_no_stream(server: RedisServer) -> None:
+    assert read_all(server, streamPattern="nothing:*") == []
+    assert read_all(server, stream="nothing") == []
+
+
+def test_a_key_that_is_no_stream_is_named(server: RedisServer) -> None:
+    server.command("SET", JOURNAL, "text")
+    with pytest.raises(RedisStreamError, match=r"XINFO STREAM journal: WRONGTYPE"):
+        read_all(server)
+
+
+def test_large_entries_are_read_in_small_pages(server: RedisServer) -> None:
+    with connected(server) as client:
+        for number in range(1, 301):
+            client.xadd(JOURNAL, {"n": number, "load": b"x" * 50_000}, id=f"{number}-0")
+    server.command("CONFIG", "RESETSTAT")
+    assert numbers(read_all(server)) == list(range(1, 301))
+    with connected(server) as client:
+        calls = client.info("commandstats")["cmdstat_xrange"]["calls"]
+    assert calls >= 200 * 50_000 / redis_stream.PAGE_BYTES
+
+
+def test_nothing_on_the_server_changes(server: RedisServer) -> None:
+    add(server, *range(1, 50))
+    before = server.command("DUMP", JOURNAL)
+    server.command("CONFIG", "RESETSTAT")
+    with query(server, maxEntriesPerTrigger=20, partitions=2, streamPattern="j*") as running:
+        assert len(running.batch() + running.batch() + running.batch()) == 49
+    with connected(server) as client:
+        asked = {name.removeprefix("cmdstat_").partition("|")[0] for name in client.info("commandstats")}
+    assert server.command("DUMP", JOURNAL) == before
+    assert asked - {"config", "info", "dump", "client", "select"} <= {"xrange", "xinfo", "scan", "multi", "exec"}
+
+
+# ---- columns
+
+TEXT_AND_BYTES = StructType().add("n", "string").add("raw", "binary")
+
+
+def write_fields(server: RedisServer, *entries: list[bytes]) -> None:
+    for entry in entries:
+        server.command("XADD", JOURNAL, "*", *entry)
+
+
+def test_fields_that_an_entry_lacks_are_null(server: RedisServer) -> None:
+    write_fields(server, [b"n", b"1"], [b"raw", b"2"], [b"n", b"3", b"raw", b"4", b"more", b"5"])
+    assert read_all(server, TEXT_AND_BYTES) == [
+        {"n": "1", "raw": None},
+        {"n": None, "raw": b"2"},
+        {"n": "3", "raw": b"4"},
+    ]
+
+
+def test_a_column_that_no_entry_has_is_null(server: RedisServer) -> None:
+    write_fields(server, [b"other", b"1"], [b"other", b"2"])
+    assert read_all(server, TEXT_AND_BYTES) == [{"n": None, "raw": None}] * 2
+
+
+@pytest.mark.parametrize("entry", [[b"n", b"1", b"n", b"2"], [b"x", b"0", b"n", b"1", b"n", b"2"]])
+def test_of_fields_of_one_name_the_last_counts(server: RedisServer, entry: list[bytes]) -> None:
+    write_fields(server, entry)
+    assert read_all(server, StructType().add("n", "string")) == [{"n": "2"}]
+    as_map = StructType().add("fields", MapType(StringType(), StringType()))
+    assert dict(read_all(server, as_map)[0]["fields"])["n"] == "2"
+    assert json.loads(read_all(server, StructType().add("f", "string"), fieldsAs="json")[0]["f"])["n"] == "2"
+
+
+@pytest.mark.parametrize("neighbour", [[b"n", b"fine", b"raw", b"1"], [b"only", b"this"]])
+def test_bytes_that_are_no_text_are_escaped_and_kept_in_binary_columns(
+    server: RedisServer, neighbour: list[bytes]
+) -> None:
+    write_fields(server, [b"n", b"caf\xe9 \xe2\x82\xac", b"raw", b"\xff\x00"], neighbour)
+    assert read_all(server, TEXT_AND_BYTES)[0] == {"n": "caf\\xe9 €", "raw": b"\xff\x00"}
+    escaped = StructType().add("fields", MapType(StringType(), StringType()))
+    assert dict(read_all(server, escaped)[0]["fields"]) == {"n": "caf\\xe9 €", "raw": "\\xff\x00"}
+    lossless = StructType().add("fields", MapType(StringType(), BinaryType()))
+    assert dict(read_all(server, lossless)[0]["fields"]) == {"n": b"caf\xe9 \xe2\x82\xac", "raw": b"\xff\x00"}
+    as_json = read_all(server, StructType().add("fields", "string"), fieldsAs="json")
+    assert json.loads(as_json[0]["fields"]) == {"n": "caf\\xe9 €", "raw": "\\xff\x00"}
+
+
+def test_a_stream_whose_name_is_no_text_is_read(server: RedisServer) -> None:
+    server.command("XADD", b"\xffs", "1-0", "n", "1")
+    found = read_all(server, streamPattern="*s")
+    assert found == [{"stream": "\\xffs", "id": "1-0", "n": "1"}]
+    with query(server, streamPattern="*s") as running:
+        assert running.batch() == [1]
+        assert json.loads(json.dumps(running.offset)) == running.offset
+
+
+def test_maps_of_entries_with_different_fields(server: RedisServer) -> None:
+    write_fields(server, [b"a", b"1"], [b"b", b"2", b"c", b"3"])
+    as_map = StructType().add("id", "string").add("all", MapType(StringType(), StringType()))
+    assert [row["all"] for row in read_all(server, as_map)] == [[("a", "1")], [("b", "2"), ("c", "3")]]
+
+
+def test_the_garbage_collector_is_as_it_was(server: RedisServer) -> None:
+    add(server, *range(1, 30))
+    reader = batch_reader(server, batchSize=10, pageSize=10)
+    batches = reader.read(reader.partitions()[0])
+    next(batches)
+    assert gc.isenabled()
+    batches.close()  # type: ignore[attr-defined]
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with gc_paused():
+            pass
+        assert not gc.isenabled()
+        assert len(rows(reader, reader.partitions())) == 29
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -1,0 +1,109 @@
+"""What writers add to streams on a real server."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from reaper.pipeline.redis_stream import RedisStreamError, Writer, pack_command
+from tests.pipeline.streams import JOURNAL, connected, parse
+from tests.support.servers import RedisServer
+
+Fields = list[list[bytes]]
+
+
+def write(server: RedisServer, table: pa.Table, **given: Any) -> None:
+    Writer(parse(server, **given), from_arrow_schema(table.schema)).write(iter(table.to_batches()))
+
+
+def fields(server: RedisServer, stream: str = JOURNAL) -> Fields:
+    with connected(server) as client:
+        reply: Any = client.xrange(stream)
+        return [flat for _, flat in reply]
+
+
+def test_each_column_becomes_a_field(server: RedisServer) -> None:
+    write(server, pa.table({"name": ["a", "€"], "raw": [b"\xff\r\n", b""]}))
+    assert fields(server) == [[b"name", b"a", b"raw", b"\xff\r\n"], [b"name", "€".encode(), b"raw", b""]]
+
+
+def test_null_is_no_field(server: RedisServer) -> None:
+    write(server, pa.table({"a": ["1", None, "3"], "b": ["4", "5", None]}))
+    assert fields(server) == [[b"a", b"1", b"b", b"4"], [b"b", b"5"], [b"a", b"3"]]
+
+
+def test_numbers_dates_and_truth_are_written_as_text(server: RedisServer) -> None:
+    day = pa.array(["2026-01-02"]).cast(pa.date32())
+    write(server, pa.table({"n": [7], "x": [0.5], "yes": [True], "day": day}))
+    assert fields(server) == [[b"n", b"7", b"x", b"0.5", b"yes", b"true", b"day", b"2026-01-02"]]
+
+
+def test_a_name_may_hold_a_percent_sign(server: RedisServer) -> None:
+    write(server, pa.table({"100%d": ["1"]}), stream="50%b")
+    assert fields(server, "50%b") == [[b"100%d", b"1"]]
+
+
+def test_a_column_can_name_the_stream(server: RedisServer) -> None:
+    write(
+        server,
+        pa.table({"to": ["a", "b", "a"], "n": ["1", "2", None], "m": ["3", "4", "5"]}),
+        stream="",
+        streamColumn="to",
+    )
+    assert fields(server, "a") == [[b"n", b"1", b"m", b"3"], [b"m", b"5"]]
+    assert fields(server, "b") == [[b"n", b"2", b"m", b"4"]]
+
+
+def test_a_map_is_written_as_its_fields(server: RedisServer) -> None:
+    maps = pa.array([[("a", "1"), ("b", None)], [("c", "2")]], pa.map_(pa.string(), pa.string()))
+    write(server, pa.table({"stream": ["old", "old"], "id": ["1-0", "2-0"], "fields": maps}))
+    assert fields(server) == [[b"a", b"1"], [b"c", b"2"]]
+
+
+def test_a_map_can_go_to_streams_that_a_column_names(server: RedisServer) -> None:
+    maps = pa.array([[("a", "1")]], pa.map_(pa.string(), pa.binary()))
+    write(server, pa.table({"stream": ["s"], "fields": maps}), stream="", streamColumn="stream")
+    assert fields(server, "s") == [[b"a", b"1"]]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"n": pa.array([None], pa.string())}),
+        pa.table({"f": pa.array([[]], pa.map_(pa.string(), pa.string()))}),
+    ],
+)
+def test_a_row_without_fields_is_refused(server: RedisServer, table: pa.Table) -> None:
+    with pytest.raises(RedisStreamError, match="an entry without fields cannot be added"):
+        write(server, table)
+
+
+def test_a_row_without_a_stream_is_refused(server: RedisServer) -> None:
+    with pytest.raises(RedisStreamError, match="column to names no stream"):
+        write(server, pa.table({"to": ["a", None], "n": ["1", "2"]}), stream="", streamColumn="to")
+
+
+def test_streams_are_kept_short(server: RedisServer) -> None:
+    write(server, pa.table({"n": [str(number) for number in range(50)]}), maxlen=7, approximate=False)
+    assert [flat[1] for flat in fields(server)] == [b"%d" % number for number in range(43, 50)]
+
+
+def test_streams_are_kept_about_so_short_by_default(server: RedisServer) -> None:
+    write(server, pa.table({"n": [str(number) for number in range(1000)]}), maxlen=300)
+    assert 300 <= len(fields(server)) < 1000
+
+
+def test_more_rows_than_are_sent_at_once(server: RedisServer) -> None:
+    write(server, pa.table({"n": [str(number) for number in range(2500)]}))
+    assert [int(flat[1]) for flat in fields(server)] == list(range(2500))
+
+
+def test_a_refusal_is_told_in_redis_words(server: RedisServer) -> None:
+    server.command("SET", JOURNAL, "text")
+    with pytest.raises(RedisStreamError, match="refused an XADD: WRONGTYPE"):
+        write(server, pa.table({"n": ["1"]}))
+
+
+def test_a_command_is_packed_as_the_wire_has_it() -> None:
+    assert pack_command([b"XADD", b"s", b""]) == b"*3\r\n$4\r\nXADD\r\n$1\r\ns\r\n$0\r\n\r\n"

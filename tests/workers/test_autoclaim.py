@@ -1,0 +1,447 @@
+"""Embedded recovery: workers inside the test give back what stalls, and nobody else is there."""
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartServer
+from tests.faults.scene import (
+    GROUP,
+    KEYS,
+    STREAM,
+    Handler,
+    all_events,
+    count_events,
+    create_group,
+    enqueue,
+    events,
+    nothing_left,
+    strand,
+    times,
+    violations,
+)
+from tests.faults.scene import running_worker as running_any_worker
+from tests.support.history import read_state
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers import Job, Worker, autoclaim
+from workers.protocol.messages import text
+
+pytestmark = pytest.mark.anyio
+
+VISIBILITY_S = 0.5
+LONG_S = 30.0
+
+
+@asynccontextmanager
+async def running_worker(url: str, handler: Any, **changes: Any) -> AsyncIterator[Worker]:
+    """Run an embedded worker inside the test."""
+    settings = {"recovery": "embedded", "visibility_timeout": VISIBILITY_S, **changes}
+    async with running_any_worker(url, handler, **settings) as worker:
+        yield worker
+
+
+async def read_as_foreigner(client: Redis, count: int = 100, consumer: str = "foreign") -> list[bytes]:
+    """Read what is ready, as a bare worker does; return entry IDs."""
+    reply: Any = await client.execute_command(
+        "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", count, "STREAMS", STREAM, ">"
+    )
+    return [entry_id for _, entries in reply or () for entry_id, _ in entries]
+
+
+async def owners(client: Redis) -> Counter[str]:
+    """Return how many deliveries each consumer holds."""
+    rows: Any = await client.xpending_range(STREAM, GROUP, "-", "+", 10_000)
+    return Counter(text(row[1]) for row in rows)
+
+
+# ---- one worker and nobody else
+
+
+async def test_on_a_quiet_queue_what_a_dead_consumer_held_is_run_once_its_time_is_up(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    enqueued = await enqueue(client, 20)
+    await strand(client, 20)
+    handler = Handler()
+    async with running_worker(server.url, handler) as worker:
+        await nothing_left(client)
+        assert (worker.counts.read, worker.counts.claimed) == (0, 20)
+    assert times(handler.starts) == dict.fromkeys(enqueued, 1)
+    recovered = await events(client, "recovered")
+    assert {event.data["mode"] for event in recovered} == {"embedded"}
+    assert all(event.data["idle_ms"] >= VISIBILITY_S * 1000 for event in recovered)
+    assert await violations(client, enqueued, [handler], finished=True, visibility_ms=round(VISIBILITY_S * 1000)) == []
+
+
+async def test_a_worker_that_is_full_makes_what_stalls_ready_for_anybody(server: RedisServer, client: Redis) -> None:
+    await create_group(client)
+    handler = Handler()
+    async with running_worker(server.url, handler, concurrency=1) as worker:
+        await enqueue(client, 1, hold="")
+        await handler.has_started(1)
+        await enqueue(client, 3)
+        await strand(client, 3)
+        ready: list[bytes] = []
+
+        async def copied() -> bool:
+            ready.extend(await read_as_foreigner(client))
+            return len(ready) == 3
+
+        await wait_until(copied, "what stalled can be read by anybody")
+        assert (await owners(client))[worker.consumer] == 1, "its own long job is still its own"
+        await client.xack(STREAM, GROUP, *ready)
+        handler.open_gate()
+        await nothing_left(client)
+    assert len(handler.starts) == 1
+    assert await count_events(client) == {"recovered": 3, "acked": 1}
+
+
+async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autoclaim, "PAGE", 30)
+    await create_group(client)
+    busy, healthy = Handler(), Handler()
+    settings = {"visibility_timeout": 5.0}
+    async with running_worker(server.url, busy, concurrency=200, **settings) as owner:
+        living = await enqueue(client, 200, hold="")
+        await busy.has_started(200)
+        dead = await enqueue(client, 200)
+        await strand(client, 200, overdue=True)
+        async with running_worker(server.url, healthy, concurrency=1, **settings) as worker:
+            await wait_until(lambda: len(healthy.completions) + len(busy.completions) == 200, "all dead ones are run")
+            assert (await owners(client)) == {owner.consumer: 200}
+            busy.open_gate()
+            await nothing_left(client)
+            assert worker.counts.claimed > 0
+        assert owner.counts.refused == 0
+    assert times(busy.starts) + times(healthy.starts) == dict.fromkeys([*living, *dead], 1)
+    assert await violations(client, {**living, **dead}, [busy, healthy], finished=True) == []
+
+
+async def test_the_cursor_is_kept_from_call_to_call_and_a_walk_looks_at_each_delivery_once(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autoclaim, "PAGE", 10)
+    cursors: list[str] = []
+    call = autoclaim.Autoclaim._call
+
+    async def noted(self: autoclaim.Autoclaim, walk: autoclaim.Walk, room: int) -> list[Any]:
+        cursors.append(walk.cursor)
+        return await call(self, walk, room)
+
+    monkeypatch.setattr(autoclaim.Autoclaim, "_call", noted)
+    await create_group(client)
+    await enqueue(client, 45)
+    held = [text(entry_id) for entry_id in await strand(client, 45)]
+    async with running_worker(server.url, Handler(), visibility_timeout=LONG_S):
+        await wait_until(lambda: len(cursors) >= 5, "the first walk is over")
+    assert cursors == ["-", *(f"({held[n]}" for n in (9, 19, 29, 39))]
+
+
+async def test_a_worker_with_nothing_to_recover_looks_about_once_in_a_visibility_timeout(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    scripts = server.command("INFO", "commandstats").get("cmdstat_xpending", {}).get("calls", 0)
+    async with running_worker(server.url, Handler(), visibility_timeout=0.5):
+        loop_began = anyio.current_time()
+
+        async def looked_four_times() -> bool:
+            calls = server.command("INFO", "commandstats").get("cmdstat_xpending", {}).get("calls", 0)
+            return int(calls) - int(scripts) >= 4
+
+        await wait_until(looked_four_times, "it has looked four times")
+        assert anyio.current_time() - loop_began > 3 * 0.5 * 0.9
+
+
+async def test_jobs_longer_than_the_visibility_timeout_keep_their_deliveries(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    starts: list[str] = []
+
+    async def long(job: Job) -> None:
+        starts.append(job.id)
+        await anyio.sleep(2.5)
+
+    async with running_worker(server.url, long, visibility_timeout=1.0), running_worker(server.url, long):
+        enqueued = await enqueue(client, 8)
+        await nothing_left(client, timeout=20)
+    assert sorted(starts) == sorted(enqueued)
+    assert await count_events(client) == {"acked": 8}
+
+
+async def test_a_fencing_token_grows_from_claim_to_claim_and_over_a_copy(server: RedisServer, client: Redis) -> None:
+    await create_group(client)
+    (job,) = await enqueue(client)
+    tokens: list[int] = []
+    (held,) = await strand(client, 1)
+
+    async def fall_due(job: Job) -> None:
+        tokens.append(job.fencing_token)
+        if len(tokens) < 4:  # as if we had crashed: somebody else holds it, and stays silent
+            await client.execute_command(
+                "XCLAIM", STREAM, GROUP, "gone", 0, job.entry_id, "IDLE", 60_000, "RETRYCOUNT", job.times_delivered,
+                "JUSTID",
+            )  # fmt: skip
+
+    async with running_worker(server.url, fall_due, max_deliveries=5):
+        await nothing_left(client)
+    assert tokens == sorted(set(tokens))
+    assert len(tokens) == 4
+    assert [event.job for event in await events(client, "acked")] == [job]
+    assert (await events(client, "suspected"))[0].data["entry"] == text(held), "three claims in place, then a copy"
+
+
+# ---- counting
+
+
+@pytest.mark.parametrize("max_deliveries", [1, 2, 3, 5])
+async def test_a_job_whose_consumers_all_die_is_run_as_often_as_with_a_reaper(
+    server: RedisServer, client: Redis, max_deliveries: int
+) -> None:
+    await create_group(client)
+    enqueued = await enqueue(client)
+    deliveries: list[int] = []
+
+    async def die(job: Job) -> None:
+        deliveries.append(job.deliveries)
+        await client.execute_command(
+            "XCLAIM", job.source.key, GROUP, f"dead-{len(deliveries)}", 0, job.entry_id, "IDLE", 60_000, "RETRYCOUNT",
+            job.times_delivered, "JUSTID",
+        )  # fmt: skip
+
+    async with running_worker(server.url, die, max_deliveries=max_deliveries):
+        await nothing_left(client)
+    assert deliveries == list(range(1, max_deliveries + 1))
+    (dead,) = (await read_state(client, KEYS)).dead
+    assert (dead.job, dead.deliveries, dead.reason) == (next(iter(enqueued)), max_deliveries, "max_deliveries")
+
+
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+async def test_a_job_that_always_fails_is_run_max_deliveries_times(
+    server: RedisServer, client: Redis, redelivery: str
+) -> None:
+    handler = Handler()
+    async with running_worker(server.url, handler, redelivery=redelivery, backoff_base=0.05):
+        enqueued = await enqueue(client, 5, fail="")
+        await nothing_left(client)
+    assert times(handler.starts) == dict.fromkeys(enqueued, 3)
+    assert sorted(letter.job for letter in (await read_state(client, KEYS)).dead) == sorted(enqueued)
+
+
+# ---- many workers
+
+
+async def test_what_a_crowd_of_workers_recovers_is_run_once(server: RedisServer, client: Redis) -> None:
+    await create_group(client)
+    enqueued = await enqueue(client, 300)
+    await strand(client, 300)
+    handlers = [Handler() for _ in range(4)]
+    async with anyio.create_task_group() as tasks:
+        stop = anyio.Event()
+
+        async def work(handler: Handler) -> None:
+            async with running_worker(server.url, handler, concurrency=8):
+                await stop.wait()
+
+        for handler in handlers:
+            tasks.start_soon(work, handler)
+        await nothing_left(client, timeout=20)
+        stop.set()
+    starts = sum((times(handler.starts) for handler in handlers), Counter[str]())
+    assert starts == dict.fromkeys(enqueued, 1)
+    assert await violations(client, enqueued, handlers, finished=True) == []
+
+
+# ---- retry streams, schedules, suspects
+
+
+async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    await client.xgroup_create(KEYS.retry, GROUP, "0", mkstream=True)
+    await client.xadd(KEYS.retry, {"n": "1", "reaper.job": "left-over", "reaper.deliveries": "1"})
+    await client.execute_command("XREADGROUP", "GROUP", GROUP, "gone", "STREAMS", KEYS.retry, ">")
+    handler = Handler()
+    async with running_worker(server.url, handler, max_deliveries=5):
+        await nothing_left(client)
+    assert [start.job for start in handler.starts] == ["left-over"]
+    assert await client.xlen(KEYS.retry) == 0
+
+
+async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    innocent = await enqueue(client, 10)
+    (guilty,) = await enqueue(client, 1, guilty="")
+    await strand(client, 11, overdue=True)
+    await client.execute_command(
+        "XCLAIM", STREAM, GROUP, "gone", 0, *innocent, guilty, "IDLE", 60_000, "RETRYCOUNT", 2, "JUSTID"
+    )
+    running: set[str] = set()
+    company: list[int] = []
+
+    async def handle(job: Job) -> None:
+        running.add(job.id)
+        company.append(len(running))
+        if b"guilty" in job.fields:  # as if it had killed us
+            await client.execute_command("XCLAIM", STREAM, GROUP, "dead", 0, job.entry_id, "IDLE", 60_000, "JUSTID")
+        running.remove(job.id)
+
+    async with running_worker(server.url, handle):
+        await nothing_left(client, timeout=20)
+    assert (len(company), set(company)) == (11, {1})
+    state = await read_state(client, KEYS)
+    assert [letter.job for letter in state.dead] == [guilty]
+    assert await count_events(client) == {
+        "suspected": 11, "recovered": 11, "acked": 10, "dead_lettered": 1, "refused": 1,
+    }  # fmt: skip
+
+
+async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
+    server: RedisServer, client: Redis
+) -> None:
+    from workers import Producer
+
+    handler = Handler()
+    async with running_worker(server.url, handler), Producer(STREAM, redis_url=server.url) as producer:
+        job = await producer.enqueue({"n": "1"}, delay=0.3)
+        await wait_until(lambda: len(handler.completions) == 1, "the delayed job has run")
+        await nothing_left(client)
+    assert [done.job for done in handler.completions] == [job]
+
+
+# ---- payloads that are gone
+
+
+async def test_entries_deleted_while_they_were_pending_are_acknowledged_and_reported(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create_group(client)
+    enqueued = list(await enqueue(client, 10))
+    await strand(client, 10)
+    await client.xdel(STREAM, *enqueued[:6])
+    handler = Handler()
+    async with running_worker(server.url, handler):
+        await nothing_left(client)
+    assert [event.job for event in await events(client, "lost_payload")] == enqueued[:6]
+    assert sorted(times(handler.starts)) == sorted(enqueued[6:])
+    assert caplog.text.count("its payload is lost") == 6
+
+
+# ---- what it refuses, and what holds it up
+
+
+async def test_a_jobs_own_visibility_timeout_is_refused_with_one_warning(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create_group(client)
+    fields = {"reaper.visibility_ms": "600000"}
+    enqueued = await enqueue(client, 3, **fields)
+    await strand(client, 3)
+    handler = Handler()
+    async with running_worker(server.url, handler):
+        await enqueue(client, 3, **fields)
+        await nothing_left(client)
+    assert len(handler.completions) == 6
+    assert set(enqueued) <= set(times(handler.starts))
+    assert caplog.text.count("asks for a visibility timeout of its own") == 1
+
+
+async def test_a_paused_group_is_recovered_once_it_is_resumed(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await create_group(client)
+    await enqueue(client, 3)
+    await strand(client, 3, overdue=True)
+    await client.hset(KEYS.agreement, "paused", "1")
+    handler = Handler()
+    async with running_worker(server.url, handler):
+        await wait_until(lambda: "is paused" in caplog.text, "the worker says why it recovers nothing")
+        assert handler.starts == []
+        await client.hdel(KEYS.agreement, "paused")
+        await nothing_left(client)
+    assert (caplog.text.count("is paused"), caplog.text.count("recovery goes on")) == (1, 1)
+
+
+async def test_a_stream_with_a_second_group_is_refused_loudly_until_that_is_gone(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create_group(client)
+    await client.xgroup_create(STREAM, "audit", "$")
+    await enqueue(client, 3)
+    await strand(client, 3, overdue=True)
+    handler = Handler()
+    async with running_worker(server.url, handler):
+        await wait_until(lambda: "recovery refuses to act" in caplog.text, "the worker says so")
+        assert handler.starts == []
+        await client.xgroup_destroy(STREAM, "audit")
+        await nothing_left(client)
+    assert len(handler.starts) == 3
+
+
+async def test_our_own_deliveries_that_nobody_here_runs_are_recovered_too(server: RedisServer, client: Redis) -> None:
+    """A read whose reply was lost, for instance; taking stock finds them earlier, where it is told of an error."""
+    handler = Handler()
+    async with running_worker(server.url, handler, refresh_interval=300) as worker:
+        await wait_until(lambda: client.exists(KEYS.agreement), "the group is joined")
+        await enqueue(client, 1, hold="")
+        await handler.has_started(1)
+        held = await client.execute_command("XADD", STREAM, "10000000000000-1", "n", "1")
+        await client.execute_command(
+            "XCLAIM", STREAM, GROUP, worker.consumer, 0, held, "FORCE", "JUSTID", "LASTID", held
+        )
+        await wait_until(lambda: worker.counts.claimed == 1, "it is recovered")
+        handler.open_gate()
+        await nothing_left(client)
+    assert (worker.counts.refused, len(handler.completions)) == (0, 2)
+
+
+async def test_nobody_is_robbed_after_an_outage(start_server: StartServer) -> None:
+    server = start_server(appendonly="yes", appendfsync="always")
+    from workers.protocol.connection import commands_client
+
+    busy, idle = Handler(), Handler()
+    async with commands_client(server.url) as client:
+        await create_group(client)
+        await wait_until(lambda: _uptime(server) >= 3, "the server is not young any more", timeout=20)
+        settings = {"visibility_timeout": 2.0}
+        async with running_worker(server.url, busy, **settings), running_worker(server.url, idle, **settings):
+            await enqueue(client, 16, hold="")
+            await wait_until(lambda: len(busy.starts) + len(idle.starts) == 16, "all run")
+            server.stop()
+            await anyio.sleep(3)  # an outage longer than the visibility timeout: that is what is tried
+            server.restart()
+            await wait_until(lambda: _is_extended(client), "the living have extended")
+            busy.open_gate()
+            idle.open_gate()
+            await nothing_left(client)
+        assert times(busy.starts) + times(idle.starts) == dict.fromkeys(times(busy.starts) + times(idle.starts), 1)
+        assert [event.event for event in await all_events(client)] == ["acked"] * 16
+
+
+def _uptime(server: RedisServer) -> int:
+    return int(server.command("INFO", "server")["uptime_in_seconds"])
+
+
+async def _is_extended(client: Redis) -> bool:
+    from redis.exceptions import RedisError
+
+    try:
+        rows: Any = await client.xpending_range(STREAM, GROUP, "-", "+", 100)
+    except (RedisError, OSError):
+        return False
+    return len(rows) == 16 and all(row[2] < 2_000 for row in rows)

@@ -1,0 +1,302 @@
+"""Embedded recovery: one more source of deliveries, next to reading. Nobody but the workers watches what stalls.
+
+Each worker walks over the pending entries list of each source, a page a call, the cursor kept from call to call, so
+that what is alive in front never hides what is dead behind it. What is overdue is claimed for free slots; where there
+are none for a while, it is made ready for anybody (see ``autoclaim.lua``).
+
+Nobody polls. A walk tells when the next delivery it met falls due, and what is delivered after it began is due a whole
+visibility timeout later at the earliest: so nothing needs to be looked at before the sooner of the two.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from math import inf
+from time import monotonic
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+
+from workers.contact import Contact
+from workers.job import Job, Source
+from workers.membership import Membership
+from workers.protocol.events import EventName, journalled
+from workers.protocol.messages import on_one_line, text
+from workers.protocol.scripts import load_script
+from workers.protocol.settings import to_ms
+from workers.reporting import Reporter, explained
+from workers.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+AUTOCLAIM = load_script("workers.protocol", "autoclaim")
+
+PAGE = 500
+"""Pending entries that one call looks at."""
+PAGE_OVERDUE, PAGE_BYTES = 200, 512 * 1024
+"""Overdue ones after which a call ends, and payload: no call may block the server for more than 5 ms."""
+PAGE_PAUSE_S = 0.005
+"""Between pages of a walk: a long list of deliveries that live is no reason to hurry."""
+SPACING_PART, SHORTEST_SPACING_S, LONGEST_SPACING_S = 100, 0.02, 0.25
+"""Between walks at least this part of the visibility timeout: what falls due one by one is taken together."""
+PATIENCE_PART, LONGEST_PATIENCE_S = 4, 1.0
+"""How long what is overdue waits for a free slot of a worker before it is made ready for anybody, at most."""
+CALL_VALID_MS = 2_000
+"""A call that the server runs later than this after it was made does nothing: everything looks idle after a hang."""
+REFUSED_S = 1.0
+"""Pause after a call that was refused."""
+
+
+class Outcome(IntEnum):
+    """What became of an overdue delivery that was not claimed. Numbers as in ``recovery.lua``."""
+
+    REDELIVERED = 1
+    SUSPECTED = 2
+    DEAD_LETTERED = 3
+    LOST_PAYLOAD = 5
+    HELD = 6
+
+
+class Recovered(NamedTuple):
+    """One of them. ``detail``: new entry ID, dead letter's ID, or why it is held."""
+
+    outcome: Outcome
+    detail: str
+    idle_ms: int
+    consumer: str
+    job_id: str
+    delivery: int
+    entry_id: str
+
+
+@dataclass(slots=True)
+class Walk:
+    """Where we are in the pending entries list of one source. Instants are monotonic seconds."""
+
+    source: Source
+    cursor: str = "-"
+    due_at: float = 0.0
+    """When to look on."""
+    soonest: float = inf
+    """When the first of those is due that this walk has met and left alone."""
+    waiting: bool = False
+    """This walk has left overdue ones for want of a free slot."""
+    wants_room: bool = False
+    """There is something to claim as soon as a slot is free."""
+    abandoned: set[bytes] = field(default_factory=set)
+    """Overdue entries that are ours and that we do not run: read by a call whose reply was lost, or not settleable."""
+
+    def is_due(self, now: float, free: int) -> bool:
+        """Tell whether to make a call now."""
+        return self.due_at <= now or (self.wants_room and free > 0)
+
+    def restart(self) -> None:
+        """Begin anew, at once."""
+        self.cursor, self.due_at, self.soonest = "-", 0.0, inf
+        self.waiting = self.wants_room = False
+        self.abandoned.clear()
+
+
+class Autoclaim:
+    """What a worker of an embedded group recovers, and when."""
+
+    def __init__(
+        self,
+        client: Redis,
+        settings: WorkerSettings,
+        consumer: str,
+        membership: Membership,
+        reporter: Reporter,
+        contact: Contact,
+        suspects_wait: Callable[[], None],
+    ) -> None:
+        """``suspects_wait`` is called where suspects of the group are parked, or out."""
+        self._client = client
+        self._settings = settings
+        self._consumer = consumer
+        self._membership = membership
+        self._reporter = reporter
+        self._contact = contact
+        self._suspects_wait = suspects_wait
+        self._journals = journalled(EventName.RECOVERED, settings.journal)
+        self._walks = {source.key: Walk(source) for source in (membership.main, membership.retries)}
+        self._not_before = 0.0
+        self._standing_by = ""
+
+    # ---- when
+
+    def is_due(self, free: int) -> bool:
+        """Tell whether to look for stalled deliveries now, with so many slots free."""
+        return self.due_in_s(free) <= 0
+
+    def due_in_s(self, free: int) -> float:
+        """Return in how many seconds to look next; inf while others recover."""
+        if not self._membership.recovers:
+            return inf
+        now = monotonic()
+        if self._not_before > now:
+            return self._not_before - now
+        return min(0.0 if walk.is_due(now, free) else walk.due_at - now for walk in self._walks_now())
+
+    def _walks_now(self) -> Iterable[Walk]:
+        return (self._walks[source.key] for source in self._membership.sources)
+
+    # ---- doing it
+
+    async def take(self, room: int) -> list[Job]:
+        """Recover what is overdue on the next page; return what is ours by that: at most ``room`` deliveries.
+
+        Raises what redis-py raises. What was claimed by a call whose reply was lost is ours without our knowing: it is
+        found when stock is taken (`workers.adoption`), or falls due again.
+        """
+        grace_s = await self._contact.wait_s()
+        now = monotonic()
+        if grace_s > 0:
+            self._not_before = now + grace_s
+            return []
+        walk = min(self._walks_now(), key=lambda walk: (not walk.is_due(now, room), walk.due_at))
+        reply = await self._call(walk, room)
+        kind = text(reply[0])
+        if kind != "ok":
+            await self._refused(kind, reply)
+            return []
+        self._stand_by("")
+        self._contact.answered(reply[1])
+        _, _, cursor, soonest_ms, ended, waiting, doubtful, results, claimed, ours = reply
+        self._advance(walk, text(cursor), soonest_ms, text(ended), waiting)
+        self._look_for_abandoned(walk, ours)
+        if doubtful:
+            self._suspects_wait()
+        self._tell(walk.source, results, claimed)
+        return self._jobs(walk.source, claimed)
+
+    async def _call(self, walk: Walk, room: int) -> list[Any]:
+        keys, settings, agreement = self._settings.keys, self._settings, self._membership.agreement
+        reply: list[Any] = await AUTOCLAIM.run(
+            self._client,
+            [
+                walk.source.key, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement,
+                keys.journal,
+            ],
+            [
+                keys.group, self._consumer, to_ms(agreement.visibility_timeout), agreement.max_deliveries,
+                agreement.redelivery, int(self._journals), settings.journal_maxlen,
+                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, room, round(self._patience_s() * 1000), PAGE,
+                PAGE_BYTES, PAGE_OVERDUE, *walk.abandoned,
+            ],
+        )  # fmt: skip
+        return reply
+
+    def _patience_s(self) -> float:
+        return min(self._membership.visibility_s / PATIENCE_PART, LONGEST_PATIENCE_S)
+
+    def _advance(self, walk: Walk, cursor: str, soonest_ms: int, ended: str, waiting: int) -> None:
+        """Note how far the walk has come, and when it goes on."""
+        now = monotonic()
+        if soonest_ms >= 0:
+            walk.soonest = min(walk.soonest, now + soonest_ms / 1000)
+        walk.waiting = walk.waiting or waiting > 0
+        if cursor:
+            walk.cursor = cursor
+            walk.wants_room = walk.wants_room or walk.waiting
+            walk.due_at = now + {"room": self._patience_s(), "full": 0.0}.get(ended, PAGE_PAUSE_S)
+            return
+        visibility_s = self._membership.visibility_s
+        spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
+        walk.due_at = max(now, min(walk.soonest, now + visibility_s)) + random.uniform(0.5, 1) * spacing
+        walk.cursor, walk.soonest = "-", inf
+        walk.wants_room, walk.waiting = walk.waiting, False
+        walk.abandoned.clear()
+
+    def _look_for_abandoned(self, walk: Walk, ours: Sequence[bytes]) -> None:
+        """Go back to overdue deliveries of ours that nobody has in hand here."""
+        abandoned = [entry_id for entry_id in ours if entry_id not in walk.source.deliveries]
+        if abandoned:
+            walk.abandoned.update(abandoned)
+            walk.cursor, walk.due_at = text(abandoned[0]), 0.0
+
+    def _jobs(self, source: Source, claimed: Sequence[Any]) -> list[Job]:
+        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
+        jobs = []
+        for entry_id, times, flat, owner, idle_ms in claimed:
+            job = Job(source, entry_id, flat, times, max_deliveries, now_ms)
+            source.kept.discard(entry_id)
+            self._reporter.claimed(job, text(owner), idle_ms)
+            jobs.append(job)
+        return jobs
+
+    # ---- refusals
+
+    async def _refused(self, kind: str, reply: Sequence[Any]) -> None:
+        self._not_before = monotonic() + REFUSED_S
+        pair = self._settings.keys.pair
+        if kind == "reaper":
+            await self._membership.join()
+        elif kind == "late":
+            logger.info("%s: a recovery call came too late to the server and did nothing", pair)
+            self._membership.set_clock(reply[1])
+            self._contact.answered(reply[1])
+        elif kind == "paused":
+            self._stand_by(f"{pair} is paused (`reaper resume {self._settings.group}` ends it)")
+        else:
+            self._stand_by(f"{pair}: recovery refuses to act: {explained(text(reply[1]))}")
+
+    def _stand_by(self, why: str) -> None:
+        if why != self._standing_by:
+            self._standing_by = why
+            logger.warning("%s", why or f"{self._settings.keys.pair}: recovery goes on")
+
+    # ---- telling
+
+    def _tell(self, source: Source, results: Sequence[Any], claimed: Sequence[Any]) -> None:
+        rows = [_recovered(result) for result in results]
+        became = [row.outcome for row in rows]
+        moved = len(claimed) + became.count(Outcome.REDELIVERED) + became.count(Outcome.SUSPECTED)
+        if moved:
+            consumers = {row.consumer for row in rows} | {text(owner) for _, _, _, owner, _ in claimed}
+            named = sorted(map(on_one_line, consumers))
+            logger.info(
+                "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
+                source.key,
+                moved,
+                ", ".join(named[:3]) + (" …" if len(named) > 3 else ""),
+                len(claimed),
+                became.count(Outcome.REDELIVERED),
+                became.count(Outcome.SUSPECTED),
+            )
+        for row in rows:
+            self._tell_of(source, row)
+
+    def _tell_of(self, source: Source, row: Recovered) -> None:
+        facts = {"entry": row.entry_id, "consumer": row.consumer, "delivery": row.delivery}
+        match row.outcome:
+            case Outcome.REDELIVERED:
+                self._reporter.recovered(
+                    row.job_id, **facts, idle_ms=row.idle_ms, new_entry=row.detail, reason="visibility_timeout"
+                )
+            case Outcome.DEAD_LETTERED:
+                self._reporter.write_dead_letter(
+                    row.job_id,
+                    limit=self._membership.agreement.max_deliveries,
+                    **facts,
+                    reason="max_deliveries",
+                    error="not settled within the visibility timeout",
+                    dead_letter=row.detail,
+                )
+            case Outcome.LOST_PAYLOAD:
+                self._reporter.lost_payload(source.key, row.entry_id)
+            case Outcome.HELD:
+                logger.error(
+                    "entry %s of %s, held by %s, is overdue and cannot be copied: %s. It stays pending",
+                    row.entry_id,
+                    source.key,
+                    on_one_line(row.consumer),
+                    explained(row.detail),
+                )
+
+
+def _recovered(result: Sequence[Any]) -> Recovered:
+    code, detail, idle_ms, consumer, job_id, delivery, entry_id = result
+    return Recovered(Outcome(code), text(detail), idle_ms, text(consumer), text(job_id), delivery, text(entry_id))

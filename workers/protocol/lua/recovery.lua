@@ -1,0 +1,116 @@
+-- What becomes of an overdue delivery, whoever recovers it: the leader (recover_entries.lua) or a worker (autoclaim.lua).
+-- Put in place of `--- @recovery` by workers/protocol/scripts.py. Above that line the script has named its keys (source,
+-- stream, retry, dead, schedule, suspects, agreement), group, max_deliveries, policy, `at` (the server's time) and
+-- event(name, job, row, count, tail), which writes an event about a row of the pending entries list.
+
+local REDELIVERED, SUSPECTED, DEAD, LOST, HELD = 1, 2, 3, 5, 6
+local SUSPECT_SCORE = 4503599627370496 -- 2^52: behind every due time, in order of parking
+
+-- Acknowledged and deleted together, once every copy of the batch is written.
+local to_ack, to_delete = {}, {}
+local function finish(entry_id, delete)
+  to_ack[#to_ack + 1] = entry_id
+  if delete then
+    to_delete[#to_delete + 1] = entry_id
+  end
+end
+
+local function finish_all()
+  for from = 1, #to_ack, 1000 do
+    redis.call('XACK', source, group, unpack(to_ack, from, math.min(from + 999, #to_ack)))
+  end
+  for from = 1, #to_delete, 1000 do
+    redis.call('XDEL', source, unpack(to_delete, from, math.min(from + 999, #to_delete)))
+  end
+end
+
+-- A released suspect that crashed together with another one on the same consumer may be the innocent of the two: nobody
+-- is convicted; both are parked again, uncounted, in front, and run alone. Marks the others, which may fall due later.
+local function crashed_in_company(entry_id, consumer)
+  local value = redis.call('HGET', suspects, entry_id)
+  if not value then
+    return false
+  end
+  local company = string.sub(value, -1) == '!'
+  local released = redis.call('HGETALL', suspects)
+  for i = 1, #released, 2 do
+    if released[i] ~= entry_id then
+      local other = redis.call('XPENDING', source, group, released[i], released[i], 1)[1]
+      if other and other[2] == consumer then
+        company = true
+        if string.sub(released[i + 1], -1) ~= '!' then
+          redis.call('HSET', suspects, released[i], released[i + 1] .. '!')
+        end
+      end
+    end
+  end
+  redis.call('HSET', agreement, 'suspects_settled', '0')
+  return company
+end
+
+local function park(job, deliveries, consumers, score)
+  if #job.user + READY_FIELDS > MAX_ARGUMENTS then -- parked, it could never be made ready, and would block those behind it
+    return false, { err = 'too many fields' }
+  end
+  local packed = pack_job('suspect', job, deliveries, consumers)
+  local reply = redis.pcall('ZADD', schedule, string.format('%.0f', score), packed)
+  return type(reply) ~= 'table', reply
+end
+
+-- Gives up an entry whose payload somebody deleted. Returns its result, as `recover_job`.
+local function lose(row)
+  finish(row[1], false)
+  event('lost_payload', { job_id = row[1], entry_id = row[1], generation = 0, first_ms = 0 }, row, row[4], '')
+  return { LOST, '', row[3], row[2], row[1], row[4] }
+end
+
+-- Returns how often the job was delivered and counted, and whether it is a suspect that crashed in company.
+local function judge(job, row)
+  local count = delivery_count(job, row[4], max_deliveries)
+  if count >= max_deliveries and crashed_in_company(row[1], row[2]) then
+    return max_deliveries - 1, true
+  end
+  return count, false
+end
+
+-- Ends an overdue delivery that has been judged: dead letter, parked suspect, or ready again by a copy. Returns its result:
+-- {code, detail, idle ms, consumer, job ID, delivery count}.
+local function recover_job(job, row, count, in_company)
+  local entry_id, consumer, idle = row[1], row[2], row[3]
+  local consumers = with_consumer(job, consumer)
+  if count >= max_deliveries then
+    local id, why = add_entry(dead, dead_letter_fields(job, {
+      stream = stream, group = group, reason = 'max_deliveries', deliveries = count, consumers = consumers,
+      error = 'not settled within the visibility timeout', last_ms = at - math.max(idle, 0), at_ms = at,
+    }))
+    if not id then
+      return { HELD, why, idle, consumer, job.job_id, count }
+    end
+    redis.call('HDEL', suspects, entry_id)
+    finish(entry_id, source == retry)
+    event('dead_lettered', job, row, count, ',"reason":"max_deliveries","dead_letter":"' .. id .. '"')
+    return { DEAD, id, idle, consumer, job.job_id, count }
+  end
+
+  if count == max_deliveries - 1 then
+    local ok, why = park(job, count, consumers, in_company and SUSPECT_SCORE or SUSPECT_SCORE + at)
+    if not ok then
+      return { HELD, why.err or 'cannot be parked', idle, consumer, job.job_id, count }
+    end
+    if in_company then
+      redis.call('HDEL', suspects, entry_id)
+    end
+    finish(entry_id, source == retry or policy == 'stream')
+    event('suspected', job, row, count, in_company and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
+    return { SUSPECTED, '', idle, consumer, job.job_id, count }
+  end
+
+  local target = policy == 'stream' and stream or retry
+  local id, why = add_entry(target, ready_fields(job, count, consumers))
+  if not id then
+    return { HELD, why, idle, consumer, job.job_id, count }
+  end
+  finish(entry_id, source == retry or policy == 'stream')
+  event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. id .. '"')
+  return { REDELIVERED, id, idle, consumer, job.job_id, count }
+end
