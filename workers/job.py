@@ -144,6 +144,7 @@ class Job:
         times_delivered: int,
         max_deliveries: int,
         delivered_ms: int,
+        proven: float | None = None,
     ) -> None:
         self.source = source
         self.raw_entry_id = self.raw_id = entry_id
@@ -156,7 +157,7 @@ class Job:
         self._fields: dict[bytes, bytes] | None = None
         self.stage = QUEUED
         self.interruption = self.runner = None
-        self.proven = monotonic()
+        self.proven = monotonic() if proven is None else proven
         self.timeout_s = source.timeout_s
         for name in flat[::2]:
             if name.startswith(RESERVED_PREFIX):

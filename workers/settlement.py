@@ -1,14 +1,16 @@
-"""Writes verdicts to Redis, many in one call: while a call is on its way, the next ones gather.
+"""Writes verdicts to Redis, many in one call: for a moment, and while a call is on its way, the next ones gather.
 
 A settlement is never given up because contact was lost: it is sent again until it is answered, and told to the script
 as such, since the first call may have done the work. Meanwhile runners wait once `capacity` verdicts have gathered.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -20,7 +22,7 @@ from workers.backoff import pause_s
 from workers.change import Change
 from workers.events import DeliveryFacts
 from workers.execution import Outcome, Verdict
-from workers.job import Interruption, Job, Source
+from workers.job import ENDED, Interruption, Job, Source
 from workers.membership import Membership
 from workers.protocol.connection import KeptConnection, is_failover_error, is_uncoded_error
 from workers.protocol.events import EventName, journalled
@@ -33,6 +35,9 @@ SETTLE = load_script("workers.protocol", "settle")
 
 GATHER_BATCHES = 4
 """How many full batches may gather before runners wait: memory stays bounded through an outage."""
+
+GATHER_S = 0.001
+"""How long a verdict waits for others to fill its call. Its slot is free meanwhile."""
 
 MAX_COPIED_BYTES = 1_048_576
 """Payload that one call may copy, give or take one job: no call blocks the server for long."""
@@ -91,20 +96,24 @@ class Settlements:
         self._capacity = GATHER_BATCHES * settings.settle_batch
         self._piles = {source.key: _Pile(source) for source in (membership.main, membership.retries)}
         self._gathered = 0
+        self._failures = 0
         self._arrived = Change()
+        self._filled = Change()
         self._settled = Change()
 
     # ---- for runners
 
-    def add(self, job: Job, verdict: Verdict, run_ms: int) -> None:
-        """Gather a verdict; returns at once. Wait for `room` before running the next job where it `is_full`."""
-        self._piles[job.source.key].waiting.append((job, verdict, run_ms))
+    def add(self, job: Job, verdict: Verdict, started: float) -> bool:
+        """Gather the verdict on a delivery that ends now; returns at once.
+
+        Returns whether more wait than may: then `wait_for_room` before the next job is run.
+        """
+        job.stage = ENDED
+        self._piles[job.source.key].waiting.append((job, verdict, int((monotonic() - started) * 1000 + 0.5)))
         self._gathered += 1
         self._arrived.notify()
-
-    @property
-    def is_full(self) -> bool:
-        """Tell whether more verdicts wait than may."""
+        if self._gathered == self._settings.settle_batch:
+            self._filled.notify()
         return self._gathered >= self._capacity
 
     @property
@@ -114,7 +123,7 @@ class Settlements:
 
     async def wait_for_room(self) -> None:
         """Wait until verdicts may gather again."""
-        while self.is_full:
+        while self._gathered >= self._capacity:
             await self._settled.wait()
 
     async def wait_until_settled(self) -> None:

@@ -187,7 +187,7 @@ def adapt_faults(faults: Iterable[Fault], *, reapers: bool) -> list[Adapted]:
 
 def _without_leaders(fault: Fault) -> Adapted:
     if fault.kind is FaultKind.PAUSE_LEADER:
-        why = "nobody leads: only the worker is killed whose jobs the paused leader would have recovered"
+        why = "nobody leads, so only a worker is hit"
         return Adapted(fault, replace(fault, kind=FaultKind.KILL_WORKER), why)
     if fault.kind in AGAINST_LEADERS:
         return Adapted(fault, None, "no reaper runs")

@@ -37,7 +37,7 @@ LONGEST_PAUSE_S = 60.0
 FAILURES_IN_VAIN = 5
 """Failures in a row, without a batch between them, after which a run that should come to an end gives up."""
 LOOK_EVERY_S = 0.1
-_URL_VARIABLE = "REAPER_PIPELINE_SOURCE_URL"
+_URL_VARIABLE = "STREAM_REAPER_SOURCE_URL"
 
 
 class IngestError(StreamReaperError):
@@ -119,8 +119,9 @@ def _check_checkpoint(layout: Layout) -> None:
 
 
 def _note_source(layout: Layout, settings: PipelineSettings) -> None:
+    known = not settings.redis_url_env or settings.redis_url_env in os.environ  # else only Spark's machines know it
     source = {
-        "redis": hide_password(settings.redis_url_env or settings.redis_url),
+        "redis": hide_password(redis_url(settings)) if known else "",
         "journals": settings.journals,
         "dead_letters": settings.dead_letters,
     }
@@ -142,6 +143,7 @@ def source_options(settings: PipelineSettings) -> dict[str, str]:
         "maxEntriesPerTrigger": str(settings.max_entries_per_trigger),
         "partitions": str(settings.partitions),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+        "ignoreDeletes": "true",  # a redrive deletes dead letters, whether we have seen them or not
         "discoverSeconds": f"{min(10.0, settings.trigger.total_seconds()):g}",
     }
 

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -55,8 +56,6 @@ TIMEOUT_S = 10.0
 LONGEST_PAUSE_S = 2.0
 WRITE_AT_ONCE = 1000
 """Commands sent before their replies are read."""
-
-_NOT_READY = re.compile(r"^(LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|READONLY|UNBLOCKED|max number of clients)\b")
 
 Id = tuple[int, int]
 """Entry ID: milliseconds and sequence number."""
@@ -276,6 +275,7 @@ def exclusive_id(bound: str) -> Id:
 _OPTIONS: Mapping[str, str] = {
     "url": "",
     "urlEnv": "",
+    "urlFile": "",
     "stream": "",
     "streamPattern": "",
     "startingId": "earliest",
@@ -331,7 +331,7 @@ class Options:
                 f"option fieldsAs is {values['fieldsAs']!r}: it must be one of {', '.join(_FIELDS_AS)}."
             )
         return cls(
-            url=_find_url(values["url"], values["urlEnv"]),
+            url=_find_url(values["url"], values["urlEnv"], values["urlFile"]),
             streams=tuple(name.strip() for name in values["stream"].split(",") if name.strip()),
             pattern=values["streamPattern"],
             starting=_bound("startingId", values["startingId"]),
@@ -356,6 +356,11 @@ class Options:
         """The names of the columns of stream and ID when reading."""
         return self.stream_column or "stream", self.id_column
 
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The globs of ``streamPattern``, which are separated by commas."""
+        return tuple(part.strip() for part in self.pattern.split(",") if part.strip())
+
     def require_streams(self) -> None:
         """Raise RedisStreamError if there is nothing to read from."""
         if not self.streams and not self.pattern:
@@ -371,22 +376,37 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
             raise RedisStreamError(f"{NAME} has no option {name}.{hint}")
 
 
-def _find_url(url: str, variable: str) -> str:
-    """Return the URL. A password is taken from the environment only: Spark shows options in plans and logs."""
-    if bool(url) == bool(variable):
-        raise RedisStreamError("set option url, or option urlEnv (the environment variable that holds the URL).")
-    if variable:
-        url = os.environ.get(variable, "")
-        if not url:
-            raise RedisStreamError(
-                f"option urlEnv names {variable}, which is not set in the environment of the driver."
-            )
-    elif _holds_password(url):
+def _find_url(url: str, variable: str, file: str) -> str:
+    """Return the URL. Passwords come from the driver's environment or files: Spark shows options in plans and logs."""
+    if len([given for given in (url, variable, file) if given]) != 1:
         raise RedisStreamError(
-            "option url holds a password, and Spark may show options. Put the URL into an environment variable of the "
-            "driver, and give that variable's name as option urlEnv."
+            "set one of the options url, urlEnv (the environment variable that holds the URL) and urlFile (the file)."
+        )
+    if variable:
+        return _found(
+            os.environ.get(variable), f"urlEnv names {variable}, which is not set in the driver's environment"
+        )
+    if file:
+        return _found(_first_line(file), f"urlFile names {file}, which the driver cannot read, or which is empty")
+    if _holds_password(url):
+        raise RedisStreamError(
+            "option url holds a password, and Spark may show options. Put the URL into an environment variable or a "
+            "file of the driver, and name that by option urlEnv or urlFile."
         )
     return url
+
+
+def _found(url: str | None, otherwise: str) -> str:
+    if not url:
+        raise RedisStreamError(f"option {otherwise}.")
+    return url
+
+
+def _first_line(file: str) -> str | None:
+    try:
+        return Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _holds_password(url: str) -> bool:
@@ -471,12 +491,11 @@ class Link:
                 self._drop()
                 patience.wait(error)
             else:
-                not_ready = [
-                    reply for reply in replies if isinstance(reply, Exception) and _NOT_READY.match(str(reply))
-                ]
-                if not not_ready:
+                not_ready = next(filter(_is_not_ready, replies), None)
+                if not_ready is None:
                     return replies
-                patience.wait(not_ready[0])
+                self._drop()
+                patience.wait(not_ready)
 
     def ask_one(self, *command: Any) -> Any:
         """Send one command and return its reply. Raises RedisStreamError where Redis refuses it."""
@@ -523,7 +542,7 @@ class Link:
                     reply = _reply_of(connection)
                     if isinstance(reply, Exception):
                         self._drop()
-                        if not _NOT_READY.match(str(reply)):
+                        if not _is_not_ready(reply):
                             raise RedisStreamError(f"Redis refused an XADD: {reply}")
                         patience.wait(reply)
                         break
@@ -572,7 +591,7 @@ def _connect(url: str) -> Any:
     try:
         connection.connect()
     except (redis.AuthenticationError, redis.ResponseError) as error:
-        if _NOT_READY.match(str(error)):
+        if _is_not_ready(error):
             raise redis.ConnectionError(str(error)) from None
         raise RedisStreamError(f"Redis at {shown(url)} does not let us in: {error}") from None
     return connection
@@ -584,8 +603,16 @@ def _reply_of(connection: Any) -> Any:
 
     try:
         return connection.read_response(disable_decoding=True)
-    except redis.ResponseError as error:
+    except (redis.ResponseError, redis.AuthenticationError) as error:
         return error
+
+
+def _is_not_ready(reply: Any) -> bool:
+    """Tell whether Redis says that another time, or another node, will do."""
+    from redis.exceptions import ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError
+
+    classes = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+    return isinstance(reply, classes) or (isinstance(reply, Exception) and str(reply).startswith(("LOADING ", "BUSY ")))
 
 
 def _contact_lost() -> tuple[type[Exception], ...]:
@@ -634,12 +661,10 @@ def look_at(link: Link, streams: Sequence[str]) -> dict[str, State | None]:
 def find_streams(link: Link, options: Options) -> set[str]:
     """Return the streams named in the options, and those there are now that match the pattern."""
     names = set(options.streams)
-    if options.pattern:
+    for pattern in options.patterns:
         cursor = b"0"
         while True:
-            cursor, keys = link.ask_one(
-                "SCAN", cursor, "MATCH", key_of(options.pattern), "COUNT", 1000, "TYPE", "stream"
-            )
+            cursor, keys = link.ask_one("SCAN", cursor, "MATCH", key_of(pattern), "COUNT", 1000, "TYPE", "stream")
             names.update(map(name_of, keys))
             if cursor == b"0":
                 break
@@ -820,8 +845,12 @@ class Layout:
             if column not in fields and not isinstance(column.dataType, StringType):
                 raise RedisStreamError(f"column {column.name} must be a string, not {column.dataType.simpleString()}.")
         if self.fields_as == "columns":
+            rest = [column for column in fields if isinstance(column.dataType, MapType)]
+            for column in rest[:1]:
+                _require_text_map(column)
             for column in fields:
-                _require_text(column.name, column.dataType)
+                if column not in rest[:1]:
+                    _require_text(column.name, column.dataType)
         elif len(fields) > 1:
             raise RedisStreamError(
                 f"with fieldsAs={self.fields_as} all fields go into one column, and the schema has {len(fields)}: "
@@ -860,7 +889,10 @@ class Layout:
         if self.fields_as == "columns":
             values = pick_fields(flats, self._fields)
             return [
-                _array(column, isinstance(to.dataType, BinaryType)) for column, to in zip(values, columns, strict=True)
+                _rest_array(flats, self._fields, to.dataType)
+                if isinstance(to.dataType, MapType)
+                else _array(column, isinstance(to.dataType, BinaryType))
+                for column, to in zip(values, columns, strict=True)
             ]
         if not columns:
             return []
@@ -953,6 +985,18 @@ def _map_array(flats: Sequence[list[bytes]], data_type: Any) -> Any:
     return pa.MapArray.from_arrays(
         pa.array(offsets, pa.int32()), _array(keys, binary=False), _array(values, binary), type=arrow_type
     )
+
+
+def _rest_array(flats: Sequence[list[bytes]], named: Sequence[bytes], data_type: Any) -> Any:
+    """Make a map of the fields that have no column of their own; null where no entry of the page has any."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    names = flats[0][::2]
+    if set(names) <= set(named) and all_have(flats, names):
+        return pa.nulls(len(flats), to_arrow_type(data_type, timezone="UTC"))
+    pairs = [[pair for pair in zip(flat[::2], flat[1::2], strict=True) if pair[0] not in named] for flat in flats]
+    return _map_array([list(chain.from_iterable(rest)) for rest in pairs], data_type)
 
 
 def _json_array(flats: Sequence[list[bytes]]) -> Any:

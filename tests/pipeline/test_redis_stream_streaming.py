@@ -1,5 +1,7 @@
 """Streaming queries, asked for what Spark asks: offsets, limits, streams that come and go, loss."""
 
+from typing import Any
+
 import pytest
 
 from reaper.pipeline.redis_stream import DataLossError, read_range
@@ -154,10 +156,10 @@ def test_a_stream_that_is_no_longer_asked_for_keeps_its_place(server: RedisServe
         assert again.batch() == [3]
 
 
-@pytest.mark.parametrize("asked", [{"stream": "a:journal"}, {"streamPattern": "*:journal"}])
-def test_a_stream_that_is_gone_stops_the_query(server: RedisServer, asked: dict[str, str]) -> None:
+@pytest.mark.parametrize(("option", "value"), [("stream", "a:journal"), ("streamPattern", "*:journal")])
+def test_a_stream_that_is_gone_stops_the_query(server: RedisServer, option: str, value: Any) -> None:
     add(server, 1, 2, stream="a:journal")
-    with query(server, **asked) as running:
+    with query(server, **{option: value}) as running:
         running.batch()
         server.command("DEL", "a:journal")
         with pytest.raises(DataLossError, match="stream a:journal: it is gone"):

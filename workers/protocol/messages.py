@@ -7,7 +7,7 @@ entry into a dict and so loses duplicate fields, and it costs time in the hot pa
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from workers.protocol.errors import UnexpectedReplyError
 
@@ -127,12 +127,8 @@ def pair_up(flat: Sequence[bytes]) -> Pairs:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-class Entry(NamedTuple):
-    """One entry of a stream. ``flat`` is None where the payload is gone (deleted while pending)."""
-
-    stream: bytes
-    entry_id: bytes
-    flat: Sequence[bytes] | None
+Entry = tuple[bytes, bytes, Sequence[bytes] | None]
+"""One entry: stream, ID and flat fields; None instead of them where the payload is gone (deleted while pending)."""
 
 
 def parse_read_reply(reply: Any) -> list[Entry]:
@@ -144,7 +140,11 @@ def parse_read_reply(reply: Any) -> list[Entry]:
         return []
     streams = reply.items() if isinstance(reply, dict) else reply
     try:
-        return [Entry(stream, item[0], _flatten(item[1])) for stream, entries in streams for item in _unnest(entries)]
+        return [
+            (stream, item[0], item[1] if isinstance(item[1], list) else _flatten(item[1]))
+            for stream, entries in streams
+            for item in _unnest(entries)
+        ]
     except (TypeError, ValueError, IndexError) as error:
         raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
 
@@ -157,8 +157,8 @@ def _unnest(entries: Any) -> Any:
 
 
 def _flatten(fields: Any) -> Sequence[bytes] | None:
-    if fields is None or isinstance(fields, list):
-        return fields
+    if fields is None:
+        return None
     if isinstance(fields, dict):
         return [part for pair in fields.items() for part in pair]
     return list(fields)

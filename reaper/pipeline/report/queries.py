@@ -107,7 +107,7 @@ def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> Qu
     starts = keep(integrity.second_starts(deliveries))
     twice = integrity.duplicates(deliveries, starts)
     unsettled = keep(integrity.unsettled_jobs(told))
-    recoveries = recovery.recoveries(told, deliveries)
+    recoveries = keep(recovery.recoveries(told, deliveries))
     tallied = keep(recovery.recovery_tally(recoveries))
     by_mode = [*GROUP, "mode", "measure"]
     return {
