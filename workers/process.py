@@ -116,7 +116,8 @@ class WorkerProcess:
                 services.start_soon(self._journal.run)
             if handle_signals:
                 services.start_soon(self._watch_signals)
-            logger.info("%s works on %s", self.consumer, self._settings.keys.pair)
+            recovers = ", and recovers what stalls there" if self._membership.recovers else ""
+            logger.info("%s works on %s%s", self.consumer, self._settings.keys.pair, recovers)
             task_status.started()
             await self._work()
             await self._flush()

@@ -14,7 +14,6 @@ from time import monotonic
 from typing import Any
 
 import anyio
-from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -38,6 +37,9 @@ GATHER_BATCHES = 4
 
 GATHER_S = 0.001
 """How long a verdict waits for others to fill its call. Its slot is free meanwhile."""
+
+MAX_ENTRY_ID_BYTES = 41
+"""Two numbers of 64 bits and a dash."""
 
 MAX_COPIED_BYTES = 1_048_576
 """Payload that one call may copy, give or take one job: no call blocks the server for long."""
@@ -138,19 +140,31 @@ class Settlements:
         while True:
             if not self._gathered:
                 await self._arrived.wait()
-                await checkpoint()
-            await self.flush()
+            await self._wait_for_more()
+            await self._settle_what_waits()
 
     async def flush(self) -> None:
         """Settle everything that has gathered, however long Redis is out of reach. Not while `run` is running."""
-        failures = 0
         while self._gathered:
-            answered = [await self._settle_some(pile) for pile in self._piles.values() if pile.waiting]
-            if all(answered):
-                failures = 0
-            else:
-                failures += 1
-                await anyio.sleep(pause_s(failures))
+            await self._settle_what_waits()
+
+    async def _wait_for_more(self) -> None:
+        """Let others join the first verdict, for a moment: a call costs as much as dozens of verdicts."""
+        if self._gathered >= self._settings.settle_batch:
+            return
+        timer = asyncio.get_running_loop().call_later(GATHER_S, self._filled.notify)
+        try:
+            await self._filled.wait()
+        finally:
+            timer.cancel()
+
+    async def _settle_what_waits(self) -> None:
+        answered = [await self._settle_some(pile) for pile in self._piles.values() if pile.waiting]
+        if all(answered):
+            self._failures = 0
+        else:
+            self._failures += 1
+            await anyio.sleep(pause_s(self._failures))
 
     async def _settle_some(self, pile: _Pile) -> bool:
         """Make one call. Returns False where it failed and has to be made again."""
@@ -180,7 +194,7 @@ class Settlements:
                     del batch[at:]
                     break
         # Neighbours in the pending entries list are looked up together by the script.
-        batch.sort(key=_entry_id_of)
+        batch.sort(key=_in_order)
         return batch
 
     async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> Any:
@@ -270,8 +284,8 @@ class Settlements:
             self._reporter.held(job, verdict, text(result[1]))
 
 
-def _entry_id_of(settlement: Settlement) -> bytes:
-    return settlement[0].raw_entry_id
+def _in_order(settlement: Settlement) -> bytes:
+    return settlement[0].raw_entry_id.rjust(MAX_ENTRY_ID_BYTES)  # 5-9 before 5-10
 
 
 def _no_facts(_job: Job, _verdict: Verdict, _run_ms: int) -> bytes:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
+from reaper.pipeline.advice.options import advice_options, read_weights, read_workers, write_settings
 from reaper.pipeline.progress import ProgressLine
+from reaper.pipeline.report.command import report
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.options import errors_as_sentences, log_level_option, log_to_stderr, settings_options
@@ -193,3 +195,33 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
             for stream in done
         ]
         show(done, "\n".join(text) or "nothing to trim", machine=machine)
+
+
+# --- advise -------------------------------------------------------------------------------------------------
+
+
+@pipeline.command("advise")
+@pipeline_options(*_LAKE, *_SPARK)
+@advice_options
+def advise_(config: Path | None, machine: bool, pair: str | None, output: Path | None, **given: Any) -> None:
+    """Say which visibility timeouts would have cost least, as settings that `reaper run --config` reads."""
+    with sentences():
+        from reaper.pipeline.advice.command import advise
+        from reaper.pipeline.advice.fragment import as_json, as_toml
+
+        weights, workers = read_weights(given), read_workers(given)
+        settings = load_settings(PipelineSettings, flags=given, file=config)
+        line = ProgressLine(quiet=machine)
+        session = open_session(settings, line)
+        line.show("counting …")
+        advice = advise(session, settings.lake, weights, workers=workers, pair=pair)
+        line.end()
+        if output:
+            write_settings(output, as_toml(advice, weights))
+        if machine or not output:
+            click.echo(json.dumps(as_json(advice, weights)) if machine else as_toml(advice, weights), nl=machine)
+
+
+# --- report -------------------------------------------------------------------------------------------------
+
+pipeline.add_command(report)

@@ -25,7 +25,7 @@ from reaper.pipeline import redis_stream
 from reaper.pipeline.batches import BatchWriter
 from reaper.pipeline.events import RAW
 from reaper.pipeline.lake import only_ingester
-from reaper.pipeline.layout import TABLES, BatchCounts, Layout, replace_text
+from reaper.pipeline.layout import TABLES, BatchCounts, Layout, replace_text, spark_path
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.connection import check_server, commands_client, hide_password
 from workers.protocol.errors import ConfigurationError, StreamReaperError
@@ -168,7 +168,7 @@ def _start_query(
 ) -> StreamingQuery:
     entries = session.readStream.format(redis_stream.NAME).schema(RAW).options(**options).load()
     writer = entries.writeStream.foreachBatch(BatchWriter(str(layout.root), token, settings.partitions))
-    writer = writer.queryName("stream-reaper").option("checkpointLocation", layout.checkpoint.as_uri())
+    writer = writer.queryName("stream-reaper").option("checkpointLocation", spark_path(layout.checkpoint))
     if run.available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger.total_seconds() * 1000:.0f} milliseconds").start()

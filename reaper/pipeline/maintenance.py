@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from reaper.pipeline.batches import WRITE_OPTIONS
 from reaper.pipeline.lake import only_maintainer
-from reaper.pipeline.layout import TABLES, Layout, remove
+from reaper.pipeline.layout import TABLES, Layout, remove, spark_path
 from reaper.pipeline.schema import TABLES as SCHEMAS
 from workers.protocol.errors import StreamReaperError
 
@@ -116,10 +116,10 @@ def _join(session: SparkSession, table: str, batches: Sequence[Path], target: Pa
     """Write the rows of ``batches`` as one, sorted, a file for each date. Returns their number."""
     expected = _count(batches)
     # Above the batches' folders lies the number of the batch, which is no column of ours.
-    reader = session.read.schema(SCHEMAS[table]).option("basePath", batches[0].parent.as_uri())
-    rows = reader.parquet(*(path.as_uri() for path in batches)).select(SCHEMAS[table].names)
+    reader = session.read.schema(SCHEMAS[table]).option("basePath", spark_path(batches[0].parent))
+    rows = reader.parquet(*(spark_path(path) for path in batches)).select(SCHEMAS[table].names)
     ordered = rows.repartition("date").sortWithinPartitions("date", *_ORDER[table])
-    ordered.write.mode("overwrite").options(**WRITE_OPTIONS).partitionBy("date").parquet(target.as_uri())
+    ordered.write.mode("overwrite").options(**WRITE_OPTIONS).partitionBy("date").parquet(spark_path(target))
     written = _count([target])
     if written != expected:
         raise CompactionError(f"compaction of {table} wrote {written:,} rows of {expected:,}: the lake is as it was.")

@@ -5,7 +5,8 @@ hashing, so the same seed gives the same rows however many cores work on it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ SCAN_MS = 30_000
 ROWS_PER_FILE = 500_000
 _STEPS_OF_A_JOB = 64
 """No job has more: an event's number within its millisecond is the job's number times this, plus the step's."""
+_METHOD_LIMIT = "spark.sql.codegen.hugeMethodLimit"
 _NAMESPACE = namespace_keys("reaper")
 
 
@@ -86,9 +88,21 @@ def generate_lake(spark: SparkSession, path: str | Path, *, events: int, seed: i
             raise ConfigurationError(f"the lake {layout.root} is not empty: name a new folder.")
         jobs = max(1, round(events / _events_per_job()))
         files = max(2, -(-events // ROWS_PER_FILE))
-        _write(journal(spark, jobs, seed, files), layout, "events")
-        _write(dead_letters(spark, jobs, seed, 1), layout, "dead_letters")
+        with _small_methods(spark):
+            _write(journal(spark, jobs, seed, files), layout, "events")
+            _write(dead_letters(spark, jobs, seed, 2), layout, "dead_letters")
     return jobs
+
+
+@contextmanager
+def _small_methods(spark: SparkSession) -> Iterator[None]:
+    """Let Spark generate no method that is too long for the JVM's compiler: it would be interpreted, 4 times slower."""
+    before = spark.conf.get(_METHOD_LIMIT)
+    spark.conf.set(_METHOD_LIMIT, "8000")
+    try:
+        yield
+    finally:
+        spark.conf.set(_METHOD_LIMIT, before or "65535")
 
 
 def _write(rows: DataFrame, layout: Layout, table: str) -> None:
@@ -119,6 +133,8 @@ def _is_told(kind: Kind, step: Step) -> bool:
 def journal(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
     """Return the lifecycle events of ``jobs`` jobs (`EVENTS`), in order of time within each of ``files`` parts."""
     events = _steps(spark, jobs, seed, files).select(*(_column(name) for name in EVENTS.names))
+    # `date` first: files are written by date, and would be sorted once more.
+    events = events.sortWithinPartitions("date", "at", "seq")
     return events.union(_scans(spark, jobs, seed)).union(_leadership(spark, jobs))
 
 
@@ -242,15 +258,12 @@ def _flat(step: Step) -> Iterable[int | None]:
 
 
 def _steps(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
-    """Return one row an event of each job, in order of time, with everything its columns are made of.
-
-    Rows are sorted while they are narrow; broadcast joins keep the order.
-    """
+    """Return one row an event of each job, with everything its columns are made of."""
     kinds, script = _kinds(spark), _script(spark)
-    ordered = _moments(_jobs(spark, jobs, seed, files), kinds, script).sortWithinPartitions("date", "at_ms", "seq")
+    happened = _moments(_jobs(spark, jobs, seed, files), kinds, script)
     names = kinds.select("kind", "journal", "dead", "source", "group", "type", "kind_mode", "workers", "foreign")
     facts = script.drop(*(f"at_{part}" for part in Moment._fields))
-    named = ordered.join(F.broadcast(names), "kind").join(F.broadcast(facts), ["story", "step"])
+    named = happened.join(F.broadcast(names), "kind").join(F.broadcast(facts), ["story", "step"])
     moments = {moment: _span(moment) for moment in _MOMENTS if moment != "at"}
     return named.withColumns({**moments, "job": F.concat_ws("-", "enqueued_ms", "job_no")})
 

@@ -107,8 +107,8 @@ async def _trim_stream(client: Redis, stream: str, ingested: EntryId, margin: ti
             return Trimmed(shown, 0, await client.xlen(key), why)
     except ResponseError:
         return Trimmed(shown, 0, 0, "it is gone")
-    seconds, _ = await client.time()
-    ms, seq = threshold(ingested, seconds * 1000, margin)
+    seconds, microseconds = await client.time()
+    ms, seq = threshold(ingested, seconds * 1000 + microseconds // 1000, margin)
     removed = 0
     while taken := await client.xtrim(key, minid=f"{ms}-{seq}", approximate=True, limit=TRIM_AT_ONCE):
         removed += taken

@@ -121,7 +121,7 @@ async def test_reapers_may_be_gone_for_a_while_and_redis_too_and_the_journals_ca
     server, report = start_server(), tmp_path / "report.json"
     drill = _drill(
         processes, "--limit", "200", "--workers", "2", "--no-bare-worker", "--reapers", "2", "--quiet", "--idle", "0.3",
-        *_faults("kill-workers:half@0.5", "kill-reapers@1+1.5", "pause-redis@3+1", "long-jobs:5@0.2+3"),
+        *_faults("kill-workers:half@0.5", "kill-reapers@1+1.5", "pause-redis@3+1", "long-jobs:5@0.2+2.2"),
         "--redis-url", server.url, "--redis-pid", str(server.pid), "--keep-keys", "--json", str(report),
     )  # fmt: skip
     assert await drill.wait(90) == 0, drill.output
@@ -211,6 +211,7 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
         (("--trace", "nowhere.csv"), "Error: trace nowhere.csv cannot be read: No such file or directory."),
         (("--reapers", "1"), "Error: fault 'pause-leader@12' needs a second reaper"),
         (("--fault", "pause-redis@4"), "Error: fault 'pause-redis@4' does not say for how long"),
+        (("--keep-keys",), "Error: --keep-keys is about a Redis that is named: it needs --redis-url."),
         (("--redis-url", "redis://127.0.0.1:1"), "Error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
     ],
 )

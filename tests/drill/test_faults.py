@@ -84,7 +84,7 @@ def test_a_fault_before_the_first_job_is_refused() -> None:
 def test_without_leaders_the_faults_that_hit_workers_are_left() -> None:
     adapted = adapt_faults([*DEFAULT_FAULTS, parse_fault("kill-reapers@3")], reapers=False)
     assert [(str(one.asked), str(one.played), bool(one.why)) for one in adapted] == [
-        ("kill-worker@2", "kill-worker@2", False),
+        ("kill-worker@1.5", "kill-worker@1.5", False),
         ("poison@5", "poison@5", False),
         ("kill-leader@8", "None", True),
         ("pause-leader@12", "kill-worker@12", True),

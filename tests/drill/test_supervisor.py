@@ -27,10 +27,16 @@ def _supervisor(folder: Path) -> Supervisor:
 
 
 async def _up(supervisor: Supervisor, name: str) -> ProcessRun:
-    """Wait until process ``name`` has told that it is up."""
+    """Wait until process ``name`` has told that it is up, and the supervisor knows of it, too."""
     told = supervisor.folder / f"{name}.out"
-    await wait_until(lambda: told.exists() and "up" in told.read_text(), f"{name} is up")
-    return next(run for run in supervisor.history if run.name == name)
+
+    def known() -> ProcessRun | None:
+        up = told.exists() and "up" in told.read_text()
+        return next((run for run in supervisor.history if run.name == name), None) if up else None
+
+    run = await wait_until(known, f"{name} is up")
+    assert run
+    return run
 
 
 def _exists(pid: int) -> bool:

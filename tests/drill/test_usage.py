@@ -3,12 +3,15 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.meters import Meters
 from reaper.drill.records import ProcessRun, Role
-from reaper.drill.usage import OwnRequests, Reading, Usage, cpu_by_role, cpu_s, read_meters, used_between
+from reaper.drill.supervisor import Supervisor
+from reaper.drill.usage import Reading, Usage, cpu_by_role, cpu_s, used_between
 from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
 
@@ -41,13 +44,13 @@ def test_usage_is_the_difference_of_two_readings() -> None:
     assert used_between(before, after) == Usage(2.0, 4, 0.5, {"worker": 2.0, "reaper": 0.5})
 
 
-async def test_requests_of_others_are_told_from_our_own(server: RedisServer, client: Redis) -> None:
+async def test_requests_of_others_are_told_from_our_own(server: RedisServer, client: Redis, tmp_path: Path) -> None:
     ours = commands_client(server.url, max_connections=1)
-    own = OwnRequests(ours)
+    meters, nobody = Meters(ours), Supervisor(tmp_path, on_end=lambda _: None)
     try:
         await client.ping()  # connected, so that no handshake is counted below
-        await read_meters(ours, own, [])
-        before = await read_meters(ours, own, [])
+        await meters.read(nobody)
+        before = await meters.read(nobody)
         for _ in range(7):
             await client.ping()
             await ours.ping()
@@ -55,6 +58,9 @@ async def test_requests_of_others_are_told_from_our_own(server: RedisServer, cli
             for _ in range(2):
                 pipeline.execute_command("PING")
             await pipeline.execute()
-        assert used_between(before, await read_meters(ours, own, [])).requests == 7
+        used = used_between(before, await meters.read(nobody))
     finally:
         await ours.aclose()
+    assert (used.requests, used.cpu_s) == (7, {})
+    assert used.redis_cpu_s >= 0
+    assert used.seconds > 0

@@ -65,6 +65,12 @@ def said(worker: Running, what: str) -> list[str]:
     return re.findall(rf"^{what} (\S+)$", worker.output, re.MULTILINE)
 
 
+def note(case: Case, *workers: Running) -> None:
+    """Take over what ``workers`` have said of executions."""
+    case.starts = [Execution(job) for worker in workers for job in said(worker, "start")]
+    case.completions = [Execution(job) for worker in workers for job in said(worker, "completion")]
+
+
 async def all_done(case: Case) -> None:
     async def done() -> bool:
         return nothing_left(await case.state())
@@ -88,6 +94,7 @@ async def test_what_a_killed_worker_held_is_run_by_the_others(
     healthy = fleet.start("tests.faults.blocking_program:worker")
     await all_done(case)
     assert sorted(said(healthy, "completion")) == sorted(jobs)
+    note(case, doomed, healthy)
     assert Counter(event.event for event in await case.events()) == {"recovered": 30, "acked": 30}
     assert await case.violations(finished=True) == []
 
@@ -116,6 +123,7 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     acked = await case.events("acked")
     assert len({event.data["consumer"] for event in acked}) == 1, "the paused one has settled nothing"
     assert Counter(event.job for event in acked) == dict.fromkeys(jobs, 1)
+    note(case, paused, healthy)
     assert re.search(r"the extension of job \S+ was refused", paused.output)
     assert await case.violations(finished=True) == []
 

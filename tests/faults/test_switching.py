@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.snapshot import find_mismatches
+from tests.faults.reapers import newest_server
 from tests.faults.scene import (
     GROUP,
     KEYS,
@@ -103,6 +104,7 @@ async def _is_mode(client: Redis, name: str) -> bool:
     return await mode(client) == name
 
 
+@newest_server
 async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_writes_are_refused(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -150,6 +152,7 @@ async def _is_parked(client: Redis) -> bool:
     return len(state.scheduled) == 9 and state.released_suspects == 1 and not state.pending
 
 
+@newest_server
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServer, client: Redis, policy: str) -> None:
     await create_group(client)
@@ -167,6 +170,7 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServ
     assert await violations(client, {**enqueued, delayed: [(b"n", b"late")]}, [handler], finished=True) == []
 
 
+@newest_server
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_a_reaper_takes_up_what_embedded_workers_have_left(
     server: RedisServer, client: Redis, policy: str
@@ -217,6 +221,7 @@ async def test_where_there_is_no_reaper_embedded_workers_recover_what_plain_ones
     assert times(embedded.starts) == dict.fromkeys(dead, 1)
 
 
+@newest_server
 async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_does_nothing_twice(
     server: RedisServer, client: Redis
 ) -> None:
@@ -232,7 +237,7 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
             pipeline.execute_command("XADD", STREAM, "*", "n", "dies")
         pipeline.execute_command("XREADGROUP", "GROUP", GROUP, "dies", "COUNT", 4, "STREAMS", STREAM, ">")
         *entry_ids, _ = await pipeline.execute()
-        enqueued.update(dict.fromkeys(map(text, entry_ids), [(b"n", b"dies")]))
+        enqueued.update((text(entry_id), [(b"n", b"dies")]) for entry_id in entry_ids)
 
     settings = {"visibility_timeout": 1.0, "refresh_interval": 0.2}
     async with (

@@ -16,6 +16,7 @@ from reaper.pipeline.redis_stream import (
 )
 
 URL = "redis://127.0.0.1:6379/0"
+MAP = MapType(StringType(), StringType())
 SECRET = "correct-horse"  # noqa: S105
 
 
@@ -154,9 +155,10 @@ def test_the_schema_tells_how_fields_are_wanted(schema: StructType, fields_as: s
         (StructType().add("n", "long"), "", "column n is bigint: values of Redis are string or binary"),
         (StructType().add("id", "long"), "", "column id must be a string"),
         (StructType().add("a", "string").add("b", "string"), "json", "all fields go into one column"),
-        (StructType().add("a", MapType(StringType(), IntegerType())), "map", "its values"),
+        (StructType().add("a", MapType(StringType(), IntegerType())), "map", "column a, in its values, is int"),
         (StructType().add("a", "string"), "map", "must be a map<string,string>"),
         (StructType().add("a", "binary"), "json", "must be a string"),
+        (StructType().add("a", "string").add("b", MAP).add("c", MAP), "", "column c is a second map"),
     ],
 )
 def test_a_schema_that_cannot_be_filled_is_refused(schema: StructType, fields_as: str, sentence: str) -> None:

@@ -220,3 +220,16 @@ def test_the_garbage_collector_is_as_it_was(server: RedisServer) -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_one_map_among_the_columns_holds_the_other_fields(server: RedisServer) -> None:
+    write_fields(server, [b"n", b"1", b"rest", b"2", b"x", b"3"], [b"n", b"4"], [b"y", b"5"])
+    schema = StructType().add("n", "string").add("rest", MapType(StringType(), StringType()))
+    assert [(row["n"], dict(row["rest"])) for row in read_all(server, schema)] == [
+        ("1", {"rest": "2", "x": "3"}),
+        ("4", {}),
+        (None, {"y": "5"}),
+    ]
+    server.command("XTRIM", JOURNAL, "MAXLEN", "=", 0)
+    write_fields(server, [b"n", b"1"], [b"n", b"2"])
+    assert [(row["n"], row["rest"]) for row in read_all(server, schema)] == [("1", []), ("2", [])]

@@ -49,6 +49,13 @@ def is_stall() -> Column:
     return ends & F.col("idle_ms").isNotNull()
 
 
+def is_settlement() -> Column:
+    """Tell whether a worker wrote the event at the end of a delivery; it then knows how long the job ran."""
+    return F.col("run_ms").isNotNull() & named(
+        EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED, EventName.REFUSED
+    )
+
+
 def is_completion() -> Column:
     """Tell whether the event says that a job's work was done, whether its settlement was taken or refused."""
     return named(EventName.ACKED) | (named(EventName.REFUSED) & holds(F.col("verb") == "ack"))

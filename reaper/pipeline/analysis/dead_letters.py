@@ -1,6 +1,8 @@
 """What dead letters have in common: clusters by error signature, with a sample and the command to redrive each."""
 
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
@@ -59,7 +61,7 @@ def clusters(dead_letters: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def redrive_command(cluster: Row) -> str:
+def redrive_command(cluster: Row | Mapping[str, Any]) -> str:
     """Return the command that gives a cluster back; Redis is that of the settings (``REAPER_REDIS_URL``, a file)."""
     words = ("--stream", cluster["source_stream"], "--group", cluster["group"], "--signature", cluster["signature"])
     return shlex.join(["reaper", "dead-letters", "redrive", *words])

@@ -1,81 +1,87 @@
 """The command ``reaper pipeline report``."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import click
 
+from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.options import errors_as_sentences
+from workers.protocol.options import settings_options
+from workers.protocol.settings import load_settings
+
+if TYPE_CHECKING:
+    from reaper.pipeline.report.findings import Findings
+    from reaper.pipeline.report.scope import Scope
 
 DEFAULT_OUTPUT = Path("recovery-report.html")
 
+_SETTINGS = ("lake", "master", "remote", "heap")
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
 
 @click.command()
-@click.option("--lake", required=True, metavar="FOLDER", help="The lake that `reaper pipeline ingest` fills.")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=DEFAULT_OUTPUT,
-    show_default=True,
-    help="The page, one HTML file.",
-)
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write all figures to this.")
+@settings_options(PipelineSettings, exclude=[name for name in PipelineSettings.model_fields if name not in _SETTINGS])
+@click.option("--output", type=_FILE, default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
+@click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write all figures to this file, too.")
 @click.option("--since", metavar="TIME", help="Only from 2026-11-20, 2026-11-20T15:04 (UTC), or 36h ago (m, h, d, w).")
 @click.option("--until", metavar="TIME", help="Only before this; written as --since.")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="Only this one, or stream/group; repeatable.")
-@click.option(
-    "--redis-url", metavar="URL", help="Look in this Redis for jobs without an end, before calling them lost."
-)
-@click.option("--master", metavar="URL", help="Where Spark runs. Default: in this process, on all cores.")
-@click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:port.")
-@click.option("--heap", default="2g", show_default=True, help="Memory of Spark, where it is started here.")
+@click.option("--redis-url", metavar="URL", help="Look for jobs without an end in this Redis.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def report(
-    lake: str,
+    config: Path | None,
     output: Path,
     json_file: Path | None,
     since: str | None,
     until: str | None,
-    groups: Sequence[str],
+    groups: tuple[str, ...],
     redis_url: str | None,
-    master: str | None,
-    remote: str | None,
-    heap: str,
     quiet: bool,
+    **flags: Any,
 ) -> None:
-    """Write what the lake tells about recovery, integrity, durations, stalls, leadership and dead letters.
+    """Write down what the lake tells: recovery, integrity, durations, timeouts, stalls, leadership, dead letters.
 
-    The page is one HTML file that needs no network. Every figure in it is also in the JSON file.
+    The page is one HTML file that needs no network. Every figure in it is in the JSON file, too.
     """
-    with errors_as_sentences():
-        # These need Spark and matplotlib, which `reaper pipeline --help` does not.
-        from reaper.pipeline.lake import existing_lake
+    from reaper.pipeline.cli import sentences  # it imports us
+
+    with sentences():
         from reaper.pipeline.progress import ProgressLine
-        from reaper.pipeline.report.live import look_for_unsettled
         from reaper.pipeline.report.page import write_page
-        from reaper.pipeline.report.reading import read_report
         from reaper.pipeline.report.scope import Scope, parse_instant
-        from reaper.pipeline.session import spark_session
 
         now = datetime.now(UTC)
         begin, end = (parse_instant(text, now) if text else None for text in (since, until))
-        scope = Scope(begin, end, tuple(groups))
-        existing_lake(lake)
+        settings = load_settings(PipelineSettings, flags=flags, file=config)
         progress = ProgressLine(quiet=quiet)
-        progress.show("starting Spark")
-        with spark_session(master, remote, "reaper pipeline report", heap) as spark:
-            findings = read_report(spark, lake, scope, now, progress.show)
-        progress.end()
+        findings = _read(settings, Scope(begin, end, groups), now, progress.show)
         if redis_url:
+            from reaper.pipeline.report.live import look_for_unsettled
+
+            progress.show("looking for unsettled jobs in Redis")
             findings.live = anyio.run(look_for_unsettled, findings, redis_url)
+        progress.end()
         _write(output, write_page(findings), "--output")
         if json_file:
             _write(json_file, json.dumps(findings.as_json(), indent=1, default=str) + "\n", "--json")
         click.echo(f"{findings.about['events']:,} events: {output}")
+
+
+def _read(settings: PipelineSettings, scope: "Scope", now: datetime, tell: Callable[[str], None]) -> "Findings":
+    from reaper.pipeline.lake import existing_lake
+    from reaper.pipeline.report.reading import read_report
+    from reaper.pipeline.session import spark_session
+
+    existing_lake(settings.lake)  # before Spark is started for nothing
+    tell("starting Spark …")
+    app = "stream-reaper report"
+    with spark_session(settings.master or None, settings.remote or None, app, settings.heap) as spark:
+        return read_report(spark, settings.lake, scope, now, tell)
 
 
 def _write(file: Path, text: str, option: str) -> None:

@@ -5,6 +5,9 @@ from datetime import datetime
 
 from pyspark.sql import SparkSession
 
+from reaper.pipeline.advice.fragment import as_json, as_toml
+from reaper.pipeline.advice.model import Weights, advise_group
+from reaper.pipeline.analysis.advisor import records_of
 from reaper.pipeline.lake import read_dead_letters, read_events, read_malformed
 from reaper.pipeline.report.findings import Findings, ask
 from reaper.pipeline.report.queries import Tables, shelf
@@ -24,4 +27,13 @@ def read_report(spark: SparkSession, lake: str, scope: Scope, now: datetime, tel
     """Ask everything of ``lake``. ``tell`` is told how far it has come. Raises NoLakeError."""
     about = {"lake": lake, "made_at": now.isoformat(timespec="seconds"), **scope.as_json()}
     with shelf() as kept:
-        return ask(read_tables(spark, lake, scope), about, kept, tell)
+        findings = ask(read_tables(spark, lake, scope), about, kept, tell)
+    add_advice(findings, Weights())
+    return findings
+
+
+def add_advice(findings: Findings, weights: Weights) -> None:
+    """Add which visibility timeouts to set."""
+    advice = [advise_group(record, weights) for record in records_of(findings.tables)]
+    findings.advice = as_json(advice, weights)
+    findings.settings = as_toml(advice, weights) if advice else ""
