@@ -209,3 +209,6 @@ def _lazy(name: str, help_text: str, module: str = "reaper.drill.cli") -> click.
 main.add_command(_lazy("drill", "Kill workers and leaders on purpose, and account for every job."))
 main.add_command(_lazy("demo", "Show the failure drill in three acts: without recovery, with the reaper, embedded."))
 main.add_command(_lazy("pipeline", "Bring journals into a lake of Parquet files, with Spark.", "reaper.pipeline.cli"))
+main.add_command(
+    _lazy("compare", "Play the same faults in every recovery mode, and compare.", "reaper.pipeline.compare.command")
+)

@@ -161,7 +161,7 @@ class Job:
         self.timeout_s = source.timeout_s
         for name in flat[::2]:
             if name.startswith(RESERVED_PREFIX):
-                self._take(read_metadata(entry_id, pair_up(flat)), max_deliveries)
+                self._take(read_metadata(entry_id, zip(flat[::2], flat[1::2], strict=False)), max_deliveries)
                 break
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:

@@ -19,6 +19,7 @@ from reaper.drill.meters import Meters
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import WORKERS, Role
+from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.report import as_json, usage_as_json
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
@@ -33,6 +34,8 @@ READY_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 0.1
 MEASURE_INTERVAL_S = 0.5
 """What a process has used since the last time is not known once it has died by itself."""
+PUBLISHED_BATCH = 10
+"""Jobs that a published loop may run one after the other before anybody hears of it."""
 SETTLING_S = 1.0
 """After everybody is ready, before they are measured idle."""
 
@@ -106,7 +109,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outc
             playing.start_soon(screen.run, scene)
             playing.start_soon(scene.producer.run)
             playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
-            await _until_over(stage, scene.producer, injector, supervisor)
+            await _until_over(stage, injector)
             usage = used_between(before, await meters.read(supervisor))
             await anyio.sleep(3 * stage.settings.look_interval.total_seconds())  # so that the screen shows the end
             playing.cancel_scope.cancel()
@@ -190,41 +193,41 @@ async def _missing(stage: Stage, strangers: int) -> str:
     return ""
 
 
-async def _until_over(stage: Stage, producer: Producer, injector: Injector, supervisor: Supervisor) -> None:
+async def _until_over(stage: Stage, injector: Injector) -> None:
     """Wait until nothing more will happen: by what Redis shows, or in the end by the clock."""
     interval_s = max(CHECK_INTERVAL_S, stage.settings.look_interval.total_seconds() / 2)
     tools, view = injector.tools, View()
-    with anyio.move_on_after(patience_s(stage.settings, producer.jobs)):
+    with anyio.move_on_after(patience_s(stage.settings, stage.recovery, tools.producer.jobs)):
         while True:
-            if producer.finished and injector.open <= tools.waiting:
+            if tools.producer.finished and injector.open <= tools.waiting:
                 view = await queries.look(stage, view)
-                if await _at_rest(stage, view, supervisor):
+                if await _at_rest(tools, view):
                     if injector.open == 0:
                         return
                     tools.nothing_left = True
             await anyio.sleep(interval_s)
 
 
-def patience_s(settings: DrillSettings, jobs: Sequence[PlannedJob]) -> float:
+def patience_s(settings: DrillSettings, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
     """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
     long_jobs = [fault for fault in settings.faults if fault.kind is FaultKind.LONG_JOBS and fault.lasts]
     last = max([job.at for job in jobs] + [fault.over_at for fault in settings.faults], default=timedelta(0))
     work = sum((job.duration for job in jobs), timedelta(0))
     work += sum((int(fault.amount) * (fault.lasts or timedelta(0)) for fault in long_jobs), timedelta(0))
     longest = max([job.duration for job in jobs] + [fault.lasts or timedelta(0) for fault in long_jobs], default=last)
-    slots = settings.workers * settings.loops
-    timeouts = settings.max_deliveries * 3 + 1
-    return (
-        last + settings.max_deliveries * (work / slots + longest) + timeouts * settings.visibility_timeout
-    ).total_seconds() + 4 * PATIENCE_S
+    in_a_row = PUBLISHED_BATCH if recovery.cast is Cast.PUBLISHED else 1
+    executions = settings.max_deliveries * (work / (settings.workers * settings.loops) + in_a_row * longest)
+    timeouts = (settings.max_deliveries * 3 + 1) * settings.visibility_timeout
+    return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S
 
 
-async def _at_rest(stage: Stage, view: View, supervisor: Supervisor) -> bool:
+async def _at_rest(tools: Toolbox, view: View) -> bool:
     """Tell whether every job has come to its end; where nobody recovers, also those that are stuck."""
-    nobody_recovers = not stage.recovery.recovers or supervisor.none_left(Role.REAPER)
+    nobody_recovers = not tools.stage.recovery.recovers or tools.supervisor.none_left(Role.REAPER)
     if view.outstanding == 0:
-        return True
+        plain = tools.supervisor.alive(Role.BARE_WORKER, Role.PUBLISHED_WORKER)
+        return not any(tools.witness.in_hand(run.pid) > 0 for run in plain)
     if view.ready or not nobody_recovers:
         return False
-    overdue_ms = 1.25 * stage.settings.visibility_timeout.total_seconds() * 1000
-    return all(row.idle_ms > overdue_ms for row in await queries.pending(stage))
+    overdue_ms = 1.25 * tools.visibility_s * 1000
+    return all(row.idle_ms > overdue_ms for row in await queries.pending(tools.stage))

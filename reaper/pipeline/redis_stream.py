@@ -895,9 +895,10 @@ class Layout:
     def _field_arrays(self, flats: Sequence[list[bytes]]) -> list[Any]:
         columns = self._field_columns()
         if self.fields_as == "columns":
-            values = iter(pick_fields(flats, self._named))
+            words = in_columns(flats)
+            values = iter(pick_fields(flats, words, self._named))
             return [
-                _rest_array(flats, self._named, to.dataType)
+                _rest_array(flats, words, self._named, to.dataType)
                 if _is_map(to)
                 else _array(next(values), isinstance(to.dataType, BinaryType))
                 for to in columns
@@ -939,12 +940,13 @@ def _require_text_map(column: StructField) -> None:
     _require_text(StructField(f"{column.name}, in its values,", column.dataType.valueType))
 
 
-def pick_fields(flats: Sequence[list[bytes]], wanted: Sequence[bytes]) -> list[Sequence[bytes | None]]:
-    """Return the values of each wanted field, entry by entry; None where an entry lacks it.
+def pick_fields(
+    flats: Sequence[list[bytes]], words: Sequence[tuple[bytes, ...]] | None, wanted: Sequence[bytes]
+) -> list[Sequence[bytes | None]]:
+    """Return the values of each wanted field, entry by entry; None where an entry lacks it. ``words``: `in_columns`.
 
     Where an entry has several fields of one name, the last one counts.
     """
-    words = in_columns(flats)
     if words is None:
         entries = [_as_dict(flat) for flat in flats]
         return [[entry.get(name) for entry in entries] for name in wanted]
@@ -1003,10 +1005,15 @@ def _map_array(flats: Sequence[list[bytes]], data_type: Any) -> Any:
     )
 
 
-def _rest_array(flats: Sequence[list[bytes]], named: Sequence[bytes], data_type: Any) -> Any:
+def _rest_array(
+    flats: Sequence[list[bytes]], words: Sequence[tuple[bytes, ...]] | None, named: Sequence[bytes], data_type: Any
+) -> Any:
     """Make a map of the fields that have no column of their own."""
-    if set(flats[0][::2]) <= set(named) and in_columns(flats) is not None:
-        return _map_array([[]] * len(flats), data_type)
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    if words is not None and set(flats[0][::2]) <= set(named):
+        return pa.repeat(pa.scalar([], to_arrow_type(data_type, timezone="UTC")), len(flats))
     pairs = [[pair for pair in zip(flat[::2], flat[1::2], strict=True) if pair[0] not in named] for flat in flats]
     return _map_array([list(chain.from_iterable(rest)) for rest in pairs], data_type)
 

@@ -18,11 +18,13 @@ from tests.benchmarks import (
     crash,
     failover,
     idle,
+    ingest,
     latency,
     mass,
     overshoot,
     recovery,
     redis_stream,
+    report,
     scan,
     schedule,
     throughput,
@@ -45,6 +47,8 @@ BENCHMARKS: dict[str, ModuleType] = {
         latency,
         idle,
         redis_stream,
+        ingest,
+        report,
     )
 }
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"

@@ -85,7 +85,8 @@ async def test_all_are_ready_when_no_process_can_be_without_a_reader(stage: Stag
 def test_long_jobs_count_for_who_can_take_part_and_how_long_an_act_may_last() -> None:
     settings = DrillSettings(faults=(parse_fault("long-jobs:100@5+3"),))
     assert not settings.for_jobs(_jobs(0.1)).bare_worker
-    longer = patience_s(settings, _jobs(0.1)) - patience_s(DrillSettings(faults=(parse_fault("poison@8"),)), _jobs(0.1))
+    usual = DrillSettings(faults=(parse_fault("poison@8"),))
+    longer = patience_s(settings, REAPER, _jobs(0.1)) - patience_s(usual, REAPER, _jobs(0.1))
     assert longer == pytest.approx(3 * (100 * 3 / (4 * 16) + 3 - 0.1))
 
 

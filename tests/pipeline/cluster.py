@@ -13,6 +13,8 @@ from tests.support.servers import free_port
 SPARK_HOME = Path(pyspark.__file__).parent
 START_TIMEOUT_S = 180.0
 WORKER_MB = 1100
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 SHARE = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2"}
 """What one application takes: one executor on each worker, so that two applications fit."""
 
@@ -26,7 +28,7 @@ def environment(folder: Path) -> dict[str, str]:
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_LOG_DIR": str(folder / "log"),
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         "SPARK_NO_DAEMONIZE": "1",
         "PYSPARK_PYTHON": sys.executable,
     }
@@ -57,16 +59,23 @@ class Cluster:
         for worker in workers:
             await worker.prints(r"Successfully registered with master", START_TIMEOUT_S)
 
+    def settings(self, folder: Path) -> dict[str, str]:
+        """Return the environment of programs that use the cluster: Spark's own defaults, and its Python."""
+        conf = folder / "conf"
+        conf.mkdir()
+        lines = [f"{name} {value}" for name, value in {**SHARE, **LOOPBACK}.items()]
+        (conf / "spark-defaults.conf").write_text("\n".join(lines))
+        return {**self.env, "SPARK_CONF_DIR": str(conf), "JDK_JAVA_OPTIONS": QUICK_JAVA}
+
     async def start_connect(self) -> None:
         """Start a Spark Connect server whose jobs run on the workers; return when it listens."""
         port = self.remote.rpartition(":")[2]
         conf = {
             "spark.connect.grpc.binding.port": port,
             "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss8m",
+            "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Xss8m",
             **SHARE,
+            **LOOPBACK,
             "spark.ui.enabled": "false",
         }
         flags = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]

@@ -80,7 +80,8 @@ def entries(server: RedisServer, streams: Iterable[str] = (JOURNAL,)) -> list[st
         return sorted(f"{stream} {entry.decode()}" for stream in streams for entry, _ in client.xrange(stream))
 
 
-def ask_duckdb(query: str) -> list[Any]:
-    """Return DuckDB's answer."""
-    found = duckdb.sql(query)
+def ask_duckdb(query: str, table: Path) -> list[Any]:
+    """Return DuckDB's answer; TABLE in ``query`` stands for the files in the folder of a table."""
+    files = table / "*" / "*" / "*.parquet"
+    found = duckdb.sql(query.replace("TABLE", f"'{files}'"))
     return found.fetchall() if found else []

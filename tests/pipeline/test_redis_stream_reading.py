@@ -99,12 +99,12 @@ def test_bounds_of_a_batch_query_are_those_of_xrange(server: RedisServer) -> Non
     assert numbers(read_all(server, startingId="6")) == []
 
 
-def test_a_batch_query_reads_all_streams_of_a_list_and_a_pattern(server: RedisServer) -> None:
-    for stream in ("{a}:journal", "{b}:journal", "c", "d"):
+def test_a_batch_query_reads_all_streams_of_a_list_and_of_patterns(server: RedisServer) -> None:
+    for stream in ("{a}:journal", "{b}:journal", "c", "d", "{a}:dead"):
         add(server, 1, stream=stream)
     server.command("SET", "e:journal", "no stream")
-    found = read_all(server, stream="c", streamPattern="*:journal")
-    assert sorted(row["stream"] for row in found) == ["c", "{a}:journal", "{b}:journal"]
+    found = read_all(server, stream="c", streamPattern="*:journal, *:dead")
+    assert sorted(row["stream"] for row in found) == ["c", "{a}:dead", "{a}:journal", "{b}:journal"]
 
 
 def test_there_may_be_no_stream(server: RedisServer) -> None:

@@ -145,7 +145,7 @@ def test_the_password_is_nowhere(
 _ELSEWHERE = """
 import pickle, sys
 assert "reaper" not in sys.modules
-sys.modules["reaper"] = None  # not to be found, wherever it is installed
+sys.modules["reaper"] = sys.modules["workers"] = None  # not to be found, wherever they are installed
 source, options = pickle.load(open(sys.argv[1], "rb"))
 reader = source(options).reader(source(options).schema())
 again = lambda value: pickle.loads(cloudpickle.dumps(value))

@@ -2,22 +2,23 @@
 
 import json
 import re
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.report.findings import Findings
-from reaper.pipeline.report.page import write_page
+from reaper.pipeline.cli import pipeline
+from reaper.pipeline.report import words
 from reaper.pipeline.report.queries import questions, shelf
-from reaper.pipeline.report.reading import read_report, read_tables
+from reaper.pipeline.report.reading import read_tables, tune
 from reaper.pipeline.report.scope import Scope
 from reaper.pipeline.synthetic import generate_lake
 from tests.support.processes import Processes
 
 EVENTS = 8_000
-NOW = datetime(2026, 11, 20, 15, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,28 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+@dataclass(frozen=True)
+class Reported:
+    """What the command has written."""
+
+    page: str
+    figures: Any
+    output: str
+
+
 @pytest.fixture(scope="module")
-def findings(spark: SparkSession, lake: str) -> Findings:
-    return read_report(spark, lake, Scope(), NOW, lambda _: None)
+def reported(lake: str, tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    """Run the command on the whole lake, in the session of the tests."""
+    folder = tmp_path_factory.mktemp("written")
+    page, figures = folder / "report.html", folder / "report.json"
+    options = ["--lake", lake, "--output", str(page), "--json", str(figures)]
+    done = CliRunner().invoke(pipeline, ["report", *options])
+    assert done.exit_code == 0, done.output
+    return Reported(page.read_text(), json.loads(figures.read_text()), done.output)
 
 
 def test_no_question_sorts_to_aggregate(spark: SparkSession, lake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tune(spark, embedded=False)
     with shelf() as kept:
         asked = questions(read_tables(spark, lake, Scope(groups=("billing",))), 60_000, kept.keep)
         capsys.readouterr()
@@ -45,45 +62,38 @@ def test_no_question_sorts_to_aggregate(spark: SparkSession, lake: str, capsys: 
     assert "Python" not in plans, "no user-defined functions"
 
 
-def test_all_parts_are_told_of_and_make_one_page(findings: Findings) -> None:
-    empty = {name for name, rows in findings.tables.items() if not rows}
+def test_every_question_is_answered_in_page_and_figures(reported: Reported) -> None:
+    figures, page = reported.figures, reported.page
+    empty = {name for name, rows in figures["tables"].items() if not rows}
     assert empty <= {"malformed", "duplicates", "duplicate_jobs", "silence_bins", "lost_payloads"}
-    assert findings.about["events"] == sum(row["events"] for row in findings.tables["extents"])
-    assert "visibility_timeout = " in findings.settings
-    page = write_page(findings)
-    assert len(page.encode()) < 1_000_000
-    assert page.count("<svg") == 6
-    assert len(set(re.findall(r'\bid="([^"]+)"', page))) == len(re.findall(r'\bid="[^"]+"', page)), "IDs are unique"
-    assert json.loads(json.dumps(findings.as_json(), default=str))["tables"].keys() == findings.tables.keys()
+    assert figures["events"] == sum(row["events"] for row in figures["tables"]["extents"])
+    assert f"{figures['events']:,} events: " in reported.output
+    assert figures["advice"]["groups"]
+    assert "visibility_timeout = " in page
+    assert "reaper dead-letters redrive" in page
 
 
-def test_the_scope_cuts_groups_and_time(spark: SparkSession, lake: str, findings: Findings) -> None:
-    middle = datetime.fromtimestamp((findings.about["first_ms"] + findings.about["last_ms"]) // 2000, UTC)
-    tables = read_tables(spark, lake, Scope(since=middle, groups=("mail/sender", "billing")))
+def test_the_page_has_charts_and_unique_ids_and_is_small(reported: Reported) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', reported.page)
+    assert len(ids) == len(set(ids))
+    assert reported.page.count("<svg") == 6
+    assert len(reported.page.encode()) < 1_000_000
+
+
+def test_the_scope_cuts_groups_and_time(spark: SparkSession, lake: str) -> None:
+    everything = read_tables(spark, lake, Scope()).events
+    (middle_ms,) = everything.selectExpr("percentile_approx(unix_millis(at), 0.5)").first() or (0,)
+    tables = read_tables(spark, lake, Scope(since=words.moment(middle_ms), groups=("mail/sender", "billing")))
     (counts,) = tables.events.selectExpr(
-        "count_if(at < '%s') early" % middle.isoformat(),  # noqa: UP031
+        f"count_if(unix_millis(at) < {middle_ms}) early",
         "count_if(`group` not in ('billing', 'sender')) others",
         "count_if(`group` = 'sender') mails",
-        "count_if(event like 'lease%') leases",
     ).collect()
     assert (counts.early, counts.others) == (0, 0)
     assert 0 < counts.mails < EVENTS / 2
     assert {row.group for row in tables.dead_letters.collect()} <= {"billing", "sender"}
     none = read_tables(spark, lake, Scope(groups=("orders/sender",))).events
     assert none.where("`group` is not null").isEmpty()
-
-
-@pytest.mark.processes
-@pytest.mark.anyio
-async def test_the_command_writes_page_and_json(processes: Processes, lake: str, tmp_path: Path) -> None:
-    page, figures = tmp_path / "report.html", tmp_path / "report.json"
-    options = ("--lake", lake, "--output", str(page), "--json", str(figures), "--group", "billing", "--heap", "1g")
-    command = processes.python("-m", "reaper", "pipeline", "report", *options, "--master", "local[2]")
-    assert await command.wait(240) == 0, command.output
-    told = json.loads(figures.read_text())
-    assert told["groups"] == ["billing"]
-    assert f"{told['events']:,} events: {page}" in command.output
-    assert "Recovery report" in page.read_text()
 
 
 @pytest.mark.processes

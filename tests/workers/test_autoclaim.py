@@ -334,6 +334,25 @@ async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
     assert [done.job for done in handler.completions] == [job]
 
 
+@newest_server
+async def test_the_groups_position_is_noted_and_silent_consumers_go_where_that_is_asked_for(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    await client.xgroup_createconsumer(STREAM, GROUP, "silent")
+    await enqueue(client)
+    await strand(client, 1, consumer="holding")
+    await wait_until(lambda: _all_silent(client), "both have been silent for a moment")
+    async with running_worker(server.url, Handler(), visibility_timeout=60, consumer_retention=0.05):
+        await wait_until(lambda: client.hexists(KEYS.agreement, "last_id"), "house is kept")
+        names = {text(row["name"]) for row in await client.xinfo_consumers(STREAM, GROUP)}
+    assert ("holding" in names, "silent" in names) == (True, False)
+
+
+async def _all_silent(client: Redis) -> bool:
+    return all(row["idle"] > 50 for row in await client.xinfo_consumers(STREAM, GROUP))
+
+
 # ---- payloads that are gone
 
 

@@ -1,7 +1,6 @@
 """The command ``reaper pipeline report``."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
+from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.options import settings_options
@@ -51,7 +51,6 @@ def report(
     from reaper.pipeline.cli import sentences  # it imports us
 
     with sentences():
-        from reaper.pipeline.progress import ProgressLine
         from reaper.pipeline.report.page import write_page
         from reaper.pipeline.report.scope import Scope, parse_instant
 
@@ -59,7 +58,7 @@ def report(
         begin, end = (parse_instant(text, now) if text else None for text in (since, until))
         settings = load_settings(PipelineSettings, flags=flags, file=config)
         progress = ProgressLine(quiet=quiet)
-        findings = _read(settings, Scope(begin, end, groups), now, progress.show)
+        findings = _read(settings, Scope(begin, end, groups), now, progress)
         if redis_url:
             from reaper.pipeline.report.live import look_for_unsettled
 
@@ -72,16 +71,16 @@ def report(
         click.echo(f"{findings.about['events']:,} events: {output}")
 
 
-def _read(settings: PipelineSettings, scope: "Scope", now: datetime, tell: Callable[[str], None]) -> "Findings":
+def _read(settings: PipelineSettings, scope: "Scope", now: datetime, progress: ProgressLine) -> "Findings":
+    from reaper.pipeline.cli import open_session
     from reaper.pipeline.lake import existing_lake
-    from reaper.pipeline.report.reading import read_report
-    from reaper.pipeline.session import spark_session
+    from reaper.pipeline.report.reading import read_report, tune
+    from reaper.pipeline.session import is_embedded
 
     existing_lake(settings.lake)  # before Spark is started for nothing
-    tell("starting Spark …")
-    app = "stream-reaper report"
-    with spark_session(settings.master or None, settings.remote or None, app, settings.heap) as spark:
-        return read_report(spark, settings.lake, scope, now, tell)
+    spark = open_session(settings, progress)
+    tune(spark, embedded=not settings.remote and is_embedded(settings.master or None))
+    return read_report(spark, settings.lake, scope, now, progress.show)
 
 
 def _write(file: Path, text: str, option: str) -> None:
