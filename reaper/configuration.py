@@ -92,8 +92,9 @@ redis_url = "redis://redis.internal:6379/0"
 trigger = 30
 ```
 
-Each command takes those of these settings that it needs (`reaper pipeline COMMAND --help`), and the file with `--config`
-or `REAPER_PIPELINE_CONFIG`. How they work together is told in [the pipeline](pipeline.md).
+Each command takes those of these settings that it needs (`reaper pipeline COMMAND --help`).
+The file is named with `--config` or in `REAPER_PIPELINE_CONFIG`.
+[The pipeline](pipeline.md) tells how they work together.
 """
 
 

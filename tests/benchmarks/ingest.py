@@ -1,12 +1,12 @@
 """How fast the pipeline brings a journal into the lake, and how soon an event is there.
 
-Journal to Parquet: a million `acked` events lie in one journal; `reaper pipeline ingest --available-now` reads, types and
-writes them, into a new lake each time, in a session of local[2] that has ingested before (warm). The rate is from the
-call to its end, planning and starting the query included.
+Journal to Parquet: a million `acked` events lie in one journal; what `reaper pipeline ingest --available-now` runs
+reads, types and writes them, into a new lake each time, in a session of local[2] that has ingested before (warm). The
+rate is from the call to its end, planning and starting the query included.
 
-Event to lake: the ingester runs with a trigger of one second, events are added at a steady rate, and a reader that knows
-nothing of Spark looks for new batches. The time of each event is from its ID (the server's clock, here the same one)
-to the moment when its file can be read.
+Event to lake: the ingester runs with a trigger of one second, events are added at a steady rate, and a reader that
+knows nothing of Spark looks for new batches. The time of each event is from its ID (the server's clock, here the same
+one) to the moment when its file can be read.
 """
 
 import threading
@@ -17,6 +17,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import anyio
 import pyarrow.parquet as pq
@@ -78,7 +79,7 @@ async def _fill(stage: Stage, events: int) -> None:
         await pipeline.execute()
 
 
-def _event(job: int) -> dict[str | bytes, str | bytes]:
+def _event(job: int) -> dict[Any, Any]:
     """Return what a worker journals for a job that went well."""
     at = 1_700_000_000_000 + job
     data = {

@@ -22,4 +22,4 @@ def test_the_pipeline_uses_nothing_that_spark_connect_does_not_have() -> None:
 
 
 def test_the_rule_finds_what_it_is_for() -> None:
-    assert list(classic_only("session.sparkContext.stop()\nframe.rdd")) == [(1, "sparkContext"), (2, "rdd")]
+    assert sorted(classic_only("session.sparkContext.stop()\nframe.rdd")) == [(1, "sparkContext"), (2, "rdd")]

@@ -1,5 +1,6 @@
 """Draws how long jobs waited after a fault, and how long healthy ones waited meanwhile: one line a mode."""
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -14,12 +15,13 @@ except ImportError as error:  # pragma: no cover - one sentence, as for the repo
 
     raise missing_matplotlib() from error
 
+from reaper.pipeline.report import words
 from reaper.pipeline.report.charts import SERIES, drawn
 
 _ROW_IN, _MARGIN_IN = 0.22, 0.9
 _PANELS = (
-    ("recovery_p50", "recovery_max", "From the fault to the second start: median to longest (s)"),
-    ("latency_p50", "latency_p99", "Healthy jobs meanwhile, wait for their start: p50 to p99 (s)"),
+    ("recovery_p50", "recovery_max", "Fault to second start: median to longest"),
+    ("latency_p50", "latency_p99", "Healthy jobs meanwhile: wait, median to p99"),
 )
 _STANDALONE = {"ink": "#24292f", "muted": "#57606a", "grid": "#d0d7de"}
 _STANDALONE_SERIES = ("#0969da", "#bc4c00", "#6e7781", "#8250df", "#1a7f37", "#cf222e")
@@ -53,7 +55,10 @@ def _panel(axes: Axes, found: Sequence[Found], modes: Sequence[str], low: str, h
         axes.hlines(places, lows, highs, color=colour, linewidth=3)
         axes.plot(highs, places, "o", color=colour, markersize=4, label=mode)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    least, most = axes.get_xlim()  # whole decades, so that there are ticks to read
+    axes.set_xlim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words.duration(value * 1000)))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
     axes.set_yticks([-(number * step + (len(modes) - 1) / 2) for number in range(len(found))])
     axes.set_yticklabels([one.scenario.name for one in found])
     axes.grid(visible=False, axis="y")

@@ -92,7 +92,7 @@ def _about(plan: Plan, played: Sequence[Played], made_at: str) -> dict[str, Any]
     settings = played[0].report["settings"]
     return {
         "made_at": made_at,
-        "options": list(plan.options),
+        "options": plan.shown_options,
         "repeat": plan.repeat,
         "trace": settings["trace"],
         "speedup": settings["speedup"],

@@ -39,9 +39,11 @@ def _modes(found: Found, modes: Sequence[str]) -> list[str]:
 def _about(comparison: Comparison) -> str:
     about = comparison.about
     turns = f"the median of {about['repeat']} turns" if about["repeat"] > 1 else "one turn"
+    faster = f", {about['speedup']:g} times as fast" if about["speedup"] != 1 else ""
+    options = f" ({' '.join(about['options'])})" if about["options"] else ""
     return (
-        f"Trace: {about['trace']}, up to {about['jobs']:,} jobs a drill, {about['speedup']:g} times as fast, seed "
-        f"{about['seed']}; {turns}; Redis {about['redis_version']}; {about['made_at']}."
+        f"Trace: {about['trace']}{faster}, up to {about['jobs']:,} jobs a drill, seed {about['seed']}{options}; "
+        f"{turns}; Redis {about['redis_version']}; {about['made_at']}."
     )
 
 

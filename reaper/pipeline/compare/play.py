@@ -40,6 +40,12 @@ class Plan:
                 for mode in self.modes:
                     yield scenario, mode, turn
 
+    @property
+    def shown_options(self) -> list[str]:
+        """The options for people: where the trace lies is nobody's business."""
+        traces = [at + 1 for at, word in enumerate(self.options) if word == "--trace"]
+        return [Path(word).name if at in traces else word for at, word in enumerate(self.options)]
+
     def words(self, scenario: Scenario, mode: str) -> list[str]:
         """Return the command line of a drill, without what differs from machine to machine."""
         options = ["--limit", "1"] if scenario is IDLE else list(self.options)

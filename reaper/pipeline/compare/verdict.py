@@ -1,7 +1,7 @@
 """Which mode is the better one in a situation, said from the numbers. Pure.
 
-Figures are asked in the order of `figures.FIGURES`: first what must not happen, then how long jobs wait. Each takes those
-out that are worse than another one that is left. What it costs decides only which of the better ones is the cheaper.
+Figures are asked in the order of `figures.FIGURES`: first what must not happen, then how long jobs wait. Each takes
+those out that are worse than another one that is left. What it costs decides only which of the rest is the cheapest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
