@@ -6,8 +6,12 @@ are none for a while, it is made ready for anybody (see ``autoclaim.lua``).
 
 Nobody polls. A walk tells when the next delivery it met falls due, and what is delivered after it began is due a whole
 visibility timeout later at the earliest: so nothing needs to be looked at before the sooner of the two.
+
+While a mass is recovered, the next page is asked for before the last one is unpacked: server and worker are both busy
+then. A call takes half of the slots at most: one half is being claimed while the other one is run.
 """
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -17,6 +21,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
+from anyio.lowlevel import cancel_shielded_checkpoint
 from redis.asyncio import Redis
 
 from workers.contact import Contact
@@ -62,6 +67,15 @@ class Outcome(IntEnum):
     DEAD_LETTERED = 3
     LOST_PAYLOAD = 5
     HELD = 6
+
+
+class _Call(NamedTuple):
+    """A page that is being asked for."""
+
+    walk: "Walk"
+    sent: float
+    """When the call was made, monotonic."""
+    reply: "asyncio.Task[list[Any]]"
 
 
 class Recovered(NamedTuple):
@@ -127,6 +141,10 @@ class Autoclaim:
         self._suspects_wait = suspects_wait
         self._journals = journalled(EventName.RECOVERED, settings.journal)
         self._walks = {source.key: Walk(source) for source in (membership.main, membership.retries)}
+        self._most = -(-settings.concurrency // 2)
+        self._ahead: _Call | None = None
+        self.asked_at = 0.0
+        """When the call was made that the last jobs came of, monotonic."""
         self._not_before = 0.0
         self._standing_by = ""
         self._held: set[tuple[str, str]] = set()
@@ -139,6 +157,8 @@ class Autoclaim:
 
     def due_in_s(self, free: int) -> float:
         """Return in how many seconds to look next; inf while others recover."""
+        if self._ahead:
+            return 0.0
         if not self._membership.recovers:
             return inf
         now = monotonic()
@@ -154,21 +174,27 @@ class Autoclaim:
 
     # ---- doing it
 
-    async def take(self, room: int) -> list[Job]:
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether a page was asked for that nobody has taken yet: `take` must follow, it may have claimed."""
+        return self._ahead is not None
+
+    async def take(self, room: int, room_ahead: Callable[[], int] = lambda: 0) -> list[Job]:
         """Recover what is overdue on the next page; return what is ours by that: at most ``room`` deliveries.
+
+        Where there is more behind them, the next page is asked for already, for as many deliveries as there are slots
+        free by then, says ``room_ahead``; they are reserved until the next `take`.
 
         Raises what redis-py raises. What was claimed by a call whose reply was lost is ours without our knowing: it is
         found when stock is taken (`workers.adoption`), or falls due again.
         """
-        grace_s = await self._contact.wait_s()
-        now = monotonic()
-        if grace_s > 0:
-            self._not_before = now + grace_s
+        call, self._ahead = self._ahead, None
+        if call is None:
+            call = await self._begin(room)
+        if call is None:
             return []
-        _, walk = min(self._walks_now(now, room), key=lambda one: (one[0], one[1].due_at))
-        if walk.cursor == START:
-            walk.began = now
-        reply = await self._call(walk, room)
+        self.asked_at = call.sent
+        reply, walk = await call.reply, call.walk
         kind = text(reply[0])
         if kind != "ok":
             await self._refused(kind, reply)
@@ -178,10 +204,33 @@ class Autoclaim:
         _, _, cursor, soonest_ms, ended, waiting, doubtful, results, claimed, ours = reply
         self._advance(walk, text(cursor), soonest_ms, text(ended), waiting)
         self._look_for_abandoned(walk, ours)
+        if claimed and ended:
+            await self._ask_ahead(walk, room_ahead() - len(claimed))
         if doubtful:
             self._suspects_wait()
         self._tell(walk.source, results, claimed)
         return self._jobs(walk.source, claimed)
+
+    async def _begin(self, room: int) -> _Call | None:
+        """Ask for the page whose turn it is; not at all within a grace."""
+        grace_s = await self._contact.wait_s()
+        now = monotonic()
+        if grace_s > 0:
+            self._not_before = now + grace_s
+            return None
+        _, walk = min(self._walks_now(now, room), key=lambda one: (one[0], one[1].due_at))
+        if walk.cursor == START:
+            walk.began = now
+        return self._asked(walk, room)
+
+    async def _ask_ahead(self, walk: Walk, room: int) -> None:
+        if room > 0 and self._membership.recovers:
+            self._ahead = self._asked(walk, room)
+            await cancel_shielded_checkpoint()  # it is sent now
+
+    def _asked(self, walk: Walk, room: int) -> _Call:
+        reply = asyncio.get_running_loop().create_task(self._call(walk, min(room, self._most)))
+        return _Call(walk, monotonic(), reply)
 
     async def _call(self, walk: Walk, room: int) -> list[Any]:
         keys, settings, agreement = self._settings.keys, self._settings, self._membership.agreement
