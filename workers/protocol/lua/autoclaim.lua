@@ -69,13 +69,6 @@ end
 
 local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"embedded","visibility_ms":'
   .. string.format('%d', visibility) .. ',"entry":"'
-local function event(name, job, row, count, tail)
-  if write_journal then
-    journal_event(journal, maxlen, name, job.job_id, head .. job.entry_id .. '","consumer":' .. json_string(row[2])
-      .. ',"delivery":' .. small_digits(count) .. ',"generation":' .. job.generation .. ',"enqueued_ms":' .. job.first_ms
-      .. ',"idle_ms":' .. small_digits(row[3]) .. tail .. '}')
-  end
-end
 
 --- @recovery
 
@@ -121,32 +114,6 @@ local function try_to(act, row, ...)
   return not result or result[1] ~= HELD
 end
 
--- The bytes of a payload, and whether it says anything about the job: then it must be opened.
-local function look_into(fields)
-  local size, says = 0, false
-  for i = 1, #fields, 2 do
-    says = says or REWRITTEN[fields[i]]
-    size = size + #fields[i] + #fields[i + 1]
-  end
-  opened_one(size)
-  return says
-end
-
-local heads = {} -- of the events about plain jobs, by consumer and delivery count: all but what differs from job to job
-local function tell_plain_claim(row)
-  local id, count = row[1], row[4]
-  local by_count = heads[row[2]] or {}
-  heads[row[2]] = by_count
-  local middle = by_count[count]
-  if not middle then
-    middle = '","consumer":' .. json_string(row[2]) .. ',"delivery":' .. small_digits(count)
-      .. ',"generation":0,"enqueued_ms":'
-    by_count[count] = middle
-  end
-  journal_event(journal, maxlen, 'recovered', id, head .. id .. middle .. string.match(id, '^%d+') .. ',"idle_ms":'
-    .. small_digits(row[3]) .. ',"reason":"visibility_timeout","new_entry":"' .. id .. '"}')
-end
-
 local function tell_claim(job, row, count)
   event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. row[1] .. '"')
 end
@@ -175,9 +142,13 @@ local function claim_run()
       at_taken = at_taken + 1
     end
     local job, count
-    if is_there and look_into(entry[2]) then
-      job = open_entry(row[1], entry[2])
-      count = delivery_count(job, row[4], max_deliveries)
+    if is_there then
+      local size, says = look_into(entry[2])
+      opened_one(size)
+      if says then
+        job = open_entry(row[1], entry[2])
+        count = delivery_count(job, row[4], max_deliveries)
+      end
     end
     if not is_there then
       room = room + 1
@@ -189,10 +160,10 @@ local function claim_run()
       end
     else
       claimed[#claimed + 1] = { row[1], row[4] + 1, entry[2], row[2], row[3] }
-      if job and write_journal then
+      if job then
         tell_claim(job, row, count)
-      elseif write_journal then
-        tell_plain_claim(row)
+      else
+        tell_plain_recovered(row, string.match(row[1], '^%d+'), row[1])
       end
     end
   end
