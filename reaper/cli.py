@@ -15,6 +15,7 @@ import click
 from reaper import groups
 from reaper.dead_letters_cli import dead_letters
 from reaper.health import judge
+from reaper.leader_cli import leader
 from reaper.operator_options import connected, find_pair, known, operator_options, operator_settings
 from reaper.settings import ReaperSettings
 from reaper.snapshot import take_snapshot
@@ -186,6 +187,7 @@ def _run(
 # --- dead letters, drill ------------------------------------------------------------------------------------
 
 main.add_command(dead_letters)
+main.add_command(leader)
 
 
 def _lazy(name: str, help_text: str) -> click.Command:

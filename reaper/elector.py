@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from reaper.clock import monotonic_ms
 from reaper.failpoints import failpoint
-from reaper.lease import Attempt, Lease
+from reaper.lease import Attempt, Lease, Renewal
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import is_contact_error
 from workers.protocol.events import EventName, encode_data
@@ -45,6 +45,8 @@ class EndOfTerm(StrEnum):
 
     RELEASED = "released"
     """The replica stops, or gave up on purpose."""
+    STEPPED_DOWN = "stepped_down"
+    """An operator asked the leader to release (`reaper leader step-down`)."""
     EXPIRED = "expired"
     """No renewal within the trust window."""
     NOT_OURS = "not_ours"
@@ -227,8 +229,7 @@ class Elector:
 
             async def keep() -> None:
                 nonlocal end
-                await self._renew_until_lost(term, trust)
-                end = EndOfTerm.NOT_OURS
+                end = await self._renew_until_lost(term, trust)
                 trust.cancel()
 
             async with anyio.create_task_group() as group:
@@ -239,8 +240,8 @@ class Elector:
                     group.start_soon(self._stay_in_contact)
         return end
 
-    async def _renew_until_lost(self, term: Term, trust: anyio.CancelScope) -> None:
-        """Renew, moving the deadline of ``trust``; return once the lease is not ours."""
+    async def _renew_until_lost(self, term: Term, trust: anyio.CancelScope) -> EndOfTerm:
+        """Renew, moving the deadline of ``trust``, until the lease is not ours or an operator wants it released."""
         interval = self._settings.renew.total_seconds()
         pause = interval
         while True:
@@ -249,19 +250,21 @@ class Elector:
             self._ask()
             try:
                 failpoint("elect.before_renew")
-                renewed, server_ms = await self._renew(term)
+                renewal, server_ms = await self._renew(term)
                 await self._note_contact(server_ms)
             except (RedisError, OSError) as error:
                 self.renewals_failed += 1
                 self._note_failure(error, "to renew the lease")
                 pause = min(interval / 3, FAILURE_PAUSE_S)
                 continue
-            if not renewed:
-                return
+            if renewal is Renewal.NOT_OURS:
+                return EndOfTerm.NOT_OURS
+            if renewal is Renewal.ASKED_TO_STEP_DOWN:
+                return EndOfTerm.STEPPED_DOWN
             trust.deadline = started + self._settings.trust.total_seconds()
             pause = interval
 
-    async def _renew(self, term: Term) -> tuple[bool, int]:
+    async def _renew(self, term: Term) -> tuple[Renewal, int]:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
         patience_s = (self._settings.trust - self._settings.renew).total_seconds() / 3
         with anyio.move_on_after(patience_s):
