@@ -14,6 +14,7 @@ import click
 
 from reaper import groups
 from reaper.dead_letters_cli import dead_letters
+from reaper.explain_cli import explain_command
 from reaper.health import judge
 from reaper.leader_cli import leader
 from reaper.operator_options import connected, find_pair, known, operator_options, operator_settings
@@ -187,6 +188,7 @@ def _run(
 # --- dead letters, drill ------------------------------------------------------------------------------------
 
 main.add_command(dead_letters)
+main.add_command(explain_command)
 main.add_command(leader)
 
 
