@@ -13,6 +13,7 @@ import anyio
 import click
 
 from reaper import groups
+from reaper.acl_cli import acl
 from reaper.dead_letters_cli import dead_letters
 from reaper.explain_cli import explain_command
 from reaper.health import judge
@@ -188,6 +189,7 @@ def _run(
 # --- dead letters, drill ------------------------------------------------------------------------------------
 
 main.add_command(dead_letters)
+main.add_command(acl)
 main.add_command(explain_command)
 main.add_command(leader)
 
