@@ -162,8 +162,8 @@ def _channels_of(role: Role, pairs: Sequence[GroupKeys], streams: Iterable[str])
 
 
 def _escape(name: str) -> str:
-    """Take the meaning off characters that Redis reads as wildcards."""
-    return re.sub(r"([*?\[\]^\\])", r"\\\1", name)
+    """Take the meaning off wildcards; a space cannot be written, so any character may stand in its place."""
+    return re.sub(r"\s", "?", re.sub(r"([*?\[\]^\\])", r"\\\1", name))
 
 
 def _quote(word: str) -> str:

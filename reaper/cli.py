@@ -15,6 +15,7 @@ import click
 from reaper import groups
 from reaper.acl_cli import acl
 from reaper.dead_letters_cli import dead_letters
+from reaper.doctor_cli import doctor
 from reaper.explain_cli import explain_command
 from reaper.health import judge
 from reaper.leader_cli import leader
@@ -22,6 +23,7 @@ from reaper.operator_options import connected, find_pair, known, operator_option
 from reaper.settings import ReaperSettings
 from reaper.snapshot import take_snapshot
 from reaper.status_text import as_json, status_text
+from reaper.top import top
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.options import USAGE_EXIT, errors_as_sentences, log_level_option, log_to_stderr, settings_options
 from workers.protocol.settings import load_settings
@@ -190,8 +192,10 @@ def _run(
 
 main.add_command(dead_letters)
 main.add_command(acl)
+main.add_command(doctor)
 main.add_command(explain_command)
 main.add_command(leader)
+main.add_command(top)
 
 
 def _lazy(name: str, help_text: str) -> click.Command:

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 EXPIRY_JITTER_S = 0.1
 """Followers that wait for the same expiry do not attempt in the same instant."""
 RELEASE_JITTER_S = 0.05
+RENEWALS_TRIED = 3
+"""An answer to a renewal is given up early enough for so many attempts within the trust."""
 RELEASE_ATTEMPTS = 3
 RELEASE_TIMEOUT_S = 1.0
 FAILURE_PAUSE_S = 0.5
@@ -266,7 +268,7 @@ class Elector:
 
     async def _renew(self, term: Term) -> tuple[Renewal, int]:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
-        patience_s = (self._settings.trust - self._settings.renew).total_seconds() / 3
+        patience_s = (self._settings.trust - self._settings.renew).total_seconds() / RENEWALS_TRIED
         with anyio.move_on_after(patience_s):
             return await self._lease.renew(term.holder)
         raise TimeoutError(f"no answer for {patience_s:.2g} s")
