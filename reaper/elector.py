@@ -90,11 +90,18 @@ class Elector:
         self._outage_logged = False
         self._answer_due: float | None = None
         self._token_met = 0
+        self._renewed_at: float | None = None
         self.term: Term | None = None
         self.terms = 0
         self.renewals_failed = 0
         self.clock_offset_ms = 0
         """Server time minus our monotonic time, from the last contact."""
+
+    @property
+    def since_renewal_s(self) -> float | None:
+        """Seconds since the last renewal that succeeded, while we lead by a lease. For any thread."""
+        renewed_at = self._renewed_at
+        return None if renewed_at is None else monotonic_ms() / 1000 - renewed_at
 
     async def run(self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]) -> None:
         """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
@@ -111,10 +118,11 @@ class Elector:
             logger.info("leadership acquired: token %d", term.token)
             began(term)
             end = EndOfTerm.RELEASED
+            self._renewed_at = monotonic_ms() / 1000 if self._settings.leader_election else None
             try:
                 end = await self._lead(term, trusted_until, work)
             finally:
-                self.term = None
+                self.term = self._renewed_at = None
                 ended(term, end)
                 with anyio.CancelScope(shield=True):
                     await self._leave(term, end)
@@ -264,6 +272,7 @@ class Elector:
             if renewal is Renewal.ASKED_TO_STEP_DOWN:
                 return EndOfTerm.STEPPED_DOWN
             trust.deadline = started + self._settings.trust.total_seconds()
+            self._renewed_at = monotonic_ms() / 1000
             pause = interval
 
     async def _renew(self, term: Term) -> tuple[Renewal, int]:

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import click
 
+from workers.health import serving_health
 from workers.program import clashing_folder, load_worker, warning_about
 from workers.protocol.options import errors_as_sentences, log_level_option, log_to_stderr, settings_options
 from workers.settings import WorkerSettings
@@ -52,7 +53,8 @@ def run(program: str, config: Path | None, log_level: str, **flags: Any) -> None
 
 
 async def _run(worker: Worker) -> None:
-    await worker.run(handle_signals=True)
+    async with serving_health(worker):
+        await worker.run(handle_signals=True)
 
 
 def _exit(code: int) -> None:
