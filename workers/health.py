@@ -6,7 +6,6 @@ from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -81,18 +80,14 @@ async def serving_health(worker: Worker) -> AsyncIterator[int | None]:
     if settings.health_port is None:
         yield None
         return
-    pulse = Pulse()
 
     @asynccontextmanager
-    async def app() -> "AsyncIterator[Starlette]":
+    async def app(pulse: Pulse) -> "AsyncIterator[Starlette]":
         client = commands_client(settings.redis_url, timeout_s=READY_TIMEOUT_S, max_connections=2)
         try:
             yield make_app(probe_routes(WorkerVitals(worker, pulse, client)), settings.health_host)
         finally:
             await client.aclose()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pulse.run)
-        async with health_server(settings.health_host, settings.health_port, app) as port:
-            yield port
-        tasks.cancel_scope.cancel()
+    async with health_server(settings.health_host, settings.health_port, app) as port:
+        yield port

@@ -13,6 +13,7 @@ from reaper.dead_letters import Selection, check_ids, select
 from reaper.groups import check_exists, choose_pair, known_pairs, read_replicas, set_paused
 from reaper.leadership import ask_to_step_down, replica_of
 from reaper.redrive import Outcome, Redrive, redrive
+from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
@@ -51,9 +52,13 @@ def is_token(token: bytes, header: str) -> bool:
 class Actions:
     """Each takes what the page sent and returns what to show. Raises ConfigurationError, and what redis-py raises."""
 
-    def __init__(self, client: Redis, settings: ReaperSettings) -> None:
+    def __init__(self, client: Redis, reaper: Reaper) -> None:
         self._client = client
-        self._settings = settings
+        self._reaper = reaper
+
+    @property
+    def _settings(self) -> ReaperSettings:
+        return self._reaper.settings  # a reload changes them
 
     async def pause(self, sent: Mapping[str, Any]) -> str:
         """Put a group's brake on."""

@@ -22,7 +22,6 @@ from starlette.routing import BaseRoute, Route
 from reaper.explanation import explain
 from reaper.job_search import Place, find_job
 from reaper.service import Reaper
-from reaper.settings import ReaperSettings
 from reaper.web.actions import Actions, is_token
 from reaper.web.overview import Overview
 from reaper.web.vitals import ReaperVitals
@@ -47,7 +46,7 @@ async def replica_app(reaper: Reaper, pulse: Pulse, token: bytes | None) -> Asyn
     settings = reaper.settings
     client = commands_client(settings.redis_url, timeout_s=REDIS_TIMEOUT_S, max_connections=4)
     try:
-        page = Page(client, settings, reaper.redis_version, token)
+        page = Page(client, reaper, token)
         routes = [*probe_routes(ReaperVitals(reaper, pulse, client)), *page.routes()]
         yield make_app(routes, settings.health_host)
     finally:
@@ -76,11 +75,11 @@ Act = Callable[[Mapping[str, Any]], Awaitable[str]]
 class Page:
     """The status page's routes."""
 
-    def __init__(self, client: Redis, settings: ReaperSettings, redis_version: str, token: bytes | None) -> None:
+    def __init__(self, client: Redis, reaper: Reaper, token: bytes | None) -> None:
         self._client = client
         self._token = token
-        self._overview = Overview(client, settings, redis_version)
-        self._actions = Actions(client, settings)
+        self._overview = Overview(client, reaper)
+        self._actions = Actions(client, reaper)
 
     def routes(self) -> list[BaseRoute]:
         """Return them."""

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from reaper.dead_letters import DeadLetter, read_dead_letter
 from reaper.health import Snapshot, judge
 from reaper.leadership import read_terms
-from reaper.settings import ReaperSettings
+from reaper.service import Reaper
 from reaper.snapshot import take_snapshot
 from reaper.status_text import as_json
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
@@ -78,10 +78,9 @@ def _lateness(event: LifecycleEvent) -> int | None:
 class Overview:
     """What the page polls. Used in one event loop."""
 
-    def __init__(self, client: Redis, settings: ReaperSettings, redis_version: str) -> None:
+    def __init__(self, client: Redis, reaper: Reaper) -> None:
         self._client = client
-        self._settings = settings
-        self._redis_version = redis_version
+        self._reaper = reaper
         self._feeds: dict[str, RecoveryFeed] = {}
         self._letters: dict[str, tuple[tuple[int, bytes], list[dict[str, Any]]]] = {}
         self._looking = anyio.Lock()
@@ -102,13 +101,13 @@ class Overview:
 
     async def snapshot(self) -> Snapshot:
         """Return what ``reaper status`` goes by."""
-        keys = self._settings.namespace_keys
-        return await take_snapshot(self._client, keys, self._settings.watched, self._redis_version)
+        settings = self._reaper.settings  # a reload changes them
+        return await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.redis_version)
 
     async def _look(self) -> Mapping[str, Any]:
         snapshot = await self.snapshot()
         pairs = [group_keys(group.stream, group.group) for group in snapshot.groups]
-        terms = await read_terms(self._client, self._settings.namespace_keys, TERMS)
+        terms = await read_terms(self._client, self._reaper.settings.namespace_keys, TERMS)
         return {
             **as_json(snapshot, judge(snapshot)),
             "terms": [asdict(term) | {"replica": term.replica} for term in terms],

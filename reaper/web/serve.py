@@ -3,11 +3,9 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import anyio
-
 from reaper.service import Reaper
 from reaper.web.actions import read_token
-from workers.protocol.health import Pulse, check_installed, health_server
+from workers.protocol.health import check_installed, health_server
 
 
 @asynccontextmanager
@@ -21,11 +19,7 @@ async def serving_health(reaper: Reaper) -> AsyncIterator[int | None]:
     check_installed()
     from reaper.web.app import replica_app  # an extra
 
-    pulse = Pulse()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pulse.run)
-        async with health_server(
-            settings.health_host, settings.health_port, lambda: replica_app(reaper, pulse, token)
-        ) as port:
-            yield port
-        tasks.cancel_scope.cancel()
+    async with health_server(
+        settings.health_host, settings.health_port, lambda pulse: replica_app(reaper, pulse, token)
+    ) as port:
+        yield port

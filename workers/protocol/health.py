@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,17 +64,21 @@ class Vitals(Protocol):
         """Return what ``/status`` shows."""
 
 
-@dataclass(slots=True)
 class Pulse:
-    """Tells from outside whether an event loop still runs its tasks."""
+    """Tells from outside whether an event loop still runs what is due in it. Made in the loop that is watched."""
 
-    beat_at: float = field(default_factory=monotonic)
+    def __init__(self) -> None:
+        self.beat_at = monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._next: asyncio.Handle = self._loop.call_soon(self._beat)
 
-    async def run(self) -> None:
-        """Beat in the loop that is watched, until cancelled."""
-        while True:
-            self.beat_at = monotonic()
-            await anyio.sleep(BEAT_S)
+    def _beat(self) -> None:
+        self.beat_at = monotonic()
+        self._next = self._loop.call_later(BEAT_S, self._beat)
+
+    def stop(self) -> None:
+        """Beat no more."""
+        self._next.cancel()
 
     def ailments(self, patience_s: float) -> list[str]:
         """Return what is wrong where the loop has been silent for longer than ``patience_s``."""
@@ -82,21 +86,27 @@ class Pulse:
         return [f"the event loop has not answered for {silent_s:.0f} s"] if silent_s > patience_s else []
 
 
-AppFactory = Callable[[], AbstractAsyncContextManager["Starlette"]]
+AppFactory = Callable[[Pulse], AbstractAsyncContextManager["Starlette"]]
+"""Makes the app, in the loop it is served in."""
 
 
 @asynccontextmanager
 async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIterator[int]:
-    """Serve an app from a thread while the block runs; yields the port. Raises ConfigurationError."""
+    """Serve an app from a thread while the block runs; yields the port. Raises ConfigurationError.
+
+    The app gets the pulse of the loop that this runs in.
+    """
     check_installed()
     listener = _listen(host, port)
     bound: int = listener.getsockname()[1]
-    thread = _ServerThread(listener, make_app)
+    pulse = Pulse()
+    thread = _ServerThread(listener, lambda: make_app(pulse))
     thread.start()
     logger.info("health on http://%s:%d/", f"[{host}]" if ":" in host else host, bound)
     try:
         yield bound
     finally:
+        pulse.stop()
         thread.stop()
         with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
             await to_thread.run_sync(thread.join, abandon_on_cancel=True)
@@ -121,14 +131,17 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigurationError(
-            f"health_port {port} on {host} cannot be used: {error.strerror or error}. Set health_port (and health_host)."
+            f"health_port {port} on {host} cannot be used: {error.strerror or error}. Set health_port "
+            "(and health_host)."
         ) from error
 
 
 class _ServerThread(threading.Thread):
     """Runs uvicorn in an event loop of its own."""
 
-    def __init__(self, listener: socket.socket, make_app: AppFactory) -> None:
+    def __init__(
+        self, listener: socket.socket, make_app: Callable[[], AbstractAsyncContextManager["Starlette"]]
+    ) -> None:
         super().__init__(name="health", daemon=True)
         self._listener = listener
         self._make_app = make_app
@@ -150,6 +163,7 @@ class _ServerThread(threading.Thread):
             config = uvicorn.Config(
                 app,
                 log_config=None,
+                log_level="warning",
                 access_log=False,
                 lifespan="off",
                 loop="asyncio",
