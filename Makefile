@@ -25,7 +25,7 @@ CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3 python)
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-demo: $(DEMO)  ## show a crash without and with the reaper, on a Redis of its own (under a minute)
+demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, on a Redis of its own (under a minute)
 	@$(BIN)/reaper demo
 
 test: $(DEV)  ## run every test on every Redis at hand

@@ -198,8 +198,8 @@ main.add_command(leader)
 main.add_command(top)
 
 
-def _lazy(name: str, help_text: str) -> click.Command:
-    """Return a command that imports ``reaper.drill.cli`` only when it is used; all words after it are the drill's."""
+def _lazy(name: str, help_text: str, module: str = "reaper.drill.cli") -> click.Command:
+    """Return a command that imports ``module`` only when it is used; all words after it are that one's."""
 
     @click.command(
         name,
@@ -210,11 +210,15 @@ def _lazy(name: str, help_text: str) -> click.Command:
     @click.argument("words", nargs=-1, type=click.UNPROCESSED)
     @click.pass_context
     def command(context: click.Context, words: tuple[str, ...]) -> None:
-        real: click.Command = getattr(import_module("reaper.drill.cli"), name)
+        real: click.Command = getattr(import_module(module), name)
         real.main(args=list(words), prog_name=context.command_path)
 
     return command
 
 
 main.add_command(_lazy("drill", "Kill workers and leaders on purpose, and account for every job."))
-main.add_command(_lazy("demo", "Show the failure drill in two acts: without recovery, and with it."))
+main.add_command(_lazy("demo", "Show the failure drill in three acts: without recovery, with the reaper, embedded."))
+main.add_command(_lazy("pipeline", "Bring journals into a lake of Parquet files, with Spark.", "reaper.pipeline.cli"))
+main.add_command(
+    _lazy("compare", "Play the same faults in every recovery mode, and compare.", "reaper.pipeline.compare.command")
+)

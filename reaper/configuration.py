@@ -82,12 +82,29 @@ What the group has agreed on (the leader writes it) is followed where nothing is
 """
 
 
+_PIPELINE = """\
+## `reaper pipeline`
+
+```toml
+# pipeline.toml
+lake = "/data/lake"
+redis_url = "redis://redis.internal:6379/0"
+trigger = 30
+```
+
+Each command takes those of these settings that it needs (`reaper pipeline COMMAND --help`).
+The file is named with `--config` or in `REAPER_PIPELINE_CONFIG`.
+[The pipeline](pipeline.md) tells how they work together.
+"""
+
+
 def document() -> str:
     """Return the whole page."""
+    from reaper.pipeline.settings import PipelineSettings
     from workers.settings import WorkerSettings  # the docs tell of both sides; the service knows only its own
 
     parts = [_HEAD, _REAPER, table(ReaperSettings), _GROUPS, table(GroupSettings), _WORKER, table(WorkerSettings)]
-    return "\n".join(parts)
+    return "\n".join([*parts, _PIPELINE, table(PipelineSettings)])
 
 
 def table(kind: type[Settings]) -> str:

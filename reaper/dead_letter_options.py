@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import click
 
 from reaper.dead_letters import Selection, check_ids
+from reaper.signatures import SIGNATURE_LENGTH
 from workers.protocol.errors import ConfigurationError
 
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -13,16 +14,31 @@ _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 json_option = click.option("--json", "machine", is_flag=True, help="Print JSON.")
 ids_argument = click.argument("ids", nargs=-1, metavar="[ID]…")
 reason_option = click.option("--reason", metavar="REASON", help="Only those given up for this reason.")
+signature_option = click.option(
+    "--signature",
+    metavar="SIGNATURE",
+    help="Only those with this error signature (`list --json` and `reaper pipeline report` tell them).",
+)
 all_option = click.option("--all", "everything", is_flag=True, help="All that are there now.")
 
 
-def read_selection(ids: Sequence[str], *, reason: str | None, everything: bool, has_age: bool = False) -> Selection:
+def read_selection(
+    ids: Sequence[str], *, reason: str | None, signature: str | None, everything: bool, has_age: bool = False
+) -> Selection:
     """Return what IDs and filters select. Raises ConfigurationError where they say nothing, or two things."""
-    ways = [bool(ids), reason is not None or has_age, everything]
+    ways = [bool(ids), reason is not None or signature is not None or has_age, everything]
     if sum(ways) != 1:
         given = "Nothing is selected" if not any(ways) else "IDs, filters and --all exclude each other"
         raise ConfigurationError(f"{given}: name IDs, or a filter such as --reason max_deliveries, or --all.")
-    return Selection(ids=check_ids(ids), reason=reason)
+    return Selection(ids=check_ids(ids), reason=reason, signature=_check_signature(signature))
+
+
+def _check_signature(signature: str | None) -> str | None:
+    if signature is not None and not re.fullmatch(f"[0-9a-f]{{{SIGNATURE_LENGTH}}}", signature):
+        raise ConfigurationError(
+            f"{signature!r} is no error signature: it has {SIGNATURE_LENGTH} digits, such as 0f3a91c27b5d."
+        )
+    return signature
 
 
 def read_rate(value: str | None) -> float | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from reaper.signatures import signature_of
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
@@ -51,11 +52,17 @@ class DeadLetter:
     """ID of the entry that was given up."""
     reason: str
     error: str
+    traceback: str
     last_ms: int
     """Time of the last delivery."""
     at_ms: int
     traceparent: str
     tracestate: str
+
+    @property
+    def signature(self) -> str:
+        """What it died of, as dead letters share it that died of the same thing."""
+        return signature_of(self.reason, self.error, self.traceback)
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``--json`` prints. A value that is no UTF-8 is written as ``{"base64": …}``."""
@@ -67,6 +74,7 @@ class DeadLetter:
             "entry": self.source_entry,
             "reason": self.reason,
             "error": self.error,
+            "signature": self.signature,
             "deliveries": self.deliveries,
             "generation": self.generation,
             "consumers": list(self.consumers),
@@ -108,6 +116,7 @@ def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
         source_entry=end(b"entry"),
         reason=end(b"reason"),
         error=end(b"error"),
+        traceback=end(b"traceback"),
         last_ms=whole_number(found.get(DEAD_PREFIX + b"last_ms"), 0),
         at_ms=whole_number(found.get(DEAD_PREFIX + b"at_ms"), entry_ms(entry_id)),
         traceparent=text(found.get(b"traceparent", b"")),
@@ -117,17 +126,21 @@ def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead letters are meant: by ID, or all that match ``reason`` and ``before_ms``."""
+    """Which dead letters are meant: by ID, or all that match ``reason``, ``signature`` and ``before_ms``."""
 
     ids: tuple[str, ...] = ()
     reason: str | None = None
     before_ms: int | None = None
     """Only those that died before this server time."""
+    signature: str | None = None
+    """Only those that died of the same thing, see `reaper.signatures`."""
 
     def matches(self, letter: DeadLetter) -> bool:
         """Tell whether a letter that was read belongs to the selection."""
-        return (self.reason is None or letter.reason == self.reason) and (
-            self.before_ms is None or letter.at_ms < self.before_ms
+        return (
+            (self.reason is None or letter.reason == self.reason)
+            and (self.before_ms is None or letter.at_ms < self.before_ms)
+            and (self.signature is None or letter.signature == self.signature)
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from reaper.dead_letter_options import (
     read_age_ms,
     read_selection,
     reason_option,
+    signature_option,
 )
 from reaper.dead_letters import DeadLetter, Selection, check_ids, find, purge, select
 from reaper.groups import matching, server_ms
@@ -50,6 +52,7 @@ dead_letters.add_command(redrive_dead_letters)
 @dead_letters.command("list")
 @pair_options
 @reason_option
+@signature_option
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many to print.")
 @json_option
 @operator_options
@@ -57,6 +60,7 @@ def list_(
     stream: str | None,
     group: str | None,
     reason: str | None,
+    signature: str | None,
     limit: int,
     machine: bool,
     config: Path | None,
@@ -64,9 +68,8 @@ def list_(
 ) -> None:
     """List dead letters, oldest first, of every known group or of one."""
     with errors_as_sentences():
-        anyio.run(
-            partial(_list, operator_settings(config, flags), stream, group, Selection(reason=reason), limit, machine)
-        )
+        what = Selection(reason=reason, signature=signature)
+        anyio.run(partial(_list, operator_settings(config, flags), stream, group, what, limit, machine))
 
 
 async def _list(
@@ -155,6 +158,7 @@ def _field_text(value: str | dict[str, str]) -> str:
 @ids_argument
 @pair_options
 @reason_option
+@signature_option
 @all_option
 @click.option("--older-than", metavar="AGE", help="Only those that died longer ago: 90 (seconds), 15m, 12h, 30d.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -165,6 +169,7 @@ def purge_(
     stream: str | None,
     group: str | None,
     reason: str | None,
+    signature: str | None,
     everything: bool,
     older_than: str | None,
     yes: bool,
@@ -172,10 +177,12 @@ def purge_(
     config: Path | None,
     **flags: Any,
 ) -> None:
-    """Delete dead letters for good, by ID, by --reason and --older-than, or --all."""
+    """Delete dead letters for good, by ID, by --reason, --signature and --older-than, or --all."""
     with errors_as_sentences():
         age_ms = read_age_ms(older_than) if older_than is not None else None
-        what = read_selection(ids, reason=reason, everything=everything, has_age=age_ms is not None)
+        what = read_selection(
+            ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None
+        )
         purged, keys = anyio.run(_purge, operator_settings(config, flags), stream, group, what, age_ms, yes)
         click.echo(json.dumps({"purged": purged}) if machine else f"{keys.pair}: {purged} dead letters deleted")
 
@@ -186,7 +193,7 @@ async def _purge(
     async with connected(settings) as (client, _):
         keys = await find_pair(client, settings, stream, group)
         before = None if age_ms is None else await server_ms(client) - age_ms
-        meant = Selection(what.ids, what.reason, before)
+        meant = replace(what, before_ms=before)
         # What is counted here is what is deleted, and nothing that dies while the operator thinks.
         letters = [letter.entry_id async for letter in select(client, keys, meant)]
         if letters and not yes:

@@ -159,9 +159,8 @@ def _rights(server: Server) -> Iterator[Finding]:
 
 def _leadership(examined: Examination) -> Iterator[Finding]:
     problems = [problem for problem in judge(examined.snapshot) if not problem.pair]
-    if _is_embedded(examined):
-        problems = [one for one in problems if one.trouble not in (Trouble.NO_REPLICA, Trouble.NO_LEADER)]
-        yield Finding(Level.OK, "leader", "", "none is needed: every group has agreed on embedded recovery")
+    if examined.snapshot.needs_no_reaper:
+        yield Finding(Level.OK, "leader", "", "none is needed: the workers recover what stalls (embedded mode)")
     for problem in problems:
         yield Finding(Level.WRONG, "leader", "", problem.text)
     leader = examined.snapshot.leader
@@ -172,11 +171,6 @@ def _leadership(examined: Examination) -> Iterator[Finding]:
     for note in notes(examined.snapshot):
         if not any(note.startswith(f"{group.pair}:") for group in examined.snapshot.groups):
             yield Finding(Level.NOTE, "replicas", "", note)
-
-
-def _is_embedded(examined: Examination) -> bool:
-    groups = examined.snapshot.groups
-    return bool(groups) and all(group.mode == "embedded" for group in groups)
 
 
 def _replicas_disagree(examined: Examination) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from reaper.replicas import LEADER, GroupReport, Replica
 from workers.protocol.keys import group_keys
+from workers.protocol.messages import RecoveryMode
 
 SCANS_MISSED = 3
 """A scan is too old once this many were missed…"""
@@ -165,6 +166,12 @@ class Snapshot:
         return max(candidates, key=lambda replica: replica.token) if candidates else None
 
     @property
+    def needs_no_reaper(self) -> bool:
+        """Tell whether there is none, and all groups are recovered by their workers."""
+        embedded = bool(self.groups) and all(group.mode == RecoveryMode.EMBEDDED for group in self.groups)
+        return embedded and not self.live
+
+    @property
     def followers(self) -> tuple[Replica, ...]:
         """The live replicas that could take over."""
         leader = self.leader
@@ -180,6 +187,8 @@ def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
 
 
 def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
+    if snapshot.needs_no_reaper:
+        return
     if not snapshot.live:
         yield Problem(
             Trouble.NO_REPLICA,
@@ -281,6 +290,8 @@ def _replica_notes(snapshot: Snapshot) -> Iterator[str]:
 
 def _group_notes(group: GroupState) -> Iterator[str]:
     report = group.report
+    if group.mode == RecoveryMode.EMBEDDED:
+        yield f"{group.pair}: its workers recover what stalls (embedded mode)"
     if report and not report.last_scan_ms:
         yield f"{group.pair}: the first scan of this term is under way"
     if report and report.grace_ms_left:

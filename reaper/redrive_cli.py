@@ -17,6 +17,7 @@ from reaper.dead_letter_options import (
     read_rate,
     read_selection,
     reason_option,
+    signature_option,
 )
 from reaper.dead_letters import Selection, select
 from reaper.operator_options import connected, find_pair, operator_options, operator_settings, pair_options
@@ -33,6 +34,7 @@ INCOMPLETE_EXIT = 1
 @ids_argument
 @pair_options
 @reason_option
+@signature_option
 @all_option
 @click.option("--rate", metavar="N/s", callback=lambda _c, _p, value: read_rate(value), help="At most N a second.")
 @click.option("--dry-run", is_flag=True, help="Say what would be redriven; write nothing.")
@@ -54,6 +56,7 @@ def redrive_dead_letters(
     stream: str | None,
     group: str | None,
     reason: str | None,
+    signature: str | None,
     everything: bool,
     rate: float | None,
     dry_run: bool,
@@ -63,7 +66,7 @@ def redrive_dead_letters(
     config: Path | None,
     **flags: Any,
 ) -> None:
-    """Make dead letters ready again, by ID, by --reason, or --all: a new generation of each job.
+    """Make dead letters ready again, by ID, by --reason, by --signature, or --all: a new generation of each job.
 
     Exit code 1 where not all could be redriven.
     """
@@ -77,7 +80,7 @@ def redrive_dead_letters(
             journal=settings.journal,
             journal_maxlen=settings.journal_maxlen,
         )
-        what = read_selection(ids, reason=reason, everything=everything)
+        what = read_selection(ids, reason=reason, signature=signature, everything=everything)
         counts = anyio.run(_redrive, settings, stream, group, what, how, machine)
     complete = set(counts) <= {Outcome.REDRIVEN}
     context.exit(0 if complete else INCOMPLETE_EXIT)

@@ -70,6 +70,7 @@ class ReaperSettings(Settings):
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="REAPER_")
     other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_FAILPOINTS", "REAPER_CONFIG"})
+    other_prefixes: ClassVar[tuple[str, ...]] = ("REAPER_PIPELINE_",)
 
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="Address of Redis.")
     namespace: str = Field(

@@ -10,7 +10,7 @@ visibility timeout later at the earliest: so nothing needs to be looked at befor
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
@@ -22,6 +22,7 @@ from redis.asyncio import Redis
 from workers.contact import Contact
 from workers.job import Job, Source
 from workers.membership import Membership
+from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName, journalled
 from workers.protocol.messages import on_one_line, text
 from workers.protocol.scripts import load_script
@@ -33,9 +34,11 @@ logger = logging.getLogger(__name__)
 
 AUTOCLAIM = load_script("workers.protocol", "autoclaim")
 
+START = "-"
+"""The cursor in front of the first entry."""
 PAGE = 500
 """Pending entries that one call looks at."""
-PAGE_OVERDUE, PAGE_BYTES = 200, 512 * 1024
+PAGE_OVERDUE, PAGE_BYTES = 128, 512 * 1024
 """Overdue ones after which a call ends, and payload: no call may block the server for more than 5 ms."""
 PAGE_PAUSE_S = 0.005
 """Between pages of a walk: a long list of deliveries that live is no reason to hurry."""
@@ -45,6 +48,8 @@ PATIENCE_PART, LONGEST_PATIENCE_S = 4, 1.0
 """How long what is overdue waits for a free slot of a worker before it is made ready for anybody, at most."""
 CALL_VALID_MS = 2_000
 """A call that the server runs later than this after it was made does nothing: everything looks idle after a hang."""
+HELD_KNOWN = 1_000
+"""Entries that cannot be copied and were told of; beyond it, all are told again."""
 REFUSED_S = 1.0
 """Pause after a call that was refused."""
 
@@ -76,7 +81,8 @@ class Walk:
     """Where we are in the pending entries list of one source. Instants are monotonic seconds."""
 
     source: Source
-    cursor: str = "-"
+    cursor: str = START
+    began: float = 0.0
     due_at: float = 0.0
     """When to look on."""
     soonest: float = inf
@@ -88,15 +94,14 @@ class Walk:
     abandoned: set[bytes] = field(default_factory=set)
     """Overdue entries that are ours and that we do not run: read by a call whose reply was lost, or not settleable."""
 
-    def is_due(self, now: float, free: int) -> bool:
-        """Tell whether to make a call now."""
-        return self.due_at <= now or (self.wants_room and free > 0)
+    def due_in_s(self, now: float, free: int, visibility_s: float) -> float:
+        """Return in how many seconds to make the next call; 0 = now.
 
-    def restart(self) -> None:
-        """Begin anew, at once."""
-        self.cursor, self.due_at, self.soonest = "-", 0.0, inf
-        self.waiting = self.wants_room = False
-        self.abandoned.clear()
+        Not later than a visibility timeout after the walk began, should that have become shorter meanwhile.
+        """
+        if self.wants_room and free > 0:
+            return 0.0
+        return max(0.0, min(self.due_at, self.began + visibility_s + LONGEST_SPACING_S) - now)
 
 
 class Autoclaim:
@@ -113,7 +118,7 @@ class Autoclaim:
         suspects_wait: Callable[[], None],
     ) -> None:
         """``suspects_wait`` is called where suspects of the group are parked, or out."""
-        self._client = client
+        self._connection = KeptConnection(client)
         self._settings = settings
         self._consumer = consumer
         self._membership = membership
@@ -124,6 +129,7 @@ class Autoclaim:
         self._walks = {source.key: Walk(source) for source in (membership.main, membership.retries)}
         self._not_before = 0.0
         self._standing_by = ""
+        self._held: set[tuple[str, str]] = set()
 
     # ---- when
 
@@ -138,10 +144,13 @@ class Autoclaim:
         now = monotonic()
         if self._not_before > now:
             return self._not_before - now
-        return min(0.0 if walk.is_due(now, free) else walk.due_at - now for walk in self._walks_now())
+        return min(due_in_s for due_in_s, _ in self._walks_now(now, free))
 
-    def _walks_now(self) -> Iterable[Walk]:
-        return (self._walks[source.key] for source in self._membership.sources)
+    def _walks_now(self, now: float, free: int) -> list[tuple[float, Walk]]:
+        """Return the walks with the time until their next calls."""
+        visibility_s = self._membership.visibility_s
+        walks = [self._walks[source.key] for source in self._membership.sources]
+        return [(walk.due_in_s(now, free, visibility_s), walk) for walk in walks]
 
     # ---- doing it
 
@@ -156,7 +165,9 @@ class Autoclaim:
         if grace_s > 0:
             self._not_before = now + grace_s
             return []
-        walk = min(self._walks_now(), key=lambda walk: (not walk.is_due(now, room), walk.due_at))
+        _, walk = min(self._walks_now(now, room), key=lambda one: (one[0], one[1].due_at))
+        if walk.cursor == START:
+            walk.began = now
         reply = await self._call(walk, room)
         kind = text(reply[0])
         if kind != "ok":
@@ -175,7 +186,7 @@ class Autoclaim:
     async def _call(self, walk: Walk, room: int) -> list[Any]:
         keys, settings, agreement = self._settings.keys, self._settings, self._membership.agreement
         reply: list[Any] = await AUTOCLAIM.run(
-            self._client,
+            self._connection,
             [
                 walk.source.key, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement,
                 keys.journal,
@@ -205,8 +216,8 @@ class Autoclaim:
             return
         visibility_s = self._membership.visibility_s
         spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
-        walk.due_at = max(now, min(walk.soonest, now + visibility_s)) + random.uniform(0.5, 1) * spacing
-        walk.cursor, walk.soonest = "-", inf
+        walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing
+        walk.cursor, walk.soonest = START, inf
         walk.wants_room, walk.waiting = walk.waiting, False
         walk.abandoned.clear()
 
@@ -223,7 +234,7 @@ class Autoclaim:
         for entry_id, times, flat, owner, idle_ms in claimed:
             job = Job(source, entry_id, flat, times, max_deliveries, now_ms)
             source.kept.discard(entry_id)
-            self._reporter.claimed(job, text(owner), idle_ms)
+            self._reporter.claimed(job, owner, idle_ms)
             jobs.append(job)
         return jobs
 
@@ -255,7 +266,7 @@ class Autoclaim:
         became = [row.outcome for row in rows]
         moved = len(claimed) + became.count(Outcome.REDELIVERED) + became.count(Outcome.SUSPECTED)
         if moved:
-            consumers = {row.consumer for row in rows} | {text(owner) for _, _, _, owner, _ in claimed}
+            consumers = {row.consumer for row in rows} | {text(owner) for owner in {row[3] for row in claimed}}
             named = sorted(map(on_one_line, consumers))
             logger.info(
                 "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
@@ -287,7 +298,7 @@ class Autoclaim:
                 )
             case Outcome.LOST_PAYLOAD:
                 self._reporter.lost_payload(source.key, row.entry_id)
-            case Outcome.HELD:
+            case Outcome.HELD if self._is_news(row):
                 logger.error(
                     "entry %s of %s, held by %s, is overdue and cannot be copied: %s. It stays pending",
                     row.entry_id,
@@ -295,6 +306,14 @@ class Autoclaim:
                     on_one_line(row.consumer),
                     explained(row.detail),
                 )
+
+    def _is_news(self, row: Recovered) -> bool:
+        """Tell whether it is not known yet that an entry is held: it is met again and again."""
+        if len(self._held) >= HELD_KNOWN:
+            self._held.clear()
+        known = (row.entry_id, row.detail) in self._held
+        self._held.add((row.entry_id, row.detail))
+        return not known
 
 
 def _recovered(result: Sequence[Any]) -> Recovered:

@@ -144,6 +144,7 @@ class Job:
         times_delivered: int,
         max_deliveries: int,
         delivered_ms: int,
+        proven: float | None = None,
     ) -> None:
         self.source = source
         self.raw_entry_id = self.raw_id = entry_id
@@ -156,11 +157,11 @@ class Job:
         self._fields: dict[bytes, bytes] | None = None
         self.stage = QUEUED
         self.interruption = self.runner = None
-        self.proven = monotonic()
+        self.proven = monotonic() if proven is None else proven
         self.timeout_s = source.timeout_s
         for name in flat[::2]:
             if name.startswith(RESERVED_PREFIX):
-                self._take(read_metadata(entry_id, pair_up(flat)), max_deliveries)
+                self._take(read_metadata(entry_id, zip(flat[::2], flat[1::2], strict=False)), max_deliveries)
                 break
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:

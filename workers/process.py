@@ -29,7 +29,7 @@ from workers.execution import (
     is_async,
 )
 from workers.heartbeat import Heartbeat
-from workers.job import ENDED, QUEUED, Interruption, Job
+from workers.job import QUEUED, Interruption, Job
 from workers.journal import JournalWriter
 from workers.membership import Agreement, Membership
 from workers.protocol.callbacks import Callbacks
@@ -116,7 +116,8 @@ class WorkerProcess:
                 services.start_soon(self._journal.run)
             if handle_signals:
                 services.start_soon(self._watch_signals)
-            logger.info("%s works on %s", self.consumer, self._settings.keys.pair)
+            recovers = ", and recovers what stalls there" if self._membership.recovers else ""
+            logger.info("%s works on %s%s", self.consumer, self._settings.keys.pair, recovers)
             task_status.started()
             await self._work()
             await self._flush()
@@ -251,14 +252,8 @@ class WorkerProcess:
                 _is_cancelled_by_others()
         if job.interruption is not None or self._hands_back:
             verdict = self._reconsidered(job, verdict)
-        if verdict is not None:
-            self._settle(job, verdict, now)
-            if self._settlements.is_full:
-                await self._settlements.wait_for_room()
-
-    def _settle(self, job: Job, verdict: Verdict, started: float) -> None:
-        job.stage = ENDED
-        self._settlements.add(job, verdict, round((monotonic() - started) * 1000))
+        if verdict is not None and self._settlements.add(job, verdict, now):
+            await self._settlements.wait_for_room()
 
     # ---- what has no verdict of its handler
 
@@ -270,14 +265,14 @@ class WorkerProcess:
     def _cancelled(self, job: Job) -> None:
         """Hand back what the drain deadline cancels; what anything else cancels stays pending."""
         if self._hands_back and job.interruption is not Interruption.LOST:
-            self._settle(job, HANDED_BACK, monotonic() if job.stage is QUEUED else job.started)
+            self._settlements.add(job, HANDED_BACK, monotonic() if job.stage is QUEUED else job.started)
 
     def _hand_back(self, jobs: Iterable[Job]) -> None:
         """Give back what has not started; returns at once."""
         now = monotonic()
         for job in jobs:
             if job.interruption is None:
-                self._settle(job, HANDED_BACK, now)
+                self._settlements.add(job, HANDED_BACK, now)
 
     def _reconsidered(self, job: Job, verdict: Verdict | None) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more."""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 
 import anyio
@@ -148,7 +149,11 @@ class Reader:
 
     async def _wait_for_slot(self) -> None:
         """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
-        with anyio.move_on_after(self._autoclaim.due_in_s(0)):
+        due_in_s = self._autoclaim.due_in_s(0)
+        if due_in_s == inf:  # not embedded: a timer costs more than the wait
+            await self._slots.wait_for_change()
+            return
+        with anyio.move_on_after(due_in_s):
             await self._slots.wait_for_change()
 
     async def _fill_slots(self, free: int) -> None:

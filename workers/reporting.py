@@ -10,7 +10,7 @@ from workers.job import Job
 from workers.protocol.callbacks import Callbacks
 from workers.protocol.connection import is_contact_error
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import on_one_line
+from workers.protocol.messages import on_one_line, text
 
 logger = logging.getLogger("workers")
 
@@ -85,11 +85,11 @@ class Reporter:
         if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=owner)
 
-    def claimed(self, job: Job, owner: str, idle_ms: int) -> None:
+    def claimed(self, job: Job, owner: bytes, idle_ms: int) -> None:
         """Note that a stalled delivery was taken over from ``owner``."""
         self.counts.claimed += 1
         if self._callbacks.wants("recovered"):
-            self._callbacks.report("recovered", **self._facts(job), owner=owner, idle_ms=idle_ms)
+            self._callbacks.report("recovered", **self._facts(job), owner=text(owner), idle_ms=idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""

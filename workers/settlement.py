@@ -1,18 +1,19 @@
-"""Writes verdicts to Redis, many in one call: while a call is on its way, the next ones gather.
+"""Writes verdicts to Redis, many in one call: for a moment, and while a call is on its way, the next ones gather.
 
 A settlement is never given up because contact was lost: it is sent again until it is answered, and told to the script
 as such, since the first call may have done the work. Meanwhile runners wait once `capacity` verdicts have gathered.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
+from time import monotonic
 from typing import Any
 
 import anyio
-from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -20,7 +21,7 @@ from workers.backoff import pause_s
 from workers.change import Change
 from workers.events import DeliveryFacts
 from workers.execution import Outcome, Verdict
-from workers.job import Interruption, Job, Source
+from workers.job import ENDED, Interruption, Job, Source
 from workers.membership import Membership
 from workers.protocol.connection import KeptConnection, is_failover_error, is_uncoded_error
 from workers.protocol.events import EventName, journalled
@@ -33,6 +34,12 @@ SETTLE = load_script("workers.protocol", "settle")
 
 GATHER_BATCHES = 4
 """How many full batches may gather before runners wait: memory stays bounded through an outage."""
+
+GATHER_S = 0.001
+"""How long a verdict waits for others to fill its call. Its slot is free meanwhile."""
+
+MAX_ENTRY_ID_BYTES = 41
+"""Two numbers of 64 bits and a dash."""
 
 MAX_COPIED_BYTES = 1_048_576
 """Payload that one call may copy, give or take one job: no call blocks the server for long."""
@@ -91,20 +98,24 @@ class Settlements:
         self._capacity = GATHER_BATCHES * settings.settle_batch
         self._piles = {source.key: _Pile(source) for source in (membership.main, membership.retries)}
         self._gathered = 0
+        self._failures = 0
         self._arrived = Change()
+        self._filled = Change()
         self._settled = Change()
 
     # ---- for runners
 
-    def add(self, job: Job, verdict: Verdict, run_ms: int) -> None:
-        """Gather a verdict; returns at once. Wait for `room` before running the next job where it `is_full`."""
-        self._piles[job.source.key].waiting.append((job, verdict, run_ms))
+    def add(self, job: Job, verdict: Verdict, started: float) -> bool:
+        """Gather the verdict on a delivery that ends now; returns at once.
+
+        Returns whether more wait than may: then `wait_for_room` before the next job is run.
+        """
+        job.stage = ENDED
+        self._piles[job.source.key].waiting.append((job, verdict, int((monotonic() - started) * 1000 + 0.5)))
         self._gathered += 1
         self._arrived.notify()
-
-    @property
-    def is_full(self) -> bool:
-        """Tell whether more verdicts wait than may."""
+        if self._gathered == self._settings.settle_batch:
+            self._filled.notify()
         return self._gathered >= self._capacity
 
     @property
@@ -114,7 +125,7 @@ class Settlements:
 
     async def wait_for_room(self) -> None:
         """Wait until verdicts may gather again."""
-        while self.is_full:
+        while self._gathered >= self._capacity:
             await self._settled.wait()
 
     async def wait_until_settled(self) -> None:
@@ -129,19 +140,31 @@ class Settlements:
         while True:
             if not self._gathered:
                 await self._arrived.wait()
-                await checkpoint()
-            await self.flush()
+            await self._wait_for_more()
+            await self._settle_what_waits()
 
     async def flush(self) -> None:
         """Settle everything that has gathered, however long Redis is out of reach. Not while `run` is running."""
-        failures = 0
         while self._gathered:
-            answered = [await self._settle_some(pile) for pile in self._piles.values() if pile.waiting]
-            if all(answered):
-                failures = 0
-            else:
-                failures += 1
-                await anyio.sleep(pause_s(failures))
+            await self._settle_what_waits()
+
+    async def _wait_for_more(self) -> None:
+        """Let others join the first verdict, for a moment: a call costs as much as dozens of verdicts."""
+        if self._gathered >= self._settings.settle_batch:
+            return
+        timer = asyncio.get_running_loop().call_later(GATHER_S, self._filled.notify)
+        try:
+            await self._filled.wait()
+        finally:
+            timer.cancel()
+
+    async def _settle_what_waits(self) -> None:
+        answered = [await self._settle_some(pile) for pile in self._piles.values() if pile.waiting]
+        if all(answered):
+            self._failures = 0
+        else:
+            self._failures += 1
+            await anyio.sleep(pause_s(self._failures))
 
     async def _settle_some(self, pile: _Pile) -> bool:
         """Make one call. Returns False where it failed and has to be made again."""
@@ -171,7 +194,7 @@ class Settlements:
                     del batch[at:]
                     break
         # Neighbours in the pending entries list are looked up together by the script.
-        batch.sort(key=_entry_id_of)
+        batch.sort(key=_in_order)
         return batch
 
     async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> Any:
@@ -261,8 +284,8 @@ class Settlements:
             self._reporter.held(job, verdict, text(result[1]))
 
 
-def _entry_id_of(settlement: Settlement) -> bytes:
-    return settlement[0].raw_entry_id
+def _in_order(settlement: Settlement) -> bytes:
+    return settlement[0].raw_entry_id.rjust(MAX_ENTRY_ID_BYTES)  # 5-9 before 5-10
 
 
 def _no_facts(_job: Job, _verdict: Verdict, _run_ms: int) -> bytes:

@@ -15,16 +15,18 @@ from reaper.drill.faults import FaultKind
 from reaper.drill.injection import Injector
 from reaper.drill.ledger import Ledger, build_ledger, objections
 from reaper.drill.live import Scene, Screen
+from reaper.drill.meters import Meters
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import WORKERS, Role
+from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.report import as_json, usage_as_json
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.trace import PlannedJob
-from reaper.drill.usage import OwnRequests, Reading, Usage, read_meters, used_between
+from reaper.drill.usage import Usage, used_between
 from reaper.drill.witness import Witness
 from workers.protocol.errors import StreamReaperError
 
@@ -32,6 +34,8 @@ READY_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 0.1
 MEASURE_INTERVAL_S = 0.5
 """What a process has used since the last time is not known once it has died by itself."""
+PUBLISHED_BATCH = 10
+"""Jobs that a published loop may run one after the other before anybody hears of it."""
 SETTLING_S = 1.0
 """After everybody is ready, before they are measured idle."""
 
@@ -86,61 +90,69 @@ class Outcome:
 
 async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outcome:
     """Play one act. Raises ProcessFailedError, NotReadyError, and what redis-py raises; leaves no process behind."""
-    own = OwnRequests(stage.client)
+    meters = Meters(stage.client)
     await stage.client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
-    producer, witness = Producer(stage, jobs), Witness(stage)
-    scene = Scene(stage, producer, witness)
-    slots = cast.slots(stage)
-    supervisor, faults = scene.supervisor, stage.settings.faults_for(stage.recovery)
-    injector = Injector(Toolbox(stage, supervisor, producer, witness, scene.announce))
-    clock_ahead_s = await _clock_ahead_s(stage)
-
-    async def reading() -> Reading:
-        supervisor.measure()
-        return await read_meters(stage.client, own, supervisor.history)
-
+    scene = Scene(stage, Producer(stage, jobs), Witness(stage))
+    supervisor, witness = scene.supervisor, scene.witness
+    injector = Injector(Toolbox(stage, supervisor, scene.producer, witness, scene.announce))
+    slots, clock_ahead_s = cast.slots(stage), await _clock_ahead_s(stage)
     async with anyio.create_task_group() as everybody:
         strangers = await queries.waiting_readers(stage)
         await everybody.start(supervisor.run, slots)
         await _until_ready(stage, supervisor, strangers)
-        idle = None
-        if stage.settings.idle:
-            await anyio.sleep(SETTLING_S)
-            before_idling = await reading()
-            await anyio.sleep(stage.settings.idle.total_seconds())
-            idle = used_between(before_idling, await reading())
-        before = await reading()
+        idle = await _idle(stage, supervisor, meters) if stage.settings.idle else None
+        before = await meters.read(supervisor)
         scene.begin()
         async with anyio.create_task_group() as playing:
             playing.start_soon(witness.run)
             playing.start_soon(_keep_measuring, supervisor)
             playing.start_soon(screen.run, scene)
-            playing.start_soon(producer.run)
-            playing.start_soon(injector.run, faults)
-            await _until_over(stage, producer, injector, supervisor)
-            usage = used_between(before, await reading())
+            playing.start_soon(scene.producer.run)
+            playing.start_soon(injector.run, stage.settings.faults_for(stage.recovery))
+            await _until_over(stage, injector)
+            usage = used_between(before, await meters.read(supervisor))
             await anyio.sleep(3 * stage.settings.look_interval.total_seconds())  # so that the screen shows the end
             playing.cancel_scope.cancel()
         # Workers first, so that their last settlements are in before the leader goes.
         await supervisor.stop(*WORKERS)
         await supervisor.stop(Role.REAPER)
     await witness.look()
-    evidence = Evidence(
-        enqueued=producer.enqueued,
-        lines=witness.lines,
-        events=witness.events,
-        processes=supervisor.history,
+    ledger = build_ledger(await _evidence(scene, injector, clock_ahead_s))
+    return Outcome(
+        stage=stage,
+        started_at=scene.started_at,
+        ledger=ledger,
+        objections=tuple(objections(ledger, [fault.kind for fault in stage.settings.faults_for(stage.recovery)])),
+        usage=usage,
+        processes=Counter(str(slot.role) for slot in slots),
+        started=len(supervisor.history),
+        idle=idle,
+    )
+
+
+async def _evidence(scene: Scene, injector: Injector, clock_ahead_s: float) -> Evidence:
+    """Collect what is known after the end."""
+    stage, settings = scene.stage, scene.stage.settings
+    return Evidence(
+        enqueued=scene.producer.enqueued,
+        lines=scene.witness.lines,
+        events=scene.witness.events,
+        processes=scene.supervisor.history,
         remains=await queries.remains(stage),
         faults=injector.tools.injected,
         missed=injector.missed,
-        visibility_s=stage.settings.visibility_timeout.total_seconds(),
-        max_deliveries=stage.settings.max_deliveries,
+        visibility_s=settings.visibility_timeout.total_seconds(),
+        max_deliveries=settings.max_deliveries,
         clock_ahead_s=clock_ahead_s,
     )
-    ledger = build_ledger(evidence)
-    found = objections(ledger, [fault.kind for fault in faults])
-    processes = Counter(str(slot.role) for slot in slots)
-    return Outcome(stage, scene.started_at, ledger, tuple(found), usage, processes, len(supervisor.history), idle)
+
+
+async def _idle(stage: Stage, supervisor: Supervisor, meters: Meters) -> Usage:
+    """Measure everybody with nothing to do."""
+    await anyio.sleep(SETTLING_S)
+    before = await meters.read(supervisor)
+    await anyio.sleep(stage.settings.idle.total_seconds())
+    return used_between(before, await meters.read(supervisor))
 
 
 async def _clock_ahead_s(stage: Stage) -> float:
@@ -181,41 +193,41 @@ async def _missing(stage: Stage, strangers: int) -> str:
     return ""
 
 
-async def _until_over(stage: Stage, producer: Producer, injector: Injector, supervisor: Supervisor) -> None:
+async def _until_over(stage: Stage, injector: Injector) -> None:
     """Wait until nothing more will happen: by what Redis shows, or in the end by the clock."""
     interval_s = max(CHECK_INTERVAL_S, stage.settings.look_interval.total_seconds() / 2)
     tools, view = injector.tools, View()
-    with anyio.move_on_after(patience_s(stage.settings, producer.jobs)):
+    with anyio.move_on_after(patience_s(stage.settings, stage.recovery, tools.producer.jobs)):
         while True:
-            if producer.finished and injector.open <= tools.waiting:
+            if tools.producer.finished and injector.open <= tools.waiting:
                 view = await queries.look(stage, view)
-                if await _at_rest(stage, view, supervisor):
+                if await _at_rest(tools, view):
                     if injector.open == 0:
                         return
                     tools.nothing_left = True
             await anyio.sleep(interval_s)
 
 
-def patience_s(settings: DrillSettings, jobs: Sequence[PlannedJob]) -> float:
+def patience_s(settings: DrillSettings, recovery: Recovery, jobs: Sequence[PlannedJob]) -> float:
     """Return after how many seconds an act is over, whatever is left: long after all work could have been done."""
     long_jobs = [fault for fault in settings.faults if fault.kind is FaultKind.LONG_JOBS and fault.lasts]
     last = max([job.at for job in jobs] + [fault.over_at for fault in settings.faults], default=timedelta(0))
     work = sum((job.duration for job in jobs), timedelta(0))
     work += sum((int(fault.amount) * (fault.lasts or timedelta(0)) for fault in long_jobs), timedelta(0))
     longest = max([job.duration for job in jobs] + [fault.lasts or timedelta(0) for fault in long_jobs], default=last)
-    slots = settings.workers * settings.loops
-    timeouts = settings.max_deliveries * 3 + 1
-    return (
-        last + settings.max_deliveries * (work / slots + longest) + timeouts * settings.visibility_timeout
-    ).total_seconds() + 4 * PATIENCE_S
+    in_a_row = PUBLISHED_BATCH if recovery.cast is Cast.PUBLISHED else 1
+    executions = settings.max_deliveries * (work / (settings.workers * settings.loops) + in_a_row * longest)
+    timeouts = (settings.max_deliveries * 3 + 1) * settings.visibility_timeout
+    return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S
 
 
-async def _at_rest(stage: Stage, view: View, supervisor: Supervisor) -> bool:
+async def _at_rest(tools: Toolbox, view: View) -> bool:
     """Tell whether every job has come to its end; where nobody recovers, also those that are stuck."""
-    nobody_recovers = not stage.recovery.recovers or supervisor.none_left(Role.REAPER)
+    nobody_recovers = not tools.stage.recovery.recovers or tools.supervisor.none_left(Role.REAPER)
     if view.outstanding == 0:
-        return True
+        plain = tools.supervisor.alive(Role.BARE_WORKER, Role.PUBLISHED_WORKER)
+        return not any(tools.witness.in_hand(run.pid) > 0 for run in plain)
     if view.ready or not nobody_recovers:
         return False
-    overdue_ms = 1.25 * stage.settings.visibility_timeout.total_seconds() * 1000
-    return all(row.idle_ms > overdue_ms for row in await queries.pending(stage))
+    overdue_ms = 1.25 * tools.visibility_s * 1000
+    return all(row.idle_ms > overdue_ms for row in await queries.pending(tools.stage))

@@ -44,6 +44,14 @@ class Programme:
     keep_keys: bool = False
     """Leave streams, journals and dead letters of every act in a Redis that is not the drill's own."""
 
+    def check(self) -> None:
+        """Refuse what cannot be played. Raises ConfigurationError."""
+        for recovery in self.recoveries:
+            self.settings.check(recovery)
+        for option, given in (("--keep-keys", self.keep_keys), ("--redis-pid", self.redis_pid)):
+            if given and not self.redis_url:
+                raise ConfigurationError(f"{option} is about a Redis that is named: it needs --redis-url.")
+
 
 def perform(
     programme: Programme, screen: Screen, *, opens: Callable[[str], None], closes: Callable[[Outcome], None]
@@ -52,8 +60,7 @@ def perform(
 
     Raises a StreamReaperError whose message is for people; leaves no process and no key behind, however it ends.
     """
-    for recovery in programme.recoveries:
-        programme.settings.check(recovery)
+    programme.check()
     settings = programme.settings.for_jobs(programme.jobs)
     bare = any(recovery.cast is not Cast.PUBLISHED for recovery in programme.recoveries)
     if bare and programme.settings.has_bare_worker and not settings.bare_worker:

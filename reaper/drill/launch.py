@@ -27,7 +27,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 """
 
 
-def _tied_to_us(argv: Sequence[str]) -> list[str]:
+def tied_to_us(argv: Sequence[str]) -> list[str]:
     """Return a command that runs ``argv`` and dies with this process, where the system can do that."""
     if not sys.platform.startswith("linux"):
         return list(argv)
@@ -41,7 +41,7 @@ async def launch(argv: Sequence[str], *, folder: Path, env: Mapping[str, str], s
     """
     with (folder / stdout).open("ab") as out, (folder / stderr).open("ab") as err:
         return await asyncio.create_subprocess_exec(
-            *_tied_to_us(argv),
+            *tied_to_us(argv),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=out,
             stderr=err,

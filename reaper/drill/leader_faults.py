@@ -38,14 +38,14 @@ class LeaderFaults:
 
     async def kill_reapers(self, fault: Fault) -> str:
         """Kill all reapers now, and start none again while the fault lasts, or at all."""
-        supervisor = self.tools.supervisor
+        supervisor, holder = self.tools.supervisor, await queries.holder(self.tools.stage)
         supervisor.hold_back(Role.REAPER)
         try:
             killed = [run for run in supervisor.alive(Role.REAPER) if supervisor.kill(run)]
             names = ", ".join(run.name for run in killed) or "those that were about to start"
             away = f"for {fault.lasts.total_seconds():g} s" if fault.lasts else "from now on"
             at = killed[0].killed_at if killed else None
-            injected = InjectedFault(FaultKind.KILL_REAPERS, names, at or time.time())
+            injected = InjectedFault(FaultKind.KILL_REAPERS, names, at or time.time(), holder)
             await self.tools.note(injected, f"kill -9 of all reapers ({names}); none is there {away}")
             if fault.lasts:
                 await anyio.sleep(fault.lasts.total_seconds())

@@ -34,9 +34,10 @@ def _term(evidence: Evidence, acquired: LifecycleEvent, following: LifecycleEven
 
 def _end(evidence: Evidence, holder: str, next_since: float | None) -> tuple[float | None, str]:
     """Return when and why the term of ``holder`` ended. What was done to it explains more than what it says of it."""
-    hit = {fault.kind: fault for fault in evidence.faults if fault.holder == holder}
-    if FaultKind.KILL_LEADER in hit:
-        return hit[FaultKind.KILL_LEADER].at, "killed"
+    hit = {fault.kind: fault for fault in evidence.faults if fault.holder and fault.holder == holder}
+    for kind in (FaultKind.KILL_LEADER, FaultKind.KILL_REAPERS):
+        if kind in hit:
+            return hit[kind].at, "killed"
     if FaultKind.PAUSE_LEADER in hit:
         return next_since, "paused"
     for event in evidence.named(EventName.LEASE_RELEASED, EventName.LEASE_LOST):

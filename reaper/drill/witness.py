@@ -8,7 +8,7 @@ import anyio
 
 from reaper.drill import queries
 from reaper.drill.queries import View
-from reaper.drill.records import Line, read_lines
+from reaper.drill.records import Line, Step, read_lines
 from reaper.drill.stage import Stage
 from workers.protocol.events import LifecycleEvent, decode_event
 from workers.protocol.messages import text
@@ -27,6 +27,8 @@ class Witness:
     """Events by name, and lines by step."""
     view: View = field(default_factory=View)
     _read: dict[Path, int] = field(default_factory=dict)
+    _steps: Counter[tuple[int, Step]] = field(default_factory=Counter)
+    """Lines by process ID and step."""
     _journals: dict[str, bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,11 +47,22 @@ class Witness:
         self.view = await queries.look(self.stage, self.view)
         return self.view
 
+    def in_hand(self, pid: int) -> int:
+        """Return how many jobs a plain loop had in hand when it was looked at last: running, or waiting in its batch.
+
+        It goes on with them even where others have settled them meanwhile, and Redis shows nothing of that. (One of our
+        workers cancels what is not its any more, and writes no line then.)
+        """
+        steps = {step: self._steps[pid, step] for step in Step}
+        taken = max(steps[Step.READ] + steps[Step.CLAIM], steps[Step.START])
+        return taken - steps[Step.DONE] - steps[Step.DROPPED]
+
     def _read_ledgers(self) -> None:
         for file in sorted(self.stage.folder.glob("w*.out")):
             for line in read_lines(self._new_text(file)):
                 self.lines.append(line)
                 self.counts[line.step] += 1
+                self._steps[line.pid, line.step] += 1
 
     def _new_text(self, file: Path) -> str:
         """Return the whole lines added since the last look; one that kill -9 cut short stays unread."""

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from reaper.pipeline.events import classify, dead_letters, lifecycle_events, malformed
-from reaper.pipeline.layout import TABLES, Layout, remove
+from reaper.pipeline.layout import TABLES, Layout, remove, spark_path
 
 _ROWS_OF: dict[str, Callable[[DataFrame], DataFrame]] = {
     "events": lifecycle_events,
@@ -66,7 +66,7 @@ class BatchWriter:
 
     def _write(self, classified: DataFrame, table: str, attempt: Path) -> None:
         rows = _ROWS_OF[table](classified).coalesce(self.files)
-        rows.write.mode("overwrite").options(**WRITE_OPTIONS).partitionBy("date").parquet((attempt / table).as_uri())
+        rows.write.mode("overwrite").options(**WRITE_OPTIONS).partitionBy("date").parquet(spark_path(attempt / table))
 
     def _publish(self, layout: Layout, attempt: Path, number: int, counts: dict[str, int]) -> None:
         with layout.changing_tables():

@@ -25,7 +25,7 @@ from reaper.pipeline import redis_stream
 from reaper.pipeline.batches import BatchWriter
 from reaper.pipeline.events import RAW
 from reaper.pipeline.lake import only_ingester
-from reaper.pipeline.layout import TABLES, BatchCounts, Layout, replace_text
+from reaper.pipeline.layout import TABLES, BatchCounts, Layout, replace_text, spark_path
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.connection import check_server, commands_client, hide_password
 from workers.protocol.errors import ConfigurationError, StreamReaperError
@@ -37,7 +37,7 @@ LONGEST_PAUSE_S = 60.0
 FAILURES_IN_VAIN = 5
 """Failures in a row, without a batch between them, after which a run that should come to an end gives up."""
 LOOK_EVERY_S = 0.1
-_URL_VARIABLE = "REAPER_PIPELINE_SOURCE_URL"
+_URL_VARIABLE = "STREAM_REAPER_SOURCE_URL"
 
 
 class IngestError(StreamReaperError):
@@ -119,8 +119,9 @@ def _check_checkpoint(layout: Layout) -> None:
 
 
 def _note_source(layout: Layout, settings: PipelineSettings) -> None:
+    known = not settings.redis_url_env or settings.redis_url_env in os.environ  # else only Spark's machines know it
     source = {
-        "redis": hide_password(settings.redis_url_env or settings.redis_url),
+        "redis": hide_password(redis_url(settings)) if known else "",
         "journals": settings.journals,
         "dead_letters": settings.dead_letters,
     }
@@ -142,6 +143,7 @@ def source_options(settings: PipelineSettings) -> dict[str, str]:
         "maxEntriesPerTrigger": str(settings.max_entries_per_trigger),
         "partitions": str(settings.partitions),
         "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+        "ignoreDeletes": "true",  # a redrive deletes dead letters, whether we have seen them or not
         "discoverSeconds": f"{min(10.0, settings.trigger.total_seconds()):g}",
     }
 
@@ -166,7 +168,7 @@ def _start_query(
 ) -> StreamingQuery:
     entries = session.readStream.format(redis_stream.NAME).schema(RAW).options(**options).load()
     writer = entries.writeStream.foreachBatch(BatchWriter(str(layout.root), token, settings.partitions))
-    writer = writer.queryName("stream-reaper").option("checkpointLocation", layout.checkpoint.as_uri())
+    writer = writer.queryName("stream-reaper").option("checkpointLocation", spark_path(layout.checkpoint))
     if run.available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger.total_seconds() * 1000:.0f} milliseconds").start()

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-from reaper.pipeline.layout import Layout
+from reaper.pipeline.layout import Layout, spark_path
 from reaper.pipeline.schema import TABLES
 from workers.protocol.errors import ConfigurationError
 
@@ -89,4 +89,4 @@ def _read(spark: SparkSession, path: str | Path, table: str) -> DataFrame:
     # The folder behind the link stays until the maintenance after the next: a long report reads one state of the table.
     folder = layout.current(table)
     schema = TABLES[table]
-    return spark.read.schema(schema).parquet(folder.as_uri()).select(schema.names)
+    return spark.read.schema(schema).parquet(spark_path(folder)).select(schema.names)

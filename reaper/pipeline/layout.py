@@ -210,6 +210,11 @@ def replace_text(path: Path, text: str) -> None:
     draft.replace(path)
 
 
+def spark_path(path: Path) -> str:
+    """Return a path as Spark reads it: an address whose characters stand for themselves (``%20`` is no blank)."""
+    return f"file://{path}"
+
+
 def remove(folder: Path) -> None:
     """Remove a folder and what is in it. Harmless where there is none."""
     shutil.rmtree(folder, ignore_errors=True)

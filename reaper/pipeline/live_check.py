@@ -226,8 +226,6 @@ def _brought_up_to_date(job: OpenJob, event: LifecycleEvent) -> OpenJob:
     return replace(job, event=event.event, at_ms=event.at_ms, last_entry=entry)
 
 
-def open_jobs(rows: Iterable[Mapping[str, Any]], most: int) -> list[OpenJob]:
-    """Return the first ``most`` of the rows of `integrity.unsettled_jobs`."""
-    names = OpenJob.__dataclass_fields__
-    chosen = [row for row, _ in zip(rows, range(most), strict=False)]
-    return [OpenJob(**{name: row[name] for name in names}) for row in chosen]
+def open_jobs(rows: Iterable[Mapping[str, Any]]) -> list[OpenJob]:
+    """Return rows of `integrity.unsettled_jobs` as jobs to look for."""
+    return [OpenJob(**{name: row[name] for name in OpenJob.__dataclass_fields__}) for row in rows]

@@ -24,7 +24,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import accumulate, chain
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -54,9 +55,8 @@ TIMEOUT_S = 10.0
 """Without a reply for this long, there is no contact."""
 LONGEST_PAUSE_S = 2.0
 WRITE_AT_ONCE = 1000
-"""Commands sent before their replies are read."""
-
-_NOT_READY = re.compile(r"^(LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|BUSY|READONLY|UNBLOCKED|max number of clients)\b")
+WRITE_BYTES = 1_000_000
+"""Commands sent before their replies are read: so many, or so large in all."""
 
 Id = tuple[int, int]
 """Entry ID: milliseconds and sequence number."""
@@ -276,6 +276,7 @@ def exclusive_id(bound: str) -> Id:
 _OPTIONS: Mapping[str, str] = {
     "url": "",
     "urlEnv": "",
+    "urlFile": "",
     "stream": "",
     "streamPattern": "",
     "startingId": "earliest",
@@ -331,7 +332,7 @@ class Options:
                 f"option fieldsAs is {values['fieldsAs']!r}: it must be one of {', '.join(_FIELDS_AS)}."
             )
         return cls(
-            url=_find_url(values["url"], values["urlEnv"]),
+            url=_find_url(values["url"], values["urlEnv"], values["urlFile"]),
             streams=tuple(name.strip() for name in values["stream"].split(",") if name.strip()),
             pattern=values["streamPattern"],
             starting=_bound("startingId", values["startingId"]),
@@ -356,6 +357,11 @@ class Options:
         """The names of the columns of stream and ID when reading."""
         return self.stream_column or "stream", self.id_column
 
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The globs of ``streamPattern``, which are separated by commas."""
+        return tuple(part.strip() for part in self.pattern.split(",") if part.strip())
+
     def require_streams(self) -> None:
         """Raise RedisStreamError if there is nothing to read from."""
         if not self.streams and not self.pattern:
@@ -371,22 +377,37 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
             raise RedisStreamError(f"{NAME} has no option {name}.{hint}")
 
 
-def _find_url(url: str, variable: str) -> str:
-    """Return the URL. A password is taken from the environment only: Spark shows options in plans and logs."""
-    if bool(url) == bool(variable):
-        raise RedisStreamError("set option url, or option urlEnv (the environment variable that holds the URL).")
-    if variable:
-        url = os.environ.get(variable, "")
-        if not url:
-            raise RedisStreamError(
-                f"option urlEnv names {variable}, which is not set in the environment of the driver."
-            )
-    elif _holds_password(url):
+def _find_url(url: str, variable: str, file: str) -> str:
+    """Return the URL. Passwords come from the driver's environment or files: Spark shows options in plans and logs."""
+    if len([given for given in (url, variable, file) if given]) != 1:
         raise RedisStreamError(
-            "option url holds a password, and Spark may show options. Put the URL into an environment variable of the "
-            "driver, and give that variable's name as option urlEnv."
+            "set one of the options url, urlEnv (the environment variable that holds the URL) and urlFile (the file)."
+        )
+    if variable:
+        return _found(
+            os.environ.get(variable), f"urlEnv names {variable}, which is not set in the driver's environment"
+        )
+    if file:
+        return _found(_first_line(file), f"urlFile names {file}, which the driver cannot read, or which is empty")
+    if _holds_password(url):
+        raise RedisStreamError(
+            "option url holds a password, and Spark may show options. Put the URL into an environment variable or a "
+            "file of the driver, and name that by option urlEnv or urlFile."
         )
     return url
+
+
+def _found(url: str | None, otherwise: str) -> str:
+    if not url:
+        raise RedisStreamError(f"option {otherwise}.")
+    return url
+
+
+def _first_line(file: str) -> str | None:
+    try:
+        return Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _holds_password(url: str) -> bool:
@@ -435,19 +456,25 @@ class Patience:
 
     def __init__(self, url: str, retry_s: float) -> None:
         self._url, self._retry_s = url, retry_s
-        self._deadline: float | None = None
+        self._lost_at: float | None = None
         self._pause_s = 0.05
 
     def wait(self, error: Exception) -> None:
         """Pause, longer each time. Raises UnreachableError when the time is over."""
         now = time.monotonic()
-        if self._deadline is None:
-            self._deadline = now + self._retry_s
+        if self._lost_at is None:
+            self._lost_at = now
             LOG.warning("no contact with %s (%s); trying for %g s", shown(self._url), error, self._retry_s)
-        if now >= self._deadline:
+        left = self._lost_at + self._retry_s - now
+        if left <= 0:
             raise UnreachableError(f"no contact with Redis at {shown(self._url)} for {self._retry_s:g} s: {error}")
-        time.sleep(min(self._pause_s, self._deadline - now))
+        time.sleep(min(self._pause_s, left))
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * random.uniform(1.5, 2.0))
+
+    def end(self) -> None:
+        """Tell that it was not in vain, if it was needed."""
+        if self._lost_at is not None:
+            LOG.warning("contact with %s again, after %.1f s", shown(self._url), time.monotonic() - self._lost_at)
 
 
 class Link:
@@ -471,12 +498,12 @@ class Link:
                 self._drop()
                 patience.wait(error)
             else:
-                not_ready = [
-                    reply for reply in replies if isinstance(reply, Exception) and _NOT_READY.match(str(reply))
-                ]
-                if not not_ready:
+                not_ready = next(filter(_is_not_ready, replies), None)
+                if not_ready is None:
+                    patience.end()
                     return replies
-                patience.wait(not_ready[0])
+                self._drop()
+                patience.wait(not_ready)
 
     def ask_one(self, *command: Any) -> Any:
         """Send one command and return its reply. Raises RedisStreamError where Redis refuses it."""
@@ -523,7 +550,7 @@ class Link:
                     reply = _reply_of(connection)
                     if isinstance(reply, Exception):
                         self._drop()
-                        if not _NOT_READY.match(str(reply)):
+                        if not _is_not_ready(reply):
                             raise RedisStreamError(f"Redis refused an XADD: {reply}")
                         patience.wait(reply)
                         break
@@ -531,6 +558,7 @@ class Link:
             except _contact_lost() as error:
                 self._drop()
                 patience.wait(error)
+        patience.end()
 
     def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         connection = self._connected()
@@ -572,7 +600,7 @@ def _connect(url: str) -> Any:
     try:
         connection.connect()
     except (redis.AuthenticationError, redis.ResponseError) as error:
-        if _NOT_READY.match(str(error)):
+        if _is_not_ready(error):
             raise redis.ConnectionError(str(error)) from None
         raise RedisStreamError(f"Redis at {shown(url)} does not let us in: {error}") from None
     return connection
@@ -584,8 +612,16 @@ def _reply_of(connection: Any) -> Any:
 
     try:
         return connection.read_response(disable_decoding=True)
-    except redis.ResponseError as error:
+    except (redis.ResponseError, redis.AuthenticationError) as error:
         return error
+
+
+def _is_not_ready(reply: Any) -> bool:
+    """Tell whether Redis says that another time, or another node, will do."""
+    from redis.exceptions import ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError
+
+    classes = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+    return isinstance(reply, classes) or (isinstance(reply, Exception) and str(reply).startswith(("LOADING ", "BUSY ")))
 
 
 def _contact_lost() -> tuple[type[Exception], ...]:
@@ -634,12 +670,10 @@ def look_at(link: Link, streams: Sequence[str]) -> dict[str, State | None]:
 def find_streams(link: Link, options: Options) -> set[str]:
     """Return the streams named in the options, and those there are now that match the pattern."""
     names = set(options.streams)
-    if options.pattern:
+    for pattern in options.patterns:
         cursor = b"0"
         while True:
-            cursor, keys = link.ask_one(
-                "SCAN", cursor, "MATCH", key_of(options.pattern), "COUNT", 1000, "TYPE", "stream"
-            )
+            cursor, keys = link.ask_one("SCAN", cursor, "MATCH", key_of(pattern), "COUNT", 1000, "TYPE", "stream")
             names.update(map(name_of, keys))
             if cursor == b"0":
                 break
@@ -753,8 +787,8 @@ class RangeReader:
         ignore = self._options.ignore_deletes
         if self._opens_with is not None and state is not None:
             return self._judge_opening(self._opens_with, state, ignore)
-        counted = state is None or state.deleted is None or state.deleted <= self._part.after
-        at = self._position
+        at, after = self._position, self._part.after
+        counted = at.id == after or state is None or state.deleted is None or state.deleted <= after
         loss = find_loss(at if counted else replace(at, added=None), state, ignore_deletes=ignore)
         if loss or state is None or not at.is_anchor or state.first is None or state.deleted is None:
             return loss
@@ -809,7 +843,7 @@ class Layout:
         self._stream_column, self._id_column = options.metadata_columns
         self.fields_as = options.fields_as or _guess_fields_as(schema, options)
         self._check()
-        self._fields = [column.name.encode() for column in self._field_columns()]
+        self._named = [column.name.encode() for column in self._field_columns() if not _is_map(column)]
 
     def _field_columns(self) -> list[StructField]:
         return [column for column in self._schema.fields if column.name not in (self._stream_column, self._id_column)]
@@ -820,8 +854,11 @@ class Layout:
             if column not in fields and not isinstance(column.dataType, StringType):
                 raise RedisStreamError(f"column {column.name} must be a string, not {column.dataType.simpleString()}.")
         if self.fields_as == "columns":
+            maps = [column for column in fields if _is_map(column)]
+            if len(maps) > 1:
+                raise RedisStreamError(f"column {maps[1].name} is a second map: one holds all fields without a column.")
             for column in fields:
-                _require_text(column.name, column.dataType)
+                (_require_text_map if column in maps else _require_text)(column)
         elif len(fields) > 1:
             raise RedisStreamError(
                 f"with fieldsAs={self.fields_as} all fields go into one column, and the schema has {len(fields)}: "
@@ -848,7 +885,7 @@ class Layout:
         arrays = []
         for column in self._schema.fields:
             if column.name == self._id_column:
-                arrays.append(pa.array(ids, pa.string()))
+                arrays.append(_array(ids, binary=False))
             elif column.name == self._stream_column:
                 arrays.append(pa.repeat(pa.scalar(_printable(stream), pa.string()), len(ids)))
             else:
@@ -858,9 +895,13 @@ class Layout:
     def _field_arrays(self, flats: Sequence[list[bytes]]) -> list[Any]:
         columns = self._field_columns()
         if self.fields_as == "columns":
-            values = pick_fields(flats, self._fields)
+            words = in_columns(flats)
+            values = iter(pick_fields(flats, words, self._named))
             return [
-                _array(column, isinstance(to.dataType, BinaryType)) for column, to in zip(values, columns, strict=True)
+                _rest_array(flats, words, self._named, to.dataType)
+                if _is_map(to)
+                else _array(next(values), isinstance(to.dataType, BinaryType))
+                for to in columns
             ]
         if not columns:
             return []
@@ -878,13 +919,17 @@ class Layout:
 
 def _guess_fields_as(schema: StructType, options: Options) -> str:
     others = [column for column in schema.fields if column.name not in options.metadata_columns]
-    return "map" if len(others) == 1 and isinstance(others[0].dataType, MapType) else "columns"
+    return "map" if len(others) == 1 and _is_map(others[0]) else "columns"
 
 
-def _require_text(what: str, data_type: Any) -> None:
-    if not isinstance(data_type, (StringType, BinaryType)):
+def _is_map(column: StructField) -> bool:
+    return isinstance(column.dataType, MapType)
+
+
+def _require_text(column: StructField) -> None:
+    if not isinstance(column.dataType, (StringType, BinaryType)):
         raise RedisStreamError(
-            f"column {what} is {data_type.simpleString()}: values of Redis are string or binary. "
+            f"column {column.name} is {column.dataType.simpleString()}: values of Redis are string or binary. "
             "Read it as string, and convert it with try_cast."
         )
 
@@ -892,29 +937,35 @@ def _require_text(what: str, data_type: Any) -> None:
 def _require_text_map(column: StructField) -> None:
     if not isinstance(column.dataType, MapType) or not isinstance(column.dataType.keyType, StringType):
         raise RedisStreamError(f"with fieldsAs=map, column {column.name} must be a map<string,string>.")
-    _require_text(f"{column.name} (its values)", column.dataType.valueType)
+    _require_text(StructField(f"{column.name}, in its values,", column.dataType.valueType))
 
 
-def pick_fields(flats: Sequence[list[bytes]], wanted: Sequence[bytes]) -> list[Sequence[bytes | None]]:
-    """Return the values of each wanted field, entry by entry; None where an entry lacks it.
+def pick_fields(
+    flats: Sequence[list[bytes]], words: Sequence[tuple[bytes, ...]] | None, wanted: Sequence[bytes]
+) -> list[Sequence[bytes | None]]:
+    """Return the values of each wanted field, entry by entry; None where an entry lacks it. ``words``: `in_columns`.
 
     Where an entry has several fields of one name, the last one counts.
     """
-    names = flats[0][::2]
-    if all_have(flats, names):
-        place = {name: 2 * at + 1 for at, name in enumerate(names)}
-        nothing: Sequence[None] = (None,) * len(flats)
-        return [[flat[place[name]] for flat in flats] if name in place else nothing for name in wanted]
-    entries = [_as_dict(flat) for flat in flats]
-    return [[entry.get(name) for entry in entries] for name in wanted]
+    if words is None:
+        entries = [_as_dict(flat) for flat in flats]
+        return [[entry.get(name) for entry in entries] for name in wanted]
+    values = dict(zip(flats[0][::2], words[1::2], strict=True))
+    nothing: Sequence[None] = (None,) * len(flats)
+    return [values.get(name, nothing) for name in wanted]
 
 
-def all_have(flats: Sequence[list[bytes]], names: Sequence[bytes]) -> bool:
-    """Tell whether each entry has exactly these fields in this order."""
-    number = len(flats)
+def in_columns(flats: Sequence[list[bytes]]) -> list[tuple[bytes, ...]] | None:
+    """Turn entries into columns, of names and values in turn; None where they differ in their fields.
+
+    Entries of one stream hardly ever do, and this is several times as fast as a dict for each.
+    """
+    number, names = len(flats), flats[0][::2]
     if list(map(len, flats)).count(2 * len(names)) != number:
-        return False
-    return all([flat[2 * at] for flat in flats].count(name) == number for at, name in enumerate(names))
+        return None
+    words = list(zip(*flats, strict=True))
+    same = all(column.count(name) == number for column, name in zip(words[::2], names, strict=True))
+    return words if same else None
 
 
 def _as_dict(flat: list[bytes]) -> dict[bytes, bytes]:
@@ -928,7 +979,7 @@ def _array(values: Sequence[bytes | None], binary: bool) -> Any:
     if binary:
         return pa.array(values, pa.binary())
     try:
-        return pa.array(values, pa.string())
+        return pa.array(values, pa.binary()).cast(pa.string())  # checks UTF-8 all at once
     except pa.ArrowInvalid:
         return pa.array([None if value is None else _text(value) for value in values], pa.string())
 
@@ -938,21 +989,33 @@ def _map_array(flats: Sequence[list[bytes]], data_type: Any) -> Any:
     from pyspark.sql.pandas.types import to_arrow_type
 
     names = flats[0][::2]
-    if len(set(names)) == len(names) and all_have(flats, names):
+    if len(set(names)) == len(names) and in_columns(flats) is not None:
         keys, sizes = names * len(flats), [len(names)] * len(flats)
         values = list(chain.from_iterable(flat[1::2] for flat in flats))
     else:
         entries = [_as_dict(flat) for flat in flats]
         keys, sizes = list(chain.from_iterable(entries)), [len(entry) for entry in entries]
         values = list(chain.from_iterable(entry.values() for entry in entries))
-    offsets = [0]
-    for size in sizes:
-        offsets.append(offsets[-1] + size)
-    binary = isinstance(data_type.valueType, BinaryType)
-    arrow_type = to_arrow_type(data_type, timezone="UTC")
+    offsets = pa.array(accumulate(sizes, initial=0), pa.int32())
     return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()), _array(keys, binary=False), _array(values, binary), type=arrow_type
+        offsets,
+        _array(keys, binary=False),
+        _array(values, isinstance(data_type.valueType, BinaryType)),
+        type=to_arrow_type(data_type, timezone="UTC"),
     )
+
+
+def _rest_array(
+    flats: Sequence[list[bytes]], words: Sequence[tuple[bytes, ...]] | None, named: Sequence[bytes], data_type: Any
+) -> Any:
+    """Make a map of the fields that have no column of their own."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    if words is not None and set(flats[0][::2]) <= set(named):
+        return pa.repeat(pa.scalar([], to_arrow_type(data_type, timezone="UTC")), len(flats))
+    pairs = [[pair for pair in zip(flat[::2], flat[1::2], strict=True) if pair[0] not in named] for flat in flats]
+    return _map_array([list(chain.from_iterable(rest)) for rest in pairs], data_type)
 
 
 def _json_array(flats: Sequence[list[bytes]]) -> Any:
@@ -1171,6 +1234,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end: Offset = dict(start)
         backlogs = []
         for stream, state in states.items():
+            if self._targets is not None and state is not None and stream not in self._targets:
+                continue  # it came later
             entry = start.get(stream)
             position = (
                 Position.from_json(entry) if entry else _appeared(state, known is not None and stream not in known)
@@ -1201,8 +1266,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         target = state
         if self._targets is not None:
-            if stream not in self._targets:
-                return None
             target = min(self._targets[stream], state, key=lambda known: known.last)
         if target.last == position.id or (target.last < position.id and (position.initial or not loss)):
             return None
@@ -1443,9 +1506,8 @@ class Writer:
         try:
             for batch in iterator:
                 with gc_paused():
-                    commands = self._pack(batch)
-                    for first in range(0, len(commands), WRITE_AT_ONCE):
-                        link.write(commands[first : first + WRITE_AT_ONCE])
+                    for commands in chunks(self._pack(batch)):
+                        link.write(commands)
         finally:
             link.close()
         return WriterCommitMessage()
@@ -1475,6 +1537,18 @@ class Writer:
             stream = fixed if streams is None else streams[at]
             commands.append(pack_command([b"XADD", stream or b"", *trim, b"*", *words]))
         return commands
+
+
+def chunks(commands: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Cut commands into what is sent before replies are read: a number of them, and about so many bytes."""
+    first, size = 0, 0
+    for at, command in enumerate(commands):
+        size += len(command)
+        if size >= WRITE_BYTES or at - first + 1 == WRITE_AT_ONCE:
+            yield commands[first : at + 1]
+            first, size = at + 1, 0
+    if first < len(commands):
+        yield commands[first:]
 
 
 def _encoded(word: str | bytes) -> bytes:

@@ -4,6 +4,7 @@ Where Spark runs is decided by, in this order: ``remote`` and ``master`` given h
 environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``; where none of them says, ``local[*]``.
 """
 
+import logging
 import os
 import re
 import sys
@@ -73,6 +74,7 @@ def build_session(
     ``heap`` is the driver's memory, as Java writes it; it counts only where this call starts the driver. ``conf`` is
     stronger than what is set here. Raises JavaMissingError, SparkMissingError or ConfigurationError.
     """
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
     if remote and master:
         raise ConfigurationError("give either master or remote: a Spark Connect server has its own master.")
     if remote or "SPARK_REMOTE" in os.environ:

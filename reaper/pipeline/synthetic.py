@@ -5,7 +5,8 @@ hashing, so the same seed gives the same rows however many cores work on it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,9 +28,10 @@ JOBS_PER_S = 50
 TERM_MS = 2 * 3_600_000
 """How long one replica leads."""
 SCAN_MS = 30_000
-ROWS_PER_FILE = 1_000_000
+ROWS_PER_FILE = 500_000
 _STEPS_OF_A_JOB = 64
 """No job has more: an event's number within its millisecond is the job's number times this, plus the step's."""
+_METHOD_LIMIT = "spark.sql.codegen.hugeMethodLimit"
 _NAMESPACE = namespace_keys("reaper")
 
 
@@ -86,9 +88,21 @@ def generate_lake(spark: SparkSession, path: str | Path, *, events: int, seed: i
             raise ConfigurationError(f"the lake {layout.root} is not empty: name a new folder.")
         jobs = max(1, round(events / _events_per_job()))
         files = max(2, -(-events // ROWS_PER_FILE))
-        _write(journal(spark, jobs, seed, files), layout, "events")
-        _write(dead_letters(spark, jobs, seed, 1), layout, "dead_letters")
+        with _small_methods(spark):
+            _write(journal(spark, jobs, seed, files), layout, "events")
+            _write(dead_letters(spark, jobs, seed, 2), layout, "dead_letters")
     return jobs
+
+
+@contextmanager
+def _small_methods(spark: SparkSession) -> Iterator[None]:
+    """Let Spark generate no method that is too long for the JVM's compiler: it would be interpreted, 4 times slower."""
+    before = spark.conf.get(_METHOD_LIMIT)
+    spark.conf.set(_METHOD_LIMIT, "8000")
+    try:
+        yield
+    finally:
+        spark.conf.set(_METHOD_LIMIT, before or "65535")
 
 
 def _write(rows: DataFrame, layout: Layout, table: str) -> None:
@@ -118,8 +132,9 @@ def _is_told(kind: Kind, step: Step) -> bool:
 
 def journal(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
     """Return the lifecycle events of ``jobs`` jobs (`EVENTS`), in order of time within each of ``files`` parts."""
-    steps = _steps(spark, jobs, seed, files)
-    events = steps.select(*(_column(name) for name in EVENTS.names)).sortWithinPartitions("at", "seq")
+    events = _steps(spark, jobs, seed, files).select(*(_column(name) for name in EVENTS.names))
+    # `date` first: files are written by date, and would be sorted once more.
+    events = events.sortWithinPartitions("date", "at", "seq")
     return events.union(_scans(spark, jobs, seed)).union(_leadership(spark, jobs))
 
 
@@ -150,10 +165,10 @@ def dead_letters(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> D
         "generation": F.col("generation"),
         "consumers": _consumer(),
         "first_ms": F.col("enqueued_ms"),
-        "last_ms": F.coalesce(_instant("delivered"), F.col("at_ms") - _span("idle")),
+        "last_ms": F.coalesce(F.col("enqueued_ms") + F.col("delivered"), F.col("at_ms") - F.col("idle")),
         "dead_at_ms": F.col("at_ms"),
         "payload": F.create_map(F.lit("n"), F.col("job_no").cast("string")),
-        "date": F.to_date(F.timestamp_millis("at_ms")),
+        "date": F.col("date"),
     }
     return dead.select(*(columns[name].cast(DEAD_LETTERS[name].dataType).alias(name) for name in DEAD_LETTERS.names))
 
@@ -201,22 +216,25 @@ def _jobs(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
 
 
 def _kinds(spark: SparkSession) -> DataFrame:
+    """Return what jobs of each kind share: numbers for their times, names for their events."""
     rows = []
     for number, kind in enumerate(KINDS):
         keys = group_keys(kind.stream, kind.group)
         rows.append(
-            (number, keys.journal, keys.dead, kind.stream, kind.group, kind.visibility_ms, kind.median_ms, kind.sigma,
-             kind.type, kind.mode, kind.full, kind.workers, kind.foreign)
+            (number, kind.visibility_ms, kind.median_ms, kind.sigma, kind.mode == "embedded", kind.full, kind.foreign,
+             keys.journal, keys.dead, kind.stream, kind.group, kind.type, kind.mode, kind.workers)
         )  # fmt: skip
     names = (
-        "kind int, journal string, dead string, source string, group string, visibility_ms bigint, median_ms bigint, "
-        "sigma double, type string, kind_mode string, full boolean, workers int, foreign boolean"
+        "kind int, timeouts bigint, median_ms bigint, sigma double, embedded boolean, full boolean, foreign boolean, "
+        "journal string, dead string, source string, group string, type string, kind_mode string, workers int"
     )
     return spark.createDataFrame(rows, names)
 
 
 _MOMENTS = ("at", "entry", "delivered", "run", "idle", "new_entry")
 _FACTS = ("by", "delivery", "generation", "reason", "verb", "counts", "failed")
+_TIMES = ("timeouts", "runs", "waits", "delays")
+"""A job's own times, in ms; columns of a job, as `Moment` counts them."""
 
 
 def _script(spark: SparkSession) -> DataFrame:
@@ -241,32 +259,52 @@ def _flat(step: Step) -> Iterable[int | None]:
 
 def _steps(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
     """Return one row an event of each job, with everything its columns are made of."""
-    timed = _jobs(spark, jobs, seed, files).join(F.broadcast(_kinds(spark)), "kind")
-    run_ms = F.floor(F.col("median_ms") * F.exp(F.col("sigma") * F.col("z"))) + 1
+    kinds, script = _kinds(spark), _script(spark)
+    happened = _moments(_jobs(spark, jobs, seed, files), kinds, script)
+    names = kinds.select("kind", "journal", "dead", "source", "group", "type", "kind_mode", "workers", "foreign")
+    facts = script.drop(*(f"at_{part}" for part in Moment._fields))
+    named = happened.join(F.broadcast(names), "kind").join(F.broadcast(facts), ["story", "step"])
+    moments = {moment: _span(moment) for moment in _MOMENTS if moment != "at"}
+    return named.withColumns({**moments, "job": F.concat_ws("-", "enqueued_ms", "job_no")})
+
+
+def _moments(jobs: DataFrame, kinds: DataFrame, script: DataFrame) -> DataFrame:
+    """Return one row an event: which it is, when it happens, and the times of its job."""
+    of_kind = kinds.select("kind", "timeouts", "median_ms", "sigma", "embedded", "full", "foreign")
+    timed = jobs.join(F.broadcast(of_kind), "kind")
     # Embedded workers look for stalled deliveries now and then: up to a quarter of the visibility timeout late.
-    late = F.when(F.col("kind_mode") == "embedded", F.pmod("detail", F.col("visibility_ms") / 4)).otherwise(0)
-    timed = timed.select(
-        "*", run_ms.alias("runs"), F.col("visibility_ms").alias("timeouts"), (F.col("delay_ms") + late).alias("delays")
-    )
+    late = F.when(F.col("embedded"), F.floor(F.pmod("detail", F.col("timeouts") / 4))).otherwise(0)
+    timed = timed.withColumns(
+        {
+            "runs": (F.floor(F.col("median_ms") * F.exp(F.col("sigma") * F.col("z"))) + 1).cast("bigint"),
+            "delays": (F.col("delay_ms") + late).cast("bigint"),
+        }
+    ).drop("z", "delay_ms", "median_ms", "sigma", "embedded")
     told = (F.col("by") != "worker") | ~F.col("foreign")
     at_level = F.col("full") | ~F.col("event").isin(*FULL_ONLY)
-    steps = timed.join(F.broadcast(_script(spark)), "story").where(told & at_level)
-    first_entry = F.concat_ws("-", "enqueued_ms", "job_no")
-    return steps.withColumns({"at_ms": _instant("at"), "job": first_entry})
+    when = script.select("story", "step", "event", "by", *(f"at_{part}" for part in Moment._fields))
+    steps = timed.join(F.broadcast(when), "story").where(told & at_level)
+    at_ms = F.col("enqueued_ms") + _span("at")
+    return steps.select(
+        *jobs.drop("z", "delay_ms").columns,
+        *(name for name in _TIMES if name != "waits"),
+        "step",
+        at_ms.alias("at_ms"),
+        F.to_date(F.timestamp_millis(at_ms)).alias("date"),
+        (F.col("job_no") * _STEPS_OF_A_JOB + F.col("step")).alias("seq"),
+    )
 
 
 def _span(moment: str) -> Column:
     """Return a moment in ms since the job was enqueued; null where the step has none."""
-    parts = [F.col(f"{moment}_{part}") * F.col(part) for part in ("timeouts", "runs", "waits", "delays")]
+    parts = [F.col(f"{moment}_{part}") * F.col(part) for part in _TIMES]
     return (sum(parts[1:], parts[0]) + F.col(f"{moment}_ms")).cast("bigint")
 
 
-def _instant(moment: str) -> Column:
-    return F.col("enqueued_ms") + _span(moment)
-
-
 def _entry(moment: str) -> Column:
-    return F.when(F.col(f"{moment}_ms").isNotNull(), F.concat_ws("-", _instant(moment), "job_no"))
+    """Return the ID of an entry that was made at a moment."""
+    made_ms = (F.col("enqueued_ms") + F.col(moment)).cast("string")
+    return F.concat(made_ms, F.lit("-"), F.col("job_no").cast("string"))  # null where there is no such moment
 
 
 def _term(at_ms: Column) -> Column:
@@ -310,10 +348,10 @@ def _column(name: str) -> Column:
     by_leader, by_worker = F.col("by") == "leader", F.col("by") == "worker"
     told_of_delivery = F.col("event") != EventName.LOST_PAYLOAD
     made = {
-        "id": F.concat_ws("-", "at_ms", F.col("job_no") * _STEPS_OF_A_JOB + F.col("step")),
+        "id": F.concat_ws("-", "at_ms", "seq"),
         "stream": F.col("journal"),
         "at": F.timestamp_millis("at_ms"),
-        "seq": F.col("job_no") * _STEPS_OF_A_JOB + F.col("step"),
+        "seq": F.col("seq"),
         "event": F.col("event"),
         "job": F.col("job"),
         "group": F.col("group"),
@@ -327,17 +365,17 @@ def _column(name: str) -> Column:
         "reason": F.col("reason"),
         "error": _error(),
         "enqueued_ms": F.col("enqueued_ms"),
-        "delivered_ms": _instant("delivered"),
-        "wait_ms": _instant("delivered") - _instant("entry"),
-        "run_ms": _span("run"),
-        "visibility_ms": F.when(by_leader, F.col("visibility_ms")),
-        "idle_ms": _span("idle"),
+        "delivered_ms": F.col("enqueued_ms") + F.col("delivered"),
+        "wait_ms": F.col("delivered") - F.col("entry"),
+        "run_ms": F.col("run"),
+        "visibility_ms": F.when(by_leader, F.col("timeouts")),
+        "idle_ms": F.col("idle"),
         "new_entry": _entry("new_entry"),
         "dead_letter": F.when(F.col("event") == EventName.DEAD_LETTERED, F.concat_ws("-", "at_ms", F.col("job_no"))),
         "counts": F.col("counts"),
         "verb": F.col("verb"),
         "v": F.lit(1),
-        "date": F.to_date(F.timestamp_millis("at_ms")),
+        "date": F.col("date"),
     }
     return made.get(name, F.lit(None)).cast(EVENTS[name].dataType).alias(name)
 

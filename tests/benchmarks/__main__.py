@@ -14,14 +14,42 @@ from types import ModuleType
 import anyio
 import click
 
-from tests.benchmarks import failover, idle, overshoot, recovery, scan, schedule, throughput
+from tests.benchmarks import (
+    crash,
+    failover,
+    idle,
+    ingest,
+    latency,
+    mass,
+    overshoot,
+    recovery,
+    redis_stream,
+    report,
+    scan,
+    schedule,
+    throughput,
+)
 from tests.benchmarks.machine import describe
 from tests.benchmarks.page import Chapter, terminal_table, verdict, write_page
 from tests.support.servers import binaries_at_hand, version_of
 
 BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (overshoot, scan, recovery, schedule, failover, throughput, idle)
+    for module in (
+        overshoot,
+        crash,
+        scan,
+        recovery,
+        mass,
+        schedule,
+        failover,
+        throughput,
+        latency,
+        idle,
+        redis_stream,
+        ingest,
+        report,
+    )
 }
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 

@@ -14,9 +14,12 @@ import redis
 
 from tests.benchmarks.usage import peak_mb
 
+FIELD_SENT = b"sent"
+
 READ_COUNT = 100
 CLAIM_COUNT = 100
 CLAIM_EVERY_S = 1.0
+CLAIM_AGAIN_S = 0.05
 
 RECOVER = """
 for i = 2, #ARGV do
@@ -34,6 +37,35 @@ def read(client: redis.Redis, stream: str, group: str, consumer: str) -> None:
         reply: Any = client.xreadgroup(group, consumer, {stream: ">"}, count=READ_COUNT, block=1000)
         for _, entries in reply:
             client.xack(stream, group, *(entry_id for entry_id, _ in entries))
+
+
+def read_timed(client: redis.Redis, stream: str, group: str, consumer: str) -> list[float]:
+    """Do the same, until SIGTERM; return how long ago each job was sent when it was there, in ms."""
+    late_ms: list[float] = []
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
+    while not ended:
+        reply: Any = client.xreadgroup(group, consumer, {stream: ">"}, count=READ_COUNT, block=1000)
+        for _, entries in reply:
+            now = time.time()
+            late_ms += [(now - float(fields[FIELD_SENT])) * 1000 for _, fields in entries]
+            client.xack(stream, group, *(entry_id for entry_id, _ in entries))
+    return late_ms
+
+
+def claim_and_settle(client: redis.Redis, stream: str, group: str, idle_ms: str, expected: str) -> dict[str, float]:
+    """Claim and acknowledge ``expected`` entries once they are overdue; return the time from the first to the last."""
+    cursor: Any = "0-0"
+    done, first = 0, 0.0
+    while done < int(expected):
+        cursor, entries, *_ = client.xautoclaim(stream, group, "claimer", int(idle_ms), cursor, CLAIM_COUNT)
+        if entries:
+            client.xack(stream, group, *(entry_id for entry_id, _ in entries))
+            first = first or time.perf_counter()
+            done += len(entries)
+        elif cursor == b"0-0":
+            time.sleep(CLAIM_AGAIN_S)
+    return {"entries": done, "seconds": time.perf_counter() - first}
 
 
 def scan(client: redis.Redis, stream: str, group: str, page: str) -> dict[str, float]:
@@ -101,6 +133,8 @@ def claim(client: redis.Redis, stream: str, group: str, idle_ms: str, expected: 
 
 COMMANDS: dict[str, Callable[..., object]] = {
     "read": read,
+    "read-timed": read_timed,
+    "claim-and-settle": claim_and_settle,
     "scan": scan,
     "recover": recover,
     "scan-and-recover": scan_and_recover,

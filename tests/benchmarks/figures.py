@@ -56,6 +56,11 @@ def at_least_ratio(limit: float) -> Demand:
     return Demand("at least", limit, of_ratio=True)
 
 
+def at_most_ratio(limit: float) -> Demand:
+    """Demand that the value is at most ``limit`` times its bare counterpart."""
+    return Demand("at most", limit, of_ratio=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table."""

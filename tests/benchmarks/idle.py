@@ -1,6 +1,8 @@
-"""What a system asks of the server that has nothing to do: two workers and one reaper, default settings.
+"""What a system asks of the server that has nothing to do: two workers, with and without a reaper, default settings.
 
-Every request is counted that a client of ours sends (``MONITOR``), once all have settled in.
+Every request is counted that a client of ours sends (``MONITOR``), once all have settled in. Embedded, each worker looks
+at the pending entries list by itself, for what stalls and for what is scheduled: what that buys is that there is no
+further program to run, and that any one worker is enough to recover what others have left.
 """
 
 from collections import Counter
@@ -14,37 +16,51 @@ from tests.benchmarks.stage import open_stage, stopped
 from tests.benchmarks.streams import create_group
 from tests.support.waiting import wait_until
 from workers.protocol.keys import group_keys
+from workers.protocol.messages import RecoveryMode
 
 SECONDS, QUICK_SECONDS = 15.0, 5.0
 WORKERS = 2
 TIMEOUT_S = 30.0
-DEMANDED = 4.0
+DEMANDED = 3.0
 KEYS = group_keys("jobs", "billing")
 
 
 async def measure(*, quick: bool) -> Result:
     """Start them, and count what they send while nothing happens."""
     seconds = QUICK_SECONDS if quick else SECONDS
+    found = {
+        "two idle workers and a reaper": (await _idle(seconds, RecoveryMode.REAPER), at_most(DEMANDED)),
+        "two idle embedded workers": (await _idle(seconds, RecoveryMode.EMBEDDED), None),
+    }
+    rows = [
+        Row(f"{who}: requests to the server", sum(requests.values()) / seconds, "/s", demand=demand)
+        for who, (requests, demand) in found.items()
+    ]
+    return Result(tuple(rows), tuple(_by_command(who, requests, seconds) for who, (requests, _) in found.items()))
+
+
+async def _idle(seconds: float, mode: RecoveryMode) -> "Counter[str]":
+    """Count what is sent while nothing happens."""
     async with open_stage() as stage:
         await create_group(stage.client, KEYS)
-        reaper = stage.reaper("--groups", KEYS.pair)
-        flags = ("--stream", KEYS.stream, "--group", KEYS.group)
-        workers = [stage.worker("worker", *flags) for _ in range(WORKERS)]
-        await _settled_in(stage.client)
+        flags = ("--stream", KEYS.stream, "--group", KEYS.group, "--recovery", mode.value)
+        programs = [stage.worker("worker", *flags) for _ in range(WORKERS)]
+        await wait_until(lambda: _all_wait(stage.client), "the workers wait for jobs", TIMEOUT_S)
+        if mode is RecoveryMode.REAPER:
+            programs.append(stage.reaper("--groups", KEYS.pair))
+            await wait_until(lambda: _has_scanned(stage.client), "the reaper has scanned", TIMEOUT_S)
         requests = await _requests(stage.client, seconds)
-        await stopped(reaper, *workers)
-    rate = sum(requests.values()) / seconds
-    row = Row("two idle workers and a reaper: requests to the server", rate, "/s", demand=at_most(DEMANDED))
-    return Result((row,), (_by_command(requests, seconds),))
+        await stopped(*programs)
+    return requests
 
 
-async def _settled_in(client: Redis) -> None:
-    async def ready() -> bool:
-        waiting = int((await client.info("clients"))["blocked_clients"])
-        report = await report_of(client, KEYS.pair)
-        return waiting == WORKERS and report is not None and report.last_full_scan_ms > 0
+async def _all_wait(client: Redis) -> bool:
+    return int((await client.info("clients"))["blocked_clients"]) == WORKERS
 
-    await wait_until(ready, "the workers wait for jobs and the reaper has scanned", TIMEOUT_S)
+
+async def _has_scanned(client: Redis) -> bool:
+    report = await report_of(client, KEYS.pair)
+    return report is not None and report.last_full_scan_ms > 0
 
 
 async def _requests(client: Redis, seconds: float) -> "Counter[str]":
@@ -59,6 +75,6 @@ async def _requests(client: Redis, seconds: float) -> "Counter[str]":
     return sent
 
 
-def _by_command(requests: "Counter[str]", seconds: float) -> Breakdown:
+def _by_command(who: str, requests: "Counter[str]", seconds: float) -> Breakdown:
     parts = tuple((name, f"{count / seconds:.2f}/s") for name, count in requests.most_common())
-    return Breakdown("Requests of two idle workers and a reaper", parts)
+    return Breakdown(f"Requests of {who}", parts)

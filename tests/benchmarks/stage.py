@@ -3,7 +3,7 @@
 import io
 import json
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,18 +33,32 @@ class Stage:
         """Start ``python -m reaper run`` on this server; with ``profile``, under the sampling profiler."""
         return self._run("reaper", *flags, profile=profile, name=name)
 
-    def worker(self, program: str, *flags: str, profile: Path | None = None, name: str = "worker") -> Running:
+    def worker(
+        self,
+        program: str,
+        *flags: str,
+        profile: Path | None = None,
+        name: str = "worker",
+        env: Mapping[str, str] | None = None,
+    ) -> Running:
         """Start ``python -m workers run tests.benchmarks.programs:PROGRAM`` on this server."""
-        return self._run("workers", f"tests.benchmarks.programs:{program}", *flags, profile=profile, name=name)
+        return self._run("workers", f"tests.benchmarks.programs:{program}", *flags, profile=profile, name=name, env=env)
 
-    def _run(self, module: str, *words: str, profile: Path | None, name: str) -> Running:
+    def _run(
+        self, module: str, *words: str, profile: Path | None, name: str, env: Mapping[str, str] | None = None
+    ) -> Running:
         sampled = ("-m", "tests.benchmarks.sampled", str(profile), module) if profile else ("-m", module)
-        return self._processes.python(*sampled, "run", *words, "--redis-url", self.server.url, name=name)
+        return self._processes.python(*sampled, "run", *words, "--redis-url", self.server.url, name=name, env=env)
 
     def bare(self, command: str, *words: object) -> Running:
         """Start one of `tests.benchmarks.bare` on this server."""
         arguments = (command, self.server.url, *map(str, words))
         return self._processes.python("-m", "tests.benchmarks.bare", *arguments, name=f"bare-{command}")
+
+    def pacer(self, stream: str, jobs: int, per_second: float) -> Running:
+        """Start `tests.benchmarks.pacer` on this server."""
+        arguments = (str(self.server.port), stream, str(jobs), str(per_second))
+        return self._processes.python("-m", "tests.benchmarks.pacer", *arguments, name="pacer")
 
     def bystander(self) -> Running:
         """Start `tests.benchmarks.bystander` on this server."""

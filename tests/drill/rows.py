@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reaper.drill.evidence import Evidence
-from reaper.drill.records import Enqueued, Line, ProcessRun, Role, Step
+from reaper.drill.records import Enqueued, InjectedFault, Line, ProcessRun, Role, Step
 from workers.protocol.events import LifecycleEvent
 
 VISIBILITY_S = 2.0
@@ -27,6 +27,15 @@ def start(n: int, pid: int, at: float, *, copy: int = 0, digest: str = DIGEST) -
 
 def done(n: int, pid: int, at: float, *, copy: int = 0) -> Line:
     return Line(Step.DONE, n, entry(n, copy), pid, at)
+
+
+def line(step: Step, n: int, pid: int, at: float, *, copy: int = 0) -> Line:
+    """Any other line: what published workers write down."""
+    return Line(step, n, entry(n, copy), pid, at)
+
+
+def redis_pause(at: float, until: float | None) -> InjectedFault:
+    return InjectedFault("pause-redis", "process 1", at, until=until)
 
 
 def event(name: str, n: int = 0, at: float = 0.0, **data: Any) -> LifecycleEvent:

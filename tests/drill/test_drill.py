@@ -1,15 +1,21 @@
 """Whole drills: processes, a Redis and faults, all real."""
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
+from tests.conftest import StartServer
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers.protocol.connection import commands_client
+from workers.protocol.events import decode_event
+from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -67,6 +73,94 @@ async def test_without_recovery_the_jobs_of_a_killed_worker_are_stuck(processes:
     assert (told["balanced"], told["lost"], told["second_starts"]) == (False, 0, [])
 
 
+async def test_embedded_workers_account_for_every_job_without_any_reaper(processes: Processes, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    drill = _drill(
+        processes, "--recovery", "embedded", "--limit", "200", "--visibility-timeout", "1.4",
+        *_faults("kill-workers:1@0.5", "kill-leader@0.5", "poison@1.5"), "--json", str(report),
+    )  # fmt: skip
+    assert await drill.wait(90) == 0, drill.output
+    told = _read(report)
+    assert (told["recovery"], told["balanced"], told["objections"]) == ("embedded", True, [])
+    assert (told["enqueued"], told["settled"], told["dead_lettered"], told["lost"]) == (201, 200, 1, 0)
+    assert (told["early_recoveries"], told["terms"], told["settings"]["reapers"]) == (0, [], 0)
+    assert [(one["asked"], one["played"]) for one in told["left_out"]] == [("kill-leader@0.5", None)]
+    assert [(fault["kind"], fault["target"]) for fault in told["faults"]] == [
+        ("kill-workers", "w1-1"),
+        ("poison", "job 201"),
+    ]
+    assert told["recovered"] >= len(told["second_starts"]) >= 2
+    assert len([start for start in told["second_starts"] if start["n"] == 201]) == 2, "poison ran three times in all"
+    assert told["processes"] == {"worker": 3, "bare worker": 1}
+    assert told["cpu_s"]["worker"] > 0
+
+
+async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
+    processes: Processes, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    drill = _drill(
+        processes, "--recovery", "published", "--limit", "60", "--visibility-timeout", "1.4", "--workers", "2",
+        *_faults("poison@0.5"), "--json", str(report),
+    )  # fmt: skip
+    assert await drill.wait(90) == 1, drill.output
+    told = _read(report)
+    (dropped,) = (loss for loss in told["losses"] if loss["poison"])
+    assert (dropped["n"], dropped["cause"], dropped["starts"]) == (61, "dropped", 3)
+    assert (told["balanced"], told["dead_lettered"], told["stuck"]) == (False, 0, 0)
+    assert told["settled"] + told["lost"] == told["enqueued"] == 61
+    assert told["recovered"] >= 3
+    assert told["settings"]["concurrency"] == 16
+    assert "given up with a line in a log" in drill.output
+    assert "NOT AS PROMISED" not in drill.output, "nothing is promised of a reference"
+
+
+async def test_reapers_may_be_gone_for_a_while_and_redis_too_and_the_journals_can_be_kept(
+    processes: Processes, start_server: StartServer, tmp_path: Path
+) -> None:
+    server, report = start_server(), tmp_path / "report.json"
+    drill = _drill(
+        processes, "--limit", "200", "--workers", "2", "--no-bare-worker", "--reapers", "2", "--quiet", "--idle", "0.3",
+        *_faults("kill-workers:half@0.5", "kill-reapers@1+1.5", "pause-redis@3+1", "long-jobs:5@0.2+2.2"),
+        "--redis-url", server.url, "--redis-pid", str(server.pid), "--keep-keys", "--json", str(report),
+    )  # fmt: skip
+    assert await drill.wait(90) == 0, drill.output
+    told = _read(report)
+    assert (told["balanced"], told["enqueued"], told["settled"], told["stuck"]) == (True, 205, 205, 0)
+    faults = {fault["kind"]: fault for fault in told["faults"]}
+    assert faults["kill-workers"]["target"] == "w1-1"
+    assert faults["long-jobs"]["in_flight"] == 5
+    assert faults["kill-reapers"]["until"] - faults["kill-reapers"]["time"] >= 1.5
+    assert faults["pause-redis"]["until"] - faults["pause-redis"]["time"] >= 1
+    assert told["terms"][0]["ended"] == "killed"
+    assert (told["processes"], told["processes_started"]) == ({"worker": 2, "reaper": 2}, 7)
+    assert told["redis_requests"] > 0
+    assert told["idle"]["seconds"] >= 0.3
+    hit = {start["n"] for start in told["second_starts"]}
+    assert 205 - told["recovered"] <= told["healthy"]["jobs"] <= 205 - len(hit), "started or not when their worker died"
+    async with _client(server.url) as client:
+        kept = [text(key) for key in await client.keys("*")]
+        acked = [event for event in await _events(client, told["keys"]["journal"]) if event == "acked"]
+        injected = await _events(client, told["keys"]["namespace_journal"])
+    assert {told["keys"]["journal"], told["keys"]["namespace_journal"], told["keys"]["stream"]} <= set(kept)
+    assert len(acked) == 205
+    assert injected.count("fault_injected") == 4
+
+
+@asynccontextmanager
+async def _client(url: str) -> AsyncIterator[Redis]:
+    client = commands_client(url)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+async def _events(client: Redis, journal: str) -> list[str]:
+    entries = await client.execute_command("XRANGE", journal, "-", "+")
+    return [decode_event(entry_id, flat).event for entry_id, flat in entries]
+
+
 async def test_a_redis_of_somebody_else_is_left_as_it_was(
     processes: Processes, server: RedisServer, client: Redis
 ) -> None:
@@ -74,6 +168,14 @@ async def test_a_redis_of_somebody_else_is_left_as_it_was(
     drill = _drill(processes, "--redis-url", server.url, "--limit", "40", *_faults("none"))
     assert await drill.wait(60) == 0, drill.output
     assert await client.keys("*") == [b"mine"]
+
+
+async def test_a_redis_of_somebody_else_is_not_stopped_unless_that_is_said(
+    processes: Processes, start_server: StartServer
+) -> None:
+    drill = _drill(processes, "--redis-url", start_server().url, "--limit", "40", *_faults("pause-redis@1+1"))
+    assert await drill.wait(30) == 1
+    assert "or say with --redis-pid which process of this machine it is" in drill.output
 
 
 def _children(pid: int) -> list[int]:
@@ -108,6 +210,8 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
         (("--fault", "kill-woker@1"), "Error: unknown fault 'kill-woker': did you mean 'kill-worker'?"),
         (("--trace", "nowhere.csv"), "Error: trace nowhere.csv cannot be read: No such file or directory."),
         (("--reapers", "1"), "Error: fault 'pause-leader@12' needs a second reaper"),
+        (("--fault", "pause-redis@4"), "Error: fault 'pause-redis@4' does not say for how long"),
+        (("--keep-keys",), "Error: --keep-keys is about a Redis that is named: it needs --redis-url."),
         (("--redis-url", "redis://127.0.0.1:1"), "Error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
     ],
 )

@@ -4,8 +4,8 @@ import pytest
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
-from reaper.drill.records import Line
-from tests.drill.rows import done, event, evidence, job, process, start
+from reaper.drill.records import Line, Step
+from tests.drill.rows import done, event, evidence, job, line, process, redis_pause, start
 
 
 def _causes(rows: Evidence) -> list[Cause]:
@@ -104,3 +104,33 @@ def test_work_completed_twice_is_a_duplicate_with_its_cause() -> None:
         processes=[process(7, ended_at=1.5, killed=True), process(8)],
     )  # fmt: skip
     assert duplicates(rows, second_starts(rows)) == [Duplicate(n=1, job="1000-0", times=2, cause=Cause.WORKER_KILLED)]
+
+
+def test_while_redis_stands_still_nobody_is_to_blame() -> None:
+    lines = [start(1, 7, 1.0), start(1, 8, 3.0, copy=1), done(1, 7, 3.5)]
+    for fault, cause in (
+        (redis_pause(1.5, 2.5), Cause.REDIS_PAUSED),
+        (redis_pause(1.5, None), Cause.REDIS_PAUSED),
+        (redis_pause(3.2, 9.0), Cause.SLOW),
+        (redis_pause(0.1, 0.9), Cause.SLOW),
+    ):
+        rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)], faults=[fault])
+        assert _causes(rows) == [cause]
+
+
+def test_a_job_that_was_claimed_out_of_a_batch_had_waited_and_one_that_ran_too_long_was_slow() -> None:
+    claim = line(Step.CLAIM, 1, 8, 3.1)
+    overtaken = [line(Step.READ, 1, 7, 1.0), claim, start(1, 8, 3.1), done(1, 8, 3.2), start(1, 7, 3.3)]
+    slow = [line(Step.READ, 1, 7, 1.0), start(1, 7, 1.0), claim, start(1, 8, 3.1), done(1, 7, 3.2)]
+    processes = [process(7), process(8)]
+    assert _causes(evidence([job(1)], lines=overtaken, processes=processes)) == [Cause.WAITED]
+    assert _causes(evidence([job(1)], lines=slow, processes=processes)) == [Cause.SLOW]
+
+
+def test_two_executions_in_one_process_are_told_apart() -> None:
+    lines = [
+        line(Step.CLAIM, 1, 7, 3.0), start(1, 7, 3.0), done(1, 7, 3.1),
+        start(1, 8, 3.2), done(1, 8, 3.3), start(1, 7, 9.0), done(1, 7, 9.1),
+    ]  # fmt: skip
+    rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)])
+    assert _causes(rows) == [Cause.WAITED, Cause.WAITED], "neither ran longer than the visibility timeout"

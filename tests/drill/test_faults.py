@@ -4,16 +4,43 @@ from datetime import timedelta
 
 import pytest
 
-from reaper.drill.faults import DEFAULT_FAULTS, Fault, FaultKind, check_faults, parse_fault, without_leaders
+from reaper.drill.cli import HELP
+from reaper.drill.faults import (
+    DEFAULT_FAULTS,
+    DEMO_FAULTS,
+    FORMS,
+    Fault,
+    FaultKind,
+    adapt_faults,
+    check_faults,
+    parse_fault,
+)
+from tests.support.processes import ROOT
 from workers.protocol.errors import ConfigurationError
 
 
 def test_a_fault_is_a_kind_and_a_time() -> None:
     assert parse_fault("kill-worker@4") == Fault(FaultKind.KILL_WORKER, timedelta(seconds=4))
     assert parse_fault(" pause-leader@2.5 ") == Fault(FaultKind.PAUSE_LEADER, timedelta(seconds=2.5))
+    assert parse_fault("long-jobs:020@4+6") == Fault(
+        FaultKind.LONG_JOBS, timedelta(seconds=4), "20", timedelta(seconds=6)
+    )
 
 
-@pytest.mark.parametrize("fault", DEFAULT_FAULTS)
+@pytest.mark.parametrize("kind", FaultKind)
+def test_the_example_of_every_kind_can_be_read(kind: FaultKind) -> None:
+    fault = parse_fault(FORMS[kind].example)
+    assert (fault.kind, str(fault)) == (kind, FORMS[kind].example)
+
+
+def test_help_and_documentation_show_every_kind() -> None:
+    page = (ROOT / "docs" / "drill.md").read_text(encoding="utf-8")
+    for form in FORMS.values():
+        assert f" {form.example} " in HELP
+        assert f"| `{form.example}` |" in page
+
+
+@pytest.mark.parametrize("fault", [*DEFAULT_FAULTS, *DEMO_FAULTS])
 def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
     assert parse_fault(str(fault)) == fault
 
@@ -27,6 +54,13 @@ def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
         ("poison@soon", "'soon' is no number of seconds"),
         ("poison@nan", "'nan' is no number of seconds"),
         ("poison@inf", "'inf' is no number of seconds"),
+        ("poison:half@4", "'half' is no amount; write 'poison@4'"),
+        ("kill-workers:0@4", "'0' is no amount; write 'kill-workers:half@4'"),
+        ("kill-worker:2@4", "takes no amount: write 'kill-worker@4'"),
+        ("poison@4+2", "takes no '+seconds': write 'poison@4'"),
+        ("pause-redis@4", "does not say for how long: write 'pause-redis@4+10'"),
+        ("pause-redis@4+0", "lasts no time at all: write 'pause-redis@4+10'"),
+        ("pause-redis@4+soon", "'soon' is no number of seconds"),
     ],
 )
 def test_what_is_no_fault_is_refused_with_what_to_write_instead(text: str, sentence: str) -> None:
@@ -48,8 +82,24 @@ def test_a_fault_before_the_first_job_is_refused() -> None:
 
 
 def test_without_leaders_the_faults_that_hit_workers_are_left() -> None:
-    assert [str(fault) for fault in without_leaders(DEFAULT_FAULTS)] == [
-        "kill-worker@2",
-        "poison@5",
-        "kill-worker@12",
+    adapted = adapt_faults([*DEFAULT_FAULTS, parse_fault("kill-reapers@3")], reapers=False)
+    assert [(str(one.asked), str(one.played), bool(one.why)) for one in adapted] == [
+        ("kill-worker@1.5", "kill-worker@1.5", False),
+        ("poison@5", "poison@5", False),
+        ("kill-leader@8", "None", True),
+        ("pause-leader@12", "kill-worker@12", True),
+        ("kill-reapers@3", "None", True),
     ]
+
+
+def test_with_reapers_every_fault_is_played_as_it_was_asked_for() -> None:
+    assert all(one.played == one.asked and not one.why for one in adapt_faults(DEFAULT_FAULTS, reapers=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "of_four", "of_one"),
+    [("kill-workers@1", 1, 1), ("kill-workers:half@1", 2, 1), ("kill-workers:all@1", 4, 1), ("kill-workers:9@1", 4, 1)],
+)
+def test_an_amount_is_a_number_or_a_share(text: str, of_four: int, of_one: int) -> None:
+    fault = parse_fault(text)
+    assert (fault.how_many(4), fault.how_many(1)) == (of_four, of_one)

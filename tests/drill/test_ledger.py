@@ -5,10 +5,22 @@ from dataclasses import replace
 import pytest
 
 from reaper.drill.faults import FaultKind
-from reaper.drill.ledger import Fate, Ledger, build_ledger, objections
-from reaper.drill.records import DeadLetter, InjectedFault, MissedFault, Remains
+from reaper.drill.ledger import Fate, Ledger, Loss, LossCause, build_ledger, objections
+from reaper.drill.records import DeadLetter, InjectedFault, MissedFault, Remains, Role, Step
 from reaper.drill.spread import Spread, spread
-from tests.drill.rows import acked, done, event, evidence, job, process, recovered, start, stopped
+from tests.drill.rows import (
+    acked,
+    done,
+    event,
+    evidence,
+    job,
+    line,
+    process,
+    recovered,
+    redis_pause,
+    start,
+    stopped,
+)
 
 
 def _fates(ledger: Ledger) -> dict[Fate, int]:
@@ -31,6 +43,29 @@ def test_a_job_that_a_bare_worker_completed_is_settled_once_nothing_of_it_is_lef
 def test_a_job_without_a_trace_is_lost() -> None:
     ledger = build_ledger(evidence([job(1), job(2)], lines=[start(1, 7, 1.1)], events=[acked(2, 2.5)]))
     assert (ledger.lost, ledger.settled, ledger.balanced) == (1, 1, False)
+
+
+def test_a_job_that_its_worker_gave_up_is_lost_and_the_cause_is_told() -> None:
+    lines = [start(1, 7, 1.1), start(1, 8, 3.2), line(Step.DROPPED, 1, 9, 5.3), line(Step.DROPPED, 3, 9, 5.4)]
+    jobs = [job(1), job(2, poison=True), job(3)]
+    ledger = build_ledger(evidence(jobs, lines=[*lines, start(3, 7, 3.1), done(3, 7, 5.0)]))
+    assert ledger.losses == (
+        Loss(1, "1000-0", LossCause.DROPPED, starts=2, poison=False),
+        Loss(2, "2000-0", LossCause.UNKNOWN, starts=0, poison=True),
+    )
+    assert (ledger.lost, ledger.dropped, ledger.settled, ledger.balanced) == (2, 1, 1, False)
+
+
+def test_claims_of_published_workers_are_recoveries_timed_by_the_delivery_before() -> None:
+    lines = [
+        line(Step.READ, 1, 7, 1.0),
+        line(Step.CLAIM, 1, 8, 3.25),
+        line(Step.CLAIM, 1, 9, 5.249),  # by clocks of several processes; the server has seen to the visibility timeout
+        line(Step.CLAIM, 2, 9, 5.0),  # its reader died before it could write that down
+    ]
+    ledger = build_ledger(evidence([job(1), job(2)], lines=lines))
+    assert ledger.recovered == 3
+    assert ledger.overshoot_s == Spread(p50=0.0, p99=0.25, max=0.25)
 
 
 def test_every_place_in_redis_is_told_apart() -> None:
@@ -89,10 +124,12 @@ def test_the_release_of_a_suspect_and_a_change_of_owner_end_no_entry() -> None:
         event("recovered", 1, 3.1, entry="1000-0", new_entry="3100-0", reason="suspect"),
         event("recovered", 2, 3.2, entry="2000-0", new_entry="2000-0", reason="restart", mode="adopt"),
         acked(2, 3.5),
+        event("recovered", 3, 5.0, entry="3000-0", reason="visibility_timeout", mode="embedded"),
+        acked(3, 5.5),
     ]
-    ledger = build_ledger(evidence([job(1), job(2)], events=rows))
+    ledger = build_ledger(evidence([job(1), job(2), job(3)], events=rows))
     assert ledger.ended_twice == ()
-    assert ledger.recovered == 2
+    assert ledger.recovered == 3
 
 
 def test_a_payload_that_arrived_different_is_named() -> None:
@@ -138,6 +175,18 @@ def test_processes_that_ended_by_themselves_are_named() -> None:
     assert ledger.unexpected_ends == (
         "w3-1 (exit code 1)",
         "w4-1 (exit code -9, after it was told to stop)",
+    )
+
+
+def test_a_plain_loop_may_end_when_redis_stands_still_and_ours_may_not() -> None:
+    pause = redis_pause(5.0, 8.0)
+    runs = [process(pid, ended_at=ended_at, code=1) for pid, ended_at in ((1, 7.0), (2, 17.0), (3, 19.0))]
+    for run in runs:
+        run.role = Role.BARE_WORKER
+    ours = process(4, ended_at=7.0, code=1)
+    assert build_ledger(evidence([], processes=[*runs, ours], faults=[pause])).unexpected_ends == (
+        "w3-1 (exit code 1)",
+        "w4-1 (exit code 1)",
     )
 
 

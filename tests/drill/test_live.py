@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import anyio
 import pytest
 from rich.console import Console
 
-from reaper.drill.live import LiveScreen, MissingExtraError, PlainScreen, Scene, screen_at_hand
+from reaper.drill.live import LiveScreen, MissingExtraError, PlainScreen, QuietScreen, Scene, screen_at_hand
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import Enqueued, ProcessRun, Role
@@ -73,6 +74,20 @@ async def test_the_live_view_shows_figures_faults_and_who_leads(scene: Scene) ->
         assert words in shown
 
 
+async def test_faults_that_cannot_be_played_are_told_at_the_beginning_and_jobs_given_up_as_they_are(
+    scene: Scene,
+) -> None:
+    scene.stage = replace(scene.stage, recovery=find_recovery("published"))
+    scene.witness.counts.update({"claim": 3, "dropped": 1})
+    scene.begin()
+    assert [sentence for _, sentence in scene.news] == [
+        "kill-leader@8 is left out: no reaper runs",
+        "pause-leader@12 becomes kill-worker@12: nobody leads, so only a worker is hit",
+    ]
+    now = scene.figures()
+    assert (now.settled, now.recovered, now.dropped) == (0, 10, 1)
+
+
 async def test_a_process_that_dies_by_itself_is_told_and_one_that_was_killed_is_not_told_twice(scene: Scene) -> None:
     def ended(*, killed_at: float | None = None, stopped: bool = False) -> ProcessRun:
         return ProcessRun("w1-1", Role.WORKER, 7, 0.0, 1.0, -9, killed_at, stopped)
@@ -85,6 +100,7 @@ async def test_a_process_that_dies_by_itself_is_told_and_one_that_was_killed_is_
 def test_the_live_view_is_for_terminals_with_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert isinstance(screen_at_hand(), PlainScreen)
+    assert isinstance(screen_at_hand(quiet=True), QuietScreen)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert isinstance(screen_at_hand(), LiveScreen)
     monkeypatch.setenv("NO_COLOR", "1")

@@ -9,7 +9,7 @@ import pytest
 from reaper.drill.redis_server import NoServerError, find_binary, redis_at_hand
 from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
-from workers.protocol.errors import UnreachableError
+from workers.protocol.errors import ConfigurationError, UnreachableError
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ async def _process_id(url: str) -> int:
 async def test_a_server_of_its_own_answers_and_is_gone_afterwards(tmp_path: Path) -> None:
     async with redis_at_hand(None, tmp_path) as running:
         pid = await _process_id(running.url)
-        assert running.ours
+        assert (running.ours, running.pid) == (True, pid)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -72,8 +72,17 @@ async def test_a_server_of_its_own_is_gone_after_an_error_too(tmp_path: Path) ->
 
 async def test_a_given_server_is_used_and_left_running(server: RedisServer, tmp_path: Path) -> None:
     async with redis_at_hand(server.url, tmp_path) as given:
-        assert (given.url, given.ours) == (server.url, False)
+        assert (given.url, given.ours, given.pid) == (server.url, False, None)
     assert server.running
+
+
+async def test_a_given_server_is_only_taken_for_the_process_that_it_is(server: RedisServer, tmp_path: Path) -> None:
+    pid = await _process_id(server.url)
+    async with redis_at_hand(server.url, tmp_path, pid=pid) as given:
+        assert given.pid == pid
+    with pytest.raises(ConfigurationError, match=rf"--redis-pid {os.getpid()} is not the Redis at .* process {pid}"):
+        async with redis_at_hand(server.url, tmp_path, pid=os.getpid()):
+            pass
 
 
 async def test_a_server_that_does_not_answer_is_named_without_its_password(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 """The ledger as people and machines read it."""
 
 import json
+from dataclasses import replace
+
+import pytest
 
 from reaper.drill.executions import Cause, Duplicate, SecondStart
-from reaper.drill.ledger import Fate, Ledger
-from reaper.drill.recoveries import find_recovery
+from reaper.drill.healthy import Figures, Healthy
+from reaper.drill.ledger import Fate, Ledger, Loss, LossCause
 from reaper.drill.records import InjectedFault
-from reaper.drill.report import as_json, as_text
+from reaper.drill.recoveries import find_recovery
+from reaper.drill.report import as_json, as_text, usage_as_json
 from reaper.drill.spread import Spread
 from reaper.drill.terms import Term
+from reaper.drill.usage import Usage
 
 LEDGER = Ledger(
     enqueued=3,
@@ -56,6 +61,71 @@ def test_without_reapers_the_table_holds_what_became_of_the_jobs() -> None:
         "  lost                      0",
         "  balanced                  NO",
     ]
+
+
+LOST = Ledger(
+    enqueued=3,
+    fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 1, Fate.LOST: 2},
+    poison=(3,),
+    losses=(
+        Loss(1, "1-0", LossCause.DROPPED, starts=3, poison=False),
+        Loss(3, "3-0", LossCause.DROPPED, starts=3, poison=True),
+    ),
+)
+
+
+def test_without_leaders_the_table_tells_how_jobs_were_lost_and_nothing_of_terms() -> None:
+    lines = as_text(LOST, recovery=find_recovery("published"), started_at=0.0).splitlines()
+    assert lines[4] == "  lost                      2   (given up with a line in a log: 2; no poison: 1)"
+    assert [line.split("  ")[1] for line in lines[5:]] == [
+        "recovered", "second starts", "duplicates", "fault to second start", "past visibility timeout",
+        "early recoveries", "balanced",
+    ]  # fmt: skip
+
+
+def test_losses_are_told_one_by_one_to_machines() -> None:
+    report = as_json(LOST, started_at=0.0, objections=[])
+    assert (report["lost"], report["dropped"], report["balanced"]) == (2, 2, False)
+    assert json.loads(json.dumps(report["losses"]))[0] == {
+        "n": 1, "job": "1-0", "cause": "dropped", "starts": 3, "poison": False,
+    }  # fmt: skip
+
+
+def test_usage_is_told_by_job_and_by_second() -> None:
+    usage = Usage(seconds=20.0, requests=50, redis_cpu_s=0.01, cpu_s={"worker": 0.5})
+    told = usage_as_json(usage, Usage(4.0, 8, 0.002, {"worker": 0.02}), jobs=100)
+    assert told == {
+        "wall_s": 20.0,
+        "redis_requests": 50,
+        "redis_requests_per_job": 0.5,
+        "redis_cpu_s": 0.01,
+        "redis_cpu_us_per_job": pytest.approx(100.0),
+        "cpu_s": {"worker": 0.5},
+        "cpu_us_per_job": {"worker": pytest.approx(5_000.0)},
+        "idle": {
+            "seconds": 4.0,
+            "redis_requests_per_s": 2.0,
+            "redis_cpu_ms_per_s": pytest.approx(0.5),
+            "cpu_ms_per_s": {"worker": pytest.approx(5.0)},
+        },
+    }
+    assert usage_as_json(usage, None, jobs=0)["redis_requests_per_job"] is None
+
+
+def test_healthy_jobs_are_told_with_their_throughput() -> None:
+    healthy = Healthy(2, Figures(4.0, 2, 2, Spread(0.1, 0.2, 0.2)), Figures())
+    told = as_json(replace(LEDGER, healthy=healthy), started_at=0.0, objections=[])["healthy"]
+    assert told == {
+        "jobs": 2,
+        "total": {
+            "seconds": 4.0, "enqueued": 2, "done": 2, "latency_s": {"p50": 0.1, "p99": 0.2, "max": 0.2},
+            "throughput_per_s": 0.5,
+        },
+        "during_faults": {
+            "seconds": 0.0, "enqueued": 0, "done": 0, "latency_s": {"p50": None, "p99": None, "max": None},
+            "throughput_per_s": None,
+        },
+    }  # fmt: skip
 
 
 def test_the_report_for_machines_counts_seconds_from_the_start() -> None:

@@ -8,10 +8,12 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.drill import cast, queries
+from reaper.drill.act import patience_s
+from reaper.drill.faults import parse_fault
 from reaper.drill.queries import View
 from reaper.drill.records import DeadLetter, Remains, Role
-from reaper.drill.redis_server import Server
 from reaper.drill.recoveries import find_recovery
+from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage, set_stage
 from reaper.drill.trace import PlannedJob
@@ -64,6 +66,40 @@ async def test_the_last_of_several_workers_is_bare_and_reapers_come_with_the_rec
     ]  # fmt: skip
 
 
+async def test_published_workers_play_alone_and_embedded_ones_are_told(stage: Stage) -> None:
+    published, embedded = (replace(stage, recovery=find_recovery(name)) for name in ("published", "embedded"))
+    assert [slot.role for slot in cast.slots(published)] == [Role.PUBLISHED_WORKER] * 4
+    assert [slot.role for slot in cast.slots(embedded)] == [Role.WORKER] * 3 + [Role.BARE_WORKER]
+    flags = [cast.slots(played)[0].command("w1-1").argv for played in (stage, embedded)]
+    assert ["--recovery" in words for words in flags] == [False, True]
+    assert list(cast.slots(published)[0].command("w1-1").argv[2:]) == [
+        stage.keys.stream, "workers", "w1-1", "16", "2000", "3",
+    ]  # fmt: skip
+
+
+async def test_all_are_ready_when_no_process_can_be_without_a_reader(stage: Stage) -> None:
+    assert cast.readers_expected(stage) == 4
+    assert cast.readers_expected(replace(stage, recovery=find_recovery("published"))) == 3 * 16 + 1
+
+
+def test_long_jobs_count_for_who_can_take_part_and_how_long_an_act_may_last() -> None:
+    settings = DrillSettings(faults=(parse_fault("long-jobs:100@5+3"),))
+    assert not settings.for_jobs(_jobs(0.1)).bare_worker
+    usual = DrillSettings(faults=(parse_fault("poison@8"),))
+    longer = patience_s(settings, REAPER, _jobs(0.1)) - patience_s(usual, REAPER, _jobs(0.1))
+    assert longer == pytest.approx(3 * (100 * 3 / (4 * 16) + 3 - 0.1))
+
+
+def test_the_report_tells_the_settings_that_were_in_force() -> None:
+    settings = DrillSettings(concurrency=2_500)
+    told = {name: settings.as_json(find_recovery(name)) for name in ("reaper", "embedded", "published")}
+    assert {name: (it["reapers"], it["bare_worker"], it["concurrency"]) for name, it in told.items()} == {
+        "reaper": (3, True, 2_500),
+        "embedded": (0, True, 2_500),
+        "published": (0, False, 250),
+    }
+
+
 async def test_processes_get_no_settings_but_those_of_the_drill(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REAPER_NAMESPACE", "somebody-elses")
     monkeypatch.setenv("WORKER_STREAM", "somebody-elses")
@@ -93,6 +129,14 @@ async def test_a_view_tells_where_jobs_are_and_goes_on_from_the_one_before(stage
     assert first.outstanding == 4
     await _read(stage, "w1-1.nonce", 1)
     assert await queries.look(stage, first) == View(ready=1, in_flight=2, parked=1, dead=1, last_delivered=ids[2])
+
+
+async def test_what_processes_hold_is_counted(stage: Stage) -> None:
+    assert await queries.held_by(stage, ["w1-1"]) == 0
+    await _enqueue(stage, *range(1, 8))
+    for consumer, count in (("w1-1.nonce", 2), ("w1-1.other", 1), ("w1-10.nonce", 1), ("w2-1", 2)):
+        await _read(stage, consumer, count)
+    assert await queries.held_by(stage, ["w1-1", "w2-1"]) == 5
 
 
 async def test_jobs_in_flight_are_found_by_the_process_that_holds_them(stage: Stage) -> None:

@@ -27,10 +27,16 @@ def _supervisor(folder: Path) -> Supervisor:
 
 
 async def _up(supervisor: Supervisor, name: str) -> ProcessRun:
-    """Wait until process ``name`` has told that it is up."""
+    """Wait until process ``name`` has told that it is up, and the supervisor knows of it, too."""
     told = supervisor.folder / f"{name}.out"
-    await wait_until(lambda: told.exists() and "up" in told.read_text(), f"{name} is up")
-    return next(run for run in supervisor.history if run.name == name)
+
+    def known() -> ProcessRun | None:
+        up = told.exists() and "up" in told.read_text()
+        return next((run for run in supervisor.history if run.name == name), None) if up else None
+
+    run = await wait_until(known, f"{name} is up")
+    assert run
+    return run
 
 
 def _exists(pid: int) -> bool:
@@ -89,6 +95,57 @@ async def test_what_fails_again_and_again_is_given_up_with_what_it_printed(tmp_p
     assert "w1-3 ended 3 times" in str(error)
     assert "no such setting" in str(error)
     assert not any(_exists(run.pid) for run in supervisor.history)
+
+
+async def test_what_is_held_back_starts_again_only_when_it_is_let(tmp_path: Path) -> None:
+    supervisor = _supervisor(tmp_path)
+    async with anyio.create_task_group() as group:
+        await group.start(supervisor.run, [_slot("r1", WAIT_FOR_TERM, Role.REAPER), _slot("w1", WAIT_FOR_TERM)])
+        reaper, worker = await _up(supervisor, "r1-1"), await _up(supervisor, "w1-1")
+        supervisor.hold_back(Role.REAPER)
+        assert not supervisor.none_left(Role.REAPER), "one still runs"
+        supervisor.kill(reaper)
+        supervisor.kill(worker)
+        await _up(supervisor, "w1-2")
+        assert supervisor.none_left(Role.REAPER)
+        assert [run.name for run in supervisor.alive(*Role)] == ["w1-2"]
+        supervisor.let_start(Role.REAPER)
+        await _up(supervisor, "r1-2")
+        assert not supervisor.none_left(Role.REAPER)
+        await supervisor.stop(*Role)
+
+
+async def test_what_is_held_back_to_the_end_does_not_keep_anybody_waiting(tmp_path: Path) -> None:
+    supervisor = _supervisor(tmp_path)
+    async with anyio.create_task_group() as group:
+        await group.start(supervisor.run, [_slot("r1", WAIT_FOR_TERM, Role.REAPER)])
+        reaper = await _up(supervisor, "r1-1")
+        supervisor.hold_back(Role.REAPER)
+        supervisor.kill(reaper)
+        await wait_until(lambda: supervisor.none_left(Role.REAPER), "the reaper is gone")
+        await supervisor.stop(Role.REAPER)
+    assert [run.name for run in supervisor.history] == ["r1-1"]
+
+
+async def test_while_nothing_can_start_well_failing_is_no_failure(tmp_path: Path) -> None:
+    supervisor = _supervisor(tmp_path)
+    supervisor.forgive(3_600)
+    async with anyio.create_task_group() as group:
+        await group.start(supervisor.run, [_slot("w1", "raise SystemExit(1)")])
+        await wait_until(lambda: len(supervisor.history) > 4, "it is started again and again")
+        await supervisor.stop(Role.WORKER)
+
+
+async def test_what_a_process_has_used_is_known_after_it_was_killed(tmp_path: Path) -> None:
+    supervisor = _supervisor(tmp_path)
+    async with anyio.create_task_group() as group:
+        await group.start(supervisor.run, [_slot("w1", WAIT_FOR_TERM)])
+        run = await _up(supervisor, "w1-1")
+        supervisor.measure()
+        used = run.cpu_s
+        supervisor.kill(run)
+        await supervisor.stop(Role.WORKER)
+    assert 0 < used <= run.cpu_s
 
 
 async def test_no_process_outlives_a_cancelled_supervisor_not_even_a_paused_one(tmp_path: Path) -> None:

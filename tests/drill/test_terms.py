@@ -36,6 +36,12 @@ def test_a_term_ends_by_what_was_done_to_its_holder_by_what_it_says_or_by_the_ne
     ]
 
 
+def test_the_term_of_the_leader_ends_when_all_reapers_are_killed() -> None:
+    faults = [InjectedFault("kill-reapers", "r1-1, r2-1", 2.5, holder="r1"), InjectedFault("kill-workers", "w1-1", 1.5)]
+    (term,) = terms(evidence([], events=[_acquired(1, 1.0)], faults=faults))
+    assert (term.until, term.ended) == (2.5, "killed")
+
+
 def test_instants_of_the_server_are_told_in_the_time_of_the_drill() -> None:
     (term,) = terms(evidence([], events=[_acquired(1, 100.0)], clock_ahead_s=40.0))
     assert term.since == 60.0

@@ -161,21 +161,49 @@ async def test_a_worker_joins_its_group_though_the_answer_was_lost(
     assert drop.happened
 
 
-# --- leaders ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "script",
-    ["acquire_lease", "take_over_group", "keep_house", "recover_entries", "release_suspects", "renew_lease"],
-)
-async def test_a_leader_that_misses_an_answer_goes_on_in_its_term_and_recovers_each_job_once(
-    server: RedisServer, client: Redis, proxy: StartProxy, script: str
+@pytest.mark.parametrize("script", ["autoclaim", "release_suspects", "move_due"])
+@pytest.mark.parametrize("max_deliveries", [2, 3])
+async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
+    server: RedisServer, client: Redis, proxy: StartProxy, script: str, max_deliveries: int
 ) -> None:
     through, handler = await proxy(server), scene.Handler()
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 6)
     await scene.strand(client, 6, overdue=True)  # with two deliveries: suspects, which come back one at a time
-    drop = await _lose(through, client, load_script("reaper", script))
+    drop = await _lose(through, client, load_script("workers.protocol", script))
+    async with scene.running_worker(
+        through.url, handler, recovery="embedded", visibility_timeout=1.0, max_deliveries=max_deliveries
+    ):
+        if max_deliveries == 2 or script != "release_suspects":
+            await drop.wait()
+        await scene.nothing_left(client)
+    assert scene.times(handler.starts) == dict.fromkeys(enqueued, 1)
+    assert (await scene.count_events(client))["acked"] == 6
+    assert await scene.violations(client, enqueued, [handler], finished=True, max_deliveries=max_deliveries) == []
+
+
+# --- leaders ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("package", "script"),
+    [
+        ("reaper", "acquire_lease"),
+        ("reaper", "take_over_group"),
+        ("workers.protocol", "keep_house"),
+        ("reaper", "recover_entries"),
+        ("workers.protocol", "release_suspects"),
+        ("reaper", "renew_lease"),
+    ],
+)
+async def test_a_leader_that_misses_an_answer_goes_on_in_its_term_and_recovers_each_job_once(
+    server: RedisServer, client: Redis, proxy: StartProxy, package: str, script: str
+) -> None:
+    through, handler = await proxy(server), scene.Handler()
+    await scene.create_group(client)
+    enqueued = await scene.enqueue(client, 6)
+    await scene.strand(client, 6, overdue=True)  # with two deliveries: suspects, which come back one at a time
+    drop = await _lose(through, client, load_script(package, script))
     async with scene.running_reaper(through.url, **LONG_TTL, max_deliveries=2) as reaper:
         await scene.leads(reaper)
         async with scene.running_worker(server.url, handler):

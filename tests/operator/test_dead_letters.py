@@ -5,6 +5,7 @@ import base64
 import pytest
 
 from reaper.dead_letters import read_dead_letter
+from reaper.signatures import signature_of
 from tests.operator.conftest import Command
 from tests.operator.dead import PAIR, give_up, give_up_many, ids_of, redriven_often, reject
 from tests.scripts.scene import Scene, entry_id
@@ -27,6 +28,7 @@ async def test_list_shows_every_fact_of_a_dead_letter(scene: Scene, reaper: Comm
         "entry": entry_id(1),
         "reason": "max_deliveries",
         "error": "not settled within the visibility timeout",
+        "signature": signature_of("max_deliveries", "not settled within the visibility timeout", ""),
         "deliveries": 3,
         "generation": 0,
         "consumers": ["w1"],
@@ -61,6 +63,18 @@ async def test_list_finds_a_reason_among_many(scene: Scene, reaper: Command) -> 
     rejected = await reject(scene, "invalid")
     answer = await reaper("dead-letters", "list", *PAIR, "--reason", "invalid", "--json")
     assert [letter["id"] for letter in answer.data] == [rejected]
+
+
+async def test_list_and_purge_find_a_signature_among_many(scene: Scene, reaper: Command) -> None:
+    await give_up_many(scene, 3)
+    rejected = await reject(scene, "invalid")
+    signature = signature_of("invalid", "", "")
+    answer = await reaper("dead-letters", "list", *PAIR, "--signature", signature, "--json")
+    assert [letter["id"] for letter in answer.data] == [rejected]
+    purged = await reaper("dead-letters", "purge", *PAIR, "--signature", signature, "--yes", "--json")
+    assert purged.data == {"purged": 1}
+    assert rejected not in await ids_of(scene, scene.keys.dead)
+    assert len(await ids_of(scene, scene.keys.dead)) == 3
 
 
 @pytest.mark.usefixtures("scene")
@@ -103,10 +117,10 @@ async def test_an_ordinary_consumer_group_reads_dead_letters(scene: Scene, serve
     keys, reader = scene.keys, reader_client(server.url)
     await scene.client.xgroup_create(keys.dead, "morgue", "0")
     reply = await reader.execute_command("XREADGROUP", "GROUP", "morgue", "clerk", "STREAMS", keys.dead, ">")
-    (entry,) = parse_read_reply(reply)
+    ((_, entry, flat),) = parse_read_reply(reply)
     await reader.aclose()
-    assert entry.flat is not None
-    fields = pair_up(entry.flat)
+    assert flat is not None
+    fields = pair_up(flat)
     assert fields[:4] == [
         (b"b", b"\xff\x00\r\n\xc3("),
         (b"a", b"1"),
@@ -118,7 +132,7 @@ async def test_an_ordinary_consumer_group_reads_dead_letters(scene: Scene, serve
         *("reaper.dead.stream", "reaper.dead.group", "reaper.dead.entry", "reaper.dead.reason", "reaper.dead.error"),
         *("reaper.dead.last_ms", "reaper.dead.at_ms"),
     ]
-    assert read_dead_letter(entry.entry_id, entry.flat).entry_id == dead
+    assert read_dead_letter(entry, flat).entry_id == dead
 
 
 async def test_redrive_by_id_tells_what_became_of_each(scene: Scene, reaper: Command) -> None:

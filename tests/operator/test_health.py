@@ -61,6 +61,14 @@ def test_without_any_live_replica_the_service_is_degraded() -> None:
     assert _troubles(a_snapshot(gone, report=None)) == [Trouble.NO_REPLICA]
 
 
+def test_without_a_replica_groups_that_their_workers_recover_are_well() -> None:
+    gone = a_replica("alice", ALL_WELL, at_ms=NOW - 15_001)
+    embedded = a_snapshot(gone, report=None, mode="embedded")
+    assert judge(embedded) == ()
+    assert "orders/billing: its workers recover what stalls (embedded mode)" in notes(embedded)
+    assert _troubles(a_snapshot(gone, report=None, mode="reaper")) == [Trouble.NO_REPLICA]
+
+
 def test_a_replica_is_live_for_three_heartbeats() -> None:
     assert judge(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW - 15_000))) == ()
 

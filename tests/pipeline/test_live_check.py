@@ -6,6 +6,9 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.pipeline.live_check import OpenJob, Place, locate, stream_of_journal
+from reaper.pipeline.report.findings import Findings
+from reaper.pipeline.report.live import look_for_unsettled
+from tests.support.servers import RedisServer
 from workers.protocol.events import EventName, encode_data
 from workers.protocol.keys import group_keys
 from workers.protocol.scripts import Script
@@ -120,3 +123,20 @@ async def test_schedules_are_listed_page_by_page(group: Redis) -> None:
 def test_the_stream_of_a_journal_is_known(journal: str, stream: str) -> None:
     assert stream_of_journal(journal) == stream
     assert group_keys(stream, "g").journal == journal
+
+
+async def test_what_was_found_is_counted_and_the_missing_are_named(group: Redis, server: RedisServer) -> None:
+    ingested = await _journal(group, EventName.RECOVERED, "gone")
+    entry = await _add(group, KEYS.stream, "ready")
+    facts = {"stream": KEYS.journal, "group": KEYS.group, "event": "recovered", "at_ms": 1}
+    rows = [{**facts, "job": "gone", "last_entry": "1-0"}, {**facts, "job": "ready", "last_entry": entry}]
+    findings = Findings(
+        {},
+        {
+            "unsettled": [{**facts, "jobs": 5}],
+            "unsettled_jobs": rows,
+            "extents": [{"stream": KEYS.journal, "last_ms": ingested}],
+        },
+    )
+    told = await look_for_unsettled(findings, server.url)
+    assert (told["places"], told["lost"], told["not_checked"]) == ({"ready": 1, "missing": 1}, rows[:1], 3)

@@ -1,5 +1,7 @@
 """Options, and what must never be shown."""
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, MapType, StringType, StructType
 
@@ -14,6 +16,7 @@ from reaper.pipeline.redis_stream import (
 )
 
 URL = "redis://127.0.0.1:6379/0"
+MAP = MapType(StringType(), StringType())
 SECRET = "correct-horse"  # noqa: S105
 
 
@@ -57,7 +60,7 @@ def test_there_must_be_something_to_read() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"url": URL, "urlEnv": "REDIS"}])
 def test_the_url_is_given_once(given: dict[str, str]) -> None:
-    with pytest.raises(RedisStreamError, match="set option url, or option urlEnv"):
+    with pytest.raises(RedisStreamError, match="set one of the options url, urlEnv"):
         RedisStreamSource({"stream": "jobs", **given})
 
 
@@ -81,6 +84,17 @@ def test_a_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     options = RedisStreamSource({"urlEnv": "JOURNAL_URL", "stream": "jobs"}).parsed
     assert options.url == f"redis://:{SECRET}@host"
     assert SECRET not in repr(options)
+
+
+def test_a_password_comes_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text(f"redis://:{SECRET}@host\n")
+    options = RedisStreamSource({"urlFile": str(tmp_path / "url"), "stream": "jobs"}).parsed
+    assert options.url == f"redis://:{SECRET}@host"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RedisStreamError, match=f"urlFile names {tmp_path}/url, which the driver cannot read"):
+        RedisStreamSource({"urlFile": str(tmp_path / "url"), "stream": "jobs"})
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,9 +155,10 @@ def test_the_schema_tells_how_fields_are_wanted(schema: StructType, fields_as: s
         (StructType().add("n", "long"), "", "column n is bigint: values of Redis are string or binary"),
         (StructType().add("id", "long"), "", "column id must be a string"),
         (StructType().add("a", "string").add("b", "string"), "json", "all fields go into one column"),
-        (StructType().add("a", MapType(StringType(), IntegerType())), "map", "its values"),
+        (StructType().add("a", MapType(StringType(), IntegerType())), "map", "column a, in its values, is int"),
         (StructType().add("a", "string"), "map", "must be a map<string,string>"),
         (StructType().add("a", "binary"), "json", "must be a string"),
+        (StructType().add("a", "string").add("b", MAP).add("c", MAP), "", "column c is a second map"),
     ],
 )
 def test_a_schema_that_cannot_be_filled_is_refused(schema: StructType, fields_as: str, sentence: str) -> None:

@@ -132,9 +132,10 @@ def test_after_the_time_is_over_the_query_fails_and_says_where(start_server: Sta
 def test_a_wrong_password_is_refused_at_once_and_not_shown(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, password: str
 ) -> None:
-    server = start_server(requirepass=SECRET)
+    server = start_server()
+    server.command("CONFIG", "SET", "requirepass", SECRET)
     monkeypatch.setenv("SECRET_URL", server.url.replace("://", f"://{password}"))
-    with pytest.raises(RedisStreamError, match="NOAUTH|WRONGPASS|invalid") as caught:
+    with pytest.raises(RedisStreamError, match=r"Authentication required|invalid") as caught:
         read_all(server, url="", urlEnv="SECRET_URL", retrySeconds=60)
     assert SECRET not in str(caught.value) + caplog.text
 
@@ -194,7 +195,7 @@ def test_a_full_memory_stops_the_writer_with_redis_words(start_server: StartServ
     server = start_server(maxmemory="1mb")
     server.command("CONFIG", "SET", "maxmemory", "1")
     writer = Writer(parse(server), StructType().add("n", "string"))
-    with pytest.raises(RedisStreamError, match="refused an XADD: OOM"):
+    with pytest.raises(RedisStreamError, match="refused an XADD: command not allowed when used memory"):
         writer.write(iter([pa.RecordBatch.from_pydict({"n": ["1"]})]))
     with connected(server) as client:
         assert client.xlen(JOURNAL) == 0

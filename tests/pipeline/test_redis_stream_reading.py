@@ -99,12 +99,12 @@ def test_bounds_of_a_batch_query_are_those_of_xrange(server: RedisServer) -> Non
     assert numbers(read_all(server, startingId="6")) == []
 
 
-def test_a_batch_query_reads_all_streams_of_a_list_and_a_pattern(server: RedisServer) -> None:
-    for stream in ("{a}:journal", "{b}:journal", "c", "d"):
+def test_a_batch_query_reads_all_streams_of_a_list_and_of_patterns(server: RedisServer) -> None:
+    for stream in ("{a}:journal", "{b}:journal", "c", "d", "{a}:dead"):
         add(server, 1, stream=stream)
     server.command("SET", "e:journal", "no stream")
-    found = read_all(server, stream="c", streamPattern="*:journal")
-    assert sorted(row["stream"] for row in found) == ["c", "{a}:journal", "{b}:journal"]
+    found = read_all(server, stream="c", streamPattern="*:journal, *:dead")
+    assert sorted(row["stream"] for row in found) == ["c", "{a}:dead", "{a}:journal", "{b}:journal"]
 
 
 def test_there_may_be_no_stream(server: RedisServer) -> None:
@@ -220,3 +220,16 @@ def test_the_garbage_collector_is_as_it_was(server: RedisServer) -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_one_map_among_the_columns_holds_the_other_fields(server: RedisServer) -> None:
+    write_fields(server, [b"n", b"1", b"rest", b"2", b"x", b"3"], [b"n", b"4"], [b"y", b"5"])
+    schema = StructType().add("n", "string").add("rest", MapType(StringType(), StringType()))
+    assert [(row["n"], dict(row["rest"])) for row in read_all(server, schema)] == [
+        ("1", {"rest": "2", "x": "3"}),
+        ("4", {}),
+        (None, {"y": "5"}),
+    ]
+    server.command("XTRIM", JOURNAL, "MAXLEN", "=", 0)
+    write_fields(server, [b"n", b"1"], [b"n", b"2"])
+    assert [(row["n"], row["rest"]) for row in read_all(server, schema)] == [("1", []), ("2", [])]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from tests.scripts.scene import Scene, Word, entry_id
+from tests.scripts.scene import FENCE, Scene, Word, entry_id
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -21,6 +21,8 @@ class Joined:
     started_at: str
     groups: int
     mismatch: str
+    served_ms: int = 0
+    begins: int = 0
 
 
 async def join(
@@ -43,7 +45,7 @@ async def join(
     assert abs(reply[7] - await scene.now_ms()) < 5_000
     policy, visibility, limit, mode = (part.decode() for part in reply[:4])
     agreed = (policy, visibility, limit, mode)
-    return Joined(agreed, reply[4], reply[5].decode(), reply[6], reply[8].decode())
+    return Joined(agreed, reply[4], reply[5].decode(), reply[6], reply[8].decode(), reply[9], reply[10])
 
 
 async def delete_consumers(scene: Scene, *consumers: str) -> Any:
@@ -162,3 +164,59 @@ async def test_consumers_of_a_destroyed_group_are_an_error(scene: Scene) -> None
     await scene.client.xgroup_destroy("orders", "billing")
     with pytest.raises(Exception, match="NOGROUP"):
         await delete_consumers(scene, "idle")
+
+
+# ---- who recovers
+
+BY_REAPER = {"policy": "stream", "recovery": "reaper", "fence_token": "7"}
+
+
+async def served(scene: Scene, left_ms: int) -> None:
+    """Let a leader serve the group that is sure to do so for another ``left_ms``."""
+    await scene.agree(**BY_REAPER, served_until=await scene.now_ms() + left_ms)
+
+
+async def test_where_nobody_has_agreed_yet_an_embedded_worker_begins(bare: Scene) -> None:
+    joined = await join(bare, recovery="embedded")
+    assert (joined.agreed[3], joined.served_ms, joined.begins, joined.mismatch) == ("embedded", 0, 1, "")
+    assert (await join(bare, recovery="embedded", worker="w2")).begins == 0
+
+
+async def test_while_a_leader_serves_the_group_an_embedded_worker_stands_by(scene: Scene) -> None:
+    await served(scene, 20_000)
+    joined = await join(scene, recovery="embedded")
+    assert (joined.agreed[3], joined.begins) == ("reaper", 0)
+    assert 15_000 < joined.served_ms <= 20_000
+    assert joined.mismatch == "recovery reaper is agreed, embedded is set"
+    state = await scene.state()
+    assert state["{orders}:fence:billing"] == FENCE
+    assert state["{orders}:group:billing"]["mismatch"] == f"worker w1: {joined.mismatch}"
+
+
+async def test_when_the_leader_is_gone_an_embedded_worker_begins_and_removes_the_fence(scene: Scene) -> None:
+    await served(scene, -1)
+    joined = await join(scene, recovery="embedded")
+    assert (joined.agreed[3], joined.served_ms, joined.begins, joined.mismatch) == ("embedded", 0, 1, "")
+    state = await scene.state()
+    assert "{orders}:fence:billing" not in state
+    agreement = state["{orders}:group:billing"]
+    assert (agreement["recovery"], agreement["fence_token"]) == ("embedded", "7"), "no earlier term gets back in"
+
+
+async def test_a_plain_workers_word_binds_nobody_while_no_leader_has_come(bare: Scene) -> None:
+    await join(bare, recovery="reaper")
+    assert (await join(bare, recovery="embedded")).agreed[3] == "embedded"
+
+
+async def test_a_plain_worker_takes_nothing_from_embedded_ones_and_says_that_they_differ(scene: Scene) -> None:
+    await scene.agree(recovery="embedded")
+    joined = await join(scene, recovery="reaper")
+    assert (joined.agreed[3], joined.mismatch) == ("embedded", "recovery embedded is agreed, reaper is set")
+
+
+async def test_an_embedded_worker_begins_when_memory_is_full(scene: Scene) -> None:
+    await served(scene, -1)
+    await scene.fill_memory()
+    joined = await join(scene, recovery="embedded")
+    await scene.free_memory()
+    assert joined.begins == 1

@@ -1,33 +1,11 @@
-"""Starts child processes that cannot outlive us.
+"""Starts child processes that cannot outlive us, not even where a test session is ended by kill -9."""
 
-On Linux a child asks the kernel to kill it when its parent dies (``PR_SET_PDEATHSIG``), so that even a test
-session ended by kill -9 leaves nothing behind. It asks through a trampoline that then becomes the program
-itself, same process ID; ``preexec_fn`` would run Python between fork and exec, unsafe beside threads.
-"""
-
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-_TRAMPOLINE = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-parent = int(sys.argv[1])
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-if os.getppid() != parent:
-    os._exit(1)  # the parent died before we asked
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-
-
-def _tied_to_us(argv: Sequence[str]) -> list[str]:
-    """Return a command that runs ``argv`` and dies with this process, where the system can do that."""
-    if not sys.platform.startswith("linux"):
-        return list(argv)
-    return [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *argv]
+from reaper.drill.launch import tied_to_us
 
 
 def launch(
@@ -35,7 +13,7 @@ def launch(
 ) -> subprocess.Popen[bytes]:
     """Start ``argv`` without stdin, in a session of its own, stdout and stderr into ``output``."""
     return subprocess.Popen(
-        _tied_to_us(argv),
+        tied_to_us(argv),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,

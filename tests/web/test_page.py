@@ -85,8 +85,9 @@ async def _lived(client: Redis) -> None:
         await client.xadd(
             KEYS.dead,
             {
-                "amount": "1", "reaper.job": f"order-{len(reason)}", "reaper.deliveries": 3, "reaper.dead.stream": STREAM,
-                "reaper.dead.group": KEYS.group, "reaper.dead.reason": reason, "reaper.dead.error": error,
+                "amount": "1", "reaper.job": f"order-{len(reason)}", "reaper.deliveries": 3,
+                "reaper.dead.stream": STREAM, "reaper.dead.group": KEYS.group, "reaper.dead.reason": reason,
+                "reaper.dead.error": error,
             },
         )  # fmt: skip
 
@@ -245,15 +246,23 @@ async def test_text_can_be_read_in_both_colour_schemes(tab: Tab, scheme: str) ->
 
 CONTRASTS = """(() => {
   const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-  const rgba = (colour) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data]; };
-  const light = ([r, g, b]) => { const [x, y, z] = [r, g, b].map((c) => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
-    return .2126 * x + .7152 * y + .0722 * z; };
-  const behind = (node) => { for (; node; node = node.parentElement) { const c = rgba(getComputedStyle(node).backgroundColor);
-    if (c[3] === 255) return c; } return [255, 255, 255]; };
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const linear = (c) => c / 255 <= .03928 ? c / 255 / 12.92 : ((c / 255 + .055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => .2126 * linear(r) + .7152 * linear(g) + .0722 * linear(b);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = rgba(getComputedStyle(node).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255];
+  };
   const poor = [];
   for (const node of document.querySelectorAll('main *, header *')) {
-    if (![...node.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim()) || !node.checkVisibility()) continue;
+    const hasText = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+    if (!hasText || !node.checkVisibility()) continue;
     const [a, b] = [light(rgba(getComputedStyle(node).color)), light(behind(node))];
     const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
     if (ratio < 4.5) poor.push([node.textContent.slice(0, 30), ratio]);

@@ -1,3 +1,5 @@
+from typing import Any
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
@@ -14,6 +16,11 @@ def jobs(count: int) -> list[Job]:
     return [make_job(entry_id=b"1700000000000-%d" % number) for number in range(count)]
 
 
+def started_here(tasks: Any) -> set[object]:
+    """Return the tasks of a group that have not ended."""
+    return set(tasks._tasks)
+
+
 async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_not_wait() -> None:
     ran: list[Job] = []
 
@@ -25,6 +32,7 @@ async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_no
         slots = Slots(tasks, 8, perform)
         slots.put(batch)
         await slots.wait_until_idle()
+        slots.close()
 
     assert ran == batch
     assert (slots.taken, slots.free) == (0, 8)
@@ -47,6 +55,7 @@ async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
         await wait_until(lambda: at_once == 8, "all slots are busy")
         go.set()
         await slots.wait_until_idle()
+        slots.close()
 
     assert most == 8
 
@@ -65,6 +74,7 @@ async def test_free_slots_count_what_is_queued_and_what_runs() -> None:
         assert (slots.taken, slots.free) == (5, 0)
         go.set()
         await slots.wait_until_idle()
+        slots.close()
 
 
 async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +91,7 @@ async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pyt
         while ran < 10:
             turns += 1
             await checkpoint()
+        slots.close()
 
     assert turns >= 10
 
@@ -94,10 +105,29 @@ async def test_handlers_that_never_wait_cost_one_task(monkeypatch: pytest.Monkey
         start_soon = tasks.start_soon
         monkeypatch.setattr(tasks, "start_soon", lambda run: started.append(start_soon(run)))
         slots = Slots(tasks, 8, perform)
-        slots.put(jobs(50))
-        await slots.wait_until_idle()
+        for _ in range(3):
+            slots.put(jobs(50))
+            await slots.wait_until_idle()
+            await checkpoint()
+        slots.close()
 
     assert len(started) == 1
+
+
+async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
+    go = anyio.Event()
+
+    async def perform(_job: Job) -> None:
+        await go.wait()
+
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 8, perform)
+        slots.put(jobs(8))
+        await wait_until(lambda: len(started_here(tasks)) == 8, "each has a runner")
+        go.set()
+        await wait_until(lambda: len(started_here(tasks)) == 1, "all but one have ended")
+        slots.close()
+        await wait_until(lambda: not started_here(tasks), "it ends, too")
 
 
 async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
@@ -119,3 +149,4 @@ async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
         slots.put([second])
         await wait_until(lambda: len(ran) == 2, "the second runs beside it")
         go.set()
+        slots.close()

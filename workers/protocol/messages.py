@@ -75,15 +75,12 @@ def entry_order(entry_id: bytes | str) -> tuple[int, int]:
     return int(milliseconds), int(sequence or 0)
 
 
-def whole_number(value: bytes | None, default: int, *, high: int = 10**_MAX_DIGITS - 1) -> int:
-    """Read a whole number that came from outside; anything else is ``default``, more than ``high`` is ``high``."""
-    if value is None or not value.isdigit() or len(value) > _MAX_DIGITS:
-        return default
-    return min(int(value), high)
+def whole_number(value: bytes | None, default: int) -> int:
+    """Read a whole number that came from outside; anything else is ``default``."""
+    return int(value) if value is not None and value.isdigit() and len(value) <= _MAX_DIGITS else default
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(NamedTuple):
     """The reserved fields of an entry, sanitised: a producer may send anything.
 
     The same rules stand in ``lua/prelude.lua``; a test holds the two together.
@@ -106,19 +103,18 @@ class Metadata:
 
 def read_metadata(entry_id: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> Metadata:
     """Read the reserved fields of an entry; the last one of a name counts."""
-    found = {name: value for name, value in pairs if name.startswith(RESERVED_PREFIX)}
-    if not found:
-        return Metadata(entry_id, 0, 0, entry_ms(entry_id), 0)
+    found = dict(pairs)
     job_id = found.get(FIELD_JOB, b"")
+    first_ms = entry_ms(entry_id)
     return Metadata(
-        job_id=job_id if 0 < len(job_id) <= MAX_JOB_ID_BYTES else entry_id,
-        deliveries=whole_number(found.get(FIELD_DELIVERIES), 0),
-        generation=whole_number(found.get(FIELD_GENERATION), 0),
-        first_ms=whole_number(found.get(FIELD_FIRST_MS), entry_ms(entry_id)),
-        visibility_ms=whole_number(found.get(FIELD_VISIBILITY_MS), 0),
-        timeout_ms=whole_number(found.get(FIELD_TIMEOUT_MS), 0),
-        copies=whole_number(found.get(FIELD_COPIES), 0),
-        waits=whole_number(found.get(FIELD_WAITS), 0),
+        job_id if 0 < len(job_id) <= MAX_JOB_ID_BYTES else entry_id,
+        whole_number(found.get(FIELD_DELIVERIES), 0),
+        whole_number(found.get(FIELD_GENERATION), 0),
+        whole_number(found.get(FIELD_FIRST_MS), first_ms),
+        whole_number(found.get(FIELD_VISIBILITY_MS), 0),
+        whole_number(found.get(FIELD_TIMEOUT_MS), 0),
+        whole_number(found.get(FIELD_COPIES), 0),
+        whole_number(found.get(FIELD_WAITS), 0),
     )
 
 
@@ -127,12 +123,8 @@ def pair_up(flat: Sequence[bytes]) -> Pairs:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-class Entry(NamedTuple):
-    """One entry of a stream. ``flat`` is None where the payload is gone (deleted while pending)."""
-
-    stream: bytes
-    entry_id: bytes
-    flat: Sequence[bytes] | None
+Entry = tuple[bytes, bytes, Sequence[bytes] | None]
+"""One entry: stream, ID and flat fields; None instead of them where the payload is gone (deleted while pending)."""
 
 
 def parse_read_reply(reply: Any) -> list[Entry]:
@@ -144,7 +136,11 @@ def parse_read_reply(reply: Any) -> list[Entry]:
         return []
     streams = reply.items() if isinstance(reply, dict) else reply
     try:
-        return [Entry(stream, item[0], _flatten(item[1])) for stream, entries in streams for item in _unnest(entries)]
+        return [
+            (stream, item[0], item[1] if isinstance(item[1], list) else _flatten(item[1]))
+            for stream, entries in streams
+            for item in _unnest(entries)
+        ]
     except (TypeError, ValueError, IndexError) as error:
         raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
 
@@ -157,8 +153,8 @@ def _unnest(entries: Any) -> Any:
 
 
 def _flatten(fields: Any) -> Sequence[bytes] | None:
-    if fields is None or isinstance(fields, list):
-        return fields
+    if fields is None:
+        return None
     if isinstance(fields, dict):
         return [part for pair in fields.items() for part in pair]
     return list(fields)

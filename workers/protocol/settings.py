@@ -60,6 +60,8 @@ class Settings(BaseSettings):
 
     other_env: ClassVar[frozenset[str]] = frozenset()
     """Environment variables with the prefix that are no settings (the demo's, for example)."""
+    other_prefixes: ClassVar[tuple[str, ...]] = ()
+    """Longer prefixes, of somebody else's settings."""
 
 
 class Section(Settings):
@@ -130,7 +132,8 @@ def _check_environment(kind: type[Settings], prefix: str) -> None:
     """Refuse misspelt variables: pydantic-settings ignores them silently."""
     known = {f"{prefix}{name.upper()}" for name in kind.model_fields} | kind.other_env
     for variable in os.environ:
-        if prefix and variable.startswith(prefix) and variable not in known:
+        ours = prefix and variable.startswith(prefix) and not variable.startswith(kind.other_prefixes)
+        if ours and variable not in known:
             raise ConfigurationError(f"unknown setting {variable!r} in the environment{did_you_mean(variable, known)}")
 
 

@@ -50,8 +50,8 @@ class Weights:
     """A request to Redis (an extension)."""
     pause_ms: int = 5_000
     """Extending workers may be silent for so long and lose nothing."""
-    headroom: float = 1.2
-    """Tomorrow's slow jobs may take so many times as long."""
+    headroom: float = 1.0
+    """Tomorrow's slow jobs may take so many times as long as those that are known."""
     max_deliveries: int = 3
 
     @property

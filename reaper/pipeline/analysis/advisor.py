@@ -5,8 +5,9 @@ Only numbers are aggregated, and what comes back is small: some hundred bins a g
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -22,6 +23,7 @@ _OURS = r"\.[0-9a-f]{12}$"
 """How consumers of our own workers end."""
 
 GroupKey = tuple[str, str]
+AnyRow = Row | Mapping[str, Any]
 
 
 # ---- what Spark counts
@@ -110,46 +112,64 @@ class _Found:
 
 
 def read_records(events: DataFrame, workers: Workers | None = None) -> list[GroupRecord]:
-    """Count what there is to know of each group, in order of their names.
+    """Count what there is to know of each group, in order of their names. ``workers``: see `records_of`."""
+    troubled = histories(events, troubled_jobs(events)).persist()
+    try:
+        answers = {name: question.collect() for name, question in questions(events, troubled).items()}
+    finally:
+        troubled.unpersist()
+    return records_of(answers, workers)
+
+
+def questions(events: DataFrame, troubled: DataFrame) -> dict[str, DataFrame]:
+    """Return what has to be counted, by the names that `records_of` knows. ``troubled``: events of `histories`."""
+    return {
+        "held_bins": held_bins(events),
+        "silence_bins": silence_bins(troubled),
+        "stall_counts": stall_counts(troubled),
+        "scanned_ages": scanned_ages(events),
+        "process_times": process_times(events),
+        "timeouts_in_force": timeouts_in_force(events),
+    }
+
+
+def records_of(answers: Mapping[str, Sequence[AnyRow]], workers: Workers | None = None) -> list[GroupRecord]:
+    """Return what is known of each group, in order of their names, of the answers to `questions`.
 
     ``workers`` says how all groups' workers keep what they hold; None = a group's are bare where one of them is none
     of ours, and extending otherwise.
     """
     found: dict[GroupKey, _Found] = defaultdict(_Found)
-    troubled = histories(events, troubled_jobs(events)).persist()
-    try:
-        _collect(events, troubled, found)
-    finally:
-        troubled.unpersist()
+    _collect(answers, found)
     records = [_record(key, counted, workers) for key, counted in sorted(found.items())]
     return [record for record in records if any(kind.held.count for kind in record.kinds)]
 
 
-def _collect(events: DataFrame, troubled: DataFrame, found: Mapping[GroupKey, _Found]) -> None:
-    for row in held_bins(events).collect():
+def _collect(answers: Mapping[str, Sequence[AnyRow]], found: Mapping[GroupKey, _Found]) -> None:
+    for row in answers["held_bins"]:
         found[_key(row)].held[row["type"]].append(_bin(row))
         found[_key(row)].modes[row["mode"] or ""] += row["n"]
-    for row in silence_bins(troubled).collect():
+    for row in answers["silence_bins"]:
         found[_key(row)].silences[row["type"]].append(_bin(row))
         found[_key(row)].silent_runs_ms[row["type"]] += row["run_ms"]
-    for row in stall_counts(troubled).collect():
+    for row in answers["stall_counts"]:
         found[_key(row)].stalls, found[_key(row)].foreign = row["stalls"], row["foreign"]
-    for row in scanned_ages(events).collect():
+    for row in answers["scanned_ages"]:
         # Twice the lower bound where no upper one is known: that is how wide the bounds are elsewhere.
         upper_ms = row["below_ms"] or 2 * max(1, row["at_least_ms"])
         found[_key(row)].scanned.append(Bin(bin_of(upper_ms), row["n"], row["n"] * upper_ms, upper_ms))
-    for row in process_times(events).collect():
+    for row in answers["process_times"]:
         found[_key(row)].process_s = row["process_s"]
-    for row in timeouts_in_force(events).collect():
+    for row in answers["timeouts_in_force"]:
         told = found[_key(row)]
         told.configured = max(told.configured or (0, 0), (row["last_ms"], row["visibility_ms"]))
 
 
-def _key(row: Row) -> GroupKey:
+def _key(row: AnyRow) -> GroupKey:
     return row["stream"], row["group"]
 
 
-def _bin(row: Row) -> Bin:
+def _bin(row: AnyRow) -> Bin:
     return Bin(row["bin"], row["n"], row["total_ms"], row["longest_ms"])
 
 

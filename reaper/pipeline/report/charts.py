@@ -25,6 +25,8 @@ Row = Mapping[str, Any]
 WIDTH_IN, PANEL_IN = 9.2, 2.9
 MOST_LINES = 6
 """Series in one chart: more cannot be told apart."""
+FEW_POINTS = 40
+"""So many are marked one by one; a line through more of them is dense enough."""
 
 # Placeholders: every colour of a chart is replaced by a variable of the page.
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
@@ -69,6 +71,11 @@ def _drawn(name: str, height_in: float, draw: Callable[[Figure], None]) -> str:
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return _for_page(text.getvalue(), name)
+
+
+def drawn(name: str, height_in: float, draw: Callable[[Figure], None]) -> str:
+    """Return the SVG of a chart of somebody else's page, in the same style."""
+    return _drawn(name, height_in, draw)
 
 
 def _for_page(svg: str, name: str) -> str:
@@ -159,7 +166,8 @@ def _line(axes: Axes, points: Sequence[Row], values: Sequence[float], period_ms:
         times.append(words.moment(row["period"]))
         heights.append(value)
         before = row["period"]
-    axes.plot(times, heights, color=colour, label=label, marker="o", markersize=2.5)
+    marker = "o" if len(points) <= FEW_POINTS else ""
+    axes.plot(times, heights, color=colour, label=label, marker=marker, markersize=2.5)
 
 
 def leaders(name: str, terms: Sequence[Row], last_ms: int) -> str:
@@ -197,6 +205,34 @@ def _dates(axes: Axes) -> None:
     locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=9)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+
+
+# ---- visibility timeouts
+
+
+def costs(name: str, groups: Mapping[str, Mapping[str, Any]]) -> str:
+    """Draw what each timeout would have cost, and which one is recommended: groups of `advice.fragment.as_json`."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for colour, (label, advice) in zip(SERIES, groups.items(), strict=False):
+            points = [point for point in advice["curve"] if point["total_s"] > 0]
+            axes.plot(
+                [point["timeout_ms"] for point in points],
+                [point["total_s"] for point in points],
+                color=colour,
+                label=label,
+            )
+            best = advice["recommended"]
+            axes.plot(best["timeout_ms"], max(best["total_s"], 1e-3), color=colour, marker="o", markersize=6)
+        _logarithmic_durations(axes)
+        axes.set_ylim(auto=True)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: words.duration(value * 1000)))
+        axes.set_title("Cost of a visibility timeout, as waiting; the dots are what is recommended")
+        _legend_below(figure, axes)
+
+    return _drawn(name, PANEL_IN + 0.3, draw)
 
 
 # ---- counts

@@ -1,11 +1,14 @@
 """Asks the questions, and keeps the answers as plain rows: what the page and the JSON file are made of."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.sql import DataFrame
+
 from reaper.pipeline.analysis.activity import extents
-from reaper.pipeline.report.queries import LISTED, Shelf, Tables, questions
+from reaper.pipeline.report.queries import LISTED, Questions, Shelf, Tables, questions
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -17,6 +20,7 @@ _PERIODS_MS = [unit * n for unit, ns in (
 ) for n in ns]  # fmt: skip
 MOST_PERIODS = 120
 """Points of a course over time."""
+AT_A_TIME = 4
 
 
 @dataclass(slots=True)
@@ -30,6 +34,9 @@ class Findings:
     live: dict[str, Any] | None = None
     """Where unsettled jobs were found in Redis; None where nobody has looked."""
     advice: dict[str, Any] = field(default_factory=dict)
+    """Which visibility timeouts to set, as `advice.fragment.as_json` writes it."""
+    settings: str = ""
+    """The same as settings that ``reaper run --config`` reads."""
 
     def total(self, table: str, column: str, **only: object) -> int:
         """Add up a column, of the rows that are as ``only`` says."""
@@ -47,19 +54,28 @@ def choose_period(span_ms: int) -> int:
 
 
 def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[str], None]) -> Findings:
-    """Ask all questions. ``tell`` is told what is being asked."""
+    """Ask all questions. ``tell`` is told how far it has come."""
     tell("counting events")
-    known = [row.asDict() for row in extents(tables.events).orderBy("stream").collect()]
-    first_ms, last_ms = (
-        min((row["first_ms"] for row in known), default=0),
-        max((row["last_ms"] for row in known), default=0),
-    )
+    known = _rows(extents(tables.events).orderBy("stream"))
+    first_ms = min((row["first_ms"] for row in known), default=0)
+    last_ms = max((row["last_ms"] for row in known), default=0)
     period_ms = choose_period(last_ms - first_ms)
     tell("looking for jobs that did not simply go well")
-    asked = questions(tables, period_ms, shelf.keep)
-    answers: dict[str, Rows] = {"extents": known}
-    for number, (name, question) in enumerate(asked.items(), start=1):
-        tell(f"{name.replace('_', ' ')} ({number} of {len(asked)})")
-        answers[name] = [row.asDict(recursive=True) for row in question.collect()]
+    answers = {"extents": known, **_ask_all(questions(tables, period_ms, shelf.keep), tell)}
     times = {"first_ms": first_ms, "last_ms": last_ms, "period_ms": period_ms, "listed_at_most": LISTED}
     return Findings({**about, **times, "events": sum(row["events"] for row in known)}, answers)
+
+
+def _ask_all(asked: Questions, tell: Callable[[str], None]) -> dict[str, Rows]:
+    """Ask some at a time: most have little to compute, and much to wait for."""
+    with ThreadPoolExecutor(AT_A_TIME) as threads:
+        answers = {threads.submit(_rows, question): name for name, question in asked.items()}
+        found = {}
+        for number, answer in enumerate(as_completed(answers), start=1):
+            found[answers[answer]] = answer.result()
+            tell(f"{number} of {len(asked)} questions answered: {answers[answer].replace('_', ' ')}")
+    return {name: found[name] for name in asked}
+
+
+def _rows(question: DataFrame) -> Rows:
+    return [row.asDict(recursive=True) for row in question.collect()]

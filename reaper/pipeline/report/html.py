@@ -38,7 +38,7 @@ def shown(value: str) -> str:
     return value if isinstance(value, Markup) else escape(str(value))
 
 
-def table(columns: Sequence[Column], rows: Sequence[Row], *, caption: str = "", most: int = 60) -> Markup:
+def table(columns: Sequence[Column], rows: Sequence[Row], *, caption: str = "", most: int = 40) -> Markup:
     """Return a table of the first ``most`` rows that says how many are left out; nothing where there is no row."""
     if not rows:
         return Markup("")

@@ -4,20 +4,23 @@ import json
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any
 
 from reaper.pipeline.report import sections, words
-from reaper.pipeline.report.findings import Findings
+from reaper.pipeline.report.findings import Findings, Rows
 
-EMBEDDED_ROWS = 400
-"""Rows of a table that the page embeds as JSON: the page stays small, the JSON file has all."""
+EMBEDDED_BYTES = 15_000
+"""How much of each table the page embeds as JSON: the page stays small, the JSON file has all."""
 
 CONTENTS = {
     "recovery": "Recovery",
     "integrity": "Integrity",
     "durations": "Wait and run time",
+    "timeouts": "Visibility timeouts",
     "stalls": "Stalls",
     "leadership": "Leadership",
+    "dead_letters": "Dead letters",
     "about": "About",
 }
 
@@ -71,8 +74,25 @@ def _scope(findings: Findings) -> str:
 
 def _embedded(findings: Findings) -> str:
     document = findings.as_json()
-    tables: Mapping[str, list[Any]] = document["tables"]
-    cut = {name: len(rows) for name, rows in tables.items() if len(rows) > EMBEDDED_ROWS}
-    document |= {"tables": {name: rows[:EMBEDDED_ROWS] for name, rows in tables.items()}, "rows_of_cut_tables": cut}
+    tables = {name: _first_of(rows) for name, rows in findings.tables.items()}
+    left_out = {name: len(rows) - len(tables[name]) for name, rows in findings.tables.items()}
+    document |= {"tables": tables, "rows_left_out": {name: n for name, n in left_out.items() if n}}
+    advised = findings.advice.get("groups", [])
+    document["advice"] = {**findings.advice, "groups": [_without_curves(each) for each in advised]}
     # In a script element, only "</" and "<!" could end it or change how it is read.
-    return json.dumps(document, separators=(",", ":"), default=str).replace("<", "\\u003c")
+    return _compact(document).replace("<", "\\u003c")
+
+
+def _first_of(rows: Rows) -> Rows:
+    """Return as many rows as `EMBEDDED_BYTES` hold."""
+    sizes = accumulate(len(_compact(row)) for row in rows)
+    return [row for row, size in zip(rows, sizes, strict=True) if size <= EMBEDDED_BYTES]
+
+
+def _without_curves(advice: Mapping[str, Any]) -> dict[str, Any]:
+    types = {name: _without_curves(each) for name, each in advice.get("types", {}).items()}
+    return {name: value for name, value in advice.items() if name != "curve"} | ({"types": types} if types else {})
+
+
+def _compact(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"), default=str)

@@ -12,12 +12,23 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from reaper.pipeline.analysis import activity, durations, histories, integrity, leadership, recovery, stalls
+from reaper.pipeline.analysis import (
+    activity,
+    advisor,
+    dead_letters,
+    durations,
+    histories,
+    integrity,
+    leadership,
+    recovery,
+    stalls,
+)
 from reaper.pipeline.analysis.columns import GROUP, JOB
 from reaper.pipeline.analysis.quantiles import curve
 
 MOST_BROADCAST = 2_000_000
 """Hashes of troubled jobs that are sent to every executor (some 50 bytes each); with more, the join shuffles."""
+MOST_CLUSTERS = 200
 LISTED = 10_000
 """Jobs that are named one by one, at most; all are counted."""
 
@@ -66,10 +77,14 @@ def questions(tables: Tables, period_ms: int, keep: Callable[[DataFrame], DataFr
     Finds the troubled jobs at once, to know how many they are. ``keep``: see `Shelf`.
     """
     events = tables.events
+    told = keep(_troubled_histories(events, keep))
+    clusters = dead_letters.clusters(tables.dead_letters, events)
     return {
         **_of_activity(keep(activity.activity(events, period_ms))),
         **_of_durations(keep(durations.duration_tally(events)), durations.scanned_ages(events)),
-        **_of_histories(keep(_troubled_histories(events, keep)), keep),
+        **_of_histories(told, keep),
+        **advisor.questions(events, told),
+        "dead_letter_clusters": clusters.orderBy(F.desc("n"), *dead_letters.CLUSTER).limit(MOST_CLUSTERS),
         "refused_writes": integrity.refused_writes(events),
         "terms": leadership.terms(events).orderBy("stream", "began_ms"),
         "malformed": tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries")),
@@ -105,9 +120,9 @@ def _troubled_histories(events: DataFrame, keep: Callable[[DataFrame], DataFrame
 def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> Questions:
     deliveries = keep(histories.deliveries(told))
     starts = keep(integrity.second_starts(deliveries))
-    twice = integrity.duplicates(deliveries, starts)
+    twice = keep(integrity.duplicates(deliveries, starts))
     unsettled = keep(integrity.unsettled_jobs(told))
-    recoveries = recovery.recoveries(told, deliveries)
+    recoveries = keep(recovery.recoveries(told, deliveries))
     tallied = keep(recovery.recovery_tally(recoveries))
     by_mode = [*GROUP, "mode", "measure"]
     return {

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from reaper.pipeline.analysis.dead_letters import redrive_command
 from reaper.pipeline.live_check import Place
 from reaper.pipeline.report import charts, html, words
 from reaper.pipeline.report.findings import Findings, Row
@@ -274,6 +275,98 @@ def _scanned(findings: Findings) -> list[Markup]:
         table([GROUP, text("its workers", whose), _n("seen to go", "n"), *map(bounds, ("p50", "p95", "p99"))], rows),
         paragraph(f"Nothing is known of {', '.join(silent)}: no worker and no scan tells of it." if silent else ""),
     ]
+
+
+RULES = ("2 x p95", "3 x worst", "configured")
+
+
+def timeouts(findings: Findings) -> Markup:
+    """Which visibility timeout to set."""
+    groups = findings.advice.get("groups", [])
+    if not groups:
+        return section("timeouts", "Visibility timeouts", [paragraph("No delivery was settled: nothing to advise on.")])
+
+    def cost(name: str) -> Column:
+        def cell(row: html.Row) -> str:
+            rule = row["rules"].get(name)
+            return f"{words.duration(rule['timeout_ms'])} · {words.cost(rule['total_s'])}" if rule else words.NOTHING
+
+        return number(name, cell)
+
+    largest = sorted(groups, key=lambda each: -int(each["deliveries"]))[: charts.MOST_LINES]
+    curves = {_advised(each): each for each in largest}
+    columns = [
+        text("group", _advised),
+        text("workers", lambda row: row["workers"]),
+        _n("deliveries", "deliveries"),
+        number("crashed", lambda row: words.count(row["crashes"])),
+        number("recommended", _recommended),
+        *map(cost, RULES),
+        text("note", lambda row: "; ".join(row["notes"])),
+    ]
+    return section(
+        "timeouts",
+        "Visibility timeouts",
+        [
+            paragraph(
+                "What each timeout would have cost on what is recorded, as time that jobs wait: a crashed job waits "
+                "for it, a slow one is run twice. Behind each timeout stands its cost."
+            ),
+            figure(charts.costs("timeouts", curves)),
+            table(columns, groups),
+            heading("As settings, for reaper run --config"),
+            html.block(findings.settings),
+        ],
+    )
+
+
+def _advised(row: html.Row) -> str:
+    return f"{row['stream']}/{row['group']}"
+
+
+def _recommended(row: html.Row) -> str:
+    best = row["recommended"]
+    return Markup(f"<b>{words.duration(best['timeout_ms'])}</b> · {words.cost(best['total_s'])}")
+
+
+def dead_letters(findings: Findings) -> Markup:
+    """What the dead letters have in common."""
+    clusters = findings.tables["dead_letter_clusters"]
+    if not clusters:
+        return section("dead_letters", "Dead letters", [paragraph("None are in the lake.")])
+    return section(
+        "dead_letters",
+        "Dead letters",
+        [
+            paragraph(
+                "Clustered by what their errors have in common, numbers, names and paths masked. The command gives a "
+                "whole cluster back to its stream; add --dry-run to see first."
+            ),
+            *map(_cluster, clusters[:MOST_CLUSTERS]),
+            paragraph(_more(len(clusters) - MOST_CLUSTERS, "clusters")),
+        ],
+    )
+
+
+MOST_CLUSTERS = 25
+_LONGEST_ERROR = 400
+
+
+def _cluster(row: Row) -> Markup:
+    where = f"{row['source_stream']}/{row['group']}"
+    title = f"{row['n']:,} of {where}: {row['pattern'] or row['reason'] or 'no error told'}"
+    given_back = f", {row['redriven']:,} of them redriven since" if row["redriven"] else ""
+    reason = str(row["reason"] or "no reason").replace("_", " ")
+    frame = f", in {row['frame']}" if row["frame"] else ""
+    facts = (
+        f"{reason}{frame}{given_back}; {words.instant(row['first_ms'])} to {words.instant(row['last_ms'])} UTC. "
+        f"The newest, job {row['job']}: {(row['error'] or 'no error')[:_LONGEST_ERROR]}"
+    )
+    return Markup(f"{heading(title[:_LONGEST_ERROR])}{paragraph(facts)}{html.block(redrive_command(row))}")
+
+
+def _more(number: int, what: str) -> str:
+    return f"{number:,} more {what} are in the JSON file." if number > 0 else ""
 
 
 def stalls(findings: Findings) -> Markup:

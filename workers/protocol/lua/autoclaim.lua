@@ -42,6 +42,7 @@ local room, patience, page = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(AR
 local budget, most = tonumber(ARGV[13]), tonumber(ARGV[14])
 local first = 15
 local HOLD_MS = 10000 -- what cannot be copied is looked at again after this
+local CHUNK = 100 -- pending entries read at a time: a call that ends early has not read much in vain
 
 local agreed = redis.call('HMGET', agreement, 'policy', 'visibility_ms', 'max_deliveries', 'recovery', 'paused')
 if agreed[4] ~= 'embedded' then
@@ -75,8 +76,7 @@ end
 
 --- @recovery
 
-local rows = redis.call('XPENDING', source, group, ARGV[9], '+', page)
-local cursor, soonest, ended = '', -1, ''
+local cursor, soonest, ended = ARGV[9], -1, ''
 local results, claimed, ours = {}, {}, {}
 local bytes, overdue, recovered, waiting = 0, 0, 0, 0
 
@@ -150,52 +150,69 @@ local function tell(row, result)
 end
 
 local had_room = room > 0
-for i, row in ipairs(rows) do
+local refusal
+
+-- Looks at one pending entry. Returns whether it is to be claimed; sets `ended` where the call ends in front of it.
+local function look_at(row, left)
   local idle = row[3]
-  local to_claim = false
   if idle >= 0 and idle < visibility then
     again_in(visibility - idle)
-  elseif row[2] == consumer and not abandoned[row[1]] then
+    return false
+  end
+  if row[2] == consumer and not abandoned[row[1]] then
     ours[#ours + 1] = row[1]
-  else
-    if overdue == 0 then
-      open_for_writing(source, group)
-      local refusal = layout_refusal(policy, stream, at)
-      if refusal then
-        return { 'refused', refusal }
-      end
-    end
-    if had_room and room == 0 then
-      ended, waiting = 'room', waiting + 1
-    elseif bytes > budget or overdue >= most then
-      ended = 'full'
+    return false
+  end
+  if overdue == 0 then
+    open_for_writing(source, group)
+    refusal = layout_refusal(policy, stream, at)
+  end
+  if refusal then
+    ended = 'refused'
+  elseif had_room and room == 0 then
+    ended, waiting = 'room', waiting + 1
+  elseif bytes > budget or overdue >= most then
+    ended = 'full'
+  end
+  if ended ~= '' then
+    return false
+  end
+  overdue = overdue + 1
+  local ok, result, to_claim = pcall(recover, row, left)
+  if not ok then
+    local why = type(result) == 'table' and result.err or tostring(result)
+    result = { HELD, why, idle, row[2], '', row[4] }
+  end
+  if result then
+    tell(row, result)
+  end
+  return ok and to_claim
+end
+
+while page > 0 and ended == '' do
+  local chunk = math.min(CHUNK, page)
+  local rows = redis.call('XPENDING', source, group, cursor, '+', chunk)
+  for i, row in ipairs(rows) do
+    local to_claim = look_at(row, #rows - i + 1)
+    if not to_claim then
+      claim_run()
     end
     if ended ~= '' then
       break -- the cursor stays in front of it
     end
-    overdue = overdue + 1
-    local ok, result, claims = pcall(recover, row, #rows - i + 1)
-    to_claim = ok and claims
-    if not ok then
-      local why = type(result) == 'table' and result.err or tostring(result)
-      result = { HELD, why, idle, row[2], '', row[4] }
-    end
-    if result then
-      tell(row, result)
-    end
+    cursor = '(' .. row[1]
   end
-  if not to_claim then
-    claim_run()
+  claim_run()
+  page = page - chunk
+  if #rows < chunk and ended == '' then
+    cursor = ''
+    break
   end
-  cursor = '(' .. row[1]
 end
-claim_run()
+if refusal then
+  return { 'refused', refusal }
+end
 finish_all()
-if ended == '' and #rows < page then
-  cursor = ''
-elseif cursor == '' then
-  cursor = ARGV[9]
-end
 if recovered + #claimed > 0 then
   redis.call('HINCRBY', agreement, 'recovered', recovered + #claimed)
 end

@@ -109,21 +109,26 @@ local REWRITTEN = {
 -- Splits an entry's flat fields into what is the user's (order and duplicates kept) and what is ours, sanitised.
 -- The same rules stand in workers/protocol/messages.py.
 local function open_entry(entry_id, fields)
-  local user, found, n, bytes = fields, {}, 0, 0
+  local found, bytes = nil, 0
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
     bytes = bytes + #name + #value
     if REWRITTEN[name] or name == 'reaper.visibility_ms' then
+      found = found or {}
       found[name] = value
     end
   end
-  if next(found) then -- else all fields are the user's, and need no copying
-    user = {}
-    for i = 1, #fields, 2 do
-      if not REWRITTEN[fields[i]] then
-        user[n + 1], user[n + 2] = fields[i], fields[i + 1]
-        n = n + 2
-      end
+  if not found then -- all fields are the user's, and need no copying
+    return {
+      entry_id = entry_id, job_id = entry_id, deliveries = 0, generation = '0', first_ms = string.match(entry_id, '^%d+'),
+      visibility_ms = 0, consumers = '', copies = 0, waits = 0, user = fields, bytes = bytes,
+    }
+  end
+  local user, n = {}, 0
+  for i = 1, #fields, 2 do
+    if not REWRITTEN[fields[i]] then
+      user[n + 1], user[n + 2] = fields[i], fields[i + 1]
+      n = n + 2
     end
   end
   local job_id = found['reaper.job']

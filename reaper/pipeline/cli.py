@@ -1,0 +1,227 @@
+"""The commands of ``reaper pipeline``. Spark is imported only by the command that needs it."""
+
+import json
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import click
+
+from reaper.pipeline.advice.options import advice_options, read_weights, read_workers, write_settings
+from reaper.pipeline.progress import ProgressLine
+from reaper.pipeline.report.command import report
+from reaper.pipeline.settings import PipelineSettings
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.options import errors_as_sentences, log_level_option, log_to_stderr, settings_options
+from workers.protocol.settings import load_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from reaper.pipeline.ingest import Progress
+
+_LAKE = ("lake",)
+_SPARK = ("master", "remote", "heap")
+_SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
+
+
+def pipeline_options(*names: str) -> Callable[[Any], Any]:
+    """Add ``--config``, ``--json`` and one flag for each of the settings ``names``."""
+
+    def decorate(command: Any) -> Any:
+        others = [name for name in PipelineSettings.model_fields if name not in names]
+        machine = click.option("--json", "machine", is_flag=True, help="Print JSON, and no progress.")
+        return settings_options(PipelineSettings, exclude=others)(machine(command))
+
+    return decorate
+
+
+@click.group()
+def pipeline() -> None:
+    """Bring what workers and reapers journal into a lake of Parquet files, and keep it in order."""
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Print our own errors as sentences and exit with 2; one of them is that the extra is missing."""
+    with errors_as_sentences():
+        missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+        if missing:
+            raise ConfigurationError(
+                f"the pipeline needs {' and '.join(missing)}: pip install 'stream-reaper[spark]' "
+                "(and 'stream-reaper[jre]' where there is no Java)."
+            )
+        yield
+
+
+def open_session(settings: PipelineSettings, line: ProgressLine) -> "SparkSession":
+    """Start or reach Spark as the settings say."""
+    from reaper.pipeline.session import build_session
+
+    line.show("starting Spark …")
+    return build_session(settings.master or None, settings.remote or None, "stream-reaper pipeline", settings.heap)
+
+
+def show(result: Any, text: str, *, machine: bool) -> None:
+    """Print a result for people, or as one JSON document."""
+    click.echo(json.dumps(_plain(result), default=str) if machine else text)
+
+
+def _plain(result: Any) -> Any:
+    if isinstance(result, list):
+        return [_plain(item) for item in result]
+    return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
+
+
+# --- ingest -------------------------------------------------------------------------------------------------
+
+_INGEST = (*_LAKE, *_SOURCE, "trigger", "max_entries_per_trigger", "partitions", "fail_on_data_loss", *_SPARK)
+
+
+@pipeline.command()
+@pipeline_options(*_INGEST)
+@click.option("--available-now", is_flag=True, help="Ingest what is there now, and end.")
+@log_level_option
+def ingest(config: Path | None, machine: bool, available_now: bool, log_level: str, **flags: Any) -> None:
+    """Bring journals and dead letters into the lake, each entry once; until SIGTERM or SIGINT.
+
+    Entries that are neither are kept aside in the lake's table `malformed`, with the reason.
+    """
+    log_to_stderr(logging.getLevelName(log_level.upper()))
+    with sentences():
+        from reaper.pipeline.ingest import Run
+        from reaper.pipeline.ingest import ingest as run_ingestion
+        from reaper.pipeline.lake import lake_at
+
+        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        line = ProgressLine(quiet=machine)
+        run = Run(available_now, _stop_on_signals(), lambda progress: line.show(_ingest_text(progress)))
+        progress = run_ingestion(settings, lake_at(settings.lake), lambda: open_session(settings, line), run)
+        line.end()
+        show(progress, _ingest_text(progress), machine=machine)
+
+
+def _stop_on_signals() -> threading.Event:
+    """Return an event that the first SIGTERM or SIGINT sets; a second one ends the process as usual."""
+    stop = threading.Event()
+
+    def set_stop(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, set_stop)
+    return stop
+
+
+def _ingest_text(progress: "Progress") -> str:
+    text = f"{progress.events:,} events, {progress.dead_letters:,} dead letters in {progress.batches:,} batches"
+    if progress.malformed:
+        text += f", {progress.malformed:,} malformed entries kept aside"
+    return text + (f"; {progress.behind:,} entries waiting" if progress.behind else "")
+
+
+# --- compact, retain, trim ----------------------------------------------------------------------------------
+
+
+@pipeline.command()
+@pipeline_options(*_LAKE, "target_mb", *_SPARK)
+def compact(config: Path | None, machine: bool, **flags: Any) -> None:
+    """Join small batches of the lake, so that it is quick to read. Ingestion may go on meanwhile."""
+    with sentences():
+        from reaper.pipeline import maintenance
+        from reaper.pipeline.lake import existing_lake
+
+        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        layout = existing_lake(settings.lake)
+        line = ProgressLine(quiet=machine)
+        session = open_session(settings, line)
+        done = maintenance.compact(session, layout, settings.target_mb * 1_000_000, line.show)
+        line.end()
+        text = [
+            f"{table.table}: {table.batches_before:,} batches in {table.files_before:,} files, now "
+            f"{table.batches_after:,} in {table.files_after:,}"
+            for table in done
+        ]
+        show(done, "\n".join(text), machine=machine)
+
+
+@pipeline.command()
+@pipeline_options(*_LAKE, "keep")
+def retain(config: Path | None, machine: bool, **flags: Any) -> None:
+    """Drop the days of the lake that are older than `--keep`. Ingestion may go on meanwhile."""
+    with sentences():
+        from reaper.pipeline import maintenance
+        from reaper.pipeline.lake import existing_lake
+
+        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        if settings.keep is None:
+            raise ConfigurationError("retain needs to know how much to keep: --keep SECONDS (30 days are 2592000).")
+        done = maintenance.retain(existing_lake(settings.lake), settings.keep)
+        text = [
+            f"{table.table}: {len(table.days_dropped):,} days dropped ({table.files_dropped:,} files)" for table in done
+        ]
+        show(done, "\n".join(text), machine=machine)
+
+
+@pipeline.command()
+@pipeline_options(*_LAKE, *_SOURCE, "margin")
+@click.option("--with-dead-letters", is_flag=True, help="Trim dead-letter streams, too: they can be redriven no more.")
+def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: Any) -> None:
+    """Trim the journals in Redis behind what is safely in the lake. Never dead letters, unless asked to."""
+    with sentences():
+        from reaper.pipeline.ingest import redis_url
+        from reaper.pipeline.lake import existing_lake
+        from reaper.pipeline.trim import trim as run_trim
+
+        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        layout = existing_lake(settings.lake)
+
+        async def run() -> Any:
+            return await run_trim(settings, layout, url=redis_url(settings), dead_letters=with_dead_letters)
+
+        done = anyio.run(run)
+        text = [
+            f"{stream.stream}: left alone, {stream.kept_because}"
+            if stream.kept_because
+            else f"{stream.stream}: {stream.removed:,} entries trimmed, {stream.left:,} left"
+            for stream in done
+        ]
+        show(done, "\n".join(text) or "nothing to trim", machine=machine)
+
+
+# --- advise -------------------------------------------------------------------------------------------------
+
+
+@pipeline.command("advise")
+@pipeline_options(*_LAKE, *_SPARK)
+@advice_options
+def advise_(config: Path | None, machine: bool, pair: str | None, output: Path | None, **given: Any) -> None:
+    """Say which visibility timeouts would have cost least, as settings that `reaper run --config` reads."""
+    with sentences():
+        from reaper.pipeline.advice.command import advise
+        from reaper.pipeline.advice.fragment import as_json, as_toml
+
+        weights, workers = read_weights(given), read_workers(given)
+        settings = load_settings(PipelineSettings, flags=given, file=config)
+        line = ProgressLine(quiet=machine)
+        session = open_session(settings, line)
+        line.show("counting …")
+        advice = advise(session, settings.lake, weights, workers=workers, pair=pair)
+        line.end()
+        if output:
+            write_settings(output, as_toml(advice, weights))
+        if machine or not output:
+            click.echo(json.dumps(as_json(advice, weights)) if machine else as_toml(advice, weights), nl=machine)
+
+
+# --- report -------------------------------------------------------------------------------------------------
+
+pipeline.add_command(report)

@@ -1,0 +1,149 @@
+"""The command ``reaper compare``."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import click
+
+from reaper.pipeline.compare.scenarios import MODES, SCENARIOS, choose_scenarios
+from reaper.pipeline.progress import ProgressLine
+from reaper.pipeline.settings import PipelineSettings
+from workers.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from reaper.pipeline.compare.findings import Comparison
+    from reaper.pipeline.compare.play import Plan
+
+DEFAULT_OUTPUT = Path("comparison.html")
+
+_HELP = f"""Play the same drill once for each way to recover, and say which is the better one for what.
+
+Every drill has the same trace, seed, and faults at the same moments, and runs on a Redis of its own kind. The journals
+are then read on Spark. The page (--output) gets company: the same name with .json (all figures), .md and .svg.
+
+\b
+Scenarios:
+{chr(10).join(f"  {name:<20}{scenario.title}" for name, scenario in SCENARIOS.items())}
+"""
+
+
+@click.command(help=_HELP)
+@click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="Only these; repeatable. Default: all.")
+@click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Only these; repeatable. Default: all.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Turns of each drill.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), help="CSV file, as for `reaper drill`. Default: a generated one."
+)
+@click.option("--speedup", type=click.FloatRange(min=0, min_open=True), help="Replay arrivals this many times faster.")
+@click.option("--limit", type=click.IntRange(min=1), help="Replay no more than this many jobs.")
+@click.option("--prefill-ms", type=click.FloatRange(min=0), help="Duration of a context token.")
+@click.option("--decode-ms", type=click.FloatRange(min=0), help="Duration of a generated token.")
+@click.option("--seed", type=int, help="Of the generated trace and the payloads.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=DEFAULT_OUTPUT,
+    show_default=True,
+    help="The page, one HTML file.",
+)
+@click.option(
+    "--files",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the drills' reports and the lake in this folder.",
+)
+@click.option("--heap", default="1g", show_default=True, help="Memory of Spark's driver.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def compare(
+    modes: tuple[str, ...],
+    scenarios: tuple[str, ...],
+    repeat: int,
+    trace: Path | None,
+    speedup: float | None,
+    limit: int | None,
+    prefill_ms: float | None,
+    decode_ms: float | None,
+    seed: int | None,
+    output: Path,
+    files: Path | None,
+    heap: str,
+    quiet: bool,
+) -> None:
+    """Play and judge; see `_HELP`."""
+    from reaper.pipeline.cli import sentences
+
+    with sentences():
+        from reaper.pipeline.compare.play import Plan
+
+        given = {"trace": trace and trace.resolve(), "speedup": speedup, "limit": limit, "prefill-ms": prefill_ms,
+                 "decode-ms": decode_ms, "seed": seed}  # fmt: skip
+        options = tuple(
+            word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))
+        )
+        plan = Plan(
+            choose_scenarios(scenarios), tuple(mode for mode in MODES if mode in (modes or MODES)), repeat, options
+        )
+        line = ProgressLine(quiet=quiet)
+        with _folder(files) as folder:
+            settings = PipelineSettings(lake=str(folder / "lake"), heap=heap)
+            comparison = _play_and_read(plan, folder, settings, line)
+        line.end()
+        _write(comparison, output)
+        click.echo("\n".join(comparison.overall))
+
+
+@contextmanager
+def _folder(files: Path | None) -> Iterator[Path]:
+    """Give an empty folder: one that is kept, or a temporary one."""
+    if files is None:
+        with tempfile.TemporaryDirectory(prefix="reaper-compare-") as temporary:
+            yield Path(temporary)
+        return
+    folder = files.resolve()
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigurationError(f"--files {files}: the folder is not empty.")
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+
+
+def _play_and_read(plan: "Plan", folder: Path, settings: PipelineSettings, line: ProgressLine) -> "Comparison":
+    from reaper.pipeline.cli import open_session
+    from reaper.pipeline.compare.findings import conclude
+    from reaper.pipeline.compare.journals import ingest_journals, read_journals
+    from reaper.pipeline.compare.play import play
+
+    def ingest(url: str) -> None:
+        session = open_session(settings, line)
+        line.show("bringing the journals into a lake …")
+        ingest_journals(session, settings.model_copy(update={"redis_url": url}))
+
+    played = anyio.run(partial(play, plan, folder, line.show, ingest))
+    session = open_session(settings, line)
+    line.show("reading the journals …")
+    told = read_journals(session, settings.lake, played)
+    return conclude(plan, played, told, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def _write(comparison: "Comparison", output: Path) -> None:
+    from reaper.pipeline.compare.chart import standalone, waits
+    from reaper.pipeline.compare.page import write_markdown, write_page
+
+    svg = waits(comparison.found, comparison.modes)
+    texts = {
+        output: write_page(comparison),
+        output.with_suffix(".json"): json.dumps(comparison.as_json(), indent=1) + "\n",
+        output.with_suffix(".md"): write_markdown(comparison, output.with_suffix(".svg").name if svg else ""),
+    }
+    if svg:
+        texts[output.with_suffix(".svg")] = standalone(svg) + "\n"
+    for file, text in texts.items():
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"--output {file} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,140 @@
+"""The figures that are compared, out of the drills' reports; of several turns the median. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from reaper.pipeline.compare.play import Played
+
+Report = Mapping[str, Any]
+
+
+class Kind(StrEnum):
+    """What a figure decides about, the weightier first."""
+
+    SAFETY = "safety"
+    SPEED = "speed"
+    COST = "cost"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a drill."""
+
+    name: str
+    title: str
+    read: Callable[[Report], float | None]
+    unit: str = ""
+    """``s``, ``/s``, ``ms``, ``us``, or nothing for a count."""
+    less_is_better: bool = True
+    least: float = 0.0
+    """Differences up to it mean nothing, however small the figures are."""
+    kind: Kind | None = None
+    """What it decides about; None = it is only told."""
+
+
+def _spread(name: str, part: str) -> Callable[[Report], float | None]:
+    return lambda report: (report.get(name) or {}).get(part)
+
+
+def _healthy(part: str, quantile: str | None = None) -> Callable[[Report], float | None]:
+    def read(report: Report) -> float | None:
+        # Where no fault came (nothing to do, slow jobs alone), the whole drill counts.
+        during, whole = report["healthy"]["during_faults"], report["healthy"]["total"]
+        figures = during if during["seconds"] else whole
+        value = figures[part]
+        found: float | None = value[quantile] if quantile else value
+        return found
+
+    return read
+
+
+def _cpu_us(report: Report) -> float | None:
+    """CPU time of all processes, workers and reapers."""
+    return _total(report["cpu_us_per_job"])
+
+
+def _total(by_role: Mapping[str, float | None]) -> float | None:
+    known = [value for value in by_role.values() if value is not None]
+    return sum(known) if known else None
+
+
+def _idle(part: str) -> Callable[[Report], float | None]:
+    def read(report: Report) -> float | None:
+        idle = report.get("idle")
+        if not idle:
+            return None
+        value = idle[part]
+        return _total(value) if isinstance(value, Mapping) else value
+
+    return read
+
+
+def _innocent(report: Report) -> float:
+    """Dead letters that were no poison: jobs that were given up for what others did."""
+    return float(max(0, report["dead_lettered"] - report["poison"]))
+
+
+_DURING = "healthy jobs, while faults are coped with"
+
+FIGURES = (
+    Figure("lost", "jobs lost", lambda report: report["lost"], kind=Kind.SAFETY),
+    Figure("stuck", "jobs stuck at the end", lambda report: report["stuck"], kind=Kind.SAFETY),
+    Figure("innocent", "innocents given up", _innocent, kind=Kind.SAFETY),
+    Figure("duplicates", "jobs completed twice", lambda report: len(report["duplicates"]), least=1, kind=Kind.SAFETY),
+    Figure("recovery_p50", "fault to second start, p50", _spread("recovery_s", "p50"), "s", least=0.1),
+    Figure("recovery_max", "fault to second start, longest", _spread("recovery_s", "max"), "s", least=0.25,
+           kind=Kind.SPEED),
+    Figure("overshoot_max", "past the visibility timeout, longest", _spread("overshoot_s", "max"), "s", least=0.1),
+    Figure("second_starts", "jobs started again", lambda report: len(report["second_starts"]), least=3),
+    Figure("latency_p99", f"{_DURING}: wait, p99", _healthy("latency_s", "p99"), "s", least=0.05, kind=Kind.SPEED),
+    Figure("latency_p50", f"{_DURING}: wait, p50", _healthy("latency_s", "p50"), "s", least=0.02),
+    Figure("throughput", f"{_DURING}: completed", _healthy("throughput_per_s"), "/s", less_is_better=False, least=1),
+    Figure("requests", "requests to Redis a job", lambda report: report["redis_requests_per_job"], least=0.05,
+           kind=Kind.COST),
+    Figure("redis_cpu", "CPU of Redis a job", lambda report: report["redis_cpu_us_per_job"], "us", least=10),
+    Figure("cpu", "CPU of workers and reapers a job", _cpu_us, "us", least=200, kind=Kind.COST),
+    Figure("idle_requests", "requests to Redis", _idle("redis_requests_per_s"), "/s", least=0.2, kind=Kind.COST),
+    Figure("idle_redis", "CPU of Redis", _idle("redis_cpu_ms_per_s"), "ms/s", least=0.2),
+    Figure("idle_cpu", "CPU of workers and reapers", _idle("cpu_ms_per_s"), "ms/s", least=1.0, kind=Kind.COST),
+    Figure("processes", "processes to run and watch", lambda report: sum(report["processes"].values())),
+)  # fmt: skip
+COUNTS_OF_JOBS = ("lost", "stuck", "innocent", "duplicates", "second_starts")
+NOT_WHILE_IDLE = frozenset(figure.name for figure in FIGURES if not figure.name.startswith("idle_")) - {"processes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A figure of one mode in one scenario: the median of all turns, and how far they lie apart."""
+
+    value: float
+    low: float
+    high: float
+
+
+Table = Mapping[str, Mapping[str, Measured]]
+"""Figures by name, each by mode. A mode that has none is left out."""
+
+
+def measure(played: Iterable[Played], scenario: str) -> dict[str, dict[str, Measured]]:
+    """Return the figures of a scenario, by name and mode."""
+    turns: dict[str, list[Report]] = {}
+    for one in played:
+        if one.scenario == scenario:
+            turns.setdefault(one.mode, []).append(one.report)
+    table: dict[str, dict[str, Measured]] = {}
+    for figure in FIGURES:
+        if (figure.name in NOT_WHILE_IDLE) == (scenario == "idle"):
+            continue
+        found = {mode: _of(figure, reports) for mode, reports in turns.items()}
+        row = {mode: measured for mode, measured in found.items() if measured}
+        if row:
+            table[figure.name] = row
+    return table
+
+
+def _of(figure: Figure, reports: Sequence[Report]) -> Measured | None:
+    values = [value for report in reports if (value := figure.read(report)) is not None]
+    return Measured(median(values), min(values), max(values)) if values else None

@@ -1,0 +1,160 @@
+"""Writes a comparison down: one HTML page that needs nothing else, and Markdown. Pure."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from reaper.pipeline.compare.chart import waits
+from reaper.pipeline.compare.figures import FIGURES, Figure, Table
+from reaper.pipeline.compare.findings import Comparison, Found
+from reaper.pipeline.compare.verdict import headline, write
+from reaper.pipeline.report import html, words
+from reaper.pipeline.report.html import Markup
+
+NOTHING = words.NOTHING
+
+
+def _figures(table: Table) -> list[Figure]:
+    return [figure for figure in FIGURES if figure.name in table]
+
+
+def _cell(table: Table, figure: Figure, mode: str) -> str:
+    measured = table[figure.name].get(mode)
+    return NOTHING if measured is None else write(figure, measured.value)
+
+
+def _span(table: Table, figure: Figure, mode: str) -> str:
+    measured = table[figure.name].get(mode)
+    if measured is None or measured.low == measured.high:
+        return ""
+    return f"{write(figure, measured.low)} to {write(figure, measured.high)}"
+
+
+def _modes(found: Found, modes: Sequence[str]) -> list[str]:
+    """Return the modes that the scenario was played with."""
+    return [mode for mode in modes if any(mode in row for row in found.table.values())]
+
+
+def _about(comparison: Comparison) -> str:
+    about = comparison.about
+    turns = f"the median of {about['repeat']} turns" if about["repeat"] > 1 else "one turn"
+    faster = f", {about['speedup']:g} times as fast" if about["speedup"] != 1 else ""
+    options = f" ({' '.join(about['options'])})" if about["options"] else ""
+    return (
+        f"Trace: {about['trace']}{faster}, up to {about['jobs']:,} jobs a drill, seed {about['seed']}{options}; "
+        f"{turns}; Redis {about['redis_version']}; {about['made_at']}."
+    )
+
+
+# ---- HTML
+
+
+def write_page(comparison: Comparison) -> str:
+    """Return the page."""
+    style = (files("reaper.pipeline.report") / "style.css").read_text(encoding="utf-8")
+    sections = "\n".join(_section(found, comparison.modes) for found in comparison.found)
+    links = "".join(f'<a href="#{one.scenario.name}">{escape(one.scenario.name)}</a>' for one in comparison.found)
+    summary = "".join(f"<li>{escape(line)}</li>" for line in comparison.overall)
+    embedded = json.dumps(comparison.as_json(), separators=(",", ":")).replace("<", "\\u003c")
+    return f"""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="stream-reaper">
+<title>Recovery modes compared</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header><div>
+<h1>Recovery modes compared</h1>
+<p class="muted">{escape(_about(comparison))}</p>
+<nav>{links}</nav>
+</div></header>
+<main>
+<section><h2>What the numbers say</h2>
+<ul>{summary}</ul>
+{html.figure(waits(comparison.found, comparison.modes))}
+</section>
+{sections}
+</main>
+<footer>Made by <code>reaper compare</code>. The figures are embedded as JSON.</footer>
+<script type="application/json" id="comparison">{embedded}</script>
+</body>
+</html>
+"""
+
+
+def _section(found: Found, modes: Sequence[str]) -> Markup:
+    scenario = found.scenario
+    names = _modes(found, modes)
+    rows = [
+        {"figure": figure.title, **{mode: _both(found.table, figure, mode) for mode in names}}
+        for figure in _figures(found.table)
+    ]
+    columns = [html.text("", lambda row: str(row["figure"]))]
+    columns += [html.number(mode, lambda row, mode=mode: str(row[mode])) for mode in names]  # type: ignore[misc]
+    remarks = [html.paragraph(remark) for remark in found.remarks]
+    verdict = [html.paragraph(sentence) for sentence in found.verdict.sentences]
+    return html.section(
+        scenario.name,
+        scenario.title,
+        [
+            html.code("reaper drill " + " ".join(scenario.words)),
+            html.heading(headline(found.verdict, names)),
+            *verdict,
+            html.table(columns, rows),
+            *remarks,
+            *_journals(found),
+        ],
+    )
+
+
+def _both(table: Table, figure: Figure, mode: str) -> str:
+    span = _span(table, figure, mode)
+    return _cell(table, figure, mode) + (f" ({span})" if span else "")
+
+
+def _journals(found: Found) -> list[Markup]:
+    rows = [{"mode": mode, **told} for mode, turns in found.journals.items() for told in turns]
+    if not rows:
+        return []
+
+    def times(name: str) -> html.Column:
+        def cell(row: html.Row) -> str:
+            measured = row[name]
+            return NOTHING if not measured else " / ".join(words.duration(measured[part]) for part in ("p50", "max"))
+
+        return html.number(f"{name}, p50 / max", cell)
+
+    counts = [html.number(name.replace("_", " "), lambda row, name=name: words.count(row[name]))  # type: ignore[misc]
+              for name in ("second_starts", "duplicates", "refused")]  # fmt: skip
+    columns = [html.text("mode", lambda row: str(row["mode"])), times("overshoot"), times("wait"), *counts]
+    return [html.table(columns, rows, caption="What the journals tell, one line a turn")]
+
+
+# ---- Markdown
+
+
+def write_markdown(comparison: Comparison, chart: str = "") -> str:
+    """Return the tables and what they say as Markdown. ``chart`` is the name of the chart's file."""
+    lines = [_about(comparison), "", *(f"- {line}" for line in comparison.overall), ""]
+    if chart:
+        lines += [f"![How long jobs waited after each fault, by mode]({chart})", ""]
+    for found in comparison.found:
+        lines += _markdown_of(found, comparison.modes)
+    return "\n".join(lines)
+
+
+def _markdown_of(found: Found, modes: Sequence[str]) -> list[str]:
+    names = _modes(found, modes)
+    lines = [f"### {found.scenario.title}", "", f"`{' '.join(found.scenario.words)}`", ""]
+    lines += [f"**{headline(found.verdict, names)}.** {' '.join(found.verdict.sentences)}", ""]
+    lines += [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
+    for figure in _figures(found.table):
+        lines.append(f"| {figure.title} | {' | '.join(_cell(found.table, figure, mode) for mode in names)} |")
+    lines += ["", *(f"- {remark}" for remark in found.remarks)]
+    return [*lines, ""] if found.remarks else lines

@@ -1,0 +1,66 @@
+"""What is compared: situations, each with faults at given moments. Pure."""
+
+from dataclasses import dataclass
+
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.settings import did_you_mean
+
+MODES = ("reaper", "embedded", "published")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A situation that every mode has to cope with."""
+
+    name: str
+    title: str
+    faults: tuple[str, ...]
+    """As `reaper drill` reads them."""
+    options: tuple[str, ...] = ()
+    """More options of the drill."""
+
+    @property
+    def words(self) -> list[str]:
+        """The drill's options that make this situation."""
+        return [*(word for fault in self.faults or ("none",) for word in ("--fault", fault)), *self.options]
+
+
+IDLE_S = 30
+IDLE = Scenario(
+    "idle",
+    "Nothing to do",
+    (),
+    ("--idle", str(IDLE_S), "--visibility-timeout", "30", "--lease-ttl", "10", "--scan-interval", "1"),
+)
+"""What it costs to wait, with the timeouts that people deploy; one job ends it."""
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("one-crash", "One worker crashes", ("kill-workers:1@4",)),
+        Scenario(
+            "half-the-pool",
+            "Half the pool crashes at once, with 10,000 jobs in flight",
+            ("long-jobs:10000@1+4", "kill-workers:half@4"),
+            ("--concurrency", "2500", "--visibility-timeout", "5"),
+        ),
+        Scenario("slow-but-alive", "Jobs that take three visibility timeouts, and live", ("long-jobs:20@2+6",)),
+        Scenario("poison", "A poison job among bystanders", ("poison@4",)),
+        Scenario(
+            "leader-and-workers", "The leader dies with half the workers", ("kill-leader@4", "kill-workers:half@4")
+        ),
+        Scenario(
+            "no-reaper", "No reaper is alive for 20 s, and a worker crashes", ("kill-reapers@3+20", "kill-workers:1@4")
+        ),
+        Scenario("redis-pause", "Redis stands still for 10 s", ("pause-redis@4+10",)),
+        IDLE,
+    )
+}
+
+
+def choose_scenarios(names: tuple[str, ...]) -> list[Scenario]:
+    """Return the scenarios of these names; all where none is named. Raises ConfigurationError."""
+    for name in names:
+        if name not in SCENARIOS:
+            raise ConfigurationError(f"unknown scenario {name!r}{did_you_mean(name, SCENARIOS)}")
+    return [scenario for name, scenario in SCENARIOS.items() if name in names or not names]

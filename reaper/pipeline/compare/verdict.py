@@ -1,0 +1,121 @@
+"""Which mode is the better one in a situation, said from the numbers. Pure.
+
+Figures are asked in the order of `figures.FIGURES`: first what must not happen, then how long jobs wait. Each takes
+those out that are worse than another one that is left. What it costs decides only which of the rest is the cheapest.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from reaper.pipeline.compare.figures import COUNTS_OF_JOBS, FIGURES, Figure, Kind, Measured, Table
+
+RELATIVE = 0.1
+"""Differences up to a tenth are no difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the numbers of one scenario say."""
+
+    best: tuple[str, ...]
+    """The modes that none beats in safety and speed; all of them where nothing tells them apart."""
+    cheapest: tuple[str, ...]
+    """Those of them that none beats in cost."""
+    sentences: tuple[str, ...]
+    """The figures that told them apart, and what speaks for the others."""
+
+
+def judge(table: Table, modes: Sequence[str]) -> Verdict:
+    """Judge the modes of a scenario by its figures."""
+    modes = [mode for mode in modes if any(mode in row for row in table.values())]
+    best, reasons = _sieve(table, modes, (Kind.SAFETY, Kind.SPEED))
+    cheapest, costs = _sieve(table, best, (Kind.COST,))
+    others = [sentence for mode in modes for sentence in _in_favour(table, mode, best)]
+    return Verdict(tuple(best), tuple(cheapest), (*reasons, *costs, *others))
+
+
+def _sieve(table: Table, modes: Sequence[str], kinds: Sequence[Kind]) -> tuple[list[str], list[str]]:
+    """Return the modes that are left, and a sentence for each figure that took some out."""
+    left, sentences = list(modes), []
+    for figure in FIGURES:
+        if figure.kind not in kinds or figure.name not in table:
+            continue
+        row = {mode: table[figure.name][mode] for mode in left if mode in table[figure.name]}
+        winners = _winners(figure, row)
+        if beaten := [mode for mode in row if mode not in winners]:
+            sentences.append(_sentence(figure, row, winners, beaten))
+            left = [mode for mode in left if mode not in beaten]
+    return left, sentences
+
+
+def _winners(figure: Figure, row: Mapping[str, Measured]) -> tuple[str, ...]:
+    """Return the modes that no other one beats."""
+    return tuple(mode for mode, here in row.items() if not any(_beats(figure, other, here) for other in row.values()))
+
+
+def _beats(figure: Figure, one: Measured, other: Measured) -> bool:
+    """Tell whether ``one`` is better by more than chance, a tenth, and what means anything at all."""
+    better_by = (other.value - one.value) if figure.less_is_better else (one.value - other.value)
+    if figure.name in COUNTS_OF_JOBS:
+        return better_by > figure.least
+    apart = one.high < other.low if figure.less_is_better else one.low > other.high
+    return apart and better_by > max(figure.least, RELATIVE * max(abs(one.value), abs(other.value)))
+
+
+def _sentence(figure: Figure, row: Mapping[str, Measured], winners: Iterable[str], beaten: Iterable[str]) -> str:
+    title = figure.title[0].upper() + figure.title[1:]
+    return f"{title}: {_listed(figure, row, winners)}, against {_listed(figure, row, beaten)}."
+
+
+def _listed(figure: Figure, row: Mapping[str, Measured], modes: Iterable[str]) -> str:
+    return " and ".join(f"{mode} {write(figure, row[mode].value)}" for mode in modes)
+
+
+def _in_favour(table: Table, mode: str, best: Sequence[str]) -> Iterable[str]:
+    """Say by which figures a mode that is not among the best beats them all. One that loses jobs has no case."""
+    lost = table.get("lost", {}).get(mode)
+    if mode in best or (lost and lost.value > 0):
+        return
+    for figure in FIGURES:
+        row = table.get(figure.name, {})
+        rivals = [other for other in best if other in row]
+        if mode in row and rivals and all(_beats(figure, row[mode], row[other]) for other in rivals):
+            yield "In its favour: " + _sentence(figure, row, [mode], rivals)
+
+
+def write(figure: Figure, value: float) -> str:
+    """Write a value with its unit."""
+    if figure.name in COUNTS_OF_JOBS or figure.name == "processes":
+        return f"{value:,.0f}"
+    if figure.unit == "us":
+        return f"{value:,.0f} µs"
+    digits = 3 if figure.unit == "s" and abs(value) < 10 else 2 if abs(value) < 10 else 1
+    return f"{value:,.{digits}f} {figure.unit}".rstrip()
+
+
+def headline(verdict: Verdict, modes: Sequence[str]) -> str:
+    """Say in a few words which is the better one."""
+    told_apart = set(verdict.best) != set(modes)
+    cheaper = set(verdict.cheapest) != set(verdict.best)
+    first = f"Better: {' and '.join(verdict.best)}" if told_apart else "All recover alike"
+    return f"{first}; {' and '.join(verdict.cheapest)} at less cost" if cheaper else first
+
+
+def overall(verdicts: Mapping[str, Verdict], titles: Mapping[str, str], modes: Sequence[str]) -> list[str]:
+    """Say for which situations each mode is the better one."""
+    lines = []
+    for mode in modes:
+        alone = [name for name, verdict in verdicts.items() if verdict.best == (mode,)]
+        shared = {name: verdict for name, verdict in verdicts.items() if mode in verdict.best and name not in alone}
+        cheaper = [name for name, verdict in shared.items() if verdict.cheapest == (mode,)]
+        equal = [name for name in shared if name not in cheaper]
+        for what, names in (
+            ("is the better one", alone),
+            ("is as good as any, at less cost", cheaper),
+            ("is as good as any", equal),
+        ):
+            if names:
+                lines.append(f"{mode} {what}: {'; '.join(titles[name] for name in names)}.")
+        if not alone and not shared:
+            lines.append(f"{mode} is the better one nowhere here.")
+    return lines

@@ -1,0 +1,90 @@
+"""The command ``reaper pipeline report``."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import click
+
+from reaper.pipeline.progress import ProgressLine
+from reaper.pipeline.settings import PipelineSettings
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.options import settings_options
+from workers.protocol.settings import load_settings
+
+if TYPE_CHECKING:
+    from reaper.pipeline.report.findings import Findings
+    from reaper.pipeline.report.scope import Scope
+
+DEFAULT_OUTPUT = Path("recovery-report.html")
+
+_SETTINGS = ("lake", "master", "remote", "heap")
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@settings_options(PipelineSettings, exclude=[name for name in PipelineSettings.model_fields if name not in _SETTINGS])
+@click.option("--output", type=_FILE, default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
+@click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write all figures to this file, too.")
+@click.option("--since", metavar="TIME", help="Only from 2026-11-20, 2026-11-20T15:04 (UTC), or 36h ago (m, h, d, w).")
+@click.option("--until", metavar="TIME", help="Only before this; written as --since.")
+@click.option("--group", "groups", multiple=True, metavar="GROUP", help="Only this one, or stream/group; repeatable.")
+@click.option("--redis-url", metavar="URL", help="Look for jobs without an end in this Redis.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+def report(
+    config: Path | None,
+    output: Path,
+    json_file: Path | None,
+    since: str | None,
+    until: str | None,
+    groups: tuple[str, ...],
+    redis_url: str | None,
+    quiet: bool,
+    **flags: Any,
+) -> None:
+    """Write down what the lake tells: recovery, integrity, durations, timeouts, stalls, leadership, dead letters.
+
+    The page is one HTML file that needs no network. Every figure in it is in the JSON file, too.
+    """
+    from reaper.pipeline.cli import sentences  # it imports us
+
+    with sentences():
+        from reaper.pipeline.report.page import write_page
+        from reaper.pipeline.report.scope import Scope, parse_instant
+
+        now = datetime.now(UTC)
+        begin, end = (parse_instant(text, now) if text else None for text in (since, until))
+        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        progress = ProgressLine(quiet=quiet)
+        findings = _read(settings, Scope(begin, end, groups), now, progress)
+        if redis_url:
+            from reaper.pipeline.report.live import look_for_unsettled
+
+            progress.show("looking for unsettled jobs in Redis")
+            findings.live = anyio.run(look_for_unsettled, findings, redis_url)
+        progress.end()
+        _write(output, write_page(findings), "--output")
+        if json_file:
+            _write(json_file, json.dumps(findings.as_json(), indent=1, default=str) + "\n", "--json")
+        click.echo(f"{findings.about['events']:,} events: {output}")
+
+
+def _read(settings: PipelineSettings, scope: "Scope", now: datetime, progress: ProgressLine) -> "Findings":
+    from reaper.pipeline.cli import open_session
+    from reaper.pipeline.lake import existing_lake
+    from reaper.pipeline.report.reading import read_report, tune
+    from reaper.pipeline.session import is_embedded
+
+    existing_lake(settings.lake)  # before Spark is started for nothing
+    spark = open_session(settings, progress)
+    tune(spark, embedded=not settings.remote and is_embedded(settings.master or None))
+    return read_report(spark, settings.lake, scope, now, progress.show)
+
+
+def _write(file: Path, text: str, option: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{option} {file} cannot be written: {error.strerror}.") from error

@@ -1,0 +1,52 @@
+"""Makes the report's findings of a lake."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+
+from reaper.pipeline.advice.fragment import as_json, as_toml
+from reaper.pipeline.advice.model import Weights, advise_group
+from reaper.pipeline.analysis.advisor import records_of
+from reaper.pipeline.lake import read_dead_letters, read_events, read_malformed
+from reaper.pipeline.report.findings import Findings, ask
+from reaper.pipeline.report.queries import Tables, shelf
+from reaper.pipeline.report.scope import Scope
+
+LOCAL_PARTITIONS = 8
+"""Parts of a shuffle where Spark runs in this process."""
+_UNCHANGED_PARTITIONS = "200"
+
+
+def tune(spark: SparkSession, *, embedded: bool) -> None:
+    """Set what the report's queries are quickest with, where nobody has chosen otherwise."""
+    # Small rows that a window has sorted would be aggregated in that order. By hash they are aggregated as well, and
+    # SortAggregate in a plan always means what it must not: that strings are aggregated.
+    spark.conf.set("spark.sql.execution.replaceHashWithSortAgg", "false")
+    if embedded and spark.conf.get("spark.sql.shuffle.partitions") == _UNCHANGED_PARTITIONS:
+        spark.conf.set("spark.sql.shuffle.partitions", str(LOCAL_PARTITIONS))
+
+
+def read_tables(spark: SparkSession, lake: str, scope: Scope) -> Tables:
+    """Return what the report reads of ``lake``. Raises NoLakeError."""
+    return Tables(
+        scope.of_events(read_events(spark, lake)),
+        scope.of_dead_letters(read_dead_letters(spark, lake)),
+        read_malformed(spark, lake),
+    )
+
+
+def read_report(spark: SparkSession, lake: str, scope: Scope, now: datetime, tell: Callable[[str], None]) -> Findings:
+    """Ask everything of ``lake``. ``tell`` is told how far it has come. Raises NoLakeError."""
+    about = {"lake": lake, "made_at": now.isoformat(timespec="seconds"), **scope.as_json()}
+    with shelf() as kept:
+        findings = ask(read_tables(spark, lake, scope), about, kept, tell)
+    add_advice(findings, Weights())
+    return findings
+
+
+def add_advice(findings: Findings, weights: Weights) -> None:
+    """Add which visibility timeouts to set."""
+    advice = [advise_group(record, weights) for record in records_of(findings.tables)]
+    findings.advice = as_json(advice, weights)
+    findings.settings = as_toml(advice, weights) if advice else ""

@@ -1,0 +1,83 @@
+"""How fast one healthy worker works off what a crash has stranded, in both recovery modes.
+
+10,000 deliveries of a consumer that is gone fall due at about the same time; one worker with 64 slots is there to run
+them, and they do nothing. Time runs from the first completion to the last, on the server's clock: recovery, reading,
+running, settling and journal are included. Bare: a loop of ``XAUTOCLAIM COUNT 100`` + ``XACK`` in redis-py, in turn.
+"""
+
+from collections.abc import Sequence
+from statistics import median
+
+from redis.asyncio import Redis
+
+from tests.benchmarks.figures import Result, Row, at_most_ratio, median_ratio
+from tests.benchmarks.leadership import begun_after
+from tests.benchmarks.stage import Stage, open_stage, result_of, stopped
+from tests.benchmarks.streams import create_group, progress, strand
+from tests.support.waiting import wait_until
+from workers.protocol.events import EventName
+from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.messages import RecoveryMode, entry_ms
+
+SIZE, QUICK_SIZE = 10_000, 2_000
+ROUNDS, QUICK_ROUNDS = 3, 1
+VISIBILITY_S = 2.0
+TIMEOUT_S = 60.0
+OURS, BARE = (group_keys(stream, "billing") for stream in ("jobs", "bare"))
+VISIBILITY = ("--visibility-timeout", str(VISIBILITY_S))
+
+
+async def measure(*, quick: bool) -> Result:
+    """Strand and recover in one mode, in the other, and with the bare loop, in turn."""
+    size, rounds = (QUICK_SIZE, QUICK_ROUNDS) if quick else (SIZE, ROUNDS)
+    ours: dict[RecoveryMode, list[float]] = {mode: [] for mode in RecoveryMode}
+    bare: list[float] = []
+    for _ in range(rounds):
+        for mode, seconds in ours.items():
+            seconds.append(await _worker_s(mode, size))
+        bare.append(await _bare_s(size))
+    return Result(tuple(_row(mode, size, seconds, bare) for mode, seconds in ours.items()))
+
+
+def _row(mode: RecoveryMode, size: int, ours: Sequence[float], bare: Sequence[float]) -> Row:
+    what = f"{mode}: {size:,} stranded jobs, from the first completion to the last"
+    return Row(what, median(ours) * 1000, "ms", median(bare) * 1000, at_most_ratio(3), median_ratio(ours, bare))
+
+
+async def _worker_s(mode: RecoveryMode, size: int) -> float:
+    async with open_stage() as stage:
+        await _strand(stage, OURS, size)
+        programs = []
+        if mode is RecoveryMode.REAPER:
+            programs.append(stage.reaper("--groups", OURS.pair, *VISIBILITY))
+            await begun_after(stage.client, b"")
+        flags = ("--stream", OURS.stream, "--group", OURS.group, *VISIBILITY, "--recovery", mode.value)
+        programs.append(stage.worker("worker", *flags))
+
+        async def done() -> bool:
+            return (await progress(stage.client, OURS)).done
+
+        await wait_until(done, f"{size:,} jobs are done", TIMEOUT_S)
+        completed = await _completed_ms(stage.client)
+        await stopped(*programs)
+    assert len(completed) == size, f"{size:,} deliveries were stranded, {len(completed):,} were completed"
+    return (max(completed) - min(completed)) / 1000
+
+
+async def _completed_ms(client: Redis) -> list[int]:
+    """Return when each completion was journalled, in ms of the server's clock."""
+    rows = await client.execute_command("XRANGE", OURS.journal, "-", "+")
+    return [entry_ms(entry_id) for entry_id, flat in rows if flat[1] == EventName.ACKED.encode()]
+
+
+async def _bare_s(size: int) -> float:
+    async with open_stage() as stage:
+        await _strand(stage, BARE, size)
+        loop = stage.bare("claim-and-settle", BARE.stream, BARE.group, round(VISIBILITY_S * 1000), size)
+        found = await result_of(loop)
+    return float(found["seconds"])
+
+
+async def _strand(stage: Stage, keys: GroupKeys, size: int) -> None:
+    await create_group(stage.client, keys)
+    await strand(stage.client, keys, size)

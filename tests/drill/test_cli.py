@@ -1,0 +1,80 @@
+"""What the commands make of how acts ended."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from reaper.drill import cli
+from reaper.drill.act import Outcome
+from reaper.drill.drill import Programme
+from reaper.drill.ledger import Fate, Ledger
+from reaper.drill.recoveries import RECOVERIES, Recovery
+from reaper.drill.redis_server import Server
+from reaper.drill.stage import set_stage
+from reaper.drill.usage import Usage
+from workers.protocol.connection import commands_client
+
+SERVER = Server("redis://127.0.0.1:1/0", "7", "no server", ours=False)
+LEDGER = Ledger(enqueued=1, fates=dict.fromkeys(Fate, 0) | {Fate.SETTLED: 1})
+
+
+@dataclass(slots=True)
+class Theatre:
+    """Where every act ends well, but for those that are named bad."""
+
+    folder: Path
+    bad: set[str] = field(default_factory=set)
+    played: list[Programme] = field(default_factory=list)
+
+    def perform(self, programme: Programme, _screen: object, **_told: object) -> list[Outcome]:
+        self.played.append(programme)
+        return [self._outcome(programme, recovery) for recovery in programme.recoveries]
+
+    def _outcome(self, programme: Programme, recovery: Recovery) -> Outcome:
+        folder = self.folder / str(len(self.played))
+        stage = set_stage(commands_client(SERVER.url), SERVER, programme.settings, recovery, folder, "0a")
+        objections = ("1 jobs are lost",) if recovery.name in self.bad else ()
+        return Outcome(stage, 0.0, LEDGER, objections, Usage(), {}, 0)
+
+    def exit_code(self, command: click.Command, *words: str) -> int:
+        ended = CliRunner().invoke(command, list(words))
+        assert isinstance(ended.exception, SystemExit | None), ended.exception
+        return ended.exit_code
+
+
+@pytest.fixture
+def theatre(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Theatre:
+    theatre = Theatre(tmp_path)
+    monkeypatch.setattr(cli, "perform", theatre.perform)
+    return theatre
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"), [(set(), 0), ({"none"}, 0), ({"reaper"}, 1), ({"embedded"}, 1), ({"reaper", "embedded"}, 1)]
+)
+def test_the_demo_fails_where_the_reaper_or_embedded_workers_do(theatre: Theatre, bad: set[str], code: int) -> None:
+    theatre.bad = bad
+    assert theatre.exit_code(cli.demo) == code
+    (programme,) = theatre.played
+    assert [recovery.name for recovery in programme.recoveries] == ["none", "reaper", "embedded"]
+
+
+@pytest.mark.parametrize("recovery", RECOVERIES)
+def test_a_drill_fails_where_anything_is_wrong_in_any_mode(theatre: Theatre, recovery: str) -> None:
+    assert theatre.exit_code(cli.drill, "--recovery", recovery) == 0
+    theatre.bad = {recovery}
+    assert theatre.exit_code(cli.drill, "--recovery", recovery) == 1
+
+
+def test_options_reach_the_programme(theatre: Theatre) -> None:
+    words = "--fault none --visibility-timeout 30 --no-bare-worker --idle 5 --quiet --redis-pid 7 --keep-keys --limit 3"
+    assert theatre.exit_code(cli.drill, *words.split(), "--redis-url", SERVER.url) == 0
+    (programme,) = theatre.played
+    settings = programme.settings
+    assert (settings.faults, settings.bare_worker, settings.idle.total_seconds()) == ((), False, 5.0)
+    assert (settings.scan_interval.total_seconds(), settings.look_interval.total_seconds()) == (1.0, 1.0)
+    assert (programme.redis_url, programme.redis_pid, programme.keep_keys) == (SERVER.url, 7, True)
+    assert len(programme.jobs) == 3

@@ -1,0 +1,43 @@
+"""What is known of executions while they run."""
+
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from reaper.drill.recoveries import find_recovery
+from reaper.drill.redis_server import Server
+from reaper.drill.settings import DrillSettings
+from reaper.drill.stage import set_stage
+from reaper.drill.witness import Witness
+from tests.support.servers import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def witness(server: RedisServer, client: Redis, tmp_path: Path) -> Witness:
+    at = Server(server.url, "7", "a server of the tests", ours=False)
+    stage = set_stage(client, at, DrillSettings(), find_recovery("published"), tmp_path, "0a")
+    await client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
+    return Witness(stage)
+
+
+async def _writes(witness: Witness, *steps: str, pid: int = 7) -> int:
+    """Let process ``pid`` write lines, and return what it has in hand then."""
+    with (witness.stage.folder / f"w{pid}-1.out").open("a") as ledger:
+        ledger.writelines(f"{step} 1 1-0 {pid} 1.0{' digest' if step == 'start' else ''}\n" for step in steps)
+    await witness.look()
+    return witness.in_hand(pid)
+
+
+async def test_a_published_loop_has_in_hand_what_it_has_read_and_not_done_or_dropped(witness: Witness) -> None:
+    assert await _writes(witness, "read", "read", "claim") == 3
+    assert await _writes(witness, "start") == 3
+    assert await _writes(witness, "done", "dropped") == 1
+    assert await _writes(witness, "start", "done") == 0
+
+
+async def test_a_bare_loop_has_in_hand_what_it_has_started(witness: Witness) -> None:
+    assert await _writes(witness, "start", pid=8) == 1
+    assert (await _writes(witness, "start", "done", pid=9), witness.in_hand(8)) == (0, 1)

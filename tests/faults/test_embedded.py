@@ -1,0 +1,150 @@
+"""Embedded workers as processes, killed and paused, with nobody else to help."""
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults.reapers import VISIBILITY_MS, Case, newest_server, nothing_left
+from tests.scripts.scene import Scene, item
+from tests.support.history import read_notes
+from tests.support.invariants import Execution
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import pending_of
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+VISIBILITY_S = VISIBILITY_MS / 1000
+BATCH = 64
+LEDGER = "ledger"
+
+
+class Fleet:
+    """Starts embedded workers of one case."""
+
+    def __init__(self, processes: Processes, case: Case, **settings: str | float) -> None:
+        self._processes = processes
+        self._settings = {
+            "recovery": "embedded",
+            "redis-url": case.server.url,
+            "stream": case.keys.stream,
+            "group": case.keys.group,
+            "visibility-timeout": VISIBILITY_S,
+            "backoff-base": 0,
+            **settings,
+        }
+
+    def start(self, target: str, **settings: str | float) -> Running:
+        """Start one."""
+        flags = [word for name, value in {**self._settings, **settings}.items() for word in (f"--{name}", str(value))]
+        return self._processes.worker(target, *flags, env={"LEDGER": LEDGER})
+
+    @asynccontextmanager
+    async def kept_alive(self, target: str, count: int) -> AsyncIterator[None]:
+        """Keep so many alive until the block ends."""
+
+        async def keep_alive() -> None:
+            while True:
+                await self.start(target).wait(timeout=60)
+
+        async with anyio.create_task_group() as supervisor:
+            for _ in range(count):
+                supervisor.start_soon(keep_alive)
+            yield
+            supervisor.cancel_scope.cancel()
+
+
+def said(worker: Running, what: str) -> list[str]:
+    """Return the jobs that ``worker`` has printed ``what`` of, in order."""
+    return re.findall(rf"^{what} (\S+)$", worker.output, re.MULTILINE)
+
+
+def note(case: Case, *workers: Running) -> None:
+    """Take over what ``workers`` have said of executions."""
+    case.starts = [Execution(job) for worker in workers for job in said(worker, "start")]
+    case.completions = [Execution(job) for worker in workers for job in said(worker, "completion")]
+
+
+async def all_done(case: Case) -> None:
+    async def done() -> bool:
+        return nothing_left(await case.state())
+
+    await wait_until(done, "all work is done", timeout=40)
+
+
+async def events_of(case: Case, name: str, count: int) -> bool:
+    return len(await case.events(name)) >= count
+
+
+async def test_what_a_killed_worker_held_is_run_by_the_others(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    case = await Case.prepared(server, client)
+    fleet = Fleet(processes, case, concurrency=30)
+    doomed = fleet.start("tests.faults.blocking_program:worker")
+    jobs = await case.enqueue(30, sleep="1")
+    await wait_until(lambda: len(said(doomed, "start")) == 30, "all run")
+    doomed.kill()
+    healthy = fleet.start("tests.faults.blocking_program:worker")
+    await all_done(case)
+    assert sorted(said(healthy, "completion")) == sorted(jobs)
+    note(case, doomed, healthy)
+    assert Counter(event.event for event in await case.events()) == {"recovered": 30, "acked": 30}
+    assert await case.violations(finished=True) == []
+
+
+async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refused(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    case = await Case.prepared(server, client)
+    fleet = Fleet(processes, case, concurrency=4)
+    paused = fleet.start("tests.faults.blocking_program:worker")
+    owner = (await paused.prints(r"(\S+) works on"))[1]
+    jobs = await case.enqueue(4, sleep="4")
+    await wait_until(lambda: len(said(paused, "start")) == 4, "all run")
+    paused.pause()
+    healthy = fleet.start("tests.faults.blocking_program:worker")
+    await wait_until(lambda: len(said(healthy, "start")) == 4, "another worker has claimed and runs them")
+    scripts, before = Scene(client), await pending_of(client)
+    assert await scripts.settle(*(item(one, "ack") for one in jobs), consumer=owner, journal=False) == [0] * 4
+    assert await scripts.extend(*jobs, consumer=owner, journal=False) == [0] * 4
+    assert await pending_of(client) == before, "nothing was taken back, and no count was raised"
+    paused.resume()
+    await wait_until(lambda: len(said(paused, "cancelled")) == 4, "the handlers are cancelled")
+    await all_done(case)
+
+    assert sorted(said(healthy, "completion")) == sorted(jobs)
+    acked = await case.events("acked")
+    assert len({event.data["consumer"] for event in acked}) == 1, "the paused one has settled nothing"
+    assert Counter(event.job for event in acked) == dict.fromkeys(jobs, 1)
+    note(case, paused, healthy)
+    assert re.search(r"the extension of job \S+ was refused", paused.output)
+    assert await case.violations(finished=True) == []
+
+
+@newest_server
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+async def test_a_poison_job_among_bystanders_kills_three_times_and_drags_nobody_along(
+    server: RedisServer, client: Redis, processes: Processes, redelivery: str
+) -> None:
+    case = await Case.prepared(server, client)
+    fleet = Fleet(processes, case, concurrency=BATCH, redelivery=redelivery)
+    await case.enqueue(BATCH // 2)
+    (poison,) = await case.enqueue(1, poison="")
+    await case.enqueue(BATCH // 2 - 1)
+    async with fleet.kept_alive("tests.faults.poisoned_program", 2):
+        await all_done(case)
+    jobs = {pairs[0][1].decode(): job for job, pairs in case.enqueued.items()}  # by number, as workers note them
+    starts, completions = await read_notes(client, LEDGER)
+    case.starts = [Execution(jobs[start.job]) for start in starts]
+    case.completions = [Execution(jobs[done.job]) for done in completions]
+    assert Counter(start.job for start in case.starts)[poison] == 3
+    assert [(letter.job, letter.deliveries) for letter in (await case.state()).dead] == [(poison, 3)]
+    assert {done.job for done in case.completions} == case.enqueued.keys() - {poison}
+    assert await case.violations(finished=True, poison=frozenset({poison}), max_deliveries=3) == []

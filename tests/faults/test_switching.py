@@ -1,0 +1,260 @@
+"""Both recovery modes in one group, side by side and in turn: nothing is lost, nothing is done twice."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from reaper.snapshot import find_mismatches
+from tests.faults.reapers import newest_server
+from tests.faults.scene import (
+    GROUP,
+    KEYS,
+    STREAM,
+    Handler,
+    create_group,
+    enqueue,
+    events,
+    leads,
+    nothing_left,
+    running_reaper,
+    running_worker,
+    strand,
+    times,
+    violations,
+)
+from tests.scripts.scene import Scene
+from tests.support.history import read_state
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers import Producer, Worker
+from workers.protocol.messages import text
+
+pytestmark = pytest.mark.anyio
+
+QUICK: dict[str, Any] = {"visibility_timeout": 0.4, "refresh_interval": 0.3}
+
+
+@asynccontextmanager
+async def embedded_worker(url: str, handler: Any, **changes: Any) -> AsyncIterator[Worker]:
+    async with running_worker(url, handler, recovery="embedded", **{**QUICK, **changes}) as worker:
+        yield worker
+
+
+async def agreed(client: Redis) -> dict[str, str]:
+    """Return what the group has agreed on."""
+    return {text(name): text(value) for name, value in (await client.hgetall(KEYS.agreement)).items()}
+
+
+async def mode(client: Redis) -> str:
+    return (await agreed(client)).get("recovery", "")
+
+
+async def modes_of_recoveries(client: Redis) -> set[str]:
+    return {event.data["mode"] for event in await events(client, "recovered", "suspected", "dead_lettered")}
+
+
+async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create_group(client)
+    handler = Handler()
+    async with running_reaper(server.url) as reaper:
+        await leads(reaper)
+        await wait_until(lambda: mode(client), "the leader has taken the group over")
+        async with embedded_worker(server.url, handler):
+            enqueued = await enqueue(client, 20)
+            await nothing_left(client)
+            more = await enqueue(client, 20, hold="")
+            await handler.has_started(36)
+            stalled = await enqueue(client, 4)
+            await strand(client, 4)
+            handler.open_gate()
+            await nothing_left(client)
+            (mismatch,) = find_mismatches(await agreed(client), None)  # what `reaper status` shows
+            assert mismatch.endswith(": recovery reaper is agreed, embedded is set")
+        assert reaper.term is not None
+        assert reaper.term.token == 1, "nobody has taken anything from the leader"
+    assert await modes_of_recoveries(client) == {"reaper"}
+    assert "recovery reaper is agreed, embedded is set" in caplog.text
+    assert times(handler.starts) == dict.fromkeys([*enqueued, *more, *stalled], 1)
+    assert await violations(client, {**enqueued, **more, **stalled}, [handler], finished=True) == []
+
+
+async def test_a_reaper_that_starts_next_to_embedded_workers_takes_the_group_over(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = Handler()
+    async with embedded_worker(server.url, handler):
+        assert await mode(client) == "embedded"
+        async with running_reaper(server.url) as reaper:
+            await leads(reaper)
+            await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
+            await wait_until(lambda: "recovery reaper is agreed, embedded is set" in caplog.text, "the worker notices")
+            enqueued = await enqueue(client, 3, fail="")
+            await nothing_left(client)
+    assert "recovery was embedded, is reaper from now on" in caplog.text
+    assert times(handler.starts) == dict.fromkeys(enqueued, 3)
+
+
+async def _is_mode(client: Redis, name: str) -> bool:
+    return await mode(client) == name
+
+
+@newest_server
+async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_writes_are_refused(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await create_group(client)
+    handler = Handler()
+    async with embedded_worker(server.url, handler):
+        async with running_reaper(server.url) as reaper:
+            await leads(reaper)
+            await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
+            fence = text(await client.get(KEYS.fence) or b"")
+        await client.xgroup_createconsumer(STREAM, GROUP, "gone")
+        enqueued = await enqueue(client, 4, hold="")
+        await handler.has_started(4)
+        await client.execute_command(
+            "XCLAIM", STREAM, GROUP, "gone", 0, *enqueued, "IDLE", 60_000, "RETRYCOUNT", 1, "JUSTID"
+        )
+        handler.open_gate()
+        await nothing_left(client, timeout=20)
+        assert await mode(client) == "embedded"
+    assert await modes_of_recoveries(client) == {"embedded"}
+    assert caplog.text.count("no reaper serves group orders/billing: its workers recover what stalls") == 2
+    late, before = Scene(client), await read_state(client, KEYS)
+    assert (await late.recover("1-1", fence=fence))[0] == b"stale"
+    assert (await late.release(fence=fence))[0] == b"stale"
+    assert (await late.move_due(fence=fence))[0] == b"stale"
+    assert await read_state(client, KEYS) == before
+
+
+async def leave_things_behind(client: Redis, policy: str) -> dict[str, Any]:
+    """Enqueue jobs that are stalled by now, in their first delivery and before their last."""
+    enqueued = await enqueue(client, 15)
+    jobs = await strand(client, 15, overdue=True)
+    await client.execute_command(
+        "XCLAIM", STREAM, GROUP, "gone", 0, *jobs[:10], "IDLE", 60_000, "RETRYCOUNT", 2, "JUSTID"
+    )
+    if policy == "retry-stream":
+        await client.execute_command("XREADGROUP", "GROUP", GROUP, "gone", "STREAMS", KEYS.retry, ">")
+    return dict(enqueued)
+
+
+async def _is_parked(client: Redis) -> bool:
+    """Tell whether all suspects but the one that is out are parked, and everything else is ready."""
+    state = await read_state(client, KEYS)
+    return len(state.scheduled) == 9 and state.released_suspects == 1 and not state.pending
+
+
+@newest_server
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServer, client: Redis, policy: str) -> None:
+    await create_group(client)
+    async with running_reaper(server.url, redelivery=policy, full_scan_interval=0.2) as reaper:
+        await leads(reaper)
+        await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
+        enqueued = await leave_things_behind(client, policy)
+        await wait_until(lambda: _is_parked(client), "suspects are parked")
+    handler = Handler()
+    async with embedded_worker(server.url, handler, redelivery=policy), Producer(server.url, STREAM) as producer:
+        delayed = await producer.enqueue({"n": "late"}, delay=0.1)
+        await nothing_left(client, timeout=30)
+    assert times(handler.starts) == dict.fromkeys([*enqueued, delayed], 1)
+    assert await modes_of_recoveries(client) == {"reaper", "embedded"}
+    assert await violations(client, {**enqueued, delayed: [(b"n", b"late")]}, [handler], finished=True) == []
+
+
+@newest_server
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_a_reaper_takes_up_what_embedded_workers_have_left(
+    server: RedisServer, client: Redis, policy: str
+) -> None:
+    await create_group(client)
+    busy = Handler()
+    async with Producer(server.url, STREAM) as producer:
+        async with embedded_worker(server.url, busy, concurrency=1, redelivery=policy, drain_timeout=0):
+            held = await enqueue(client, 1, hold="")
+            await busy.has_started(1)
+            delayed = await producer.enqueue({"n": "late"}, delay=2)
+            enqueued = {**held, **await leave_things_behind(client, policy)}
+
+            async def left() -> bool:
+                state = await read_state(client, KEYS)
+                return len(state.scheduled) == 10 and state.released_suspects == 1 and len(state.pending) == 1
+
+            await wait_until(left, "suspects are parked, and the rest is ready")
+        handler = Handler()
+        handler.open_gate()
+        async with running_reaper(server.url, redelivery=policy), running_worker(server.url, handler):
+            await nothing_left(client, timeout=30)
+    assert times(handler.starts) == dict.fromkeys([*enqueued, delayed], 1)
+    assert await modes_of_recoveries(client) == {"reaper", "embedded"}
+    assert await violations(client, {**enqueued, delayed: [(b"n", b"late")]}, [handler], finished=True) == []
+
+
+async def test_where_there_is_no_reaper_embedded_workers_recover_what_plain_ones_hold(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in the middle of a rolling deployment: the first worker said `reaper`, and there is none."""
+    plain, embedded = Handler(), Handler()
+    async with running_worker(server.url, plain, concurrency=4, **QUICK):
+        assert await mode(client) == "reaper"
+        living = await enqueue(client, 4, hold="")
+        await plain.has_started(4)
+        dead = await enqueue(client, 4)
+        await strand(client, 4, overdue=True)
+        async with embedded_worker(server.url, embedded):
+            assert await mode(client) == "embedded"
+            await wait_until(lambda: len(embedded.completions) == 4, "what was dead is run")
+            await wait_until(
+                lambda: "recovery embedded is agreed, reaper is set" in caplog.text, "the plain worker notices"
+            )
+            plain.open_gate()
+            await nothing_left(client)
+    assert times(plain.starts) == dict.fromkeys(living, 1)
+    assert times(embedded.starts) == dict.fromkeys(dead, 1)
+
+
+@newest_server
+async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_does_nothing_twice(
+    server: RedisServer, client: Redis
+) -> None:
+    handlers = [Handler(), Handler()]
+    enqueued: dict[str, Any] = {}
+
+    async def load() -> None:
+        """Jobs that go well, some that fail once and for all, and some whose consumer dies."""
+        enqueued.update(await enqueue(client, 30))
+        enqueued.update(await enqueue(client, 3, fail=""))
+        pipeline = client.pipeline(transaction=True)
+        for _ in range(4):
+            pipeline.execute_command("XADD", STREAM, "*", "n", "dies")
+        pipeline.execute_command("XREADGROUP", "GROUP", GROUP, "dies", "COUNT", 4, "STREAMS", STREAM, ">")
+        *entry_ids, _ = await pipeline.execute()
+        enqueued.update((text(entry_id), [(b"n", b"dies")]) for entry_id in entry_ids)
+
+    settings = {"visibility_timeout": 1.0, "refresh_interval": 0.2}
+    async with (
+        embedded_worker(server.url, handlers[0], **settings),
+        embedded_worker(server.url, handlers[1], **settings),
+    ):
+        for _ in range(2):
+            await load()
+            async with running_reaper(server.url, visibility_timeout=1.0) as reaper:
+                await leads(reaper)
+                await load()
+                await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
+                await load()
+            await load()
+            await wait_until(lambda: _is_mode(client, "embedded"), "the workers have taken over", timeout=20)
+        await nothing_left(client, timeout=30)
+    assert await violations(client, enqueued, handlers, finished=True, visibility_ms=1_000) == []
+    completed = [done.job for handler in handlers for done in handler.completions]
+    assert len(completed) == len(set(completed))
+    assert len((await read_state(client, KEYS)).dead) == 3 * 8

@@ -1,0 +1,73 @@
+"""A real drill's journals: taken down while it runs, since a drill leaves nothing in a Redis that is not its own."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from reaper.pipeline import redis_stream
+from reaper.pipeline.events import RAW, classify, dead_letters, lifecycle_events, malformed
+from reaper.pipeline.report.queries import Tables
+from tests.pipeline.streams import connected
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+
+FAULTS = ("kill-worker@0.5", "poison@0.8", "kill-leader@1.5")
+TIMEOUT_S = 180
+Entry = tuple[bytes, Sequence[bytes]]
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """What a drill left: raw entries by journal, and its own report."""
+
+    journals: dict[str, list[Entry]]
+    report: Any
+
+
+async def take_down(server: RedisServer, folder: Path) -> Drilled:
+    """Run a short drill on ``server``, and put its journals back when it has ended."""
+    processes = Processes(folder)
+    file = folder / "drill.json"
+    faults = [word for fault in FAULTS for word in ("--fault", fault)]
+    options = ("--redis-url", server.url, "--limit", "150", *faults, "--json", str(file))
+    try:
+        drill = processes.python("-m", "reaper", "drill", *options, name="drill")
+        journals = await _follow(server, drill)
+        assert drill.exit_code == 0, drill.output
+    finally:
+        processes.end()
+    with connected(server) as client:
+        for journal, entries in journals.items():
+            for entry_id, flat in entries:
+                client.execute_command("XADD", journal, entry_id, *flat)
+    return Drilled(journals, json.loads(file.read_text()))
+
+
+async def _follow(server: RedisServer, drill: Running) -> dict[str, list[Entry]]:
+    """Read what is new in any journal, until the drill has ended."""
+    found: dict[str, list[Entry]] = {}
+    with anyio.fail_after(TIMEOUT_S), connected(server) as client:
+        while drill.running:
+            for journal in client.execute_command("KEYS", "*:journal"):
+                known = found.setdefault(journal.decode(), [])
+                after = b"(" + known[-1][0] if known else b"-"
+                known += [(entry_id, flat) for entry_id, flat in client.execute_command("XRANGE", journal, after, "+")]
+            await anyio.sleep(0.02)
+    return found
+
+
+def read_back(spark: SparkSession, server: RedisServer) -> Tables:
+    """Read every journal by the data source, and turn its entries into rows of the lake."""
+    redis_stream.register(spark)
+    columns = [column for column in RAW if column.name != "fields"]  # only dead letters have others
+    source = spark.read.format(redis_stream.NAME).schema(StructType(columns)).option("url", server.url)
+    entries = source.options(streamPattern="*:journal", streamColumn="stream").load()
+    classified = classify(entries.withColumn("fields", F.lit(None).cast(RAW["fields"].dataType)))
+    return Tables(lifecycle_events(classified).cache(), dead_letters(classified), malformed(classified))

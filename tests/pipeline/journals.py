@@ -1,0 +1,87 @@
+"""Journals and dead letters written into a real Redis, and what a lake should hold of them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import redis
+
+from tests.support.servers import RedisServer
+from workers.protocol.events import encode_data
+
+JOURNAL = "{orders}:journal"
+DEAD = "{orders}:dead:billing"
+
+
+def connect(server: RedisServer) -> redis.Redis:
+    """Return a blocking client."""
+    return redis.Redis(port=server.port, protocol=2)
+
+
+def write_events(server: RedisServer, number: int, journal: str = JOURNAL, start: int = 0) -> None:
+    """Add events of ``number`` jobs, `job-<n>` from ``start`` on."""
+    with connect(server) as client:
+        pipeline = client.pipeline(transaction=False)
+        for job in range(start, start + number):
+            data = {"group": "billing", "delivery": 1, "consumer": "host.0123456789ab", "wait_ms": 1, "run_ms": job}
+            pipeline.xadd(journal, {"event": "acked", "job": f"job-{job}", "data": encode_data(data)})
+        pipeline.execute()
+
+
+def write_dead_letter(server: RedisServer, job: str, stream: str = DEAD) -> None:
+    """Add a dead letter as the scripts write them."""
+    fields = {
+        "amount": "12",
+        "reaper.job": job,
+        "reaper.deliveries": "3",
+        "reaper.generation": "0",
+        "reaper.first_ms": "1700000000000",
+        "reaper.consumers": "a.1,b.2",
+        "reaper.dead.stream": "orders",
+        "reaper.dead.group": "billing",
+        "reaper.dead.entry": "1700000000000-0",
+        "reaper.dead.reason": "max_deliveries",
+        "reaper.dead.error": "ValueError: no",
+        "reaper.dead.last_ms": "1700000001000",
+        "reaper.dead.at_ms": "1700000002000",
+    }
+    with connect(server) as client:
+        client.xadd(stream, fields)
+
+
+def write_raw(server: RedisServer, stream: str, *entries: dict[str, str | bytes]) -> None:
+    """Add entries as they are."""
+    with connect(server) as client:
+        for fields in entries:
+            client.xadd(stream, fields)
+
+
+def added(server: RedisServer, stream: str) -> int:
+    """Return how many entries were ever added to a stream."""
+    with connect(server) as client:
+        told: dict[str, int] = client.xinfo_stream(stream)
+        return told["entries-added"]
+
+
+def rows(lake: Path, table: str = "events") -> list[str]:
+    """Return stream and ID of each row, as another program than Spark reads the table."""
+    files = list((lake / table).glob("batch=*/date=*/*.parquet"))
+    if not files:
+        return []
+    found = pl.scan_parquet(files).select(pl.concat_str("stream", "id", separator=" ")).collect()
+    return sorted(found.to_series().to_list())
+
+
+def entries(server: RedisServer, streams: Iterable[str] = (JOURNAL,)) -> list[str]:
+    """Return stream and ID of each entry there is."""
+    with connect(server) as client:
+        return sorted(f"{stream} {entry.decode()}" for stream in streams for entry, _ in client.xrange(stream))
+
+
+def ask_duckdb(query: str, table: Path) -> list[Any]:
+    """Return DuckDB's answer; TABLE in ``query`` stands for the files in the folder of a table."""
+    files = table / "*" / "*" / "*.parquet"
+    found = duckdb.sql(query.replace("TABLE", f"'{files}'"))
+    return found.fetchall() if found else []

@@ -1,0 +1,303 @@
+"""The advisor on a journal: what is counted, what is written down, and whether the advice is worth following."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from reaper.drill.trace import TokenTimes, generate_requests, plan_jobs
+from reaper.pipeline.advice.fragment import as_json, as_toml, stream_of
+from reaper.pipeline.advice.histogram import of_durations
+from reaper.pipeline.advice.model import GroupRecord, Record, Weights, Workers, advise, advise_group
+from reaper.pipeline.analysis.advisor import read_records
+from reaper.pipeline.cli import pipeline
+from reaper.pipeline.synthetic import generate_lake
+from reaper.settings import ReaperSettings
+from tests.pipeline import stories
+from tests.pipeline.stories import Row, about, acked, event, frame, nacked, recovered, refused
+from workers.protocol.keys import group_keys
+from workers.protocol.settings import load_settings
+
+VISIBILITY_MS = stories.VISIBILITY_MS
+
+# ---- what is counted
+
+FOREIGN_JOURNAL = "{events}:journal"
+
+
+def scanned(at: int, *ages: list[int | None], group: str = "search", stream: str = FOREIGN_JOURNAL) -> Row:
+    extra = json.dumps({"pending": 0, "gone": 1, "gone_ages": ages})
+    return event("scanned", at, stream=stream, visibility_ms=20_000, token=1, extra=extra) | {"group": group}
+
+
+def of(group: str, rows: Sequence[Row]) -> list[Row]:
+    """The same rows, of another group."""
+    return [row | {"group": group} for row in rows]
+
+
+def test_everything_that_is_known_of_each_group_is_counted(spark: SparkSession) -> None:
+    ours = [
+        acked(10_500, 400, about("10000", 1), type="mail"),
+        acked(12_000, 1_000, about("11000", 1), type="report"),
+        nacked(13_100, 100, about("13000", 1), type="mail", new_entry="13100-0"),
+        event("handed_back", 14_000, run_ms=20, delivered_ms=10_000, **about("14000", 1)),
+        recovered(20_000, 3_000, about("15000", 1, consumer="w2"), "20000"),
+        # Alive: it had shown life at 27,000 for the last time, and settled at 31,500.
+        recovered(30_000, 3_000, about("16000", 1), "30000"),
+        refused(31_500, 4_000, about("16000", 1)) | {"type": "report"},
+        # A restart is no stall: the next process of its name took it over at once.
+        recovered(32_000, 10, about("17000", 1) | {"mode": "adopt"}, "17000"),
+    ]
+    mixed = [
+        acked(10_500, 400, about("10000", 1)),
+        recovered(20_000, 5_000, about("15000", 1) | {"consumer": "bare"}, visibility_ms=5_000),
+        recovered(21_000, 4_000, about("16000", 1), visibility_ms=4_000),
+    ]
+    foreign = [scanned(50_000, [512, 1_024, 3]), scanned(60_000, [512, 1_024, 2], [16_384, None, 1])]
+    records = read_records(frame(spark, [*ours, *of("mixed", mixed), *foreign]))
+    # Held: 16000 was delivered at 27,500 and settled, too late, at 31,500.
+    report = of_durations([1_000, 4_000])
+    mail, held = of_durations([400, 100]), 5_500
+    assert records == [
+        GroupRecord(
+            stream=FOREIGN_JOURNAL,
+            group="search",
+            workers=Workers.BARE,
+            kinds=(Record(held=of_durations([1_024] * 5 + [32_768])),),
+            configured_ms=20_000,
+            bounded=True,
+        ),
+        GroupRecord(
+            stream=stories.JOURNAL,
+            group="billing",
+            workers=Workers.EXTENDING,
+            kinds=(
+                Record(type="mail", held=mail, crashes=500 / held),
+                Record(
+                    type="report",
+                    held=report,
+                    silences=of_durations([4_500]),
+                    silent_runs_ms=4_000,
+                    crashes=5_000 / held,
+                ),
+            ),
+            process_s=21.0,  # w1, from 10,500 to 31,500
+            configured_ms=VISIBILITY_MS,
+        ),
+        GroupRecord(
+            stream=stories.JOURNAL,
+            group="mixed",
+            workers=Workers.BARE,
+            kinds=(Record(held=of_durations([400]), crashes=2.0),),
+            configured_ms=4_000,  # the later one
+        ),
+    ]
+
+
+def test_workers_may_be_told_to_be_bare(spark: SparkSession) -> None:
+    (record,) = read_records(frame(spark, stories.PLAIN), Workers.BARE)
+    assert record.workers is Workers.BARE
+
+
+# ---- what it is worth
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a timeout cost when jobs were replayed one by one."""
+
+    waiting_s: float
+    twice_s: float
+    dead_letters: int
+
+    def total(self, weights: Weights) -> float:
+        return self.waiting_s + weights.rerun * self.twice_s + weights.dead_letter_s * self.dead_letters
+
+
+def replay(durations_ms: Sequence[int], timeout_ms: float, crashes_per_s: float, seed: int) -> Replayed:
+    """Run jobs on bare workers that die now and then; no histogram, no formula, the same deaths for each timeout.
+
+    A job whose worker dies waits for the rest of the timeout. One that takes longer is given to the next worker while
+    it still runs.
+    """
+    waiting_ms = twice_ms = 0.0
+    dead = 0
+    for number, duration_ms in enumerate(durations_ms):
+        draw = random.Random(f"{seed} {number}")
+        done = False
+        for _ in range(Weights().max_deliveries):
+            dies_after_ms = draw.expovariate(crashes_per_s) * 1000
+            if dies_after_ms < min(duration_ms, timeout_ms):
+                waiting_ms += timeout_ms - dies_after_ms
+                continue
+            if done:
+                twice_ms += duration_ms
+            done = True
+            if duration_ms < timeout_ms:
+                break
+        else:
+            dead += done
+    return Replayed(waiting_ms / 1000, twice_ms / 1000, dead)
+
+
+def journal_of(durations_ms: Sequence[int], crashes_per_s: float, seed: int) -> list[Row]:
+    """What the first half would have left in the journal, with a timeout that no job reached."""
+    rows: list[Row] = []
+    for number, duration_ms in enumerate(durations_ms):
+        draw, at = random.Random(f"{seed} {number}"), 1_000_000 + 50 * number
+        delivery = about(str(at), 1) | {"consumer": "bare"}
+        if draw.expovariate(crashes_per_s) * 1000 < duration_ms:
+            rows.append(recovered(at + 60_000, 60_000, delivery, str(at + 60_000), visibility_ms=60_000))
+            delivery = about(str(at), 2, str(at + 60_000))
+        rows.append(acked(at + duration_ms, duration_ms, delivery))
+    return rows
+
+
+def test_the_advice_beats_both_rules_of_thumb_on_a_half_of_a_trace_that_it_has_not_seen(spark: SparkSession) -> None:
+    """Heavy-tailed jobs, and workers that die every 20 s, 200 s or 2,000 s of their work."""
+    requests = generate_requests(7, count=4_000, rate=70)
+    jobs = [max(1, round(job.duration.total_seconds() * 1000)) for job in plan_jobs(requests, TokenTimes())]
+    seen, unseen = jobs[:2_000], jobs[2_000:]
+    rates = {"often": 0.05, "sometimes": 0.005, "seldom": 0.0005}
+    rows = [row for name, rate in rates.items() for row in of(name, journal_of(seen, rate, seed=1))]
+    weights = Weights()
+    totals: dict[str, float] = dict.fromkeys(("recommended", "2 x p95", "3 x worst"), 0.0)
+    for record in read_records(frame(spark, rows)):
+        advice = advise_group(record, weights).advice
+        asked = {"recommended": advice.best} | {name: advice.rules[name] for name in ("2 x p95", "3 x worst")}
+        for name, cost in asked.items():
+            totals[name] += replay(unseen, cost.timeout_ms, rates[record.group], seed=2).total(weights)
+    assert totals["recommended"] < 0.9 * min(totals["2 x p95"], totals["3 x worst"])
+
+
+@pytest.mark.parametrize("crashes_per_s", [0.02, 0.002, 0.0002])
+def test_the_heavier_the_tail_the_more_the_advice_is_worth(crashes_per_s: float) -> None:
+    draw, weights = random.Random(11), Weights()
+    jobs = [max(1, round(300 * draw.lognormvariate(0, 1.6))) for _ in range(8_000)]
+    seen, unseen = jobs[:4_000], jobs[4_000:]
+    crashed = sum(draw.expovariate(crashes_per_s) * 1000 < job for job in seen)
+    advice = advise([Record(held=of_durations(seen), crashes=crashed)], Workers.BARE, weights)
+    ours, thumb = (
+        replay(unseen, cost.timeout_ms, crashes_per_s, seed=5).total(weights)
+        for cost in (advice.best, advice.rules["2 x p95"])
+    )
+    assert ours < 0.75 * thumb
+
+
+@pytest.mark.parametrize("crashes_per_s", [0.001, 0.01])
+def test_what_the_model_says_is_what_a_replay_costs(crashes_per_s: float) -> None:
+    """On the same jobs, within what chance and the bins allow."""
+    draw = random.Random(3)
+    jobs = [max(1, round(200 * draw.lognormvariate(0, 1))) for _ in range(5_000)]
+    crashed = sum(draw.expovariate(crashes_per_s) * 1000 < job for job in jobs)
+    weights = Weights(headroom=1.0)
+    held = of_durations(jobs)
+    curve = advise([Record(held=held, crashes=crashed)], Workers.BARE, weights).curve
+    ends = {each.longest_ms + 1 for each in held.bins}  # elsewhere a bin is counted whole
+    for cost in [cost for cost in curve if cost.timeout_ms in ends][::8]:
+        replayed = replay(jobs, cost.timeout_ms, crashes_per_s, seed=4)
+        assert replayed.dead_letters == pytest.approx(cost.dead_letters, rel=0.15, abs=3)
+        assert replayed.twice_s == pytest.approx(cost.twice_s, rel=0.15, abs=5)
+        assert replayed.waiting_s <= 1.3 * cost.waiting_s + 5
+
+
+# ---- what is written down
+
+
+def group_advice(journal: str, group: str, *durations_ms: int, **facts: Any) -> Any:
+    held = Record(held=of_durations(durations_ms or (1_000,) * 300), crashes=3)
+    record = GroupRecord(stream=journal, group=group, workers=Workers.BARE, kinds=(held,), **facts)
+    return advise_group(record, Weights())
+
+
+def read_back(text: str, tmp_path: Path) -> dict[str, float]:
+    file = tmp_path / "advice.toml"
+    file.write_text(text, encoding="utf-8")
+    settings = load_settings(ReaperSettings, file=file)
+    return {group.keys.pair: group.visibility_timeout.total_seconds() for group in settings.watched}
+
+
+def test_the_reaper_reads_the_settings_as_they_are(tmp_path: Path) -> None:
+    advice = [
+        group_advice("{orders}:journal", "billing"),
+        group_advice("{shop}mail:journal", 'quo"ted \\ group', 20_000, 30_000),
+        group_advice("{größe}:journal", "g", configured_ms=5_000),
+    ]
+    text = as_toml(advice, Weights())
+    assert read_back(text, tmp_path) == {
+        "orders/billing": 1.1,
+        '{shop}mail/quo"ted \\ group': 31,
+        "größe/g": 1.1,
+    }
+    assert all(len(line) <= 110 for line in text.splitlines())
+
+
+def test_embedded_workers_get_their_settings_as_a_comment(tmp_path: Path) -> None:
+    text = as_toml([group_advice("{orders}:journal", "billing", mode="embedded")], Weights())
+    assert read_back(text, tmp_path) == {}
+    assert "# visibility_timeout = 1.1" in text.splitlines()
+
+
+def test_a_name_from_outside_ends_no_comment(tmp_path: Path) -> None:
+    record = group_advice("{orders}:journal", "billing").record
+    kinds = tuple(Record(type=name, held=of_durations([1_000] * 300)) for name in ("a\nredis_url = 'x'", "b"))
+    advice = advise_group(GroupRecord(stream=record.stream, group="g", workers=Workers.BARE, kinds=kinds), Weights())
+    assert read_back(as_toml([advice], Weights()), tmp_path).keys() == {"orders/g"}
+
+
+@pytest.mark.parametrize("stream", ["orders", "{shop}orders", "a:journal", "{shop}a:b"])
+def test_a_stream_is_known_by_its_journal(stream: str) -> None:
+    assert stream_of(group_keys(stream, "billing").journal) == stream
+
+
+def test_machines_get_curves_and_reasons() -> None:
+    advice = group_advice("{orders}:journal", "billing", configured_ms=60_000)
+    (told,) = json.loads(json.dumps(as_json([advice], Weights())))["groups"]
+    assert (told["stream"], told["recommended_ms"], told["configured_ms"]) == ("orders", 1_100, 60_000)
+    assert told["rules"]["configured"]["waiting_s"] == 180.0
+    timeouts = [point["timeout_ms"] for point in told["curve"]]
+    assert timeouts == sorted(set(timeouts))
+
+
+# ---- the command
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("advisor") / "lake"
+    generate_lake(spark, path, events=20_000, seed=5)
+    return path
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_command_writes_settings_that_the_reaper_reads(lake: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(pipeline, ["advise", "--lake", str(lake)])
+    assert result.exit_code == 0, result.output
+    read = read_back(result.stdout, tmp_path)
+    assert read.keys() == {"events/search", "mail/sender", "orders/billing"}
+    assert all(timeout > 0 for timeout in read.values())
+    assert "# visibility_timeout = " in result.stdout  # the group that recovers by itself
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_command_advises_on_one_group_for_machines_and_into_a_file(lake: Path, tmp_path: Path) -> None:
+    file = tmp_path / "advice.toml"
+    words = ["advise", "--lake", str(lake), "--group", "sender", "--json", "--output", str(file), "--pause", "2"]
+    result = CliRunner().invoke(pipeline, words)
+    assert result.exit_code == 0, result.output
+    (told,) = json.loads(result.stdout)["groups"]
+    assert told["curve"][0]["timeout_ms"] == 3_000
+    assert read_back(file.read_text(), tmp_path) == {"mail/sender": told["recommended_ms"] / 1000}
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_group_that_is_not_there_is_a_sentence(lake: Path) -> None:
+    result = CliRunner().invoke(pipeline, ["advise", "--lake", str(lake), "--group", "nobody"])
+    assert result.exit_code == 2
+    assert "knows no group 'nobody'" in result.stderr

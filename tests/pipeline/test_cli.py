@@ -1,0 +1,125 @@
+"""The commands of `reaper pipeline`, as people type them."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from reaper.cli import main
+from reaper.pipeline.progress import ProgressLine
+from tests.conftest import StartServer
+from tests.pipeline.journals import JOURNAL, connect, entries, rows, write_dead_letter, write_events, write_raw
+from workers.protocol.options import USAGE_EXIT
+
+LOCAL = ("--master", "local[2]")
+
+
+def reaper(*words: str) -> Result:
+    return CliRunner().invoke(main, ["pipeline", *words])
+
+
+def document(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_from_redis_to_a_compacted_lake_and_a_trimmed_journal(
+    spark: SparkSession, start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # the tests' own process keeps its own ways to be stopped
+    assert spark.version
+    server = start_server()
+    where = ("--lake", str(tmp_path / "lake"))
+    redis = ("--redis-url", server.url)
+    ingest = ("ingest", *where, *redis, "--available-now", *LOCAL)
+    write_raw(server, JOURNAL, {"what": "ever"})
+    write_dead_letter(server, "job-1")
+    for first in (0, 200):
+        write_events(server, 200, start=first)
+        told = document(reaper(*ingest, "--json"))
+        assert (told["events"], told["batches"], told["restarts"]) == (200, 1, 0)
+    everything = entries(server)
+
+    (trimmed,) = document(reaper("trim", *where, *redis, "--margin", "0", "--json"))
+    assert (trimmed["stream"], trimmed["removed"] + trimmed["left"]) == (JOURNAL, 401)
+    assert trimmed["left"] == len(entries(server)) < 110  # Redis trims a hundred at a time
+    events, letters, malformed = document(reaper("compact", *where, *LOCAL, "--json"))
+    assert (events["batches_before"], events["batches_after"], events["rows_rewritten"]) == (2, 1, 400)
+    assert (letters["batches_before"], malformed["batches_before"]) == (1, 1)
+    assert sorted(rows(tmp_path / "lake") + rows(tmp_path / "lake", "malformed")) == everything
+    dropped = reaper("retain", *where, "--keep", "86400")
+    assert (dropped.exit_code, dropped.stdout.splitlines()[0]) == (0, "events: 0 days dropped (0 files)")
+
+    with connect(server) as client:
+        client.xadd(JOURNAL, {"event": "acked", "job": "j", "data": "{}"})
+    people = reaper(*ingest)
+    assert (people.exit_code, people.stdout) == (0, "1 events, 0 dead letters in 1 batches\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("ingest", "--redis-url", "redis://127.0.0.1:1/0"), "error: no usable Redis at redis_url"),
+        (("ingest", "--trigger", "soon"), "trigger"),
+        (("ingest", "--lake", "s3://bucket"), "error: lake 's3://bucket' is no folder"),
+        (("ingest", "--redis-url-env", "NOT_SET"), "error: redis_url_env names NOT_SET"),
+        (("compact",), "error: there is no lake at"),
+        (("retain",), "error: retain needs to know how much to keep"),
+        (("retain", "--keep", "60"), "error: there is no lake at"),
+        (("trim",), "error: there is no lake at"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_sentence(
+    words: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    result = reaper(*words)
+    assert result.exit_code == USAGE_EXIT
+    assert sentence in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("reaper.pipeline.cli.find_spec", lambda name: None if name == "pyspark" else find(name))
+    result = reaper("compact")
+    assert result.exit_code == USAGE_EXIT
+    assert "the pipeline needs pyspark: pip install 'stream-reaper[spark]'" in result.stderr
+
+
+def test_the_other_commands_and_all_help_work_without_the_extra() -> None:
+    program = (
+        "import sys\n"
+        "for name in ('pyspark', 'pyarrow', 'pandas'): sys.modules[name] = None\n"
+        "from reaper.cli import main\n"
+        "for words in (['run', '--help'], ['pipeline', '--help'], ['pipeline', 'ingest', '--help']):\n"
+        "    try: main(words)\n"
+        "    except SystemExit as end: assert not end.code\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--max-entries-per-trigger" in done.stdout
+
+
+def test_the_pipelines_settings_in_the_environment_do_not_bother_the_reaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_PIPELINE_LAKE", "/data/lake")
+    monkeypatch.setenv("REAPER_REDIS_URL", "redis://127.0.0.1:1/0")
+    assert "unknown setting" not in CliRunner().invoke(main, ["status"]).output
+
+
+def test_progress_is_a_plain_line_now_and_then_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    line = ProgressLine(clock=lambda: now[0])
+    for second, text in ((0.0, "one"), (1.0, "two"), (11.0, "three"), (30.0, "three")):
+        now[0] = second
+        line.show(text)
+    line.end()
+    ProgressLine(quiet=True).show("nothing")
+    assert capsys.readouterr().err == "one\nthree\n"

@@ -1,0 +1,65 @@
+"""The same commands on one machine or many: a standalone cluster, and a Spark Connect server on it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import StartServer
+from tests.pipeline.cluster import START_TIMEOUT_S, Cluster
+from tests.pipeline.journals import JOURNAL, connect, entries, rows, write_dead_letter, write_events
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from workers.protocol.events import encode_data
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.cluster]
+
+
+def write_trouble(server: RedisServer, job: str) -> None:
+    """Add what is told of a job that was recovered once."""
+    common = {"group": "billing", "entry": "1-0", "consumer": "host.0123456789ab", "delivery": 1}
+    with connect(server) as client:
+        for event, more in (("recovered", {"idle_ms": 50, "visibility_ms": 40}), ("acked", {"delivery": 2})):
+            data = encode_data({**common, **more})
+            client.xadd(JOURNAL, {"event": event, "job": job, "data": data})
+
+
+async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spark_connect(
+    processes: Processes, start_server: StartServer, tmp_path: Path
+) -> None:
+    server, lake = start_server(), tmp_path / "lake"
+    cluster = Cluster(processes, tmp_path)
+    await cluster.start()
+    submitted = cluster.settings(tmp_path)
+
+    def ingest(*where: str, name: str) -> Running:
+        words = ("reaper", "pipeline", "ingest", "--lake", str(lake), "--redis-url", server.url, "--available-now")
+        return processes.python("-m", *words, "--json", *where, env=submitted, name=name)
+
+    def analyse(**where: str) -> Running:
+        program = str(Path(__file__).with_name("cluster_program.py"))
+        return processes.python(program, str(lake), json.dumps(where), env=submitted, name="analysis")
+
+    write_events(server, 500)
+    write_trouble(server, "job-1")
+    write_dead_letter(server, "job-2")
+    first = ingest("--master", cluster.master, "--max-entries-per-trigger", "300", "--heap", "512m", name="classic")
+    await cluster.start_connect()
+    told = await result(first)
+    assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (502, 1, 0, 2)
+    on_cluster = analyse(master=cluster.master)
+
+    write_events(server, 250, start=500)
+    told = await result(ingest("--remote", cluster.remote, "--max-entries-per-trigger", "200", name="remote"))
+    assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (250, 0, 0, 2)
+    assert rows(lake) == entries(server)
+    assert (await result(on_cluster))["troubled"] == 1
+    assert await result(analyse(remote=cluster.remote)) == {"events": 752, "jobs": 750, "troubled": 1}
+
+
+async def result(running: Running) -> dict[str, Any]:
+    """Wait for the end of a program and return the JSON it has printed last."""
+    assert await running.wait(START_TIMEOUT_S) == 0, running.output
+    found: dict[str, Any] = json.loads([line for line in running.output.splitlines() if line.startswith("{")][-1])
+    return found

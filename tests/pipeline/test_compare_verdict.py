@@ -1,0 +1,273 @@
+"""What a comparison says of its numbers: worked out by hand, without a drill."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from reaper.drill.faults import parse_fault
+from reaper.pipeline.compare.figures import FIGURES, Measured, measure
+from reaper.pipeline.compare.findings import conclude
+from reaper.pipeline.compare.page import write_markdown, write_page
+from reaper.pipeline.compare.play import Plan, Played
+from reaper.pipeline.compare.scenarios import IDLE, MODES, SCENARIOS, Scenario, choose_scenarios
+from reaper.pipeline.compare.verdict import Verdict, headline, judge, overall
+from workers.protocol.errors import ConfigurationError
+
+CRASH = SCENARIOS["one-crash"]
+
+# ---- reports
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """A drill's report, as far as it is read."""
+    latency = {"p50": 0.001, "p99": 0.01, "max": 0.02}
+    figures = {"seconds": 10.0, "enqueued": 500, "done": 490, "latency_s": latency, "throughput_per_s": 49.0}
+    plain: dict[str, Any] = {
+        "enqueued": 1_000, "lost": 0, "stuck": 0, "dead_lettered": 0, "poison": 0,
+        "duplicates": [], "second_starts": [{}] * 8,
+        "recovery_s": {"p50": 2.0, "p99": 2.2, "max": 2.2},
+        "overshoot_s": {"p50": 0.01, "p99": 0.02, "max": 0.02},
+        "healthy": {"jobs": 990, "total": figures, "during_faults": figures},
+        "redis_requests_per_job": 2.0, "redis_cpu_us_per_job": 200.0,
+        "cpu_us_per_job": {"worker": 1_500.0, "reaper": 500.0},
+        "idle": None, "processes": {"worker": 4}, "objections": [], "left_out": [],
+        "settings": {"trace": "generated", "speedup": 1.0, "seed": 1}, "redis_version": "7.0.15",
+        "keys": {"journal": "{x}:journal"},
+    }  # fmt: skip
+    return plain | changes
+
+
+def played(mode: str, turn: int = 0, scenario: Scenario = CRASH, **changes: Any) -> Played:
+    return Played(scenario.name, mode, turn, report(**changes))
+
+
+def test_of_several_turns_the_median_is_told_and_how_far_they_lie_apart() -> None:
+    turns = [played("reaper", turn, redis_requests_per_job=value) for turn, value in enumerate((2.0, 5.0, 2.5))]
+    assert measure(turns, "one-crash")["requests"] == {"reaper": Measured(2.5, 2.0, 5.0)}
+
+
+def test_every_figure_is_read_out_of_a_report() -> None:
+    table = measure([played("reaper", poison=1, dead_lettered=3, processes={"worker": 4, "reaper": 3})], "one-crash")
+    assert {name: row["reaper"].value for name, row in table.items()} == {
+        "lost": 0,
+        "stuck": 0,
+        "innocent": 2,
+        "duplicates": 0,
+        "recovery_p50": 2.0,
+        "recovery_max": 2.2,
+        "overshoot_max": 0.02,
+        "second_starts": 8,
+        "latency_p99": 0.01,
+        "latency_p50": 0.001,
+        "throughput": 49.0,
+        "requests": 2.0,
+        "redis_cpu": 200.0,
+        "cpu": 2_000.0,
+    }
+
+
+def test_what_a_mode_does_not_tell_is_left_out() -> None:
+    nothing = {"p50": None, "p99": None, "max": None}
+    table = measure([played("reaper"), played("published", overshoot_s=nothing)], "one-crash")
+    assert set(table["overshoot_max"]) == {"reaper"}
+
+
+def test_where_no_fault_came_the_whole_drill_counts() -> None:
+    healthy = report()["healthy"]
+    none = {"seconds": 0.0, "enqueued": 0, "done": 0, "latency_s": {}, "throughput_per_s": None}
+    table = measure([played("reaper", healthy=healthy | {"during_faults": none})], "one-crash")
+    assert table["throughput"]["reaper"].value == 49.0
+
+
+def test_waiting_is_compared_by_what_it_costs_and_nothing_else() -> None:
+    idle = {"redis_requests_per_s": 2.5, "redis_cpu_ms_per_s": 0.4, "cpu_ms_per_s": {"worker": 3.0, "reaper": 2.0}}
+    table = measure([played("reaper", scenario=IDLE, idle=idle, processes={"worker": 4, "reaper": 3})], "idle")
+    assert {name: row["reaper"].value for name, row in table.items()} == {
+        "idle_requests": 2.5,
+        "idle_redis": 0.4,
+        "idle_cpu": 5.0,
+        "processes": 7,
+    }
+
+
+# ---- verdicts
+
+Rows = Mapping[str, Mapping[str, float]]
+
+
+def table(**rows: Mapping[str, float]) -> dict[str, dict[str, Measured]]:
+    return {name: {mode: Measured(value, value, value) for mode, value in row.items()} for name, row in rows.items()}
+
+
+def test_a_mode_that_loses_jobs_is_never_the_better_one() -> None:
+    verdict = judge(
+        table(
+            lost={"reaper": 0, "embedded": 0, "published": 3},
+            recovery_max={"reaper": 2.0, "embedded": 2.1, "published": 0.1},
+            requests={"reaper": 2.0, "embedded": 1.0, "published": 0.1},
+        ),
+        MODES,
+    )
+    assert verdict == Verdict(
+        ("reaper", "embedded"),
+        ("embedded",),
+        (
+            "Jobs lost: reaper 0 and embedded 0, against published 3.",
+            "Requests to Redis a job: embedded 1.00, against reaper 2.00.",
+        ),
+    )
+
+
+def test_of_safe_modes_the_quicker_one_is_better_whatever_it_costs() -> None:
+    verdict = judge(
+        table(
+            lost={"reaper": 0, "embedded": 0},
+            recovery_max={"reaper": 2.2, "embedded": 22.0},
+            requests={"reaper": 5.0, "embedded": 1.0},
+        ),
+        ("reaper", "embedded"),
+    )
+    assert verdict == Verdict(
+        ("reaper",),
+        ("reaper",),
+        (
+            "Fault to second start, longest: reaper 2.200 s, against embedded 22.0 s.",
+            "In its favour: Requests to Redis a job: embedded 1.00, against reaper 5.00.",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Measured(2.00, 2.0, 2.0), Measured(2.15, 2.15, 2.15)),  # less than a tenth
+        (Measured(0.10, 0.1, 0.1), Measured(0.30, 0.3, 0.3)),  # a quarter of a second at the most
+        (Measured(2.00, 1.0, 3.5), Measured(3.00, 2.0, 4.0)),  # turns lie further apart than modes
+    ],
+)
+def test_small_differences_are_none(one: Measured, other: Measured) -> None:
+    verdict = judge({"recovery_max": {"reaper": one, "embedded": other}}, ("reaper", "embedded"))
+    assert verdict == Verdict(("reaper", "embedded"), ("reaper", "embedded"), ())
+
+
+def test_a_mode_that_was_not_played_is_not_judged() -> None:
+    verdict = judge(table(lost={"reaper": 0, "published": 0}), MODES)
+    assert verdict.best == ("reaper", "published")
+
+
+def test_more_is_better_of_what_was_completed() -> None:
+    verdict = judge(
+        table(
+            lost={"reaper": 0, "embedded": 0},
+            recovery_max={"reaper": 9.0, "embedded": 2.0},
+            throughput={"reaper": 60.0, "embedded": 40.0},
+        ),
+        ("reaper", "embedded"),
+    )
+    assert verdict.best == ("embedded",)
+    assert verdict.sentences[-1].endswith("completed: reaper 60.0 /s, against embedded 40.0 /s.")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (Verdict(MODES, MODES, ()), "All recover alike"),
+        (Verdict(MODES, ("embedded",), ()), "All recover alike; embedded at less cost"),
+        (Verdict(("reaper",), ("reaper",), ()), "Better: reaper"),
+        (Verdict(("reaper", "embedded"), ("reaper",), ()), "Better: reaper and embedded; reaper at less cost"),
+    ],
+)
+def test_a_headline_says_who_is_better(verdict: Verdict, words: str) -> None:
+    assert headline(verdict, MODES) == words
+
+
+def test_in_all_each_mode_has_its_situations() -> None:
+    verdicts = {
+        "a": Verdict(("reaper",), ("reaper",), ()),
+        "b": Verdict(("reaper", "embedded"), ("embedded",), ()),
+        "c": Verdict(("reaper", "embedded"), ("reaper", "embedded"), ()),
+    }
+    assert overall(verdicts, {"a": "A", "b": "B", "c": "C"}, MODES) == [
+        "reaper is the better one: A.",
+        "reaper is as good as any: B; C.",
+        "embedded is as good as any, at less cost: B.",
+        "embedded is as good as any: C.",
+        "published is the better one nowhere here.",
+    ]
+
+
+# ---- plans
+
+
+def test_every_mode_gets_the_same_faults_at_the_same_moments() -> None:
+    plan = Plan([CRASH], MODES, 2, ("--seed", "7"))
+    assert [(scenario.name, mode, turn) for scenario, mode, turn in plan.plays()] == [
+        ("one-crash", mode, turn) for turn in (0, 1) for mode in MODES
+    ]
+    words = {mode: plan.words(CRASH, mode) for mode in MODES}
+    assert words["reaper"] == [
+        "drill", "--recovery", "reaper", "--no-bare-worker", "--quiet", "--fault", "kill-workers:1@4", "--seed", "7",
+    ]  # fmt: skip
+    assert all(
+        [word for word in words[mode] if word != mode] == words["reaper"][:2] + words["reaper"][3:]
+        for mode in MODES[1:]
+    )
+
+
+def test_where_a_trace_lies_is_not_told() -> None:
+    plan = Plan([CRASH], MODES, 1, ("--trace", "/home/me/trace.csv", "--limit", "9"))
+    assert plan.shown_options == ["--trace", "trace.csv", "--limit", "9"]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda scenario: scenario.name)
+def test_the_drill_can_read_every_fault(scenario: Scenario) -> None:
+    assert [str(parse_fault(fault)) for fault in scenario.faults] == [
+        fault.replace("kill-workers:1@", "kill-workers@") for fault in scenario.faults
+    ]
+
+
+def test_a_scenario_that_is_misspelt_is_a_sentence() -> None:
+    assert choose_scenarios(("poison", "one-crash")) == [SCENARIOS["one-crash"], SCENARIOS["poison"]]
+    assert len(choose_scenarios(())) == len(SCENARIOS)
+    with pytest.raises(ConfigurationError, match="did you mean 'one-crash'"):
+        choose_scenarios(("one-crush",))
+
+
+# ---- what is written
+
+
+def test_page_and_markdown_tell_figures_verdicts_and_what_was_left_out() -> None:
+    left_out = [{"asked": "kill-leader@4", "played": None, "why": "no reaper runs"}]
+    plan = Plan([CRASH], MODES, 1)
+    drills = [
+        played("reaper"),
+        played("embedded", left_out=left_out, recovery_s={"p50": 2.0, "p99": 9.0, "max": 9.0}),
+        played("published", lost=2, objections=["2 jobs are <lost>"]),
+    ]
+    overshoot = {"n": 8, "p50": 5, "p99": 10, "max": 12}
+    told = {
+        ("one-crash", "reaper", 0): {
+            "overshoot": overshoot,
+            "wait": None,
+            "second_starts": 8,
+            "duplicates": 0,
+            "refused": 0,
+        }
+    }
+    comparison = conclude(plan, drills, told, "2026-11-20T16:00:00+00:00")
+    page, markdown = write_page(comparison), write_markdown(comparison, "chart.svg")
+    for text in (page, markdown):
+        for told_of in ("Better: reaper", "2.200 s", "9.000 s", "kill-leader@4 was left out (no reaper runs)"):
+            assert told_of in text
+    assert "| fault to second start, longest | 2.200 s | 9.000 s | 2.200 s |" in markdown
+    assert "![How long jobs waited after each fault, by mode](chart.svg)" in markdown
+    assert "published: 2 jobs are &lt;lost&gt;." in page
+    assert "5 ms / 12 ms" in page
+    assert "http" not in page.replace("http://www.w3.org/", "")
+    assert page.count("<script") == 1
+
+
+def test_every_figure_has_a_name_of_its_own() -> None:
+    assert len({figure.name for figure in FIGURES}) == len(FIGURES)
+    assert len({(figure.title, figure.name.startswith("idle")) for figure in FIGURES}) == len(FIGURES)

@@ -1,0 +1,231 @@
+"""Dead letters that died of the same thing lie together, and the command that is printed gives them back."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from redis.asyncio import Redis
+
+from reaper.cli import main
+from reaper.dead_letters import read_dead_letter
+from reaper.pipeline.analysis.dead_letters import clusters, redrive_command, with_signatures
+from reaper.pipeline.schema import DEAD_LETTERS, EVENTS
+from reaper.signatures import frame_of, pattern_of, signature_of
+from tests.pipeline.stories import EPOCH, event
+from tests.support.processes import ROOT
+from tests.support.servers import RedisServer
+from workers.protocol.messages import text
+
+TRACE = """Traceback (most recent call last):
+  File "/venv/lib/python3.12/site-packages/workers/execution.py", line 107, in call
+    await handler(job)
+  File "/srv/app/{release}/mail.py", line {line}, in send
+    raise ConnectionError(f"...")
+ConnectionError: refused
+"""
+
+# ---- patterns
+
+
+@pytest.mark.parametrize(
+    ("error", "pattern"),
+    [
+        ("ConnectionError: 10.0.17.3:5432 after 2.5 s", "ConnectionError: <n> after <n> s"),
+        ("ValueError: invoice 'INV-17' of 3 lines is empty", "ValueError: invoice <text> of <n> lines is empty"),
+        ('no "field" here', "no <text> here"),
+        ("it can't and doesn't", "it can't and doesn't"),
+        ("[Errno 2] No such file: /srv/data/2026/7.json, sorry", "[Errno <n>] No such file: <path>, sorry"),
+        ("open C:\\data\\x.txt", "open <path>"),
+        ("and/or 1/2", "and/or <n>/<n>"),
+        ("GET https://shop.example/orders/17?x=1 failed", "GET <url> failed"),
+        ("request 3f2504e0-4f89-41d3-9a0c-0305e82c3301 died", "request <uuid> died"),
+        ("<Job object at 0x7f3b2c>", "<Job object at <hex>>"),
+        ("commit 9fceb02d0ae598e95dc970b74767f19372d61af8", "commit <hex>"),
+        ("deadbeef is no number, and 1234567890 is", "deadbeef is no number, and <n> is"),
+        ("worker7 lost  \n shard_12", "worker<n> lost shard_<n>"),
+        ("INV-17 of customer_1_000", "INV-<n> of customer_<n>"),
+        ("", ""),
+        ("x" * 500, "x" * 400),
+    ],
+)
+def test_only_what_stays_the_same_is_kept(error: str, pattern: str) -> None:
+    assert pattern_of(error) == pattern
+
+
+@pytest.mark.parametrize(
+    ("traceback", "frame"),
+    [
+        (TRACE.format(release="v1", line=17), "mail.py:send"),
+        ('  File "C:\\app\\mail.py", line 3, in <lambda>\n', "mail.py:<lambda>"),
+        ('  File "mail.py", line 3, in send', "mail.py:send"),
+        ("killed", ""),
+        ("", ""),
+    ],
+)
+def test_an_error_is_known_by_where_it_was_raised(traceback: str, frame: str) -> None:
+    assert frame_of(traceback) == frame
+
+
+def test_a_release_later_the_signature_is_the_same_and_for_another_reason_it_is_not() -> None:
+    older, newer = (TRACE.format(release=release, line=line) for release, line in (("v1", 17), ("v2", 19)))
+    one = signature_of("max_deliveries", "ConnectionError: port 5432", older)
+    assert one == signature_of("max_deliveries", "ConnectionError: port 5433", newer)
+    assert one != signature_of("rejected", "ConnectionError: port 5432", older)
+
+
+# ---- clusters
+
+Letter = dict[str, Any]
+
+
+def letter(at: int, *, error: str, reason: str = "max_deliveries", group: str = "billing", **more: Any) -> Letter:
+    """One dead letter of the lake; columns that are not given are null."""
+    instant = EPOCH + timedelta(milliseconds=at)
+    facts = {"id": f"{at}-0", "stream": "{orders}:dead:billing", "at": instant, "seq": 0, "date": instant.date()}
+    common = {"group": group, "source_stream": "orders", "reason": reason, "error": error, "job": f"{at - 100}-0"}
+    return {**facts, **common, **more}
+
+
+def letters(spark: SparkSession, rows: Sequence[Letter]) -> DataFrame:
+    return spark.createDataFrame([tuple(row.get(name) for name in DEAD_LETTERS.names) for row in rows], DEAD_LETTERS)
+
+
+def events(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
+    return spark.createDataFrame([tuple(row.get(name) for name in EVENTS.names) for row in rows], EVENTS)
+
+
+def test_letters_that_died_of_the_same_thing_are_one_cluster_with_the_newest_as_sample(spark: SparkSession) -> None:
+    refused = "ConnectionError: 10.0.0.{} refused"
+    trace = TRACE.format(release="v1", line=17)
+    dead = letters(
+        spark,
+        [
+            letter(1_000, error=refused.format(1), traceback=trace, deliveries=3),
+            letter(3_000, error=refused.format(2), traceback=trace, deliveries=2, consumers="w1,w2"),
+            letter(2_000, error=refused.format(3), traceback=TRACE.format(release="v2", line=9)),
+            letter(2_500, error=refused.format(3)),  # raised elsewhere, as far as is known
+            letter(2_600, error=refused.format(4), reason="rejected", traceback=trace),
+            letter(2_700, error=refused.format(5), traceback=trace, group="audit"),
+        ],
+    )
+    redriven = event("redriven", 4_000, entry="2000-0", new_entry="4000-0")
+    found = clusters(dead, events(spark, redriven)).collect()
+    shown = {(row["group"], row["reason"], row["frame"]): row for row in found}
+    assert {key: (row["n"], row["redriven"], row["id"]) for key, row in shown.items()} == {
+        ("billing", "max_deliveries", "mail.py:send"): (3, 1, "3000-0"),
+        ("billing", "max_deliveries", ""): (1, 0, "2500-0"),
+        ("billing", "rejected", "mail.py:send"): (1, 0, "2600-0"),
+        ("audit", "max_deliveries", "mail.py:send"): (1, 0, "2700-0"),
+    }
+    biggest = shown["billing", "max_deliveries", "mail.py:send"].asDict()
+    signature = signature_of("max_deliveries", refused.format(9), trace)
+    assert biggest == {
+        "source_stream": "orders",
+        "group": "billing",
+        "signature": signature,
+        "reason": "max_deliveries",
+        "pattern": "ConnectionError: <n> refused",
+        "frame": "mail.py:send",
+        "n": 3,
+        "redriven": 1,
+        "first_ms": 1_000,
+        "last_ms": 3_000,
+        "id": "3000-0",
+        "job": "2900-0",
+        "error": refused.format(2),
+        "traceback": trace,
+        "consumers": "w1,w2",
+        "deliveries": 2,
+    }
+    assert redrive_command(shown["billing", "max_deliveries", "mail.py:send"]) == (
+        f"reaper dead-letters redrive --stream orders --group billing --signature {signature}"
+    )
+
+
+def test_names_from_outside_are_quoted_for_the_shell() -> None:
+    words = shlex.split(redrive_command(Row(source_stream="a b;rm", group="$x", signature="0f3a91c27b5d")))
+    assert words[3:] == ["--stream", "a b;rm", "--group", "$x", "--signature", "0f3a91c27b5d"]
+
+
+def test_no_aggregate_sorts_its_input(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    clusters(letters(spark, [letter(1_000, error="x")]), events(spark)).explain()
+    plan = capsys.readouterr().out
+    assert "Window" in plan
+    assert "SortAggregate" not in plan
+
+
+alphabet = st.sampled_from(
+    [*"abcdefABF0123459'\"/\\.:,;-_<>()[]{}$ \n\té…𝄞", "https://", "0x", "File ", "in ", ", line 1, "]
+)
+noise = st.lists(alphabet, max_size=60).map("".join)
+
+
+@given(st.lists(st.tuples(noise, noise, noise), min_size=1, max_size=150))
+@settings(max_examples=4, suppress_health_check=list(HealthCheck))
+def test_spark_and_the_command_line_agree_on_every_signature(
+    spark: SparkSession, found: list[tuple[str, str, str]]
+) -> None:
+    framed = [(reason, error, f'File "{trace}", line 3, in {error}') for reason, error, trace in found]
+    rows = [*found, *framed]
+    table = spark.createDataFrame(rows, "reason string, error string, traceback string")
+    computed = with_signatures(table).select("signature", "pattern", "frame").collect()
+    expected = [(signature_of(*row), pattern_of(row[1]), frame_of(row[2])) for row in rows]
+    assert [tuple(row) for row in computed] == expected
+
+
+# ---- the command
+
+
+@pytest.mark.anyio
+async def test_the_printed_command_redrives_its_cluster_and_nothing_else(
+    spark: SparkSession, server: RedisServer, client: Redis
+) -> None:
+    await client.xgroup_create("orders", "billing", "0", mkstream=True)
+    trace = TRACE.format(release="v1", line=17)
+    for n, (error, traceback) in enumerate(
+        [
+            ("ConnectionError: 10.0.0.1 refused", trace),
+            ("ConnectionError: 10.0.0.2 refused", trace),
+            ("KeyError: 'customer_17'", ""),
+        ]
+    ):
+        await client.execute_command(
+            "XADD", "{orders}:dead:billing", "*", "n", n, "reaper.job", f"job-{n}", "reaper.deliveries", 3,
+            "reaper.dead.stream", "orders", "reaper.dead.group", "billing", "reaper.dead.reason", "max_deliveries",
+            "reaper.dead.error", error, "reaper.dead.traceback", traceback,
+        )  # fmt: skip
+    (biggest, *_) = sorted(await ingested(spark, client), key=lambda row: -row["n"])
+    program, *words = shlex.split(redrive_command(biggest))
+    environment = {**os.environ, "REAPER_REDIS_URL": server.url}
+    answer = await anyio.run_process([sys.executable, "-m", program, *words], cwd=ROOT, env=environment)
+    assert answer.stdout == b"orders/billing: 2 dead letters redriven\n"
+    ready: Any = await client.xrange("orders")
+    left: Any = await client.xrange("{orders}:dead:billing")
+    assert ([flat[1] for _, flat in ready], [flat[1] for _, flat in left]) == ([b"0", b"1"], [b"2"])
+
+
+async def ingested(spark: SparkSession, client: Redis) -> list[Row]:
+    """Return the clusters of what lies in Redis, as ingestion brings it into the lake."""
+    rows: Any = await client.xrange("{orders}:dead:billing")
+    read = [read_dead_letter(entry_id, flat) for entry_id, flat in rows]
+    dead = [
+        letter(one.at_ms, error=one.error, traceback=one.traceback, id=text(one.entry_id), seq=n)
+        for n, one in enumerate(read)
+    ]
+    return clusters(letters(spark, dead), events(spark)).orderBy(F.desc("n")).collect()
+
+
+def test_a_signature_that_is_none_is_a_sentence() -> None:
+    answer = CliRunner().invoke(main, ["dead-letters", "redrive", "--signature", "ConnectionError"])
+    assert answer.exit_code == 2
+    assert "'ConnectionError' is no error signature" in answer.stderr

@@ -1,0 +1,204 @@
+"""From Redis into the lake: each entry once, whatever happens in between."""
+
+import itertools
+import os
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from reaper.pipeline.ingest import (
+    LONGEST_PAUSE_S,
+    IngestError,
+    Progress,
+    Run,
+    growing_pauses,
+    ingest,
+    is_final,
+    reason_of,
+    source_options,
+)
+from reaper.pipeline.lake import LakeBusyError, lake_at, only_ingester, read_events, read_malformed
+from reaper.pipeline.layout import Layout, remove
+from reaper.pipeline.settings import PipelineSettings
+from tests.conftest import StartServer
+from tests.pipeline.journals import (
+    DEAD,
+    JOURNAL,
+    added,
+    connect,
+    entries,
+    rows,
+    write_dead_letter,
+    write_events,
+    write_raw,
+)
+from tests.support.servers import RedisServer
+from workers.protocol.errors import ConfigurationError, UnreachableError
+
+NOW = Run(available_now=True)
+
+
+@pytest.fixture
+def redis_server(start_server: StartServer) -> RedisServer:
+    """One server, the newest: how old ones are read is the data source's concern, and tested there."""
+    return start_server()
+
+
+def settings(server: RedisServer, **given: object) -> PipelineSettings:
+    return PipelineSettings(**{"redis_url": server.url, "trigger": timedelta(milliseconds=100), **given})  # type: ignore[arg-type]
+
+
+def run(spark: SparkSession, server: RedisServer, layout: Layout, how: Run = NOW, **given: object) -> Progress:
+    return ingest(settings(server, **given), layout, lambda: spark, how)
+
+
+def test_every_journal_and_every_dead_letter_comes_into_the_lake_once(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    journals = (JOURNAL, "{reaper}:journal", "{shop}mail:journal")
+    for journal in journals:
+        write_events(redis_server, 300, journal)
+    write_dead_letter(redis_server, "job-1")
+    write_raw(redis_server, JOURNAL, {"event": "acked", "job": "j", "data": b"\xff"}, {"what": "ever"})
+    write_raw(redis_server, "orders", {"amount": "12"})
+    layout = lake_at(tmp_path / "lake")
+    seen: list[Progress] = []
+
+    first = run(spark, redis_server, layout, replace(NOW, tell=seen.append), max_entries_per_trigger=400)
+    assert (first.events, first.dead_letters, first.malformed, first.restarts) == (900, 1, 2, 0)
+    assert first.batches > 1
+    assert seen[-1].events <= first.events
+    write_events(redis_server, 10, start=300)
+    assert run(spark, redis_server, layout).events == 10
+    assert run(spark, redis_server, layout) == Progress(behind=0)
+
+    everything = sorted(rows(layout.root) + rows(layout.root, "malformed"))
+    assert everything == entries(redis_server, journals)
+    assert rows(layout.root, "dead_letters") == entries(redis_server, (DEAD,))
+    assert sorted(row.raw for row in read_malformed(spark, layout.root).collect()) == [
+        '{"event":"acked","job":"j","data":"\\\\xff"}',
+        '{"what":"ever"}',
+    ]
+
+
+def test_a_running_ingestion_brings_what_comes_and_ends_when_it_is_told_to(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    layout = lake_at(tmp_path)
+    stop = threading.Event()
+    jobs = itertools.count()
+    write_events(redis_server, 1, start=next(jobs))
+
+    def add_more(progress: Progress) -> None:
+        if progress.events == 3:
+            stop.set()
+        elif progress.events == len(entries(redis_server)):
+            write_events(redis_server, 1, start=next(jobs))
+
+    progress = run(spark, redis_server, layout, Run(stop=stop, tell=add_more))
+    assert (progress.events, progress.batches) == (3, 3)
+    assert sorted(row.job for row in read_events(spark, tmp_path).collect()) == ["job-0", "job-1", "job-2"]
+
+
+def test_entries_that_were_trimmed_unread_stop_it_with_their_number(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    layout = lake_at(tmp_path)
+    write_events(redis_server, 10)
+    run(spark, redis_server, layout)
+    write_events(redis_server, 20, start=10)
+    redis_server.command("XTRIM", JOURNAL, "MAXLEN", "=", "7")
+    with pytest.raises(IngestError, match=r"stopped: stream \{orders\}:journal: 13 entries after .* were trimmed"):
+        run(spark, redis_server, layout)
+    assert run(spark, redis_server, layout, fail_on_data_loss=False).events == 7
+
+
+def test_dead_letters_that_are_redriven_or_deleted_stop_nothing(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    layout = lake_at(tmp_path)
+    write_dead_letter(redis_server, "job-1")
+    run(spark, redis_server, layout)
+    for job in range(2, 5):
+        write_dead_letter(redis_server, f"job-{job}")
+    with connect(redis_server) as client:
+        client.xdel(DEAD, *(entry for entry, _ in client.xrange(DEAD)))
+    write_dead_letter(redis_server, "job-5")
+    assert run(spark, redis_server, layout).dead_letters == 1
+    assert added(redis_server, DEAD) == 5
+
+
+def test_a_lake_that_is_being_filled_is_not_filled_by_another(redis_server: RedisServer, tmp_path: Path) -> None:
+    layout = lake_at(tmp_path)
+    with only_ingester(layout), pytest.raises(LakeBusyError):
+        ingest(settings(redis_server), layout, _no_session, NOW)
+
+
+def test_a_lake_whose_checkpoint_is_gone_is_not_filled_a_second_time(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    layout = lake_at(tmp_path)
+    write_events(redis_server, 1)
+    run(spark, redis_server, layout)
+    remove(layout.checkpoint)
+    with pytest.raises(ConfigurationError, match=r"its checkpoint .* is gone"):
+        ingest(settings(redis_server), layout, _no_session, NOW)
+
+
+def test_without_redis_spark_is_not_even_started(redis_server: RedisServer, tmp_path: Path) -> None:
+    redis_server.stop()
+    with pytest.raises(UnreachableError, match="no usable Redis at redis_url"):
+        ingest(settings(redis_server), lake_at(tmp_path), _no_session, NOW)
+
+
+def _no_session() -> SparkSession:
+    raise AssertionError("Spark must not be started")
+
+
+# --- addresses --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the environment back that a test changes through the code it tests."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_password_never_gets_into_an_option_of_spark() -> None:
+    url = "redis://:s3cret@host:1/0"
+    options = source_options(PipelineSettings(redis_url=url))
+    assert "s3cret" not in str(options)
+    assert os.environ[options["urlEnv"]] == url
+    with pytest.raises(ConfigurationError, match="redis_url_env"):
+        source_options(PipelineSettings(redis_url=url, remote="sc://h"))
+    assert source_options(PipelineSettings(redis_url_env="THEIRS", remote="sc://h"))["urlEnv"] == "THEIRS"
+
+
+# --- what failed ------------------------------------------------------------------------------------------------
+
+
+def test_the_sentence_is_found_among_what_spark_says_around_it() -> None:
+    loss = "Traceback:\n  File x\nour.DataLossError: stream s: 3 entries were trimmed.\n\n== plan"
+    assert reason_of(StreamingQueryException(loss)) == "stream s: 3 entries were trimmed."
+    other = "[X] failed\nOSError: first\nduring that\npyarrow.lib.ArrowInvalid: no\nOSError: No space left\n at java"
+    assert reason_of(StreamingQueryException(other)) == "OSError: No space left"
+    assert reason_of(ValueError("one\ntwo")) == "one"
+
+
+def test_only_what_may_pass_is_tried_again() -> None:
+    assert is_final(StreamingQueryException("x.DataLossError: gone"))
+    assert is_final(StreamingQueryException("RedisStreamError: option"))
+    assert is_final(StreamingQueryException("ReplacedError: another ingester"))
+    assert not is_final(StreamingQueryException("redis_stream.UnreachableError: no contact"))
+
+
+def test_pauses_grow_up_to_a_minute() -> None:
+    pauses = list(itertools.islice(growing_pauses(), 8))
+    assert pauses[:3] == [1, 2, 4]
+    assert pauses[-1] == LONGEST_PAUSE_S == 60

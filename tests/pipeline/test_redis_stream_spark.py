@@ -1,0 +1,167 @@
+"""`redis-stream` as Spark runs it: planned, pickled, executed in workers, restarted from checkpoints."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from reaper.pipeline import redis_stream
+from reaper.pipeline.redis_stream import RedisStreamSource, register
+from tests.conftest import StartServer
+from tests.pipeline.streams import JOURNAL, add, connected, set_options, trim
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+SECRET = "correct-horse"  # noqa: S105
+COLUMNS = "id string, n string"
+
+
+@pytest.fixture
+def redis_server(start_server: StartServer) -> RedisServer:
+    """The newest server at hand: what differs between versions is tested without Spark."""
+    return start_server(appendonly="yes", appendfsync="always")
+
+
+@pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+def streaming(spark: SparkSession, server: RedisServer, **given: Any) -> DataStreamReader:
+    return spark.readStream.format("redis-stream").options(**set_options(server, **given))
+
+
+def keep_in(found: list[int]) -> Callable[[DataFrame, int], None]:
+    """Return a sink that remembers the numbers it was given, batch by batch."""
+
+    def keep(batch: DataFrame, _number: int) -> None:
+        found.extend(int(row.n) for row in batch.collect())
+
+    return keep
+
+
+def start(source: DataStreamReader, found: list[int], checkpoint: Path, **trigger: Any) -> StreamingQuery:
+    rows = source.schema(COLUMNS).load()
+    stored = rows.writeStream.foreachBatch(keep_in(found)).option("checkpointLocation", str(checkpoint))
+    return stored.trigger(**trigger).start()
+
+
+def test_a_table_goes_to_a_stream_and_comes_back(spark: SparkSession, redis_server: RedisServer) -> None:
+    jobs = spark.range(100, numPartitions=2).selectExpr("id AS n", "IF(id % 2 = 0, 'even', NULL) AS kind")
+    jobs.write.format("redis-stream").options(**set_options(redis_server)).mode("append").save()
+
+    source = spark.read.format("redis-stream").options(**set_options(redis_server, partitions=2, pageSize=10))
+    read = (
+        source.load()
+        .selectExpr("CAST(fields['n'] AS INT)", "fields['kind']", "stream", "spark_partition_id()")
+        .collect()
+    )
+    assert sorted(tuple(row)[:3] for row in read) == [(n, None if n % 2 else "even", JOURNAL) for n in range(100)]
+    assert {row[3] for row in read} == {0, 1}
+
+
+def test_a_query_reads_in_limited_batches_and_shows_how_far_it_is_behind(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    add(redis_server, *range(1, 6))
+    found: list[int] = []
+    source = streaming(spark, redis_server, maxEntriesPerTrigger=2)
+    query = start(source, found, tmp_path, availableNow=True)
+    query.awaitTermination()
+    told = [json.loads(progress.json)["sources"][0] for progress in query.recentProgress]
+    assert found == [1, 2, 3, 4, 5]
+    assert [source["numInputRows"] for source in told] == [2, 2, 1]
+    assert [source["latestOffset"][JOURNAL]["behind"] for source in told] == [3, 1, 0]
+
+    add(redis_server, 6)
+    start(source, found, tmp_path, availableNow=True).awaitTermination()
+    assert found == [1, 2, 3, 4, 5, 6]
+
+    add(redis_server, *range(7, 20))
+    trim(redis_server, 9)
+    with pytest.raises(StreamingQueryException, match="stream journal: 4 entries after 6-0 were trimmed before being"):
+        start(source, found, tmp_path, availableNow=True).awaitTermination()
+
+
+@pytest.mark.anyio
+async def test_a_query_outlives_a_restart_of_redis(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    add(redis_server, 1, 2)
+    found: list[int] = []
+    query = start(streaming(spark, redis_server), found, tmp_path, processingTime="0 seconds")
+    await wait_until(lambda: found == [1, 2], "the first entries are read", timeout=60)
+    redis_server.kill()
+    await wait_until(lambda: query.status["message"].startswith("Getting offsets"), "the query asks again", timeout=60)
+    redis_server.start()
+    add(redis_server, 3)
+    await wait_until(lambda: found == [1, 2, 3], "the next entry is read", timeout=60)
+    assert query.exception() is None
+    query.stop()
+
+
+def test_a_streaming_query_can_enqueue(spark: SparkSession, redis_server: RedisServer, tmp_path: Path) -> None:
+    add(redis_server, 1, 2, 3)
+    source = streaming(spark, redis_server).load()
+    writer = source.writeStream.format("redis-stream").options(**set_options(redis_server, stream="copy", maxlen=1000))
+    writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+    with connected(redis_server) as client:
+        copied: Any = client.xrange("copy")
+    assert [flat for _, flat in copied] == [[b"n", b"1"], [b"n", b"2"], [b"n", b"3"]]
+
+
+def test_the_password_is_nowhere(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add(redis_server, 1)
+    with connected(redis_server) as client:
+        client.config_set("requirepass", SECRET)
+    (tmp_path / "url").write_text(redis_server.url.replace("://", f"://:{SECRET}@") + "\n")
+    found: list[int] = []
+    options = {"url": "", "urlFile": tmp_path / "url"}
+    query = start(streaming(spark, redis_server, **options), found, tmp_path / "checkpoint", availableNow=True)
+    query.awaitTermination()
+    batch = spark.read.format("redis-stream").options(**set_options(redis_server, **options)).load()
+    batch.explain("extended")
+    query.explain(extended=True)
+    shown = [progress.json for progress in query.recentProgress]
+    assert (found, batch.count()) == ([1], 1)
+    assert SECRET not in "".join(shown) + "".join(capfd.readouterr())
+    files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
+_ELSEWHERE = """
+import pickle, sys
+assert "reaper" not in sys.modules
+sys.modules["reaper"] = sys.modules["workers"] = None  # not to be found, wherever they are installed
+source, options = pickle.load(open(sys.argv[1], "rb"))
+reader = source(options).reader(source(options).schema())
+again = lambda value: pickle.loads(cloudpickle.dumps(value))
+from pyspark import cloudpickle
+for part in map(again, reader.partitions()):
+    for batch in again(reader).read(part):
+        print(batch.column("id").to_pylist())
+"""
+
+
+def test_it_runs_by_value_where_nobody_has_installed_it(redis_server: RedisServer, tmp_path: Path) -> None:
+    add(redis_server, 1, 2, 3)
+    cloudpickle.register_pickle_by_value(redis_stream)  # type: ignore[no-untyped-call]
+    options = set_options(redis_server, partitions=2, pageSize=2, batchSize=2)
+    pickled = tmp_path / "source.pickle"
+    pickled.write_bytes(cloudpickle.dumps((RedisStreamSource, options)))  # type: ignore[no-untyped-call]
+    program = [sys.executable, "-c", _ELSEWHERE, str(pickled)]
+    ran = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (ran.stdout.split("\n"), ran.stderr) == (["['1-0']", "['2-0', '3-0']", ""], "")

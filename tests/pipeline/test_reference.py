@@ -1,0 +1,143 @@
+"""All analyses together on a real drill's journal, against a second computation in plain Python."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import anyio
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from reaper.pipeline.analysis import histories, integrity, recovery
+from reaper.pipeline.report.findings import Findings, ask
+from reaper.pipeline.report.queries import Tables, shelf
+from tests.pipeline import drilled, reference, stories
+from tests.pipeline.drilled import Drilled
+from tests.pipeline.reference import Told
+from tests.support.servers import RedisServer, started_server
+
+pytestmark = pytest.mark.processes
+
+ABOUT: dict[str, object] = {"lake": "", "made_at": "", "since": None, "until": None, "groups": []}
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    with started_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def drill(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Drilled:
+    return anyio.run(drilled.take_down, redis_server, tmp_path_factory.mktemp("drill"))
+
+
+@pytest.fixture(scope="module")
+def told(drill: Drilled) -> list[Told]:
+    return [reference.read(name, *entry) for name, entries in drill.journals.items() for entry in entries]
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, drill: Drilled, redis_server: RedisServer) -> Tables:
+    assert drill.journals
+    return drilled.read_back(spark, redis_server)
+
+
+@pytest.fixture(scope="module")
+def findings(tables: Tables) -> Findings:
+    with shelf() as kept:
+        return ask(tables, ABOUT, kept, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def troubled(tables: Tables) -> DataFrame:
+    return histories.histories(tables.events, histories.troubled_jobs(tables.events)).cache()
+
+
+@pytest.fixture(scope="module")
+def deliveries(troubled: DataFrame) -> DataFrame:
+    return histories.deliveries(troubled).cache()
+
+
+def test_the_drill_was_worth_the_trouble(told: list[Told], findings: Findings) -> None:
+    names = Counter(each.event for each in told)
+    assert names["acked"] > 50
+    assert names["recovered"] > 3
+    assert names["dead_lettered"] == 1, "the poison job"
+    assert names["lease_acquired"] >= 2
+    assert findings.about["events"] == len(told)
+    assert findings.tables["malformed"] == []
+
+
+def test_second_starts_and_duplicates_are_those_of_the_reference(told: list[Told], deliveries: DataFrame) -> None:
+    starts = integrity.second_starts(deliveries).cache()
+    rows = starts.select("group", "job", "start", "started_ms", "cause").collect()
+    assert {tuple(row) for row in rows} == reference.second_starts(told)
+    twice = integrity.duplicates(deliveries, starts).select("group", "job", "times").collect()
+    assert {tuple(row) for row in twice} == reference.duplicates(told)
+
+
+def test_recovery_times_are_those_of_the_reference(told: list[Told], findings: Findings) -> None:
+    expected = {
+        (*cause, measure): reference.ranked(values)
+        for cause, both in reference.recoveries(told).items()
+        for measure, values in zip(("overshoot", "wait"), both, strict=True)
+        if values
+    }
+    assert expected
+    keys, quantiles = ("mode", "outcome", "reason", "measure"), ("n", "p50", "p95", "p99", "p999", "max")
+    rows = findings.tables["recovery_times"]
+    assert {tuple(row[key] for key in keys): tuple(row[name] for name in quantiles) for row in rows} == expected
+
+
+def test_durations_are_those_of_the_reference(told: list[Told], findings: Findings) -> None:
+    quantiles = ("n", "p50", "p95", "p99", "p999", "max")
+    rows = findings.tables["durations"]
+    found = {(row["type"], row["measure"]): tuple(row[name] for name in quantiles) for row in rows}
+    assert found == reference.durations(told)
+    assert found
+
+
+def test_counts_are_those_of_the_reference(told: list[Told], findings: Findings) -> None:
+    tables = findings.tables
+    done = {row["delivery"]: row["jobs"] for row in tables["deliveries_until_done"]}
+    assert done == reference.deliveries_until_done(told)
+    assert {(row["verb"], row["of"]): row["calls"] for row in tables["refused_writes"]} == reference.refused(told)
+    counts = ("processes", "deliveries", "stalls")
+    workers = {row["worker"]: tuple(row[name] for name in counts) for row in tables["stalls_by_worker"]}
+    assert workers == reference.stalls_by_worker(told)
+    open_jobs = {(row["group"], row["job"], row["event"]) for row in tables["unsettled_jobs"]}
+    assert open_jobs == reference.unsettled(told)
+
+
+def test_terms_are_those_of_the_reference(told: list[Told], findings: Findings) -> None:
+    names = ("token", "holder", "began_ms", "ended_ms", "end", "gap_ms")
+    assert [tuple(row[name] for name in names) for row in findings.tables["terms"]] == reference.terms(told)
+
+
+def test_the_drills_own_ledger_agrees(drill: Drilled, findings: Findings) -> None:
+    ledger = drill.report
+    recoveries = findings.tables["recovery_counts"]
+    made_ready = sum(row["recoveries"] for row in recoveries if row["outcome"] != "dead_lettered")
+    assert (made_ready, sum(row["early"] for row in recoveries)) == (ledger["recovered"], ledger["early_recoveries"])
+    refused = findings.tables["refused_writes"]
+    assert sum(row["calls"] for row in refused if row["of"] == "leader") == ledger["stale_writes_refused"]
+    assert findings.total("duplicates", "jobs") <= len(ledger["duplicates"])
+
+
+def test_handmade_stories_are_told_alike_by_both(spark: SparkSession) -> None:
+    rows = [row for row in stories.ALL if row["event"] != "redriven"]
+    told = [_as_told(row) for row in rows]
+    events = stories.frame(spark, rows)
+    some = histories.histories(events, histories.troubled_jobs(events)).cache()
+    each = histories.deliveries(some).cache()
+    starts = integrity.second_starts(each).select("group", "job", "start", "started_ms", "cause").collect()
+    assert {tuple(row) for row in starts} == reference.second_starts(told)
+    times = recovery.recoveries(some, each).groupBy("mode", "outcome", "reason").count().collect()
+    assert {tuple(row)[:3] for row in times} == reference.recoveries(told).keys()
+
+
+def _as_told(row: stories.Row) -> Told:
+    common = ("id", "stream", "at", "seq", "event", "job", "date")
+    data = {name: value for name, value in row.items() if name not in common and value is not None}
+    ms = int(str(row["id"]).split("-")[0])
+    return Told(row["stream"], ms, row["seq"], row["event"], row["job"] or "", data)

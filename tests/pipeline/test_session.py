@@ -1,0 +1,57 @@
+"""Where Spark runs, and how it is set up."""
+
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from reaper.pipeline import session
+from reaper.pipeline.session import EVERYWHERE, build_session, is_embedded
+from workers.protocol.errors import ConfigurationError
+
+
+def test_every_session_has_what_ours_need(spark: SparkSession) -> None:
+    assert {name: spark.conf.get(name) for name in EVERYWHERE} == dict(EVERYWHERE)
+    assert build_session(master="local[2]") is spark
+
+
+def test_an_embedded_spark_uses_this_python_and_opens_no_port_to_others(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.ui.enabled") == "false"
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert os.environ["PYSPARK_PYTHON"]
+
+
+@pytest.mark.parametrize(
+    ("master", "embedded"), [(None, True), ("local[3]", True), ("spark://h:7077", False), ("yarn", False)]
+)
+def test_everything_runs_here_unless_a_master_is_named(
+    monkeypatch: pytest.MonkeyPatch, master: str | None, embedded: bool
+) -> None:
+    for name in ("MASTER", "SPARK_HOME", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert is_embedded(master) is embedded
+
+
+def test_a_master_in_sparks_own_configuration_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER", raising=False)
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# ours\nspark.master   spark://h:7077\nspark.eventLog.enabled=true\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert not is_embedded(None)
+    assert is_embedded("local[1]")
+    monkeypatch.setenv("MASTER", "local[2]")
+    assert is_embedded(None)
+
+
+def test_what_cannot_work_is_said_before_anything_starts() -> None:
+    with pytest.raises(ConfigurationError, match="either master or remote"):
+        build_session(master="local[1]", remote="sc://h")
+    with pytest.raises(ConfigurationError, match="is no amount of memory"):
+        build_session(heap="lots")
+
+
+def test_under_spark_submit_nothing_is_set_that_was_decided_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert session._classic_conf(None, "2g", "") == dict(EVERYWHERE)

@@ -1,0 +1,216 @@
+"""Generated journals: the same for the same seed, and told as real workers and leaders tell."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from reaper.pipeline.analysis.columns import DELIVERY, JOB, is_completion, is_stall, named
+from reaper.pipeline.analysis.durations import scanned_ages
+from reaper.pipeline.lake import read_dead_letters, read_events
+from reaper.pipeline.schema import DEAD_LETTERS, EVENTS
+from reaper.pipeline.synthetic import KINDS, dead_letters, generate_lake, journal
+from reaper.pipeline.synthetic_stories import STORIES, Story
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.events import EventName
+
+JOBS = 12_000
+SEED = 3
+
+# ---- stories
+
+
+def story(name: str) -> Story:
+    return next(found for found in STORIES if found.name == name)
+
+
+def told(name: str) -> list[tuple[str, int, int]]:
+    return [(str(step.event), step.delivery, step.generation) for step in story(name).steps]
+
+
+def test_stories_are_shares_of_a_million() -> None:
+    assert sum(found.per_million for found in STORIES) == 1_000_000
+    assert sum(kind.per_thousand for kind in KINDS) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("name", "events"),
+    [
+        ("went well", [("delivered", 1, 0), ("started", 1, 0), ("acked", 1, 0)]),
+        (
+            "slow but alive",
+            [
+                ("delivered", 1, 0),
+                ("started", 1, 0),
+                ("recovered", 1, 0),
+                ("refused", 1, 0),
+                ("delivered", 2, 0),
+                ("started", 2, 0),
+                ("acked", 2, 0),
+            ],
+        ),
+        (
+            "poison",
+            [
+                ("delivered", 1, 0),
+                ("started", 1, 0),
+                ("recovered", 1, 0),
+                ("delivered", 2, 0),
+                ("started", 2, 0),
+                ("suspected", 2, 0),
+                ("recovered", 2, 0),
+                ("delivered", 3, 0),
+                ("started", 3, 0),
+                ("dead_lettered", 3, 0),
+            ],
+        ),
+        (
+            "redriven",
+            [
+                ("delivered", 1, 0),
+                ("started", 1, 0),
+                ("dead_lettered", 1, 0),
+                ("redriven", 0, 1),
+                ("delivered", 1, 1),
+                ("started", 1, 1),
+                ("acked", 1, 1),
+            ],
+        ),
+    ],
+)
+def test_a_story_is_told_as_it_happens(name: str, events: list[tuple[str, int, int]]) -> None:
+    assert told(name) == events
+
+
+# ---- journals
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession) -> DataFrame:
+    return journal(spark, JOBS, SEED).localCheckpoint()
+
+
+@pytest.fixture(scope="module")
+def dead(spark: SparkSession) -> DataFrame:
+    return dead_letters(spark, JOBS, SEED).localCheckpoint()
+
+
+def test_the_columns_are_those_of_the_lake(events: DataFrame, dead: DataFrame) -> None:
+    for frame, schema in ((events, EVENTS), (dead, DEAD_LETTERS)):
+        assert [(field.name, field.dataType) for field in frame.schema] == [
+            (field.name, field.dataType) for field in schema
+        ]
+        required = [field.name for field in schema if not field.nullable]
+        assert frame.where(" or ".join(f"{name} is null" for name in required)).count() == 0
+
+
+def fingerprint(rows: DataFrame) -> tuple[int, int]:
+    hashed = rows.select(F.xxhash64(*rows.columns).alias("h"))
+    found = hashed.agg(F.count("*").alias("n"), F.sum(F.shiftright("h", 8)).alias("sum")).first()
+    assert found
+    return found["n"], found["sum"]
+
+
+def test_the_same_seed_gives_the_same_rows_however_the_work_is_divided(spark: SparkSession) -> None:
+    one, same, other = (
+        fingerprint(journal(spark, 2_000, seed, files)) for seed, files in ((SEED, 2), (SEED, 5), (SEED + 1, 2))
+    )
+    assert one == same != other
+
+
+def test_every_event_has_its_own_id_and_belongs_to_its_millisecond(events: DataFrame) -> None:
+    checked = events.agg(
+        F.count("*").alias("n"),
+        F.countDistinct("stream", "id").alias("ids"),
+        F.count_if(F.col("id") == F.concat_ws("-", F.unix_millis("at"), "seq")).alias("timed"),
+        F.count_if(F.col("date") == F.to_date("at")).alias("dated"),
+    ).first()
+    assert checked
+    assert checked["n"] == checked["ids"] == checked["timed"] == checked["dated"]
+
+
+def test_jobs_lie_interleaved_in_order_of_time(events: DataFrame) -> None:
+    first = [row["job"] for row in events.where(F.col("group") == "billing").limit(300).collect()]
+    times = [row["at"] for row in events.where(F.col("group") == "billing").limit(300).collect()]
+    assert times == sorted(times)
+    runs = 1 + sum(before != after for before, after in pairwise(first))
+    assert runs > 1.5 * len(set(first))
+
+
+def share_of_jobs(events: DataFrame, condition: Callable[[], object]) -> int:
+    return events.where(condition()).select(*JOB).distinct().count()  # type: ignore[arg-type]
+
+
+def test_what_befell_the_jobs_is_what_the_stories_say(events: DataFrame, dead: DataFrame) -> None:
+    ours = sum(kind.per_thousand for kind in KINDS if not kind.foreign) / 1_000
+    per_million = {found.name: found.per_million for found in STORIES}
+
+    def expected(*names: str, share: float = 1.0) -> object:
+        number = sum(per_million[name] for name in names) * JOBS / 1e6 * share
+        return pytest.approx(number, abs=4 * number**0.5 + 1)
+
+    stalled = ("crashed", "slow but alive", "crashed twice", "poison")
+    dying = ("failed for good", "rejected", "poison", "redriven")
+    assert share_of_jobs(events, is_stall) == expected(*stalled)
+    assert share_of_jobs(events, lambda: named(EventName.REFUSED)) == expected("slow but alive", share=ours)
+    assert share_of_jobs(events, lambda: named(EventName.HANDED_BACK)) == expected("handed back", share=ours)
+    assert share_of_jobs(events, lambda: named(EventName.REDRIVEN)) == expected("redriven")
+    foreign_deaths = per_million["poison"] * (1 - ours) * JOBS / 1e6
+    by_workers = pytest.approx(sum(per_million[name] for name in dying) * ours * JOBS / 1e6 + foreign_deaths, rel=0.4)
+    assert dead.count() == by_workers
+
+
+def test_jobs_that_were_only_slow_are_done_twice_and_all_others_once(events: DataFrame) -> None:
+    done = events.where(is_completion()).groupBy(*JOB, F.coalesce("generation", F.lit(0))).count()
+    twice = done.where("count > 1").count()
+    refused = events.where(named(EventName.REFUSED)).count()
+    assert (twice, done.where("count > 2").count()) == (refused, 0)
+    assert refused > 0
+
+
+def test_no_delivery_ends_twice_in_the_leaders_eyes(events: DataFrame) -> None:
+    ends = events.where(is_stall() | named(EventName.ACKED)).groupBy(*DELIVERY).count()
+    assert ends.where("count > 1").count() == 0
+
+
+def test_nothing_is_recovered_early(events: DataFrame) -> None:
+    assert events.where(is_stall() & (F.col("idle_ms") < F.col("visibility_ms"))).count() == 0
+
+
+def test_every_dead_letter_is_told_of_in_the_journal(events: DataFrame, dead: DataFrame) -> None:
+    told = events.where(named(EventName.DEAD_LETTERED)).select(
+        "group", F.col("dead_letter").alias("id"), "job", "error"
+    )
+    kept = dead.select("group", "id", "job", "error")
+    assert (told.exceptAll(kept).count(), kept.exceptAll(told).count()) == (0, 0)
+    assert kept.count() > 0
+
+
+def test_scans_tell_of_foreign_groups(events: DataFrame) -> None:
+    ages = {
+        row["group"]: row["n"] for row in scanned_ages(events).groupBy("group").agg(F.sum("n").alias("n")).collect()
+    }
+    assert ages["search"] > 0
+    assert events.where((F.col("group") == "search") & named(EventName.ACKED)).count() == 0
+
+
+# ---- lakes
+
+
+def test_a_lake_is_written_as_ingestion_writes_it(spark: SparkSession, tmp_path: Path) -> None:
+    jobs = generate_lake(spark, tmp_path / "lake", events=6_000, seed=SEED)
+    events, dead = read_events(spark, tmp_path / "lake"), read_dead_letters(spark, tmp_path / "lake")
+    assert events.count() == pytest.approx(6_000, rel=0.05)
+    assert fingerprint(events) == fingerprint(journal(spark, jobs, SEED))
+    given_up = events.where(named(EventName.DEAD_LETTERED)).select(F.col("dead_letter").alias("id"))
+    assert given_up.exceptAll(dead.select("id")).count() == 0
+    assert {path.name.partition("=")[0] for path in (tmp_path / "lake" / "events" / "batch=0").iterdir()} <= {
+        "date",
+        "_SUCCESS",
+        "._SUCCESS.crc",
+    }
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        generate_lake(spark, tmp_path / "lake", events=1_000)

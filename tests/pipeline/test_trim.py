@@ -1,0 +1,103 @@
+"""Journals are trimmed behind what is safely in the lake, and not a step further."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reaper.pipeline.layout import Layout, replace_text
+from reaper.pipeline.settings import PipelineSettings
+from reaper.pipeline.trim import ingested_ends, threshold, trim
+from tests.pipeline.journals import DEAD, JOURNAL, connect, write_dead_letter, write_events
+from tests.support.servers import RedisServer
+from workers.protocol.errors import ConfigurationError
+
+pytestmark = pytest.mark.anyio
+NODE = 100
+"""Entries that Redis keeps together: it trims by the node."""
+NO_MARGIN = PipelineSettings(margin=timedelta(0))
+
+
+@pytest.fixture
+def layout(tmp_path: Path, server: RedisServer) -> Layout:
+    """A lake that is filled from `server`."""
+    made = Layout(tmp_path)
+    made.create()
+    replace_text(made.source, json.dumps({"redis": server.url}))
+    return made
+
+
+def note(layout: Layout, batch: int, offset: dict[str, Any], *, committed: bool = True) -> None:
+    """Write down a batch as Spark does."""
+    for folder in ("offsets", "commits"):
+        (layout.checkpoint / folder).mkdir(parents=True, exist_ok=True)
+    (layout.checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
+    if committed:
+        (layout.checkpoint / "commits" / str(batch)).write_text("v1\n{}")
+
+
+def ids(server: RedisServer, stream: str = JOURNAL) -> list[str]:
+    with connect(server) as client:
+        return [entry.decode() for entry, _ in client.xrange(stream)]
+
+
+def test_what_is_kept_is_behind_the_last_ingested_entry_and_younger_than_the_margin() -> None:
+    hour = timedelta(hours=1)
+    assert threshold((10_000_000, 5), 20_000_000, timedelta(0)) == (10_000_000, 5)
+    assert threshold((10_000_000, 5), 10_000_000, hour) == (6_400_000, 0)
+    assert threshold((10, 5), 1_000, hour) == (0, 0)
+
+
+async def test_journals_are_trimmed_up_to_the_newest_committed_batch(layout: Layout, server: RedisServer) -> None:
+    write_events(server, 1000)
+    write_dead_letter(server, "job-1")
+    entries = ids(server)
+    dead = ids(server, DEAD)
+    note(layout, 0, {JOURNAL: {"id": entries[499]}, DEAD: {"id": dead[0]}})
+    note(layout, 1, {JOURNAL: {"id": entries[999]}, DEAD: {"id": dead[0]}}, committed=False)
+
+    (done,) = await trim(NO_MARGIN, layout, url=server.url)
+    left = ids(server)
+    assert (done.stream, done.removed, done.left) == (JOURNAL, 1000 - len(left), len(left))
+    assert entries[499:] == left[-501:]
+    assert 0 <= len(left) - 501 < NODE
+    assert ids(server, DEAD) == dead
+
+
+async def test_dead_letters_are_trimmed_only_when_asked_to(layout: Layout, server: RedisServer) -> None:
+    # Its group is named journal, so the pattern of journals fits it, too.
+    stream = "{orders}:dead:journal"
+    for job in range(250):
+        write_dead_letter(server, f"job-{job}", stream)
+    note(layout, 0, {stream: {"id": ids(server, stream)[-1]}})
+    assert await trim(NO_MARGIN, layout, url=server.url) == []
+    (done,) = await trim(NO_MARGIN, layout, url=server.url, dead_letters=True)
+    assert done.removed == 250 - done.left >= 250 - 1 - NODE
+
+
+async def test_what_is_younger_than_the_margin_stays(layout: Layout, server: RedisServer) -> None:
+    write_events(server, 500)
+    note(layout, 0, {JOURNAL: {"id": ids(server)[-1]}})
+    (done,) = await trim(PipelineSettings(margin=timedelta(minutes=10)), layout, url=server.url)
+    assert (done.removed, done.left) == (0, 500)
+
+
+async def test_a_stream_that_is_another_one_now_is_left_alone(layout: Layout, server: RedisServer) -> None:
+    write_events(server, 5)
+    note(layout, 0, {JOURNAL: {"id": "99999999999999-0"}, "gone:journal": {"id": "5-0"}})
+    (done,) = await trim(NO_MARGIN, layout, url=server.url)
+    assert (done.removed, done.left, done.kept_because) == (
+        0,
+        5,
+        "it is not the stream that was ingested: it ends before",
+    )
+
+
+async def test_nothing_is_trimmed_where_the_lake_was_not_filled_from(layout: Layout) -> None:
+    with pytest.raises(ConfigurationError, match="nothing is safely in the lake"):
+        ingested_ends(layout)
+    note(layout, 0, {JOURNAL: {"id": "5-0"}})
+    with pytest.raises(ConfigurationError, match=r"is filled from redis://.*, not from redis://elsewhere"):
+        await trim(NO_MARGIN, layout, url="redis://elsewhere:6379/0")
