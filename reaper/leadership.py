@@ -104,6 +104,7 @@ async def await_successor(client: Redis, keys: NamespaceKeys, holder: str, timeo
         while True:
             current = text(await client.get(keys.lease) or b"")
             if current and current != holder:
-                return current, whole_number(await client.get(keys.token), 0)
+                token: Any = await client.get(keys.token)
+                return current, whole_number(token, 0)
             await anyio.sleep(WATCH_S)
     return "", 0

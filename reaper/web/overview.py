@@ -151,7 +151,7 @@ class Overview:
                 }
                 for one in consumers
             ]
-        return sorted(found, key=lambda one: (-one["pending"], one["idle_ms"]))[:CONSUMERS]
+        return sorted(found, key=_hold_most)[:CONSUMERS]
 
     # ---- dead letters
 
@@ -176,6 +176,11 @@ class Overview:
                 break
             end = f"({text(rows[-1][0])}"
         return letters
+
+
+def _hold_most(consumer: Mapping[str, Any]) -> tuple[int, int]:
+    """Sort key: who holds most comes first."""
+    return -int(consumer["pending"]), int(consumer["idle_ms"])
 
 
 def _recovery(pair: str, event: LifecycleEvent) -> dict[str, Any]:

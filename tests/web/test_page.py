@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import anyio.to_thread
 import pytest
 from redis.asyncio import Redis
+from selenium.webdriver.chromium.webdriver import ChromiumDriver as WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webdriver import WebDriver
 
 from tests.faults.reapers import newest_server
 from tests.faults.scene import KEYS, STREAM, create_group, strand
@@ -238,10 +238,10 @@ async def test_everything_has_a_name_for_those_who_do_not_see_it(tab: Tab) -> No
 async def test_text_can_be_read_in_both_colour_schemes(tab: Tab, scheme: str) -> None:
     """WCAG AA: 4.5 to 1 between text and what is behind it."""
     features = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    await tab.run(lambda browser: browser.execute_cdp_cmd("Emulation.setEmulatedMedia", features))  # type: ignore[attr-defined]
+    await tab.run(lambda browser: browser.execute_cdp_cmd("Emulation.setEmulatedMedia", features))
     await tab.shows("group-table", "orders/billing")
     assert await tab.js(CONTRASTS) == []
-    await tab.run(lambda browser: browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []}))  # type: ignore[attr-defined]
+    await tab.run(lambda browser: browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []}))
 
 
 CONTRASTS = """(() => {

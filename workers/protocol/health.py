@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from ipaddress import ip_address
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
@@ -115,14 +116,12 @@ async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIter
 def check_installed() -> None:
     """Raise ConfigurationError where the extra is missing."""
     try:
-        import starlette
-        import uvicorn
+        for name in ("starlette.applications", "uvicorn"):
+            import_module(name)
     except ImportError as error:
         raise ConfigurationError(
             "health_port is set, and what serves it is not installed: pip install 'stream-reaper[web]'."
         ) from error
-    assert starlette
-    assert uvicorn
 
 
 def _listen(host: str, port: int) -> socket.socket:
