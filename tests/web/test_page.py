@@ -1,8 +1,6 @@
 """The status page in a real browser: what it shows, that it is live, and that nothing from outside runs in it."""
 
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -21,8 +19,6 @@ from tests.web.conftest import TOKEN, Served, served_replica
 
 pytestmark = [pytest.mark.anyio, newest_server]
 
-SCREENSHOT = os.environ.get("STATUS_PAGE_SCREENSHOT", "")
-"""Where to put the picture for the documentation; '' = nowhere."""
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
 ReplyT = TypeVar("ReplyT")
 
@@ -125,15 +121,7 @@ async def test_one_page_shows_leader_groups_recoveries_and_dead_letters(tab: Tab
     await tab.shows("consumers", "shop-7f2a.0123456789ab")
     assert await tab.text("term") == "1"
     assert await tab.js("document.querySelectorAll('#recoveries svg rect').length") == 4
-    await _picture(tab)
     assert await tab.complaints() == []
-
-
-async def _picture(tab: Tab) -> None:
-    if SCREENSHOT:
-        await tab.type("job", "order-4712" + Keys.ENTER)
-        await tab.shows("job-told", "next")
-        await tab.run(lambda browser: browser.save_screenshot(str(Path(SCREENSHOT).resolve())))
 
 
 async def test_nothing_from_outside_becomes_markup(tab: Tab) -> None:
