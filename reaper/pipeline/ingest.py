@@ -26,6 +26,7 @@ from reaper.pipeline.batches import BatchWriter
 from reaper.pipeline.events import RAW
 from reaper.pipeline.lake import only_ingester
 from reaper.pipeline.layout import TABLES, BatchCounts, Layout, replace_text, spark_path
+from reaper.pipeline.session import is_submitted
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.connection import check_server, commands_client, hide_password
 from workers.protocol.errors import ConfigurationError, StreamReaperError
@@ -154,10 +155,10 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
         return {"urlEnv": settings.redis_url_env}
     if hide_password(settings.redis_url) == settings.redis_url:
         return {"url": settings.redis_url}
-    if settings.remote:
+    if settings.remote or is_submitted():
         raise ConfigurationError(
-            "redis_url holds a password, which a Spark Connect server would show: put the address into an environment "
-            "variable of the server, and give that variable's name as redis_url_env."
+            "redis_url holds a password, and Spark, which runs already, would show it: put the address into an "
+            "environment variable of Spark's driver, and give that variable's name as redis_url_env."
         )
     os.environ[_URL_VARIABLE] = settings.redis_url  # Spark, which starts after this, hands it on to its workers
     return {"urlEnv": _URL_VARIABLE}
