@@ -2,16 +2,25 @@
 
 import io
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
+import anyio
+import anyio.to_thread
 import pytest
 from rich.console import Console
 
 from reaper.health import Count, GroupState, Problem, Snapshot, SourceState, Trouble
 from reaper.top import screen
 from tests.operator.conftest import Command, run_command
-from tests.operator.heartbeats import a_replica, a_report
-from tests.support.servers import free_port
+from tests.operator.heartbeats import a_replica, a_report, elect
+from tests.scripts.scene import Scene
+from tests.support.processes import ROOT
+from tests.support.servers import RedisServer, free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +82,45 @@ async def test_for_machines_it_prints_the_status_a_line(reaper: Command) -> None
     answer = await reaper("top", "--json", "--rounds", "2", "--interval", "0.1", "--groups", "orders/billing")
     assert answer.code == 0
     assert [json.loads(line)["status"] for line in answer.out.splitlines()] == ["degraded", "degraded"]
+
+
+async def test_on_a_terminal_it_draws_until_it_is_told_to_end(scene: Scene, server: RedisServer) -> None:
+    await elect(scene.client, a_report(), now_ms=await scene.now_ms())
+    ours, theirs = pty.openpty()
+    program = _start(server.url, theirs)
+    os.close(theirs)
+    try:
+        drawn = b""
+        with anyio.fail_after(20):
+            while b"alice-1-abc" not in drawn or b"orders/billing" not in drawn:
+                drawn += await anyio.to_thread.run_sync(os.read, ours, 65_536)
+        program.send_signal(signal.SIGINT)
+        left = await anyio.to_thread.run_sync(_read_to_the_end, ours)
+        assert await anyio.to_thread.run_sync(program.wait) == 0
+        assert b"Traceback" not in drawn + left
+        assert b"\x1b[?1049l" in left, "the terminal is given back as it was"
+    finally:
+        program.kill()
+        program.wait()
+        os.close(ours)
+
+
+def _start(url: str, terminal: int) -> "subprocess.Popen[bytes]":
+    env = {**os.environ, "REAPER_REDIS_URL": url, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
+    words = [sys.executable, "-m", "reaper", "top", "--interval", "0.1"]
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, env=env, cwd=ROOT)
+
+
+def _read_to_the_end(terminal: int) -> bytes:
+    found = b""
+    while True:
+        try:
+            part = os.read(terminal, 65_536)
+        except OSError:  # what a terminal says once nobody is at its other end
+            return found
+        if not part:
+            return found
+        found += part
 
 
 async def test_an_unreachable_server_is_2() -> None:

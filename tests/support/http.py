@@ -25,11 +25,13 @@ class Reply:
         return json.loads(self.body)
 
 
-async def request(port: int, path: str, *, method: str = "GET", body: str | None = None, **headers: str) -> Reply:
+async def request(
+    port: int, path: str, *, method: str = "GET", body: str | None = None, host: str = "127.0.0.1", **headers: str
+) -> Reply:
     """Send one request; underscores in the names of headers are dashes."""
 
     def send() -> Reply:
-        connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+        connection = HTTPConnection(host, port, timeout=TIMEOUT_S)
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, named)

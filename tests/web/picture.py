@@ -6,6 +6,7 @@ Nothing is staged but the accidents: real replicas and workers, of which one eac
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 from anyio import to_thread
@@ -53,7 +54,7 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     await _enqueue(client, 81)
     await anyio.sleep(4)
     assert another.running
-    rows = await client.xrange(KEYS.journal, "-", "+")
+    rows: Any = await client.xrange(KEYS.journal, "-", "+")
     jobs = [fields[fields.index(b"job") + 1].decode() for _, fields in rows if b"recovered" in fields]
     assert await client.xlen(namespace_keys("reaper").journal) >= 2
     await client.aclose()

@@ -10,14 +10,17 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.elector import EndOfTerm, Term
 from reaper.service import Reaper
+from reaper.term import Leadership
+from reaper.web import vitals
 from reaper.web.serve import serving_health as serving_replica
 from tests.conftest import StartServer
-from tests.faults.scene import create_group, enqueue, reaper_settings, worker_settings
+from tests.faults.scene import NAMESPACE, create_group, enqueue, reaper_settings, worker_settings
 from tests.operator.conftest import Command
 from tests.support.http import request
-from tests.support.processes import Processes
-from tests.support.servers import RedisServer, free_port
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.web.conftest import Served
 from workers import Job, Worker
@@ -102,6 +105,32 @@ async def test_a_leader_that_cannot_end_its_term_is_not_alive(served: Served, mo
     assert (reply.code, reply.data["reasons"]) == (
         503, ["it leads, and has not renewed its lease for 3600 s"]
     )  # fmt: skip
+
+
+async def test_a_term_whose_work_does_not_end_is_told(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_group(client)
+    monkeypatch.setattr(vitals, "RENEWAL_SLACK_S", 0.1)
+    free = anyio.Event()
+
+    async def clings(_self: Leadership, _term: Term) -> EndOfTerm:
+        with anyio.CancelScope(shield=True):
+            await free.wait()
+        return EndOfTerm.RELEASED
+
+    monkeypatch.setattr(Leadership, "work", clings)
+    async with Reaper(reaper_settings(server.url, health_port=0)) as replica, serving_replica(replica) as port:
+        assert port
+        await wait_until(lambda: replica.is_leader, "it leads")
+        assert (await request(port, "/livez")).code == 200
+        await client.set(NAMESPACE.lease, "somebody else", px=60_000)
+
+        async def told() -> bool:
+            return (await request(port, "/livez")).code == 503
+
+        await wait_until(told, "it is not alive any more", 20)
+        free.set()
 
 
 async def test_renewals_keep_a_leader_alive(served: Served) -> None:
@@ -205,19 +234,32 @@ async def test_a_handler_that_blocks_the_loop_for_too_long_is_taken_for_hung(
     assert replies == [503]
 
 
-async def test_worker_and_reaper_serve_it_as_processes(
-    server: RedisServer, client: Redis, processes: Processes
-) -> None:
+async def _port_of(process: Running) -> int:
+    return int((await process.prints(r"health on http://127\.0\.0\.1:(\d+)/", 20))[1])
+
+
+async def test_a_replica_serves_it_as_a_process(server: RedisServer, client: Redis, processes: Processes) -> None:
     await create_group(client)
-    port = free_port()
-    replica = processes.reaper(
-        "--redis-url", server.url, "--groups", "orders/billing", "--health-port", str(port)
-    )  # fmt: skip
+    replica = processes.reaper("--redis-url", server.url, "--groups", "orders/billing", "--health-port", "0")
+    port = await _port_of(replica)
     await replica.prints("leadership acquired")
     assert (await request(port, "/livez")).code == 200
     assert (await request(port, "/")).headers["content-type"].startswith("text/html")
     replica.terminate()
     assert await replica.wait() == 0
+
+
+async def test_a_worker_serves_it_as_a_process(server: RedisServer, client: Redis, processes: Processes) -> None:
+    await create_group(client)
+    flags = ("--redis-url", server.url, "--stream", "orders", "--group", "billing", "--health-port", "0")
+    worker = processes.worker("tests.faults.program:worker", *flags)
+    port = await _port_of(worker)
+    await worker.prints("works on orders/billing")
+    assert ((await request(port, "/livez")).code, (await request(port, "/readyz")).code) == (200, 200)
+    assert (await request(port, "/status")).data["status"] == "working"
+    assert (await request(port, "/")).code == 404
+    worker.terminate()
+    assert await worker.wait() == 0
 
 
 # --- both
@@ -233,6 +275,14 @@ async def test_metrics_are_what_the_telemetry_registers(served: Served, monkeypa
 async def test_a_name_that_only_points_here_learns_nothing(served: Served) -> None:
     assert (await served.get("/api/overview", Host="evil.example")).code == 400
     assert (await served.get("/api/overview", Host="localhost:1")).code == 200
+
+
+async def test_it_can_be_served_on_the_other_loopback_address(server: RedisServer, client: Redis) -> None:
+    await create_group(client)
+    settings = reaper_settings(server.url, health_port=0, health_host="::1")
+    async with Reaper(settings) as replica, serving_replica(replica) as port:
+        assert port
+        assert (await request(port, "/livez", host="::1")).code == 200
 
 
 async def test_a_port_in_use_is_a_sentence(served: Served, server: RedisServer) -> None:

@@ -36,7 +36,7 @@ GOODBYE_S = 1
 END_S = 3.0
 READY_TIMEOUT_S = 2.0
 NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 Render = Callable[[], tuple[bytes, str]]
 """Returns metrics as they are exposed, and their content type. Called in the health server's thread."""
