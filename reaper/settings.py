@@ -206,6 +206,8 @@ class ReaperSettings(Settings):
                 f"({self.trust.total_seconds():g} s), or one lost renewal ends the term: lower renew_interval or raise "
                 "lease_ttl."
             )
+        if self.actions_token_file and self.health_port is None:
+            raise ValueError("actions_token_file is for the status page, which is not served: set health_port.")
         if self.full_scan_interval < self.scan_interval:
             raise ValueError("full_scan_interval must not be shorter than scan_interval: raise it, or lower the other.")
         return self

@@ -104,6 +104,24 @@ async def test_reaper_and_workers_do_their_whole_job_with_their_rules(server: Re
     assert len(stranded) == 5
 
 
+async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: RedisServer, client: Redis) -> None:
+    await client.execute_command("ACL", "LOG", "RESET")
+    await create_group(client)
+    enqueued = await enqueue(client, 4)
+    entries = await strand(client, 4)
+    for entry, times in zip(entries, (1, 2, 2, 3), strict=True):
+        words = ("IDLE", 60_000, "RETRYCOUNT", times, "JUSTID")
+        await client.execute_command("XCLAIM", STREAM, GROUP, "gone", 0, entry, *words)
+    handler = Handler()
+    async with running_reaper(await let_in(client, server, Role.REAPER), consumer_retention=0.1):
+        async with running_worker(await let_in(client, server, Role.WORKER), handler):
+            await wait_until(lambda: len(handler.completions) == 3, "all but one are done", 20)
+            await nothing_left(client)
+    assert await client.xlen(KEYS.dead) == 1
+    assert await violations(client, enqueued, max_deliveries=3) == []
+    assert await denials(client) == []
+
+
 async def test_embedded_workers_recover_with_their_rules(server: RedisServer, client: Redis) -> None:
     await client.execute_command("ACL", "LOG", "RESET")
     await create_group(client)
