@@ -55,7 +55,7 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     await anyio.sleep(4)
     assert another.running
     rows: Any = await client.xrange(KEYS.journal, "-", "+")
-    jobs = [fields[fields.index(b"job") + 1].decode() for _, fields in rows if b"recovered" in fields]
+    jobs: list[str] = [fields[fields.index(b"job") + 1].decode() for _, fields in rows if b"recovered" in fields]
     assert await client.xlen(namespace_keys("reaper").journal) >= 2
     await client.aclose()
     return jobs[-1]

@@ -12,9 +12,20 @@ from reaper.service import Reaper
 from reaper.web.actions import is_token, read_token
 from reaper.web.app import LARGEST_BODY, page_and_policy
 from reaper.web.serve import serving_health
-from tests.faults.scene import KEYS, NAMESPACE, STREAM, enqueue, reaper_settings, strand
+from tests.faults.scene import (
+    KEYS,
+    NAMESPACE,
+    STREAM,
+    Handler,
+    create_group,
+    enqueue,
+    reaper_settings,
+    running_worker,
+    strand,
+)
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.web.conftest import TOKEN, Served
+from tests.web.conftest import TOKEN, Served, served_replica
 from workers.protocol.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +60,24 @@ async def test_recoveries_are_told_with_how_late_they_were(served: Served, clien
     lateness = [one["late_ms"] for one in recoveries["latest"]]
     assert min(lateness) >= 30_000
     assert recoveries["latency_ms"]["max"] == max(lateness)
+
+
+async def test_an_observer_shows_a_group_whose_workers_recover_by_themselves(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    await enqueue(client, 3)
+    await strand(client, 3, overdue=True)
+    handler = Handler()
+    async with (
+        running_worker(server.url, handler, recovery="embedded", visibility_timeout=0.4),
+        served_replica(server.url, observe=True) as served,
+    ):
+        await wait_until(lambda: len(handler.completions) == 3, "the workers recover", 20)
+        found = await _overview(served)
+        assert (found["status"], found["problems"]) == ("healthy", [])
+        assert [(group["mode"], group["recovered"]) for group in found["groups"]] == [("embedded", 3)]
+        assert [one["event"] for one in found["recoveries"]["latest"]] == ["recovered"] * 3
 
 
 async def test_terms_replicas_and_consumers_are_told(served: Served, client: Redis) -> None:
@@ -97,6 +126,7 @@ async def test_a_question_without_a_job_is_refused(served: Served, query: str) -
 
 async def test_who_only_looks_changes_nothing(served: Served, client: Redis) -> None:
     await _give_up(client, 1, "declined")
+    await wait_until(lambda: client.exists(KEYS.agreement), "the leader has taken the group over")
     keys = {key async for key in client.scan_iter()}
     before = await client.xrange(KEYS.dead)
     for path in ("/", "/api/overview", "/api/job?id=x", "/status", "/readyz"):
@@ -221,7 +251,7 @@ async def test_a_token_that_cannot_work_ends_the_start(tmp_path: Path, content: 
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
-    replica = Reaper(reaper_settings("redis://127.0.0.1:1/0", actions_token_file=str(file)))
+    replica = Reaper(reaper_settings("redis://127.0.0.1:1/0", health_port=0, actions_token_file=str(file)))
     with pytest.raises(ConfigurationError, match=sentence):
         async with serving_health(replica):
             pass
