@@ -113,8 +113,8 @@ def _cut(value: Column) -> Column:
 def _extra() -> Column:
     """Return what ``data`` holds beside the columns, or null.
 
-    Most events have nothing, so what could be another key is looked for in the text first: that takes a fifth of the
-    time of parsing it again, and finds too much (in texts, in nested objects) but never too little.
+    Most events have nothing, so what could be another key is looked for in the text first: that is quicker than parsing
+    it again, and finds too much at times (in texts, in nested objects) but never too little.
     """
     everything = F.from_json("data", "map<string,variant>")
     kept = F.map_filter(everything, lambda key, _: ~key.isin(*DATA_COLUMNS))

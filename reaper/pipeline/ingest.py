@@ -12,9 +12,10 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -64,7 +65,7 @@ class Run:
 
     available_now: bool = False
     """End when everything is ingested that was there at the start."""
-    stop: threading.Event = threading.Event()  # noqa: RUF009 - one that nobody sets
+    stop: threading.Event = field(default_factory=threading.Event)
     """Set from outside, it ends the run."""
     tell: Callable[[Progress], None] = lambda _: None
     """Called again and again with what the run has brought."""
@@ -207,9 +208,15 @@ class Supervisor:
     def _attempt(self) -> Exception | None:
         """Run the query until it ends. Returns why it failed, or None where it is over."""
         try:
-            query = self._start()
+            return self._watch(self._start())
         except PySparkException as error:
-            return error
+            return None if self._run.stop.is_set() else error
+        except (Py4JError, OSError) as error:
+            if self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
+                return None
+            raise IngestError(f"Spark's driver is gone, start again: {type(error).__name__}: {error}") from error
+
+    def _watch(self, query: StreamingQuery) -> Exception | None:
         while query.isActive and not self._run.stop.wait(LOOK_EVERY_S):
             self._look_at(query)
         if self._run.stop.is_set():
