@@ -113,10 +113,10 @@ async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: Redis
         words = ("IDLE", 60_000, "RETRYCOUNT", times, "JUSTID")
         await client.execute_command("XCLAIM", STREAM, GROUP, "gone", 0, entry, *words)
     handler = Handler()
-    async with running_reaper(await let_in(client, server, Role.REAPER), consumer_retention=0.1):
-        async with running_worker(await let_in(client, server, Role.WORKER), handler):
-            await wait_until(lambda: len(handler.completions) == 3, "all but one are done", 20)
-            await nothing_left(client)
+    reaps, works = await let_in(client, server, Role.REAPER), await let_in(client, server, Role.WORKER)
+    async with running_reaper(reaps, consumer_retention=0.1), running_worker(works, handler):
+        await wait_until(lambda: len(handler.completions) == 3, "all but one are done", 20)
+        await nothing_left(client)
     assert await client.xlen(KEYS.dead) == 1
     assert await violations(client, enqueued, max_deliveries=3) == []
     assert await denials(client) == []
