@@ -8,6 +8,7 @@ from tests.operator.conftest import Command
 from tests.operator.dead import give_up
 from tests.operator.heartbeats import a_report, elect
 from tests.scripts.scene import Scene, entry_id
+from workers import Producer
 
 pytestmark = pytest.mark.anyio
 
@@ -154,3 +155,31 @@ async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
     before = await scene.state()
     await reaper("explain", entry)
     assert await scene.state() == before
+
+
+async def test_in_embedded_mode_a_worker_claims_it_and_no_leader_is_missed(scene: Scene, reaper: Command) -> None:
+    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="embedded")
+    entry = await scene.add("n", 1, "reaper.visibility_ms", 600_000)
+    await scene.deliver(entry, idle_ms=10_000)
+    answer = await reaper("explain", entry, "--json", "--groups", "orders/billing")
+    [told] = answer.data
+    assert (told["visibility_ms"], told["obstacles"]) == (30_000, [])
+    assert told["next"].endswith("it is claimed by a live worker, as delivery 2 of 3")
+
+
+async def test_a_job_that_was_put_off_tells_when_it_is_due(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    async with Producer(scene.client, "orders") as producer:
+        job = await producer.enqueue({"n": "1"}, job_id="order-1", delay=3_600)
+    told = await _explained(reaper, "order-1")
+    assert _shown(told, "job_id", "place", "source") == [job, "scheduled", "{orders}:scheduled"]
+    assert 3_500_000 < told["due_in_ms"] <= 3_600_000
+
+
+async def test_a_search_that_is_cut_short_says_so(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    for number in range(5):
+        await scene.add("n", number)
+    answer = await reaper("explain", "order-1", "--depth", "3")
+    assert answer.code == 1
+    assert answer.err.endswith("; only the newest 3 entries were looked at (--depth)\n")

@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 from rich.console import Console
 
+from reaper import top
 from reaper.health import Count, GroupState, Problem, Snapshot, SourceState, Trouble
 from reaper.top import screen
 from tests.operator.conftest import Command, run_command
@@ -21,6 +22,7 @@ from tests.operator.heartbeats import a_replica, a_report, elect
 from tests.scripts.scene import Scene
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer, free_port
+from workers.protocol.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
 
@@ -126,3 +128,10 @@ def _read_to_the_end(terminal: int) -> bytes:
 async def test_an_unreachable_server_is_2() -> None:
     answer = await run_command(f"redis://127.0.0.1:{free_port()}/0", "top", "--json", "--rounds", "1")
     assert answer.code == 2
+
+
+def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setitem(sys.modules, "rich.live", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'stream-reaper\[top\]'"):
+        top._screen()
