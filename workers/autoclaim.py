@@ -43,6 +43,10 @@ START = "-"
 """The cursor in front of the first entry."""
 PAGE = 500
 """Pending entries that one call looks at."""
+LEAST_CLAIM = 64
+"""Slots that one call may fill at least: smaller calls cost the server more than waiting for the worker does."""
+TELL_EVERY_S = 1.0
+"""How often a line tells of what stalled while a walk goes on."""
 PAGE_OVERDUE, PAGE_BYTES = 128, 512 * 1024
 """Overdue ones after which a call ends, and payload: no call may block the server for more than 5 ms."""
 PAGE_PAUSE_S = 0.005
@@ -91,6 +95,44 @@ class Recovered(NamedTuple):
 
 
 @dataclass(slots=True)
+class Stalled:
+    """What was moved and not told of yet: one line each second, and at the end of a walk, not one a page."""
+
+    claimed: int = 0
+    ready: int = 0
+    parked: int = 0
+    consumers: set[bytes | str] = field(default_factory=set)
+    told_at: float = -inf
+
+    def add(self, rows: Sequence[Recovered], claimed: Sequence[Any]) -> None:
+        """Add what one call has done: results, and what was claimed."""
+        self.claimed += len(claimed)
+        self.consumers.update([row[3] for row in claimed])
+        for row in rows:
+            self.consumers.add(row.consumer)
+            self.ready += row.outcome is Outcome.REDELIVERED
+            self.parked += row.outcome is Outcome.SUSPECTED
+
+    def tell(self, source: str, now: float) -> None:
+        """Write the line, if there is anything to tell, and begin anew."""
+        moved = self.claimed + self.ready + self.parked
+        if moved:
+            named = sorted({on_one_line(text(name)) for name in self.consumers})
+            logger.info(
+                "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
+                source,
+                moved,
+                ", ".join(named[:3]) + (" …" if len(named) > 3 else ""),
+                self.claimed,
+                self.ready,
+                self.parked,
+            )
+            self.told_at = now
+        self.claimed = self.ready = self.parked = 0
+        self.consumers.clear()
+
+
+@dataclass(slots=True)
 class Walk:
     """Where we are in the pending entries list of one source. Instants are monotonic seconds."""
 
@@ -107,6 +149,8 @@ class Walk:
     """There is something to claim as soon as a slot is free."""
     abandoned: set[bytes] = field(default_factory=set)
     """Overdue entries that are ours and that we do not run: read by a call whose reply was lost, or not settleable."""
+
+    stalled: Stalled = field(default_factory=Stalled)
 
     def due_in_s(self, now: float, free: int, visibility_s: float) -> float:
         """Return in how many seconds to make the next call; 0 = now.
@@ -141,7 +185,7 @@ class Autoclaim:
         self._suspects_wait = suspects_wait
         self._journals = journalled(EventName.RECOVERED, settings.journal)
         self._walks = {source.key: Walk(source) for source in (membership.main, membership.retries)}
-        self._most = -(-settings.concurrency // 2)
+        self._most = max(LEAST_CLAIM, settings.concurrency // 2)
         self._ahead: _Call | None = None
         self.asked_at = 0.0
         """When the call was made that the last jobs came of, monotonic."""
@@ -188,13 +232,9 @@ class Autoclaim:
         Raises what redis-py raises. What was claimed by a call whose reply was lost is ours without our knowing: it is
         found when stock is taken (`workers.adoption`), or falls due again.
         """
-        call, self._ahead = self._ahead, None
-        if call is None:
-            call = await self._begin(room)
-        if call is None:
+        walk, reply = await self._next_page(room)
+        if walk is None:
             return []
-        self.asked_at = call.sent
-        reply, walk = await call.reply, call.walk
         kind = text(reply[0])
         if kind != "ok":
             await self._refused(kind, reply)
@@ -208,11 +248,23 @@ class Autoclaim:
             await self._ask_ahead(walk, room_ahead() - len(claimed))
         if doubtful:
             self._suspects_wait()
-        self._tell(walk.source, results, claimed)
+        self._tell(walk, results, claimed)
         return self._jobs(walk.source, claimed)
 
-    async def _begin(self, room: int) -> _Call | None:
-        """Ask for the page whose turn it is; not at all within a grace."""
+    async def _next_page(self, room: int) -> tuple[Walk | None, Sequence[Any]]:
+        """Return the reply about the next page; no walk within a grace."""
+        call, self._ahead = self._ahead, None
+        if call is not None:
+            self.asked_at = call.sent
+            return call.walk, await call.reply
+        walk = await self._walk_to_go_on(room)
+        if walk is None:
+            return None, ()
+        self.asked_at = monotonic()
+        return walk, await self._call(walk, room)
+
+    async def _walk_to_go_on(self, room: int) -> Walk | None:
+        """Return the walk whose turn it is; none within a grace."""
         grace_s = await self._contact.wait_s()
         now = monotonic()
         if grace_s > 0:
@@ -221,16 +273,14 @@ class Autoclaim:
         _, walk = min(self._walks_now(now, room), key=lambda one: (one[0], one[1].due_at))
         if walk.cursor == START:
             walk.began = now
-        return self._asked(walk, room)
+        return walk
 
     async def _ask_ahead(self, walk: Walk, room: int) -> None:
+        """Ask for the page behind the one that has just come, if there is room for it."""
         if room > 0 and self._membership.recovers:
-            self._ahead = self._asked(walk, room)
+            reply = asyncio.get_running_loop().create_task(self._call(walk, room))
+            self._ahead = _Call(walk, monotonic(), reply)
             await cancel_shielded_checkpoint()  # it is sent now
-
-    def _asked(self, walk: Walk, room: int) -> _Call:
-        reply = asyncio.get_running_loop().create_task(self._call(walk, min(room, self._most)))
-        return _Call(walk, monotonic(), reply)
 
     async def _call(self, walk: Walk, room: int) -> list[Any]:
         keys, settings, agreement = self._settings.keys, self._settings, self._membership.agreement
@@ -243,7 +293,7 @@ class Autoclaim:
             [
                 keys.group, self._consumer, to_ms(agreement.visibility_timeout), agreement.max_deliveries,
                 agreement.redelivery, int(self._journals), settings.journal_maxlen,
-                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, room, round(self._patience_s() * 1000), PAGE,
+                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, min(room, self._most), round(self._patience_s() * 1000), PAGE,
                 PAGE_BYTES, PAGE_OVERDUE, *walk.abandoned,
             ],
         )  # fmt: skip
@@ -279,12 +329,14 @@ class Autoclaim:
 
     def _jobs(self, source: Source, claimed: Sequence[Any]) -> list[Job]:
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
-        jobs = []
-        for entry_id, times, flat, owner, idle_ms in claimed:
-            job = Job(source, entry_id, flat, times, max_deliveries, now_ms)
-            source.kept.discard(entry_id)
-            self._reporter.claimed(job, owner, idle_ms)
-            jobs.append(job)
+        asked_at = self.asked_at
+        jobs = [
+            Job(source, entry_id, flat, times, max_deliveries, now_ms, asked_at)
+            for entry_id, times, flat, _, _ in claimed
+        ]
+        if source.kept:
+            source.kept.difference_update(job.raw_entry_id for job in jobs)
+        self._reporter.claimed([(job, row[3], row[4]) for job, row in zip(jobs, claimed, strict=True)])
         return jobs
 
     # ---- refusals
@@ -310,24 +362,14 @@ class Autoclaim:
 
     # ---- telling
 
-    def _tell(self, source: Source, results: Sequence[Any], claimed: Sequence[Any]) -> None:
+    def _tell(self, walk: Walk, results: Sequence[Any], claimed: Sequence[Any]) -> None:
         rows = [_recovered(result) for result in results]
-        became = [row.outcome for row in rows]
-        moved = len(claimed) + became.count(Outcome.REDELIVERED) + became.count(Outcome.SUSPECTED)
-        if moved:
-            consumers = {row.consumer for row in rows} | {text(owner) for owner in {row[3] for row in claimed}}
-            named = sorted(map(on_one_line, consumers))
-            logger.info(
-                "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
-                source.key,
-                moved,
-                ", ".join(named[:3]) + (" …" if len(named) > 3 else ""),
-                len(claimed),
-                became.count(Outcome.REDELIVERED),
-                became.count(Outcome.SUSPECTED),
-            )
+        walk.stalled.add(rows, claimed)
+        now = monotonic()
+        if walk.stalled.told_at + TELL_EVERY_S < now or walk.cursor == START:
+            walk.stalled.tell(walk.source.key, now)
         for row in rows:
-            self._tell_of(source, row)
+            self._tell_of(walk.source, row)
 
     def _tell_of(self, source: Source, row: Recovered) -> None:
         facts = {"entry": row.entry_id, "consumer": row.consumer, "delivery": row.delivery}
