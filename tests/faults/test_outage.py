@@ -18,8 +18,8 @@ from tests.support.proxy import runs
 from tests.support.servers import RedisServer, binaries_at_hand
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
-from workers.protocol.grace import Grace
 from workers.protocol.events import LifecycleEvent
+from workers.protocol.grace import Grace
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
