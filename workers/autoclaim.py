@@ -251,6 +251,12 @@ class Autoclaim:
         self._tell(walk, results, claimed)
         return self._jobs(walk.source, claimed)
 
+    def abandon(self) -> None:
+        """Wait no more for a page that was asked for: the process is about to end."""
+        if self._ahead:
+            self._ahead.reply.cancel()
+            self._ahead = None
+
     async def _next_page(self, room: int) -> tuple[Walk | None, Sequence[Any]]:
         """Return the reply about the next page; no walk within a grace."""
         call, self._ahead = self._ahead, None
@@ -293,7 +299,8 @@ class Autoclaim:
             [
                 keys.group, self._consumer, to_ms(agreement.visibility_timeout), agreement.max_deliveries,
                 agreement.redelivery, int(self._journals), settings.journal_maxlen,
-                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, min(room, self._most), round(self._patience_s() * 1000), PAGE,
+                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, min(room, self._most),
+                round(self._patience_s() * 1000), PAGE,
                 PAGE_BYTES, PAGE_OVERDUE, *walk.abandoned,
             ],
         )  # fmt: skip

@@ -146,6 +146,7 @@ class Reader:
                     failures += 1
                     await self._recover_from(error, failures)
         finally:
+            self._autoclaim.abandon()
             self._stopped.set()
 
     async def _wait_for_slot(self) -> None:
@@ -184,6 +185,8 @@ class Reader:
         if self._warns_of_visibility:
             self._look_for_visibility(jobs)
         self._slots.put(jobs)
+        if jobs and self._slots.free:
+            await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
 
     def _room_ahead(self) -> int:
         return 0 if self._stopping.is_set() else self._slots.free
@@ -296,6 +299,7 @@ class Reader:
     def abort(self) -> None:
         """End the read that is under way, whatever it would have brought: the process is about to end."""
         self.stop()
+        self._autoclaim.abandon()
         self._under_way.cancel()
 
     async def unblock(self, commands: Redis) -> None:

@@ -10,7 +10,7 @@ from reaper.pipeline.compare.figures import FIGURES, Measured, measure
 from reaper.pipeline.compare.findings import conclude
 from reaper.pipeline.compare.page import write_markdown, write_page
 from reaper.pipeline.compare.play import Plan, Played
-from reaper.pipeline.compare.scenarios import IDLE, MODES, SCENARIOS, Scenario, choose_scenarios
+from reaper.pipeline.compare.scenarios import IDLE, MODES, SCENARIOS, Scenario, choose_scenarios, moved
 from reaper.pipeline.compare.verdict import Verdict, headline, judge, overall
 from workers.protocol.errors import ConfigurationError
 
@@ -31,7 +31,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "healthy": {"jobs": 990, "total": figures, "during_faults": figures},
         "redis_requests_per_job": 2.0, "redis_cpu_us_per_job": 200.0,
         "cpu_us_per_job": {"worker": 1_500.0, "reaper": 500.0},
-        "idle": None, "processes": {"worker": 4}, "objections": [], "left_out": [],
+        "idle": None, "processes": {"worker": 4}, "objections": [], "left_out": [], "faults": [],
         "settings": {"trace": "generated", "speedup": 1.0, "seed": 1}, "redis_version": "7.0.15",
         "keys": {"journal": "{x}:journal"},
     }  # fmt: skip
@@ -234,6 +234,14 @@ def test_the_drill_can_read_every_fault(scenario: Scenario) -> None:
     ]
 
 
+def test_harm_can_be_done_when_jobs_are_in_flight() -> None:
+    scenario = SCENARIOS["half-the-pool"]
+    assert moved(scenario, 7.5).faults == ("long-jobs:10000@4.5+4", "kill-workers:half@7.5")
+    assert moved(scenario, 4).faults == scenario.faults
+    with pytest.raises(ConfigurationError, match="too early for 'half-the-pool'"):
+        moved(scenario, 2)
+
+
 def test_a_scenario_that_is_misspelt_is_a_sentence() -> None:
     assert choose_scenarios(("poison", "one-crash")) == [SCENARIOS["one-crash"], SCENARIOS["poison"]]
     assert len(choose_scenarios(())) == len(SCENARIOS)
@@ -248,7 +256,7 @@ def test_page_and_markdown_tell_figures_verdicts_and_what_was_left_out() -> None
     left_out = [{"asked": "kill-leader@4", "played": None, "why": "no reaper runs"}]
     plan = Plan([CRASH], MODES, 1)
     drills = [
-        played("reaper"),
+        played("reaper", faults=[{"kind": "kill-workers", "in_flight": 0}, {"kind": "poison", "in_flight": 0}]),
         played("embedded", left_out=left_out, recovery_s={"p50": 2.0, "p99": 9.0, "max": 9.0}),
         played("published", lost=2, objections=["2 jobs are <lost>"]),
     ]
@@ -265,7 +273,13 @@ def test_page_and_markdown_tell_figures_verdicts_and_what_was_left_out() -> None
     comparison = conclude(plan, drills, told, "2026-11-20T16:00:00+00:00")
     page, markdown = write_page(comparison), write_markdown(comparison, "chart.svg")
     for text in (page, markdown):
-        for told_of in ("Better: reaper", "2.200 s", "9.000 s", "kill-leader@4 was left out (no reaper runs)"):
+        for told_of in (
+            "Better: reaper",
+            "2.200 s",
+            "9.000 s",
+            "kill-leader@4 was left out (no reaper runs)",
+            "reaper: the killed workers held no job",
+        ):
             assert told_of in text
     assert "| fault to second start, longest | 2.200 s | 9.000 s | 2.200 s |" in markdown
     assert "![How long jobs waited after each fault, by mode](chart.svg)" in markdown

@@ -189,6 +189,22 @@ async def test_a_call_is_bounded(scene: Scene, bound: dict[str, int]) -> None:
     assert (len(page.claimed), page.cursor, page.ended) == (3, f"({ids[2]}", "full")
 
 
+async def test_many_are_claimed_and_told_of_one_by_one_whatever_their_runs(scene: Scene) -> None:
+    ids = [await scene.stalled(*(("reaper.generation", 2) if n % 9 == 0 else ("n", n))) for n in range(150)]
+    await scene.client.xdel("orders", *ids[40:43])
+    page = await claim(scene, room=200)
+    there = [(n, one) for n, one in enumerate(ids) if one not in ids[40:43]]
+    assert [(one, times, owner) for one, times, _, owner in page.claimed] == [(one, 2, "w1") for _, one in there]
+    assert [row[5] for row in page.results] == ids[40:43]
+    journal = (await scene.state())["{orders}:journal"]
+    told = [row for row in journal if row[0] == "recovered"]
+    assert len(journal) == len(ids)
+    assert told == [
+        event("recovered", one, reason="visibility_timeout", new_entry=one, generation=0 if n % 9 else 2)
+        for n, one in there
+    ]
+
+
 # ---- without room
 
 
@@ -320,6 +336,33 @@ async def test_an_entry_with_too_many_fields_is_held_and_its_neighbours_are_serv
 async def test_an_entry_with_too_many_fields_to_copy_can_be_claimed(scene: Scene) -> None:
     await scene.stalled(*TOO_MANY)
     assert [one for one, *_ in (await claim(scene)).claimed] == [E1]
+
+
+@pytest.mark.parametrize("before", [1, 2], ids=["to park", "to dead-letter"])
+async def test_what_was_claimed_before_its_payload_was_known_goes_back_as_it_was_where_it_has_no_place_to_go(
+    scene: Scene, before: int
+) -> None:
+    for key in (scene.keys.dead, scene.keys.schedule):
+        await scene.client.set(key, "in the way")
+    ids = [await scene.stalled(*(("reaper.deliveries", before) if n == 1 else ())) for n in range(3)]
+    stalled_ms = (await scene.idle_ms())[ids[1]]
+    page = await claim(scene, max_deliveries=3 if before == 1 else 2, room=2)
+    assert ([row[0] for row in page.results], page.doubtful) == ([HELD] * len(page.results), 0)
+    if before == 1:
+        assert [one for one, *_ in page.claimed] == [ids[0], ids[2]], "it took no room"
+        assert await scene.pending() == [(ids[0], "w2", 2), (ids[1], "w1", 1), (ids[2], "w2", 2)]
+    else:
+        assert await scene.pending() == [(one, "w1", 1) for one in ids]
+    assert stalled_ms <= (await scene.idle_ms())[ids[1]] < stalled_ms + 5_000
+
+
+async def test_an_entry_with_too_many_fields_that_says_it_had_its_deliveries_is_held_by_its_consumer(
+    scene: Scene,
+) -> None:
+    ids = [await scene.stalled(), await scene.stalled(*TOO_MANY, "reaper.deliveries", 1), await scene.stalled()]
+    page = await claim(scene)
+    assert [row[:2] for row in page.results] == [(HELD, "too many fields")]
+    assert await scene.pending() == [(ids[0], "w2", 2), (ids[1], "w1", 1), (ids[2], "w2", 2)]
 
 
 @pytest.mark.parametrize("broken", ["dead", "schedule"])

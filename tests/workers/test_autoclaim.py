@@ -35,6 +35,7 @@ from tests.support.waiting import wait_until
 from workers import Job, Producer, Worker, autoclaim
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
+from workers.slots import Slots
 
 pytestmark = pytest.mark.anyio
 
@@ -272,6 +273,89 @@ async def test_what_a_crowd_of_workers_recovers_is_run_once(server: RedisServer,
     starts = sum((times(handler.starts) for handler in handlers), Counter[str]())
     assert starts == dict.fromkeys(enqueued, 1)
     assert await violations(client, enqueued, handlers, finished=True) == []
+
+
+# ---- a mass
+
+
+async def test_a_mass_is_asked_for_ahead_and_never_are_there_more_than_slots(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead: list[int] = []
+    taken: list[int] = []
+    put = Slots.put
+
+    def noted(self: Slots, jobs: list[Job]) -> None:
+        put(self, jobs)
+        taken.append(self.taken)
+
+    async def ask(self: autoclaim.Autoclaim, walk: autoclaim.Walk, room: int) -> None:
+        ahead.append(room)
+        await ask_ahead(self, walk, room)
+
+    ask_ahead = autoclaim.Autoclaim._ask_ahead
+    monkeypatch.setattr(autoclaim.Autoclaim, "_ask_ahead", ask)
+    monkeypatch.setattr(Slots, "put", noted)
+    await create_group(client)
+    enqueued = await enqueue(client, 1_000)
+    await strand(client, 1_000, overdue=True)
+    handler = Handler()
+    async with running_worker(server.url, handler, concurrency=150) as worker:
+        await nothing_left(client)
+        await wait_until(lambda: worker.counts.acked == 1_000, "all answers are there")
+        assert worker.counts.claimed == 1_000
+    assert times(handler.starts) == dict.fromkeys(enqueued, 1)
+    assert max(ahead) > 0
+    assert max(taken) <= 150
+
+
+@newest_server
+async def test_a_worker_that_is_stopped_in_a_mass_leaves_nothing_pending_and_burns_no_delivery(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    enqueued = await enqueue(client, 1_000)
+    await strand(client, 1_000, overdue=True)
+    first = Handler()
+
+    async def run_some(job: Job) -> None:
+        await first(job)
+        if len(first.completions) == 200:
+            stopping.stop()
+
+    async with running_worker(server.url, run_some, concurrency=150) as stopping:
+        await wait_until(lambda: len(first.completions) >= 200, "some have run")
+        consumer = stopping.consumer
+    assert stopping.counts.abandoned == 0
+    assert (await owners(client))[consumer] == 0
+    deliveries: list[int] = []
+
+    async def run_rest(job: Job) -> None:
+        deliveries.append(job.deliveries)
+        await first(job)
+
+    async with running_worker(server.url, run_rest):
+        await nothing_left(client, timeout=20)
+    assert times(first.starts) == dict.fromkeys(enqueued, 1)
+    assert set(deliveries) == {2}, "one for the consumer that died, one for whoever ran it"
+
+
+@newest_server
+async def test_one_line_tells_of_a_mass(server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    await create_group(client)
+    await enqueue(client, 1_000)
+    await strand(client, 1_000, overdue=True)
+    async with running_worker(server.url, Handler(), concurrency=10):
+        await nothing_left(client)
+        await wait_until(lambda: sum(_claimed(caplog)) == 1_000, "all are told of")
+    assert caplog.text.count(" deliveries of gone stalled: ") == len(_claimed(caplog))
+    assert len(_claimed(caplog)) < 20, "not a line a page"
+
+
+def _claimed(caplog: pytest.LogCaptureFixture) -> list[int]:
+    lines = [record.getMessage() for record in caplog.records]
+    return [int(line.split(" claimed")[0].split()[-1]) for line in lines if " stalled: " in line]
 
 
 # ---- retry streams, schedules, suspects

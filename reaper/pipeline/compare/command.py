@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 
-from reaper.pipeline.compare.scenarios import MODES, SCENARIOS, choose_scenarios
+from reaper.pipeline.compare.scenarios import FAULT_AT_S, MODES, SCENARIOS, choose_scenarios, moved
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
@@ -47,6 +47,13 @@ Scenarios:
 @click.option("--decode-ms", type=click.FloatRange(min=0), help="Duration of a generated token.")
 @click.option("--seed", type=int, help="Of the generated trace and the payloads.")
 @click.option(
+    "--fault-at",
+    type=click.FloatRange(min=0),
+    default=FAULT_AT_S,
+    show_default=True,
+    help="Seconds after the first job at which the harm is done: when jobs of the trace are in flight.",
+)
+@click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=DEFAULT_OUTPUT,
@@ -70,6 +77,7 @@ def compare(
     prefill_ms: float | None,
     decode_ms: float | None,
     seed: int | None,
+    fault_at: float,
     output: Path,
     files: Path | None,
     heap: str,
@@ -86,9 +94,9 @@ def compare(
         options = tuple(
             word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))
         )
-        plan = Plan(
-            choose_scenarios(scenarios), tuple(mode for mode in MODES if mode in (modes or MODES)), repeat, options
-        )
+        situations = [moved(scenario, fault_at) for scenario in choose_scenarios(scenarios)]
+        chosen = tuple(mode for mode in MODES if mode in (modes or MODES))
+        plan = Plan(situations, chosen, repeat, options)
         line = ProgressLine(quiet=quiet)
         with _folder(files) as folder:
             settings = PipelineSettings(lake=str(folder / "lake"), heap=heap)

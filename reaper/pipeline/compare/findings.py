@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from reaper.drill.faults import FaultKind
 from reaper.pipeline.compare.figures import FIGURES, Table, measure
 from reaper.pipeline.compare.play import Plan, Played
 from reaper.pipeline.compare.scenarios import Scenario
@@ -109,4 +110,7 @@ def _remarks(played: Sequence[Played]) -> list[str]:
             instead = f", {left_out['played']} was played instead" if left_out["played"] else ""
             remarks.append(f"{one.mode}: {left_out['asked']} was left out ({left_out['why']}){instead}.")
         remarks += [f"{one.mode}: {objection}." for objection in one.report["objections"]]
+        killed = [fault for fault in one.report["faults"] if fault["kind"].startswith(FaultKind.KILL_WORKER)]
+        if killed and not sum(fault["in_flight"] for fault in killed):
+            remarks.append(f"{one.mode}: the killed workers held no job.")
     return remarks

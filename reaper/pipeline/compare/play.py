@@ -48,7 +48,7 @@ class Plan:
 
     def words(self, scenario: Scenario, mode: str) -> list[str]:
         """Return the command line of a drill, without what differs from machine to machine."""
-        options = ["--limit", "1"] if scenario is IDLE else list(self.options)
+        options = ["--limit", "1"] if scenario.name == IDLE.name else list(self.options)
         return ["drill", "--recovery", mode, "--no-bare-worker", "--quiet", *scenario.words, *options]
 
 

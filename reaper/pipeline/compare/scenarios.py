@@ -1,11 +1,15 @@
 """What is compared: situations, each with faults at given moments. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
+from reaper.drill.faults import parse_fault
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.settings import did_you_mean
 
 MODES = ("reaper", "embedded", "published")
+FAULT_AT_S = 4.0
+"""When the first harm is done, in seconds after the first job. What leads up to it comes a little earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,20 @@ class Scenario:
     def words(self) -> list[str]:
         """The drill's options that make this situation."""
         return [*(word for fault in self.faults or ("none",) for word in ("--fault", fault)), *self.options]
+
+
+def moved(scenario: Scenario, at_s: float) -> Scenario:
+    """Return the scenario with its harm done at another moment: one at which jobs of the trace are in flight.
+
+    Raises ConfigurationError where something would come before the first job.
+    """
+    by = timedelta(seconds=at_s - FAULT_AT_S)
+    faults = [replace(fault, at=fault.at + by) for fault in map(parse_fault, scenario.faults)]
+    if any(fault.at < timedelta(0) for fault in faults):
+        raise ConfigurationError(
+            f"--fault-at {at_s:g} is too early for {scenario.name!r}: write {FAULT_AT_S:g} or more."
+        )
+    return replace(scenario, faults=tuple(map(str, faults)))
 
 
 IDLE_S = 30

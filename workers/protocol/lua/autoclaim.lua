@@ -102,7 +102,7 @@ local function tell(row, result)
   end
 end
 
--- Runs `act`, so that one bad entry stops nothing. Returns whether the entry has a result other than being held.
+-- Runs `act`, so that one bad entry stops nothing, and tells its result. Returns whether the entry need not be held.
 local function try_to(act, row, ...)
   local ok, result = pcall(act, row, ...)
   if not ok then
