@@ -22,6 +22,7 @@ from reaper.status_text import as_json, status_text
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.options import USAGE_EXIT, errors_as_sentences, log_level_option, log_to_stderr, settings_options
 from workers.protocol.settings import load_settings
+from workers.protocol.telemetry_setup import exported
 
 DEGRADED_EXIT = 1
 
@@ -53,7 +54,9 @@ def run(config: Path | None, log_level: str, **flags: Any) -> None:
         def load() -> ReaperSettings:
             return check_groups(load_settings(ReaperSettings, flags=flags, file=config))
 
-        anyio.run(serve, load(), load if config else None)
+        settings = load()
+        with exported("reaper"):
+            anyio.run(serve, settings, load if config else None)
 
 
 # --- status -------------------------------------------------------------------------------------------------

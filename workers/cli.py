@@ -13,6 +13,7 @@ import click
 
 from workers.program import clashing_folder, load_worker, warning_about
 from workers.protocol.options import errors_as_sentences, log_level_option, log_to_stderr, settings_options
+from workers.protocol.telemetry_setup import exported
 from workers.settings import WorkerSettings
 from workers.worker import Worker
 
@@ -47,7 +48,8 @@ def run(program: str, config: Path | None, log_level: str, **flags: Any) -> None
             logger.warning("%s", warning_about(clash))
         worker = load_worker(program, folder)
         worker.configure(flags=flags, file=config)
-        anyio.run(_run, worker)
+        with exported("worker"):
+            anyio.run(_run, worker)
     _exit(FORCED_EXIT if worker.was_forced else 0)
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from math import inf
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from workers.protocol.messages import (
     FIELD_VISIBILITY_MS,
@@ -18,6 +19,9 @@ from workers.protocol.messages import (
     text,
     whole_number,
 )
+
+if TYPE_CHECKING:
+    from workers.telemetry import JobTrace
 
 _TOKEN_BITS = 20
 _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
@@ -106,6 +110,7 @@ class Job:
         "started",
         "timeout_s",
         "times_delivered",
+        "trace",
         "waits",
     )
 
@@ -135,6 +140,8 @@ class Job:
     proven: float
     """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
     interruption: Interruption | None
+    trace: "JobTrace | None"
+    """What is to be told of the delivery as a span; None = nothing."""
 
     def __init__(
         self,
@@ -156,7 +163,7 @@ class Job:
         self._pairs: Pairs | None = None
         self._fields: dict[bytes, bytes] | None = None
         self.stage = QUEUED
-        self.interruption = self.runner = None
+        self.interruption = self.runner = self.trace = None
         self.proven = monotonic() if proven is None else proven
         self.timeout_s = source.timeout_s
         for name in flat[::2]:

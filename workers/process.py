@@ -42,6 +42,7 @@ from workers.reporting import Counts, Reporter
 from workers.settings import WorkerSettings
 from workers.settlement import Settlements
 from workers.slots import Slots
+from workers.telemetry import WorkerTelemetry
 from workers.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,10 @@ class WorkerProcess:
         self._reads = reader_client(settings.redis_url)
         self._reporter = Reporter(settings.keys, self.consumer, callbacks, self.counts)
         self._membership = Membership(self._commands, settings, self._reporter)
+        self._telemetry = self._reporter.telemetry = WorkerTelemetry.make(settings, self.consumer)
+        if self._telemetry:
+            self._telemetry.visibility_s = lambda: self._membership.visibility_s
+            self._invoke = self._telemetry.traced(self._invoke)
         self._settlements = Settlements(self._commands, settings, self.consumer, self._membership, self._reporter)
         self._heartbeat = Heartbeat(self._commands, settings, self.consumer, self._membership, self._reporter)
         self._deadlines = Deadlines((self._membership.main, self._membership.retries), self._expire)

@@ -11,6 +11,8 @@ from workers.protocol.callbacks import Callbacks
 from workers.protocol.connection import is_contact_error
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import on_one_line, text
+from workers.protocol.telemetry import VISIBILITY_TIMEOUT
+from workers.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
 
 logger = logging.getLogger("workers")
 
@@ -51,6 +53,8 @@ class Reporter:
 
     def __init__(self, keys: GroupKeys, consumer: str, callbacks: Callbacks[str], counts: Counts) -> None:
         self.counts = counts
+        self.telemetry: WorkerTelemetry | None = None
+        """Set where anybody listens."""
         self._keys = keys
         self._consumer = consumer
         self._callbacks = callbacks
@@ -82,12 +86,19 @@ class Reporter:
     def adopted(self, job: Job, owner: str) -> None:
         """Note that a delivery was taken over from ``owner``: an earlier process, or this one."""
         self.counts.adopted += 1
+        if self.telemetry:
+            if owner == self._consumer:
+                self.telemetry.found_again(job)
+            else:
+                self.telemetry.taken_over(job, owner, idle_ms=0, reason=RESTART, mode=ADOPT)
         if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=owner)
 
     def claimed(self, job: Job, owner: bytes, idle_ms: int) -> None:
         """Note that a stalled delivery was taken over from ``owner``."""
         self.counts.claimed += 1
+        if self.telemetry:
+            self.telemetry.taken_over(job, text(owner), idle_ms=idle_ms, reason=VISIBILITY_TIMEOUT, mode=EMBEDDED)
         if self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=text(owner), idle_ms=idle_ms)
 
