@@ -41,7 +41,8 @@ check: $(DEV)  ## lint, formatting, types, import contracts, generated documenta
 bench: $(DEV)  ## measure; writes docs/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks
 
-soak: $(DEV)  ## repeat the drill with a new seed each time, for SOAK_MINUTES, until one does not balance
+soak: $(DEV)  ## kill the ingester 20 times; then repeat the drill, seed by seed, for SOAK_MINUTES or until one fails
+	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q tests/pipeline/test_kill.py
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
 	while [ "$$(date +%s)" -lt "$$end" ]; do \
 	  $(BIN)/reaper drill --seed "$$seed" --json "soak/$$seed.json" >"soak/$$seed.log" 2>&1 \

@@ -20,6 +20,9 @@ LONGEST_GRACE_MS = 30_000
 LONGEST_OUTAGE_MS = 7_000
 OUTAGE_PART = 3
 """An outage counts from this part of the visibility timeout on: then extensions of live workers were missed."""
+LONGEST_FIRST_WAIT_S = 1.0
+"""A process that has just started cannot know whether the server hung until now. Workers that live extend again within
+a third of the visibility timeout; what they sent meanwhile is done before anything of ours."""
 LOOK_S = 0.25
 """How often answers are looked for that do not come."""
 PAUSED_S = 1.0
@@ -35,6 +38,7 @@ class Contact:
         self._grace: Grace | None = None
         self._answer_due: float | None = None
         self._uptime_unknown = True
+        self._first_look: float | None = None
 
     @property
     def _rules(self) -> Grace:
@@ -52,6 +56,8 @@ class Contact:
     def answered(self, server_ms: int | None = None) -> None:
         """Note that it answered, and what time it has where it said so."""
         now = monotonic()
+        if self._first_look is None:
+            self._first_look = now + min(self._membership.visibility_s / OUTAGE_PART, LONGEST_FIRST_WAIT_S)
         prompt = self._answer_due is not None and now - self._answer_due < PAUSED_S
         self._rules.contact(round(now * 1000), server_ms if prompt else None)
         self._answer_due = None
@@ -70,7 +76,8 @@ class Contact:
             self.answered()
             self._rules.server_uptime(round(monotonic() * 1000), int(info["uptime_in_seconds"]) * 1000)
             self._uptime_unknown = False
-        return self._rules.until(round(self._membership.visibility_s * 1000)) / 1000 - monotonic()
+        until = self._rules.until(round(self._membership.visibility_s * 1000)) / 1000
+        return max(until, self._first_look or 0.0) - monotonic()
 
     # ---- answers that do not come
 

@@ -101,7 +101,12 @@ class WorkerSettings(Settings):
         ge=timedelta(0),
         description="How long running jobs may go on after the first signal to stop; the rest is handed back.",
     )
-    settle_batch: int = Field(128, ge=1, le=512, description="Settlements sent in one call at most.")
+    settle_batch: int = Field(
+        128,
+        ge=1,
+        le=512,
+        description="Settlements sent in one call at most; the first one waits a millisecond for others.",
+    )
     delete_settled: bool = Field(
         False,
         description="Delete an entry from the stream once it is acknowledged. Only done while the group is the "

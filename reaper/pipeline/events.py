@@ -37,6 +37,7 @@ _LAST_MS = 253_402_300_799_999  # the year 9999, where dates end
 _MOST_INT = 2**31 - 1
 _NO_DATE = "1970-01-01"
 _CORRUPT = "_corrupt"
+_OTHER_KEY = rf'[{{,]\s*"(?!(?:{"|".join(DATA_COLUMNS)})"\s*:)'
 
 
 def _as_json_type(kind: DataType) -> DataType:
@@ -110,11 +111,14 @@ def _cut(value: Column) -> Column:
 
 
 def _extra() -> Column:
-    """Return what ``data`` holds beside the columns. Most events have nothing: those are not parsed again."""
-    unknown = F.array_except(F.json_object_keys("data"), F.array(*map(F.lit, DATA_COLUMNS)))
+    """Return what ``data`` holds beside the columns, or null.
+
+    Most events have nothing, so what could be another key is looked for in the text first: that is quicker than parsing
+    it again, and finds too much at times (in texts, in nested objects) but never too little.
+    """
     everything = F.from_json("data", "map<string,variant>")
-    kept = F.map_filter(everything, lambda key, _: F.array_contains(unknown, key))
-    return F.when(F.size(unknown) > 0, F.to_json(kept))
+    kept = F.map_filter(everything, lambda key, _: ~key.isin(*DATA_COLUMNS))
+    return F.when(F.col("data").rlike(_OTHER_KEY), F.nullif(F.to_json(kept), F.lit("{}")))
 
 
 def dead_letters(classified: DataFrame) -> DataFrame:

@@ -12,9 +12,10 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -26,6 +27,7 @@ from reaper.pipeline.batches import BatchWriter
 from reaper.pipeline.events import RAW
 from reaper.pipeline.lake import only_ingester
 from reaper.pipeline.layout import TABLES, BatchCounts, Layout, replace_text, spark_path
+from reaper.pipeline.session import is_submitted
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.connection import check_server, commands_client, hide_password
 from workers.protocol.errors import ConfigurationError, StreamReaperError
@@ -63,7 +65,7 @@ class Run:
 
     available_now: bool = False
     """End when everything is ingested that was there at the start."""
-    stop: threading.Event = threading.Event()  # noqa: RUF009 - one that nobody sets
+    stop: threading.Event = field(default_factory=threading.Event)
     """Set from outside, it ends the run."""
     tell: Callable[[Progress], None] = lambda _: None
     """Called again and again with what the run has brought."""
@@ -154,10 +156,10 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
         return {"urlEnv": settings.redis_url_env}
     if hide_password(settings.redis_url) == settings.redis_url:
         return {"url": settings.redis_url}
-    if settings.remote:
+    if settings.remote or is_submitted():
         raise ConfigurationError(
-            "redis_url holds a password, which a Spark Connect server would show: put the address into an environment "
-            "variable of the server, and give that variable's name as redis_url_env."
+            "redis_url holds a password, and Spark, which runs already, would show it: put the address into an "
+            "environment variable of Spark's driver, and give that variable's name as redis_url_env."
         )
     os.environ[_URL_VARIABLE] = settings.redis_url  # Spark, which starts after this, hands it on to its workers
     return {"urlEnv": _URL_VARIABLE}
@@ -206,9 +208,15 @@ class Supervisor:
     def _attempt(self) -> Exception | None:
         """Run the query until it ends. Returns why it failed, or None where it is over."""
         try:
-            query = self._start()
+            return self._watch(self._start())
         except PySparkException as error:
-            return error
+            return None if self._run.stop.is_set() else error
+        except (Py4JError, OSError) as error:
+            if self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
+                return None
+            raise IngestError(f"Spark's driver is gone, start again: {type(error).__name__}: {error}") from error
+
+    def _watch(self, query: StreamingQuery) -> Exception | None:
         while query.isActive and not self._run.stop.wait(LOOK_EVERY_S):
             self._look_at(query)
         if self._run.stop.is_set():

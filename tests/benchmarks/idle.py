@@ -1,8 +1,8 @@
 """What a system asks of the server that has nothing to do: two workers, with and without a reaper, default settings.
 
-Every request is counted that a client of ours sends (``MONITOR``), once all have settled in. Embedded, each worker looks
-at the pending entries list by itself, for what stalls and for what is scheduled: what that buys is that there is no
-further program to run, and that any one worker is enough to recover what others have left.
+Every request is counted that a client of ours sends (``MONITOR``), once all have settled in. Embedded, the workers look
+for what stalls and for what is scheduled by themselves: what that buys is that there is no further program to run, and
+that any one worker is enough to recover what others have left. What it costs is seen where a crash is recovered from.
 """
 
 from collections import Counter

@@ -2,15 +2,18 @@
 
 10,000 deliveries of a consumer that is gone fall due at about the same time; one worker with 64 slots is there to run
 them, and they do nothing. Time runs from the first completion to the last, on the server's clock: recovery, reading,
-running, settling and journal are included. Bare: a loop of ``XAUTOCLAIM COUNT 100`` + ``XACK`` in redis-py, in turn.
+running, settling and journal (two events a job) are included. The server does most of that work, and sets the pace.
+Bare: a loop of ``XAUTOCLAIM COUNT 100`` + ``XACK`` in redis-py, in turn.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from redis.asyncio import Redis
 
-from tests.benchmarks.figures import Result, Row, at_most_ratio, median_ratio
+from tests.benchmarks import profiles, server_load
+from tests.benchmarks.figures import Breakdown, Result, Row, at_most_ratio, median_ratio
 from tests.benchmarks.leadership import begun_after
 from tests.benchmarks.stage import Stage, open_stage, result_of, stopped
 from tests.benchmarks.streams import create_group, progress, strand
@@ -27,16 +30,26 @@ OURS, BARE = (group_keys(stream, "billing") for stream in ("jobs", "bare"))
 VISIBILITY = ("--visibility-timeout", str(VISIBILITY_S))
 
 
+@dataclass(frozen=True, slots=True)
+class _Recovery:
+    """10,000 jobs, recovered and completed."""
+
+    seconds: float
+    server: Breakdown
+    """Where the server's time went."""
+
+
 async def measure(*, quick: bool) -> Result:
     """Strand and recover in one mode, in the other, and with the bare loop, in turn."""
     size, rounds = (QUICK_SIZE, QUICK_ROUNDS) if quick else (SIZE, ROUNDS)
-    ours: dict[RecoveryMode, list[float]] = {mode: [] for mode in RecoveryMode}
+    ours: dict[RecoveryMode, list[_Recovery]] = {mode: [] for mode in RecoveryMode}
     bare: list[float] = []
     for _ in range(rounds):
-        for mode, seconds in ours.items():
-            seconds.append(await _worker_s(mode, size))
+        for mode, recoveries in ours.items():
+            recoveries.append(await _worker_recovers(mode, size))
         bare.append(await _bare_s(size))
-    return Result(tuple(_row(mode, size, seconds, bare) for mode, seconds in ours.items()))
+    rows = [_row(mode, size, [one.seconds for one in found], bare) for mode, found in ours.items()]
+    return Result(tuple(rows), tuple(found[-1].server for found in ours.values()))
 
 
 def _row(mode: RecoveryMode, size: int, ours: Sequence[float], bare: Sequence[float]) -> Row:
@@ -44,9 +57,10 @@ def _row(mode: RecoveryMode, size: int, ours: Sequence[float], bare: Sequence[fl
     return Row(what, median(ours) * 1000, "ms", median(bare) * 1000, at_most_ratio(3), median_ratio(ours, bare))
 
 
-async def _worker_s(mode: RecoveryMode, size: int) -> float:
+async def _worker_recovers(mode: RecoveryMode, size: int) -> _Recovery:
     async with open_stage() as stage:
         await _strand(stage, OURS, size)
+        await server_load.reset(stage.client)
         programs = []
         if mode is RecoveryMode.REAPER:
             programs.append(stage.reaper("--groups", OURS.pair, *VISIBILITY))
@@ -58,10 +72,12 @@ async def _worker_s(mode: RecoveryMode, size: int) -> float:
             return (await progress(stage.client, OURS)).done
 
         await wait_until(done, f"{size:,} jobs are done", TIMEOUT_S)
+        title = f"{mode}: server time of recovering and settling, a job"
+        server = profiles.of_scripts(title, await server_load.commands(stage.client), size)
         completed = await _completed_ms(stage.client)
         await stopped(*programs)
     assert len(completed) == size, f"{size:,} deliveries were stranded, {len(completed):,} were completed"
-    return (max(completed) - min(completed)) / 1000
+    return _Recovery((max(completed) - min(completed)) / 1000, server)
 
 
 async def _completed_ms(client: Redis) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reaper.pipeline.settings import PipelineSettings
 from reaper.settings import ReaperSettings
 from workers.settings import WorkerSettings
 
@@ -69,5 +70,5 @@ def test_every_settings_snippet_is_accepted() -> None:
     assert snippets
     for snippet in snippets:
         values = tomllib.loads(snippet)
-        kind = ReaperSettings if "groups" in values else WorkerSettings
+        kind = PipelineSettings if "lake" in values else ReaperSettings if "groups" in values else WorkerSettings
         assert kind(**values).model_fields_set == set(values)

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartServer
-from tests.pipeline.cluster import START_TIMEOUT_S, Cluster
+from tests.pipeline.cluster import SPARK_HOME, START_TIMEOUT_S, Cluster
 from tests.pipeline.journals import JOURNAL, connect, entries, rows, write_dead_letter, write_events
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from workers.protocol.events import encode_data
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.cluster]
 
 
@@ -37,6 +38,12 @@ async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spa
         words = ("reaper", "pipeline", "ingest", "--lake", str(lake), "--redis-url", server.url, "--available-now")
         return processes.python("-m", *words, "--json", *where, env=submitted, name=name)
 
+    def submit(name: str) -> Running:
+        program = ROOT / "reaper" / "__main__.py"
+        words = ("--master", cluster.master, "--driver-memory", "512m", str(program), "pipeline", "ingest")
+        flags = ("--lake", str(lake), "--redis-url", server.url, "--available-now", "--json")
+        return processes.start(str(SPARK_HOME / "bin" / "spark-submit"), *words, *flags, env=submitted, name=name)
+
     def analyse(**where: str) -> Running:
         program = str(Path(__file__).with_name("cluster_program.py"))
         return processes.python(program, str(lake), json.dumps(where), env=submitted, name="analysis")
@@ -48,11 +55,15 @@ async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spa
     await cluster.start_connect()
     told = await result(first)
     assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (502, 1, 0, 2)
+
+    write_events(server, 50, start=500)
+    told = await result(submit("submitted"))
+    assert (told["events"], told["batches"]) == (50, 1)
     on_cluster = analyse(master=cluster.master)
 
-    write_events(server, 250, start=500)
-    told = await result(ingest("--remote", cluster.remote, "--max-entries-per-trigger", "200", name="remote"))
-    assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (250, 0, 0, 2)
+    write_events(server, 200, start=550)
+    told = await result(ingest("--remote", cluster.remote, "--max-entries-per-trigger", "150", name="remote"))
+    assert (told["events"], told["dead_letters"], told["malformed"], told["batches"]) == (200, 0, 0, 2)
     assert rows(lake) == entries(server)
     assert (await result(on_cluster))["troubled"] == 1
     assert await result(analyse(remote=cluster.remote)) == {"events": 752, "jobs": 750, "troubled": 1}

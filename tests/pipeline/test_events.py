@@ -55,11 +55,21 @@ def test_what_data_holds_beside_the_columns_is_kept_as_json(spark: SparkSession)
     rows = [
         entry('{"v":1,"new":{"a":[1,2.5]},"also":true}', 0),
         entry('{"v":1}', 1),
+        entry('{ "v" : 1 , "spaced" : 2 }', 3),
+        entry('{"error":"no key,\\"x\\":1","v":1,"group":"a,\\"b"}', 4),
+        entry('{"\\u0076":1,"\\u0077":2,"":3}', 5),
         entry('{"v":1,"twice":1,"twice":2}', 2),
     ]
     events = lifecycle_events(classify(spark.createDataFrame(rows, RAW))).orderBy("seq").collect()
     kept = [json.loads(row.extra) if row.extra else None for row in events]
-    assert kept == [{"new": {"a": [1, 2.5]}, "also": True}, None, {"twice": 2}]
+    assert kept == [
+        {"new": {"a": [1, 2.5]}, "also": True},
+        None,
+        {"twice": 2},
+        {"spaced": 2},
+        None,
+        {"w": 2, "": 3},
+    ]
 
 
 def test_what_is_allowed_to_be_missing_or_huge_is_no_reason_to_keep_an_event_aside(spark: SparkSession) -> None:

@@ -150,9 +150,14 @@ class Proxy:
             self._accepting = asyncio.create_task(self._accept(self._listener))
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Accept until cancelled. `asyncio.Server` loses a connection that it is accepting while it is closed."""
+        """Accept until cancelled. asyncio's own ways lose a connection that they accept while they are cancelled."""
         while True:
-            accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+            await anyio.wait_readable(listener)
+            try:
+                accepted, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                continue  # it is gone again
+            accepted.setblocking(False)
             link = _Link()
             self._links.add(link)
             link.task = asyncio.create_task(self._serve(link, accepted))

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from tests.conftest import StartServer
 from workers import contact
-from workers.contact import LOOK_S, Contact
+from workers.contact import LONGEST_FIRST_WAIT_S, LOOK_S, Contact
 from workers.membership import Membership
 from workers.protocol.connection import commands_client
 
@@ -76,6 +76,13 @@ def fail_for(seconds: float, reader: Contact, clock: Clock, error: BaseException
 def answer(reader: Contact, clock: Clock) -> None:
     reader.ask()
     reader.answered(clock.server_ms)
+
+
+async def test_a_process_that_has_just_started_lets_living_workers_come_first(reader: Contact, clock: Clock) -> None:
+    """The server may have hung until now, and everything look idle."""
+    assert await reader.wait_s() == LONGEST_FIRST_WAIT_S
+    clock.now += LONGEST_FIRST_WAIT_S
+    assert await reader.wait_s() <= 0
 
 
 async def test_while_redis_answers_nothing_waits(reader: Contact, clock: Clock) -> None:
