@@ -20,7 +20,14 @@ from reaper.settings import ReaperSettings
 from reaper.snapshot import take_snapshot
 from reaper.status_text import as_json, status_text
 from workers.protocol.errors import StreamReaperError
-from workers.protocol.options import USAGE_EXIT, errors_as_sentences, log_level_option, log_to_stderr, settings_options
+from workers.protocol.options import (
+    USAGE_EXIT,
+    errors_as_sentences,
+    log_format_option,
+    log_level_option,
+    log_to_stderr,
+    settings_options,
+)
 from workers.protocol.settings import load_settings
 from workers.protocol.telemetry_setup import exported
 
@@ -42,12 +49,13 @@ def main(context: click.Context) -> None:
 @main.command()
 @settings_options(ReaperSettings)
 @log_level_option
-def run(config: Path | None, log_level: str, **flags: Any) -> None:
+@log_format_option
+def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run one replica; any number of them elect one leader.
 
     SIGTERM or SIGINT leaves leadership and ends it, SIGHUP reads the settings file again (groups and their defaults).
     """
-    log_to_stderr(logging.getLevelName(log_level.upper()))
+    log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
         from reaper.process import check_groups, serve  # operators' commands need no service
 

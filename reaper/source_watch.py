@@ -17,7 +17,7 @@ from reaper.observer import overdue_now
 from reaper.rate import RateLimit
 from reaper.recovery import GroupWriter, Outcome, Recovered, Refusal
 from reaper.scanner import Scanner
-from reaper.telemetry import RecoveryTracing
+from reaper.telemetry import GroupTelemetry
 from reaper.term_context import TermContext
 from reaper.timers import Cohort, Sight, Timers
 from workers.protocol.messages import entry_order
@@ -47,6 +47,7 @@ class SourceWatch:
         source: str,
         *,
         notes: GroupNotes,
+        telemetry: GroupTelemetry,
         rate: RateLimit,
         refused: Callable[[Refusal], None],
         wake_suspects: Callable[[], None],
@@ -60,7 +61,7 @@ class SourceWatch:
         self._refused = refused
         self._wake_suspects = wake_suspects
         self._visibility_ms = to_ms(writer.group.visibility_timeout)
-        self._tracing = RecoveryTracing(writer.group, writer.token, context.settings.trace_linkage)
+        self._telemetry = telemetry
         self.ages = Ages(self._visibility_ms)
         self._armed = anyio.Event()
         self._sleeps_until: int | None = None
@@ -162,7 +163,7 @@ class SourceWatch:
             if row.outcome is Outcome.GONE:
                 self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
         self._notes.batch(result)
-        self._tracing.tell(result, began_ns)
+        self._telemetry.recovered(result, began_ns)
         self._rate.spend(-sum(row.outcome not in _RECOVERIES for row in result))
 
     def _apply(self, row: Recovered, now: int) -> None:

@@ -12,7 +12,13 @@ import anyio
 import click
 
 from workers.program import clashing_folder, load_worker, warning_about
-from workers.protocol.options import errors_as_sentences, log_level_option, log_to_stderr, settings_options
+from workers.protocol.options import (
+    errors_as_sentences,
+    log_format_option,
+    log_level_option,
+    log_to_stderr,
+    settings_options,
+)
 from workers.protocol.telemetry_setup import exported
 from workers.settings import WorkerSettings
 from workers.worker import Worker
@@ -35,12 +41,13 @@ def main() -> None:
 @click.argument("program", metavar="PACKAGE.MODULE:WORKER")
 @settings_options(WorkerSettings)
 @log_level_option
-def run(program: str, config: Path | None, log_level: str, **flags: Any) -> None:
+@log_format_option
+def run(program: str, config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run the worker that PACKAGE.MODULE defines, until SIGTERM or SIGINT; a second signal ends it at once.
 
     Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program.
     """
-    log_to_stderr(logging.getLevelName(log_level.upper()))
+    log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
         folder = Path.cwd()
         clash = clashing_folder(folder)

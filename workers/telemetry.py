@@ -14,7 +14,8 @@ from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from workers.execution import REASON_TIMEOUT, Invoke, Outcome, Reject, Retry, Verdict
+from workers.backoff import AT_ONCE, Backoff
+from workers.execution import REASON_TIMEOUT, Invoke, Outcome, Reject, Retry, Verdict, execute
 from workers.job import Job
 from workers.protocol import instruments, telemetry
 from workers.protocol.messages import FIELD_PREVIOUS, FIELD_TRACEPARENT, FIELD_TRACESTATE
@@ -54,7 +55,8 @@ class WorkerTelemetry:
         self._process = telemetry.common(telemetry.PROCESS, telemetry.PROCESS, self._stream, self._group)
         self._receive = telemetry.common(telemetry.RECEIVE, telemetry.RECEIVE, self._stream, self._group)
         self._of_settling = telemetry.common(telemetry.SETTLE, telemetry.SETTLE, self._stream, self._group)
-        self._labels = {telemetry.DESTINATION: self._stream, telemetry.GROUP: self._group}
+        self._labels: Attributes = {telemetry.DESTINATION: self._stream, telemetry.GROUP: self._group}
+        self._closes: list[Callable[[], None]] = []
         self._of_results: dict[str, Mapping[str, AttributeValue]] = {"": self._process}
 
     @classmethod
@@ -62,6 +64,17 @@ class WorkerTelemetry:
         """Return one, if a tracer or meter provider is set."""
         traces, measures = telemetry.is_tracing(), telemetry.is_measuring()
         return cls(settings, consumer, traces=traces, measures=measures) if traces or measures else None
+
+    def watch_journal(self, dropped: Callable[[], int]) -> None:
+        """Show how many lifecycle events were ``dropped``, until `close`."""
+        self._closes.append(
+            instruments.OBSERVATIONS.add(instruments.JOURNAL_DROPS, lambda: [(dropped(), self._labels)])
+        )
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        while self._closes:
+            self._closes.pop()()
 
     # ---- reading
 
@@ -170,27 +183,18 @@ class WorkerTelemetry:
 
     # ---- running
 
-    def traced(self, invoke: Invoke) -> Invoke:
-        """Return how to call the handler inside the span of its delivery."""
-        if not self._traces:
-            return invoke
-
-        async def invoke_in_span(job: Job) -> object:
-            told = job.trace
-            if told is None:
-                return await invoke(job)
-            told.span = span = self._begin(job, told)
-            token = contexts.attach(trace.set_span_in_context(span))
-            try:
-                return await invoke(job)
-            except Exception as error:
-                told.error = "" if isinstance(error, (Retry, Reject)) else type(error).__qualname__
-                raise
-            finally:
-                contexts.detach(token)
-                told.ended_ns = time_ns()
-
-        return invoke_in_span
+    async def execute(self, invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Verdict:
+        """Run the handler on ``job``, as `workers.execution.execute` does, inside the span of its delivery."""
+        told = job.trace
+        if told is None:
+            return await execute(invoke, job, backoff)
+        told.span = span = self._begin(job, told)
+        token = contexts.attach(trace.set_span_in_context(span))
+        try:
+            return await execute(_noting(invoke, told), job, backoff)
+        finally:
+            contexts.detach(token)
+            told.ended_ns = time_ns()
 
     def _begin(self, job: Job, told: JobTrace) -> Span:
         about: Attributes = {
@@ -270,6 +274,21 @@ class WorkerTelemetry:
         if labels is None:
             labels = self._of_results[error] = self._process | {telemetry.ERROR_TYPE: error}
         return labels
+
+
+def _noting(invoke: Invoke, told: JobTrace) -> Invoke:
+    """Return how to call the handler so that the type of what it raises is known."""
+
+    async def noting(job: Job) -> object:
+        try:
+            return await invoke(job)
+        except (Retry, Reject):
+            raise
+        except Exception as error:
+            told.error = type(error).__qualname__
+            raise
+
+    return noting
 
 
 def error_type(verdict: Verdict) -> str:

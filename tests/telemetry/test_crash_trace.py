@@ -150,7 +150,7 @@ async def test_a_redriven_job_stays_in_its_trace_and_links_its_last_attempt(scen
     job = await scene.produce("fails=1")
     await scene.spans(job, "send", "process", "nack")
     dead = scene.processes.python(
-        "-m", "reaper", "dead-letters", "redrive", "--group", "orders/billing", "--all", "--redis-url",
+        "-m", "reaper", "dead-letters", "redrive", "--stream", "orders", "--group", "billing", "--all", "--redis-url",
         scene.server.url,
     )  # fmt: skip
     assert await dead.wait(60) == 0, dead.output
