@@ -109,6 +109,8 @@ class WorkerTelemetry:
         if traceparent is None:
             job.trace = JobTrace(None)
             return None
+        if telemetry.is_unsampled(traceparent):
+            return None
         creation = telemetry.read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
         if creation is None:
             instruments.CONTEXT_MALFORMED.add(1, self._labels)

@@ -28,6 +28,7 @@ from tests.benchmarks import (
     scan,
     schedule,
     throughput,
+    tracing,
 )
 from tests.benchmarks.machine import describe
 from tests.benchmarks.page import Chapter, terminal_table, verdict, write_page
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, ModuleType] = {
         schedule,
         failover,
         throughput,
+        tracing,
         latency,
         idle,
         redis_stream,
