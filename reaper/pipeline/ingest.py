@@ -26,7 +26,7 @@ from reaper.pipeline import redis_stream
 from reaper.pipeline.batches import BatchWriter
 from reaper.pipeline.events import RAW
 from reaper.pipeline.lake import only_ingester
-from reaper.pipeline.layout import TABLES, BatchCounts, Layout, replace_text, spark_path
+from reaper.pipeline.layout import TABLES, BatchCounts, Layout, remove, replace_text, spark_path
 from reaper.pipeline.session import is_submitted
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.connection import check_server, commands_client, hide_password
@@ -87,6 +87,8 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
         _note_source(layout, settings)
         token = uuid.uuid4().hex
         layout.install_fence(token)
+        for left_by_a_kill in layout.staging.glob("batch-*"):
+            remove(left_by_a_kill)
         ship_by_value(session)
         return Supervisor(lambda: _start_query(session, settings, layout, options, token, run), layout, run).run()
 

@@ -74,7 +74,9 @@ def test_every_journal_and_every_dead_letter_comes_into_the_lake_once(
     assert first.batches > 1
     assert seen[-1].events <= first.events
     write_events(redis_server, 10, start=300)
+    (layout.staging / "batch-9-killed").mkdir()
     assert run(spark, redis_server, layout).events == 10
+    assert list(layout.staging.iterdir()) == []
     assert run(spark, redis_server, layout) == Progress(behind=0)
 
     everything = sorted(rows(layout.root) + rows(layout.root, "malformed"))

@@ -12,7 +12,11 @@ from workers.protocol.scripts import load_script
 
 PRELUDE = "prelude"
 SHARED = {PRELUDE, "recovery"}
-FOLDERS = {"workers.protocol": ROOT / "workers/protocol/lua", "reaper": ROOT / "reaper/lua"}
+FOLDERS = {
+    "workers.protocol": ROOT / "workers/protocol/lua",
+    "reaper": ROOT / "reaper/lua",
+    "reaper.pipeline": ROOT / "reaper/pipeline/lua",
+}
 SCRIPTS = [
     pytest.param(package, file.stem, id=file.stem)
     for package, folder in FOLDERS.items()
@@ -26,6 +30,7 @@ NEEDS_NO_MEMORY = {
     "release_lease": "DEL",
     "count_after": "reads only",
     "inspect_layout": "reads only",
+    "list_scheduled": "reads only",
     "write_events": "a journal may be refused",
     "tell_scan": "a journal may be refused",
     "enqueue": "a producer is refused, and nothing is enqueued",

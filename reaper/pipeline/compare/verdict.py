@@ -23,6 +23,8 @@ class Verdict:
     """Those of them that none beats in cost."""
     sentences: tuple[str, ...]
     """The figures that told them apart, and what speaks for the others."""
+    had_faults: bool = True
+    """There was something to recover from; else only the cost can be compared."""
 
 
 def judge(table: Table, modes: Sequence[str]) -> Verdict:
@@ -31,7 +33,8 @@ def judge(table: Table, modes: Sequence[str]) -> Verdict:
     best, reasons = _sieve(table, modes, (Kind.SAFETY, Kind.SPEED))
     cheapest, costs = _sieve(table, best, (Kind.COST,))
     others = [sentence for mode in modes for sentence in _in_favour(table, mode, best)]
-    return Verdict(tuple(best), tuple(cheapest), (*reasons, *costs, *others))
+    had_faults = any(figure.kind in (Kind.SAFETY, Kind.SPEED) and figure.name in table for figure in FIGURES)
+    return Verdict(tuple(best), tuple(cheapest), (*reasons, *costs, *others), had_faults)
 
 
 def _sieve(table: Table, modes: Sequence[str], kinds: Sequence[Kind]) -> tuple[list[str], list[str]]:
@@ -76,7 +79,7 @@ def _in_favour(table: Table, mode: str, best: Sequence[str]) -> Iterable[str]:
     lost = table.get("lost", {}).get(mode)
     if mode in best or (lost and lost.value > 0):
         return
-    for figure in FIGURES:
+    for figure in (figure for figure in FIGURES if figure.kind):
         row = table.get(figure.name, {})
         rivals = [other for other in best if other in row]
         if mode in row and rivals and all(_beats(figure, row[mode], row[other]) for other in rivals):
@@ -95,27 +98,34 @@ def write(figure: Figure, value: float) -> str:
 
 def headline(verdict: Verdict, modes: Sequence[str]) -> str:
     """Say in a few words which is the better one."""
+    cheaper = f"{' and '.join(verdict.cheapest)} at less cost" if set(verdict.cheapest) != set(verdict.best) else ""
+    if not verdict.had_faults:
+        return cheaper or "All cost the same"
     told_apart = set(verdict.best) != set(modes)
-    cheaper = set(verdict.cheapest) != set(verdict.best)
     first = f"Better: {' and '.join(verdict.best)}" if told_apart else "All recover alike"
-    return f"{first}; {' and '.join(verdict.cheapest)} at less cost" if cheaper else first
+    return f"{first}; {cheaper}" if cheaper else first
 
 
 def overall(verdicts: Mapping[str, Verdict], titles: Mapping[str, str], modes: Sequence[str]) -> list[str]:
     """Say for which situations each mode is the better one."""
     lines = []
     for mode in modes:
-        alone = [name for name, verdict in verdicts.items() if verdict.best == (mode,)]
-        shared = {name: verdict for name, verdict in verdicts.items() if mode in verdict.best and name not in alone}
-        cheaper = [name for name, verdict in shared.items() if verdict.cheapest == (mode,)]
-        equal = [name for name in shared if name not in cheaper]
-        for what, names in (
-            ("is the better one", alone),
-            ("is as good as any, at less cost", cheaper),
-            ("is as good as any", equal),
-        ):
-            if names:
-                lines.append(f"{mode} {what}: {'; '.join(titles[name] for name in names)}.")
-        if not alone and not shared:
+        situations: dict[str, list[str]] = {}
+        for name, verdict in verdicts.items():
+            if standing := _standing(verdict, mode):
+                situations.setdefault(standing, []).append(titles[name])
+        lines += [f"{mode} {standing}: {'; '.join(situations[standing])}." for standing in sorted(situations)]
+        if not situations:
             lines.append(f"{mode} is the better one nowhere here.")
     return lines
+
+
+def _standing(verdict: Verdict, mode: str) -> str:
+    """Say how a mode stands in a situation; nothing where another one is better."""
+    if mode not in verdict.best or (not verdict.had_faults and mode not in verdict.cheapest):
+        return ""
+    if verdict.best == (mode,):
+        return "is the better one"
+    if verdict.cheapest == (mode,):
+        return "is as good as any, at less cost" if verdict.had_faults else "costs least"
+    return "is as good as any" if mode in verdict.cheapest else "is as good as any, at more cost"
