@@ -117,9 +117,8 @@ def _environment(stage: Stage | None = None) -> dict[str, str]:
     The processes run in a folder of the drill, where no package of the same name shadows ours, and find ours where it
     is: installed, or in a checkout.
     """
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("REAPER_", "WORKER_", "OTEL_"))
-    }
+    others = ("REAPER_", "WORKER_", "OTEL_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     if stage and stage.tracing:
         environment.update(stage.tracing.env)
     home = str(Path(failpoints.__file__).resolve().parents[1])

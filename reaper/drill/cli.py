@@ -247,11 +247,11 @@ def demo(redis_url: str | None, seed: int) -> None:
         acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
         with _trace_shown(Programme(settings, jobs, acts, redis_url)) as programme:
             outcomes = _perform(programme)
-        without, with_reaper, embedded = (outcome.ledger.stuck for outcome in outcomes)
-        click.echo(
-            f"\nWithout recovery {without} jobs were stuck for good; "
-            f"with the reaper {with_reaper}, embedded {embedded}."
-        )
+            without, with_reaper, embedded = (outcome.ledger.stuck for outcome in outcomes)
+            click.echo(
+                f"\nWithout recovery {without} jobs were stuck for good; "
+                f"with the reaper {with_reaper}, embedded {embedded}."
+            )
     failed = any(outcome.objections for outcome in outcomes if outcome.stage.recovery.promises)
     sys.exit(EXIT_FAILED if failed else 0)
 

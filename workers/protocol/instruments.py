@@ -87,7 +87,8 @@ Look = Callable[[], Iterable[tuple[float, Attributes]]]
 class Observations:
     """What is looked at. An instrument is made once for a process; a look that has ended shows nothing any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: metrics.Meter = METER) -> None:
+        self._meter = meter
         self._looks: dict[str, list[Look]] = {}
 
     def add(self, gauge: Gauge, look: Look) -> Callable[[], None]:
@@ -95,8 +96,11 @@ class Observations:
         looks = self._looks.get(gauge.name)
         if looks is None:
             looks = self._looks[gauge.name] = []
-            create = METER.create_observable_counter if gauge is JOURNAL_DROPS else METER.create_observable_gauge
-            create(gauge.name, [self._callback(looks)], gauge.unit, gauge.description)
+            asked = (gauge.name, [self._callback(looks)], gauge.unit, gauge.description)
+            if gauge is JOURNAL_DROPS:
+                self._meter.create_observable_counter(*asked)
+            else:
+                self._meter.create_observable_gauge(*asked)
         looks.append(look)
         return lambda: looks.remove(look)
 
