@@ -25,6 +25,8 @@ from workers.settings import WorkerSettings
 EMBEDDED, ADOPT = "embedded", "adopt"
 RESTART = "restart"
 
+_TO_SEND, _TO_RECEIVE = {telemetry.LINK_KIND: telemetry.SEND}, {telemetry.LINK_KIND: telemetry.RECEIVE}
+
 _REFUSED_RESULT = 0
 """As `workers.settlement.Result.REFUSED`."""
 
@@ -51,7 +53,6 @@ class WorkerTelemetry:
         self._consumer = consumer
         self._traces = traces
         self._measures = measures
-        self._tracer = telemetry.tracer()
         self._process = telemetry.common(telemetry.PROCESS, telemetry.PROCESS, self._stream, self._group)
         self._receive = telemetry.common(telemetry.RECEIVE, telemetry.RECEIVE, self._stream, self._group)
         self._of_settling = telemetry.common(telemetry.SETTLE, telemetry.SETTLE, self._stream, self._group)
@@ -88,17 +89,17 @@ class WorkerTelemetry:
         if not stories:
             return
         many = {telemetry.BATCH_COUNT: len(jobs)} if len(jobs) > 1 else {telemetry.MESSAGE_ID: jobs[0].entry_id}
-        span = self._tracer.start_span(
+        span = telemetry.begin(
             f"{telemetry.RECEIVE} {self._stream}",
-            telemetry.context_of(None),
+            None,
             SpanKind.CLIENT,
             {**self._receive, telemetry.CLIENT_ID: self._consumer, **many},
-            [Link(story.creation, {telemetry.LINK_KIND: telemetry.SEND}) for story in stories],
+            [Link(story.creation, _TO_SEND) for story in stories],
         )
         span.end()
         if not span.get_span_context().trace_flags.sampled:
             return
-        link = Link(span.get_span_context(), {telemetry.LINK_KIND: telemetry.RECEIVE})
+        link = Link(span.get_span_context(), _TO_RECEIVE)
         for job in jobs:
             if job.trace is not None and job.trace.story is not None:
                 job.trace.links.append(link)
@@ -200,6 +201,7 @@ class WorkerTelemetry:
 
     def _begin(self, job: Job, told: JobTrace) -> Span:
         about: Attributes = {
+            **self._process,
             telemetry.MESSAGE_ID: job.entry_id,
             telemetry.CLIENT_ID: self._consumer,
             telemetry.JOB_ID: job.id,
@@ -208,12 +210,7 @@ class WorkerTelemetry:
         }
         if told.story is not None:
             return told.story.begin(self._delivery(job), about, told.links)
-        return self._tracer.start_span(
-            f"{telemetry.PROCESS} {self._stream}",
-            telemetry.context_of(None),
-            SpanKind.CONSUMER,
-            {**self._process, **about},
-        )
+        return telemetry.begin(f"{telemetry.PROCESS} {self._stream}", None, SpanKind.CONSUMER, about)
 
     # ---- settling
 
@@ -233,19 +230,16 @@ class WorkerTelemetry:
     def _tell_settled(
         self, job: Job, span: Span, ended_ns: int, verdict: Verdict, refused: bool, began_ns: int, now: int
     ) -> None:
-        error = telemetry.REFUSED if refused else ""
-        settlement = self._tracer.start_span(
-            f"{verdict.outcome} {self._stream}",
-            trace.set_span_in_context(span, contexts.Context()),
-            SpanKind.CLIENT,
-            {
-                **self._of_settling,
-                telemetry.OPERATION: str(verdict.outcome),
-                telemetry.MESSAGE_ID: job.entry_id,
-                telemetry.CLIENT_ID: self._consumer,
-                **({telemetry.ERROR_TYPE: error} if error else {}),
-            },
-            start_time=began_ns,
+        about: Attributes = {
+            **self._of_settling,
+            telemetry.OPERATION: verdict.outcome.value,
+            telemetry.MESSAGE_ID: job.entry_id,
+            telemetry.CLIENT_ID: self._consumer,
+        }
+        if refused:
+            about[telemetry.ERROR_TYPE] = telemetry.REFUSED
+        settlement = telemetry.begin(
+            f"{verdict.outcome.value} {self._stream}", span.get_span_context(), SpanKind.CLIENT, about, at_ns=began_ns
         )
         if refused:
             settlement.set_status(Status(StatusCode.ERROR, "the delivery was not ours any more"))

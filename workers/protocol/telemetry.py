@@ -9,14 +9,14 @@ The context is the producer's in every delivery: recoveries, retries and redrive
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
@@ -167,8 +167,7 @@ def _called(ids: SpanIds | None) -> Iterator[None]:
         DELIVERY_IDS.reset(token)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One delivery of a traced job. No two of a job have the same name: ``generation.copies.times delivered``."""
 
     stream: str
@@ -187,16 +186,15 @@ class Delivery:
         """How often the job was redriven before."""
         return int(self.name.split(b".")[0])
 
-    def called(self, name: bytes) -> Self:
+    def called(self, name: bytes) -> "Delivery":
         """Return another delivery of the same job."""
-        return type(self)(self.stream, self.group, self.job_id, name)
+        return self._replace(name=name)
 
 
 _PREVIOUS = re.compile(rb"(\d{1,15}\.\d{1,15}\.\d{1,15})\.([rs])")
 
 
-@dataclass(frozen=True, slots=True)
-class Story:
+class Story(NamedTuple):
     """What links the spans of a job's deliveries: the creation context, and the setting that says how."""
 
     creation: SpanContext
@@ -225,26 +223,72 @@ class Story:
     def begin(
         self,
         delivery: Delivery,
-        attributes: Mapping[str, AttributeValue],
+        attributes: Attributes,
         links: Sequence[Link] = (),
         *,
         at_ns: int | None = None,
     ) -> Span:
         """Begin the span of a delivery's processing."""
         parent: SpanContext | None = self.creation
-        links = list(links)
         if self.linkage is TraceLinkage.LINK:
-            links.append(Link(self.creation, {LINK_KIND: SEND}))
+            links = [*links, Link(self.creation, {LINK_KIND: SEND})]
             parent = None
-        with _called(delivery.ids()):
-            return tracer().start_span(
-                f"{PROCESS} {delivery.stream}",
-                context_of(parent),
-                SpanKind.CONSUMER,
-                {**common(PROCESS, PROCESS, delivery.stream, delivery.group), **attributes},
-                links,
-                start_time=at_ns,
-            )
+        return begin(
+            f"{PROCESS} {delivery.stream}",
+            parent,
+            SpanKind.CONSUMER,
+            attributes,
+            links,
+            at_ns=at_ns,
+            ids=delivery.ids(),
+        )
+
+
+class Begin(Protocol):
+    """Begins a span that is sampled for certain: ``parent`` is, or one of ``links``."""
+
+    def __call__(
+        self,
+        name: str,
+        parent: SpanContext | None,
+        kind: SpanKind,
+        attributes: Attributes,
+        links: Sequence[Link],
+        at_ns: int | None,
+        ids: SpanIds | None,
+    ) -> Span:
+        """Return the span."""
+
+
+@dataclass(slots=True)
+class Quick:
+    """How to begin a span faster than a tracer can; set where the command line has set up telemetry."""
+
+    begin: Begin | None = None
+
+
+QUICK = Quick()
+
+
+def begin(
+    name: str,
+    parent: SpanContext | None,
+    kind: SpanKind,
+    attributes: Attributes,
+    links: Sequence[Link] = (),
+    *,
+    at_ns: int | None = None,
+    ids: SpanIds | None = None,
+) -> Span:
+    """Begin a span; ``ids``: what it is to be called. Times are Unix nanoseconds."""
+    if QUICK.begin is not None and (parent.trace_flags.sampled if parent else _any_sampled(links)):
+        return QUICK.begin(name, parent, kind, attributes, links, at_ns, ids)
+    with _called(ids):
+        return tracer().start_span(name, context_of(parent), kind, attributes, links, start_time=at_ns)
+
+
+def _any_sampled(links: Sequence[Link]) -> bool:
+    return any(link.context.trace_flags.sampled for link in links)
 
 
 @lru_cache(maxsize=1)
@@ -315,7 +359,13 @@ def tell_recovery(
     earlier = story.links_to(delivery, lost.previous)
     span = story.begin(
         delivery,
-        {**about, CLIENT_ID: lost.consumer, SYNTHESIZED: True, ERROR_TYPE: reason},
+        {
+            **common(PROCESS, PROCESS, delivery.stream, delivery.group),
+            **about,
+            CLIENT_ID: lost.consumer,
+            SYNTHESIZED: True,
+            ERROR_TYPE: reason,
+        },
         earlier,
         at_ns=began_ns - max(0, lost.idle_ms) * 1_000_000,
     )
@@ -334,14 +384,14 @@ def tell_recovery(
     links = [to_lost, *(link for link in earlier if (link.attributes or {}).get(LINK_KIND) == RECOVER)]
     if own_trace:
         links.append(Link(story.creation, {LINK_KIND: SEND}))
-    with _called(delivery.ids(RECOVER)):
-        recovery = tracer().start_span(
-            f"{RECOVER} {delivery.stream}",
-            context_of(story.span_of(delivery) if own_trace else story.creation),
-            SpanKind.CLIENT,
-            {**common(RECOVER, SETTLE, delivery.stream, delivery.group), **about, **facts},
-            links,
-            start_time=began_ns,
-        )
+    recovery = begin(
+        f"{RECOVER} {delivery.stream}",
+        story.span_of(delivery) if own_trace else story.creation,
+        SpanKind.CLIENT,
+        {**common(RECOVER, SETTLE, delivery.stream, delivery.group), **about, **facts},
+        links,
+        at_ns=began_ns,
+        ids=delivery.ids(RECOVER),
+    )
     recovery.end(ended_ns)
     return [to_lost, Link(story.span_of(delivery, RECOVER), {LINK_KIND: RECOVER})]

@@ -19,14 +19,17 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult
 from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
+from workers.protocol import telemetry
 from workers.protocol.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
+from workers.protocol.quick_encoding import encode
+from workers.protocol.quick_spans import QuickSpans
 from workers.protocol.telemetry import DELIVERY_IDS
 from workers.protocol.telemetry_setup import CONSOLE, NONE, OTLP, exporter
 
@@ -106,17 +109,33 @@ def _set_up_traces(resource: Resource) -> Callable[[], object]:
         id_generator=DeliveryIds(),
     )
     delay_ms = float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or SPAN_DELAY_MS)
-    provider.add_span_processor(BatchSpanProcessor(_span_exporter(), schedule_delay_millis=delay_ms))
+    processor = BatchSpanProcessor(_span_exporter(), schedule_delay_millis=delay_ms)
+    provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
+    telemetry.QUICK.begin = QuickSpans(processor, resource).begin
     return provider.shutdown
 
 
 def _span_exporter() -> SpanExporter:
     if exporter("TRACES") == CONSOLE:
         return ConsoleSpanExporter(out=sys.stderr)
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter
 
-    return cast("SpanExporter", _told_once(OTLPSpanExporter(), "traces"))
+    if hasattr(trace_exporter, "encode_spans"):  # else it has changed, and encodes by itself
+        setattr(trace_exporter, "encode_spans", _Encoded)  # noqa: B010 - it has another type
+    return cast("SpanExporter", _told_once(trace_exporter.OTLPSpanExporter(), "traces"))
+
+
+class _Encoded:
+    """Stands for the message that the exporter would build of spans, to write it."""
+
+    def __init__(self, spans: Sequence[ReadableSpan]) -> None:
+        self._spans = spans
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - as of a protobuf message
+        return encode(self._spans)
+
+    SerializePartialToString = SerializeToString
 
 
 def _set_up_metrics(resource: Resource, readers: Sequence[MetricReader]) -> Callable[[], object]:
