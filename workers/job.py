@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from workers.protocol.messages import (
+    FIELD_TRACEPARENT,
     FIELD_VISIBILITY_MS,
     RESERVED_PREFIX,
     Metadata,
@@ -23,6 +24,8 @@ from workers.protocol.messages import (
 if TYPE_CHECKING:
     from workers.telemetry import JobTrace
 
+TRACEPARENT_BYTES = 55
+_EVEN_DIGITS = b"02468ace"
 _TOKEN_BITS = 20
 _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
 
@@ -215,6 +218,18 @@ class Job:
         """Return the value of one field, of duplicates the last one, or None; faster than `fields` for one of many."""
         names = self._flat[-2::-2]
         return self._flat[-1 - 2 * names.index(name)] if name in names else None
+
+    @property
+    def is_unsampled(self) -> bool:
+        """Tell at a glance whether the job's producer does not sample its trace; asked for every job that is read."""
+        flat = self._flat
+        if FIELD_TRACEPARENT not in flat:
+            return False
+        place = flat.index(FIELD_TRACEPARENT)
+        if place % 2:
+            return False  # it is some field's value
+        traceparent = flat[place + 1]
+        return len(traceparent) == TRACEPARENT_BYTES and traceparent[-1] in _EVEN_DIGITS
 
     @property
     def reserved(self) -> dict[bytes, bytes]:

@@ -85,7 +85,7 @@ class WorkerTelemetry:
             instruments.CONSUMED.add(len(jobs), self._receive)
         if not self._traces:
             return
-        stories = [story for job in jobs if (story := self._notice(job)) is not None]
+        stories = [story for job in jobs if not job.is_unsampled and (story := self._notice(job)) is not None]
         if not stories:
             return
         many = {telemetry.BATCH_COUNT: len(jobs)} if len(jobs) > 1 else {telemetry.MESSAGE_ID: jobs[0].entry_id}
@@ -109,8 +109,6 @@ class WorkerTelemetry:
         traceparent = job.value_of(FIELD_TRACEPARENT)
         if traceparent is None:
             job.trace = JobTrace(None)
-            return None
-        if telemetry.is_unsampled(traceparent):
             return None
         creation = telemetry.read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
         if creation is None:

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 from workers.protocol.keys import group_keys
 
 JOBS, QUICK_JOBS = 100_000, 100_000
-ROUNDS, QUICK_ROUNDS = 5, 2
+ROUNDS, QUICK_ROUNDS = 7, 5
 WORKERS = 2
 KEYS = group_keys("jobs", "billing")
 FLAGS = ("--stream", KEYS.stream, "--group", KEYS.group, "--concurrency", "64")

@@ -104,8 +104,6 @@ def is_measuring() -> bool:
 # ---- context in an entry
 
 MAX_TRACESTATE_BYTES = 512
-TRACEPARENT_BYTES = 55
-_EVEN = b"02468ace"
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
@@ -121,11 +119,6 @@ def read_context(traceparent: bytes, tracestate: bytes = b"") -> SpanContext | N
         int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=TraceFlags(int(found[3], 16)),
         trace_state=state,
     )  # fmt: skip
-
-
-def is_unsampled(traceparent: bytes) -> bool:
-    """Tell at a glance whether the producer does not sample a trace: so is nearly every job's."""
-    return len(traceparent) == TRACEPARENT_BYTES and traceparent[-1:] in _EVEN
 
 
 def write_context(context: SpanContext) -> list[tuple[bytes, bytes]]:
