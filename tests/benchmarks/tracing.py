@@ -20,8 +20,8 @@ from tests.benchmarks.streams import progress, server_ms
 from tests.support.waiting import wait_until
 from workers.protocol.keys import group_keys
 
-JOBS, QUICK_JOBS = 100_000, 100_000
-ROUNDS, QUICK_ROUNDS = 7, 5
+JOBS, QUICK_JOBS = 100_000, 50_000
+ROUNDS, QUICK_ROUNDS = 7, 3
 WORKERS = 2
 KEYS = group_keys("jobs", "billing")
 FLAGS = ("--stream", KEYS.stream, "--group", KEYS.group, "--concurrency", "64")
@@ -79,7 +79,7 @@ def _sink() -> Iterator[str]:
     """Take every export and look at none."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - http.server calls it so
+        def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(200)
             self.send_header("Content-Length", "0")
