@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -13,16 +14,23 @@ import anyio
 import click
 
 from reaper import groups
+from reaper.acl_cli import acl
+from reaper.dead_letter_options import json_option
 from reaper.dead_letters_cli import dead_letters
+from reaper.doctor_cli import doctor
+from reaper.explain_cli import explain_command
 from reaper.health import judge
+from reaper.leader_cli import leader
 from reaper.operator_options import connected, find_pair, known, operator_options, operator_settings
 from reaper.settings import ReaperSettings
 from reaper.snapshot import take_snapshot
 from reaper.status_text import as_json, status_text
+from reaper.top import top
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.options import (
     USAGE_EXIT,
     errors_as_sentences,
+    examples,
     log_format_option,
     log_level_option,
     log_to_stderr,
@@ -34,7 +42,12 @@ from workers.protocol.telemetry_setup import exported
 DEGRADED_EXIT = 1
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "reaper run --groups orders/billing", "reaper status", "reaper explain order-4711", "reaper doctor"
+    ),
+)
 @click.version_option(package_name="stream-reaper", prog_name="reaper")
 @click.pass_context
 def main(context: click.Context) -> None:
@@ -46,7 +59,9 @@ def main(context: click.Context) -> None:
 # --- run ----------------------------------------------------------------------------------------------------
 
 
-@main.command()
+@main.command(
+    epilog=examples("reaper run --groups orders/billing", "reaper run --config reaper.toml --health-port 8080")
+)
 @settings_options(ReaperSettings)
 @log_level_option
 @log_format_option
@@ -63,14 +78,14 @@ def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> N
             return check_groups(load_settings(ReaperSettings, flags=flags, file=config))
 
         settings = load()
-        with exported("reaper"):
+        with exported("reaper", shows_metrics=settings.health_port is not None):
             anyio.run(serve, settings, load if config else None)
 
 
 # --- status -------------------------------------------------------------------------------------------------
 
 
-@main.command()
+@main.command(epilog=examples("reaper status", "reaper status --watch 1", "reaper status --json"))
 @operator_options
 @click.option("--json", "machine", is_flag=True, help="Print JSON (with --watch: one document a line).")
 @click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again and again.")
@@ -114,50 +129,64 @@ _stream_option = click.option(
 )
 
 
-@main.command()
+@main.command(epilog=examples("reaper pause billing", "reaper pause billing --stream orders --json"))
 @_group_argument
 @_stream_option
+@json_option
 @operator_options
-def pause(group: str, stream: str | None, config: Path | None, **flags: Any) -> None:
+def pause(group: str, stream: str | None, machine: bool, config: Path | None, **flags: Any) -> None:
     """Stop all recovery in GROUP until `reaper resume GROUP`; workers go on."""
-    _run(_set_paused, group, stream, config, flags, True)
+    _run(_set_paused, group, stream, config, flags, True, machine)
 
 
-@main.command()
+@main.command(epilog=examples("reaper resume billing"))
 @_group_argument
 @_stream_option
+@json_option
 @operator_options
-def resume(group: str, stream: str | None, config: Path | None, **flags: Any) -> None:
+def resume(group: str, stream: str | None, machine: bool, config: Path | None, **flags: Any) -> None:
     """Let recovery in GROUP go on after `reaper pause GROUP`."""
-    _run(_set_paused, group, stream, config, flags, False)
+    _run(_set_paused, group, stream, config, flags, False, machine)
 
 
-async def _set_paused(settings: ReaperSettings, group: str, stream: str | None, paused: bool) -> None:
+async def _set_paused(settings: ReaperSettings, group: str, stream: str | None, paused: bool, machine: bool) -> None:
     async with connected(settings) as (client, _):
         keys = await find_pair(client, settings, stream, group)
         changed = await groups.set_paused(client, keys, paused)
     state = "paused" if paused else "resumed"
+    if machine:
+        click.echo(json.dumps({"pair": keys.pair, "paused": paused, "changed": changed}))
+        return
     click.echo(f"{keys.pair}: {state}" + ("" if changed else f" (it was {state} already)"))
 
 
-@main.command()
+@main.command(epilog=examples("reaper forget billing", "reaper forget billing --dead-letters --yes --json"))
 @_group_argument
 @_stream_option
 @click.option("--dead-letters", "with_dead_letters", is_flag=True, help="Remove the dead letters too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
 @operator_options
 def forget(
-    group: str, stream: str | None, with_dead_letters: bool, yes: bool, config: Path | None, **flags: Any
+    group: str,
+    stream: str | None,
+    with_dead_letters: bool,
+    yes: bool,
+    machine: bool,
+    config: Path | None,
+    **flags: Any,
 ) -> None:
     """Remove what is kept in Redis for GROUP: fence, agreement, suspects, schedule, retry stream, journal.
 
     Jobs that wait there become ready first. Stop the replicas that serve the group, and for policy retry-stream the
     workers that read it, before.
     """
-    _run(_forget, group, stream, config, flags, with_dead_letters, yes)
+    _run(_forget, group, stream, config, flags, with_dead_letters, yes, machine)
 
 
-async def _forget(settings: ReaperSettings, group: str, stream: str | None, with_dead_letters: bool, yes: bool) -> None:
+async def _forget(
+    settings: ReaperSettings, group: str, stream: str | None, with_dead_letters: bool, yes: bool, machine: bool
+) -> None:
     async with connected(settings) as (client, _):
         keys = await find_pair(client, settings, stream, group)
         if not yes:
@@ -172,6 +201,9 @@ async def _forget(settings: ReaperSettings, group: str, stream: str | None, with
             journal=settings.journal,
             journal_maxlen=settings.journal_maxlen,
         )
+    if machine:
+        click.echo(json.dumps({"pair": keys.pair, **asdict(forgotten)}))
+        return
     if forgotten.made_ready:
         click.echo(f"{keys.pair}: {forgotten.made_ready} waiting jobs are ready now")
     for key in forgotten.removed:
@@ -197,6 +229,11 @@ def _run(
 # --- dead letters, drill ------------------------------------------------------------------------------------
 
 main.add_command(dead_letters)
+main.add_command(acl)
+main.add_command(doctor)
+main.add_command(explain_command)
+main.add_command(leader)
+main.add_command(top)
 
 
 def _lazy(name: str, help_text: str, module: str = "reaper.drill.cli") -> click.Command:

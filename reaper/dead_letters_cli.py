@@ -35,10 +35,10 @@ from reaper.settings import ReaperSettings
 from reaper.status_text import duration
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
-from workers.protocol.options import errors_as_sentences
+from workers.protocol.options import errors_as_sentences, examples
 
 
-@click.group("dead-letters")
+@click.group("dead-letters", epilog=examples("reaper dead-letters list", "reaper dead-letters redrive --all --dry-run"))
 def dead_letters() -> None:
     """List, show, redrive or purge the jobs that were given up."""
 
@@ -49,7 +49,10 @@ dead_letters.add_command(redrive_dead_letters)
 # --- list and show ------------------------------------------------------------------------------------------
 
 
-@dead_letters.command("list")
+@dead_letters.command(
+    "list",
+    epilog=examples("reaper dead-letters list --group billing", "reaper dead-letters list --reason timeout --json"),
+)
 @pair_options
 @reason_option
 @signature_option
@@ -111,7 +114,7 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
     )
 
 
-@dead_letters.command()
+@dead_letters.command(epilog=examples("reaper dead-letters show 1766000000000-0"))
 @click.argument("entry_id", metavar="ID")
 @pair_options
 @json_option
@@ -154,7 +157,9 @@ def _field_text(value: str | dict[str, str]) -> str:
 # --- purge --------------------------------------------------------------------------------------------------
 
 
-@dead_letters.command("purge")
+@dead_letters.command(
+    "purge", epilog=examples("reaper dead-letters purge --older-than 30d", "reaper dead-letters purge 1766000000000-0")
+)
 @ids_argument
 @pair_options
 @reason_option

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from reaper.clock import monotonic_ms
 from reaper.failpoints import failpoint
-from reaper.lease import Attempt, Lease
+from reaper.lease import Attempt, Lease, Renewal
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import is_contact_error
 from workers.protocol.events import EventName, encode_data
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 EXPIRY_JITTER_S = 0.1
 """Followers that wait for the same expiry do not attempt in the same instant."""
 RELEASE_JITTER_S = 0.05
+RENEWALS_TRIED = 3
+"""An answer to a renewal is given up early enough for so many attempts within the trust."""
 RELEASE_ATTEMPTS = 3
 RELEASE_TIMEOUT_S = 1.0
 FAILURE_PAUSE_S = 0.5
@@ -45,6 +47,8 @@ class EndOfTerm(StrEnum):
 
     RELEASED = "released"
     """The replica stops, or gave up on purpose."""
+    STEPPED_DOWN = "stepped_down"
+    """An operator asked the leader to release (`reaper leader step-down`)."""
     EXPIRED = "expired"
     """No renewal within the trust window."""
     NOT_OURS = "not_ours"
@@ -86,11 +90,18 @@ class Elector:
         self._outage_logged = False
         self._answer_due: float | None = None
         self._token_met = 0
+        self._renewed_at: float | None = None
         self.term: Term | None = None
         self.terms = 0
         self.renewals_failed = 0
         self.clock_offset_ms = 0
         """Server time minus our monotonic time, from the last contact."""
+
+    @property
+    def since_renewal_s(self) -> float | None:
+        """Seconds since the last renewal that succeeded, while we lead by a lease. For any thread."""
+        renewed_at = self._renewed_at
+        return None if renewed_at is None else monotonic_ms() / 1000 - renewed_at
 
     async def run(self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]) -> None:
         """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
@@ -107,10 +118,11 @@ class Elector:
             logger.info("leadership acquired: token %d", term.token)
             began(term)
             end = EndOfTerm.RELEASED
+            self._renewed_at = monotonic_ms() / 1000 if self._settings.leader_election else None
             try:
                 end = await self._lead(term, trusted_until, work)
             finally:
-                self.term = None
+                self.term = self._renewed_at = None
                 ended(term, end)
                 with anyio.CancelScope(shield=True):
                     await self._leave(term, end)
@@ -227,8 +239,7 @@ class Elector:
 
             async def keep() -> None:
                 nonlocal end
-                await self._renew_until_lost(term, trust)
-                end = EndOfTerm.NOT_OURS
+                end = await self._renew_until_lost(term, trust)
                 trust.cancel()
 
             async with anyio.create_task_group() as group:
@@ -239,8 +250,8 @@ class Elector:
                     group.start_soon(self._stay_in_contact)
         return end
 
-    async def _renew_until_lost(self, term: Term, trust: anyio.CancelScope) -> None:
-        """Renew, moving the deadline of ``trust``; return once the lease is not ours."""
+    async def _renew_until_lost(self, term: Term, trust: anyio.CancelScope) -> EndOfTerm:
+        """Renew, moving the deadline of ``trust``, until the lease is not ours or an operator wants it released."""
         interval = self._settings.renew.total_seconds()
         pause = interval
         while True:
@@ -249,21 +260,24 @@ class Elector:
             self._ask()
             try:
                 failpoint("elect.before_renew")
-                renewed, server_ms = await self._renew(term)
+                renewal, server_ms = await self._renew(term)
                 await self._note_contact(server_ms)
             except (RedisError, OSError) as error:
                 self.renewals_failed += 1
                 self._note_failure(error, "to renew the lease")
                 pause = min(interval / 3, FAILURE_PAUSE_S)
                 continue
-            if not renewed:
-                return
+            if renewal is Renewal.NOT_OURS:
+                return EndOfTerm.NOT_OURS
+            if renewal is Renewal.ASKED_TO_STEP_DOWN:
+                return EndOfTerm.STEPPED_DOWN
             trust.deadline = started + self._settings.trust.total_seconds()
+            self._renewed_at = monotonic_ms() / 1000
             pause = interval
 
-    async def _renew(self, term: Term) -> tuple[bool, int]:
+    async def _renew(self, term: Term) -> tuple[Renewal, int]:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
-        patience_s = (self._settings.trust - self._settings.renew).total_seconds() / 3
+        patience_s = (self._settings.trust - self._settings.renew).total_seconds() / RENEWALS_TRIED
         with anyio.move_on_after(patience_s):
             return await self._lease.renew(term.holder)
         raise TimeoutError(f"no answer for {patience_s:.2g} s")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from reaper.replicas import LEADER, GroupReport, Replica
+from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode
 
 SCANS_MISSED = 3
@@ -124,6 +125,11 @@ class GroupState:
     def pair(self) -> str:
         """The pair as people write it: ``orders/billing``."""
         return f"{self.stream}/{self.group}"
+
+    @property
+    def retry_key(self) -> str:
+        """The group's retry stream."""
+        return group_keys(self.stream, self.group).retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,21 @@
 """The lease in Redis: acquire, renew, release. Each call is one script; its answer is an outcome, not an error."""
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from redis.asyncio import Redis
 
 from workers.protocol.keys import NamespaceKeys
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
+
+
+class Renewal(IntEnum):
+    """What a renewal came to. Numbers as in ``renew_lease.lua``."""
+
+    NOT_OURS = 0
+    RENEWED = 1
+    ASKED_TO_STEP_DOWN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +42,17 @@ class Lease:
         """Take the lease if nobody has it, or confirm that ``holder`` has it already (a lost reply)."""
         won, token, current, left_ms, server_ms = await load_script("reaper", "acquire_lease").run(
             self.client,
-            [self.keys.lease, self.keys.token, self.keys.replicas, self.keys.journal],
+            [self.keys.lease, self.keys.token, self.keys.replicas, self.keys.journal, self.keys.step_down],
             [holder, self.ttl_ms, self.journal_maxlen],
         )
         return Attempt(bool(won), int(token), text(current), int(left_ms), int(server_ms))
 
-    async def renew(self, holder: str) -> tuple[bool, int]:
-        """Move the lease's expiry; return whether ``holder`` has it still, and the server's time in ms."""
-        renewed, server_ms = await load_script("reaper", "renew_lease").run(
-            self.client, [self.keys.lease], [holder, self.ttl_ms]
+    async def renew(self, holder: str) -> tuple[Renewal, int]:
+        """Move the lease's expiry if ``holder`` has it still; return what came of it, and the server's time in ms."""
+        code, server_ms = await load_script("reaper", "renew_lease").run(
+            self.client, [self.keys.lease, self.keys.step_down], [holder, self.ttl_ms]
         )
-        return bool(renewed), int(server_ms)
+        return Renewal(code), int(server_ms)
 
     async def release(self, holder: str, token: int, reason: str) -> bool:
         """Give the lease up and wake the followers; return whether it was ``holder``'s."""

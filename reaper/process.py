@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
+from reaper.web.serve import serving_health
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError
 
@@ -40,7 +41,8 @@ async def serve(settings: ReaperSettings, load: Load | None) -> None:
     reaper = Reaper(settings)
     async with anyio.create_task_group() as tasks:
         await tasks.start(_obey_signals, reaper, load)
-        await reaper.run()
+        async with serving_health(reaper):
+            await reaper.run()
         tasks.cancel_scope.cancel()
 
 

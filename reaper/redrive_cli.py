@@ -24,13 +24,20 @@ from reaper.operator_options import connected, find_pair, operator_options, oper
 from reaper.redrive import DEFAULT_MAX_GENERATION, Outcome, Redrive, Redriven, redrive
 from reaper.settings import ReaperSettings
 from workers.protocol.keys import GroupKeys
-from workers.protocol.options import errors_as_sentences
+from workers.protocol.options import errors_as_sentences, examples
 
 INCOMPLETE_EXIT = 1
 """Something that was asked for was not done; the output says what."""
 
 
-@click.command("redrive")
+@click.command(
+    "redrive",
+    epilog=examples(
+        "reaper dead-letters redrive 1766000000000-0",
+        "reaper dead-letters redrive --reason max_deliveries --dry-run",
+        "reaper dead-letters redrive --all --rate 50/s --json",
+    ),
+)
 @ids_argument
 @pair_options
 @reason_option

@@ -99,6 +99,21 @@ class Reaper:
         """The current term, while this replica leads."""
         return self._elector.term
 
+    @property
+    def has_registered(self) -> bool:
+        """Tell whether the replica has registered: Redis was there, and runs our scripts."""
+        return self._started_ms > 0
+
+    @property
+    def redis_version(self) -> str:
+        """The server's version; '' before `run`."""
+        return self._redis_version
+
+    @property
+    def since_renewal_s(self) -> float | None:
+        """Seconds since the lease was last renewed, while this replica leads by one."""
+        return self._elector.since_renewal_s
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled or stopped; leadership is released on the way out.
 

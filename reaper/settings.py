@@ -148,6 +148,27 @@ class ReaperSettings(Settings):
     )
     observe: bool = Field(False, description="Elect, scan and report, but write nothing to the streams.")
 
+    health_port: int | None = Field(
+        None,
+        ge=0,
+        le=65_535,
+        description="Port of the status page, `/livez`, `/readyz`, `/status` and `/metrics`; 0 = any free one (the log "
+        "says which). Default: none of that is served.",
+    )
+    health_host: str = Field(
+        "127.0.0.1", description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it."
+    )
+    liveness_timeout: Seconds = Field(
+        timedelta(seconds=30),
+        gt=timedelta(0),
+        description="`/livez` fails once the event loop has not answered for this long.",
+    )
+    actions_token_file: str = Field(
+        "",
+        description="File with the token (16 characters or more) that the status page's actions ask for. Default: the "
+        "page has no actions.",
+    )
+
     journal: JournalLevel = Field(JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements or full.")
     journal_maxlen: int = Field(DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately).")
     trace_linkage: TraceLinkage = Field(
@@ -191,6 +212,8 @@ class ReaperSettings(Settings):
                 f"({self.trust.total_seconds():g} s), or one lost renewal ends the term: lower renew_interval or raise "
                 "lease_ttl."
             )
+        if self.actions_token_file and self.health_port is None:
+            raise ValueError("actions_token_file is for the status page, which is not served: set health_port.")
         if self.full_scan_interval < self.scan_interval:
             raise ValueError("full_scan_interval must not be shorter than scan_interval: raise it, or lower the other.")
         return self

@@ -99,7 +99,7 @@ async def _read_group(
         policy=agreement.get("policy") or (report.redelivery if report else ""),
         visibility_ms=visibility_ms,
         max_deliveries=max_deliveries,
-        mismatches=find_mismatches(agreement, report),
+        mismatches=find_mismatches(agreement, None if leader and leader.observe else report),
         paused=agreement.get("paused") == "1",
         main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms),
         retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms),
@@ -124,7 +124,10 @@ def _first_number(*values: str | int | None) -> int:
 
 
 def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None) -> tuple[str, ...]:
-    """Name what the group agreed on and the leader has otherwise, and what a worker has complained of."""
+    """Name what the group agreed on and the leader has otherwise, and what a worker has complained of.
+
+    An observer (no ``report``) acts on nothing, and may have other values to try them.
+    """
     found = [agreement["mismatch"]] if agreement.get("mismatch") else []
     if report is not None:
         leads = {

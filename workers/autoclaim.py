@@ -6,8 +6,12 @@ are none for a while, it is made ready for anybody (see ``autoclaim.lua``).
 
 Nobody polls. A walk tells when the next delivery it met falls due, and what is delivered after it began is due a whole
 visibility timeout later at the earliest: so nothing needs to be looked at before the sooner of the two.
+
+While a mass is recovered, the next page is asked for before the last one is unpacked: server and worker are both busy
+then. A call takes half of the slots at most: one half is being claimed while the other one is run.
 """
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -17,6 +21,7 @@ from math import inf
 from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
+from anyio.lowlevel import cancel_shielded_checkpoint
 from redis.asyncio import Redis
 
 from workers.contact import Contact
@@ -38,6 +43,10 @@ START = "-"
 """The cursor in front of the first entry."""
 PAGE = 500
 """Pending entries that one call looks at."""
+LEAST_CLAIM = 64
+"""Slots that one call may fill at least: smaller calls cost the server more than waiting for the worker does."""
+TELL_EVERY_S = 1.0
+"""How often a line tells of what stalled while a walk goes on."""
 PAGE_OVERDUE, PAGE_BYTES = 128, 512 * 1024
 """Overdue ones after which a call ends, and payload: no call may block the server for more than 5 ms."""
 PAGE_PAUSE_S = 0.005
@@ -67,6 +76,15 @@ class Outcome(IntEnum):
 _ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
 
 
+class _Call(NamedTuple):
+    """A page that is being asked for."""
+
+    walk: "Walk"
+    sent: float
+    """When the call was made, monotonic."""
+    reply: "asyncio.Task[list[Any]]"
+
+
 class Recovered(NamedTuple):
     """One of them. ``detail``: new entry ID, dead letter's ID, or why it is held."""
 
@@ -79,6 +97,44 @@ class Recovered(NamedTuple):
     entry_id: str
     traced: Sequence[bytes] | None = None
     """What ``recovery.lua`` tells of a traced job."""
+
+
+@dataclass(slots=True)
+class Stalled:
+    """What was moved and not told of yet: one line each second, and at the end of a walk, not one a page."""
+
+    claimed: int = 0
+    ready: int = 0
+    parked: int = 0
+    consumers: set[bytes | str] = field(default_factory=set)
+    told_at: float = -inf
+
+    def add(self, rows: Sequence[Recovered], claimed: Sequence[Any]) -> None:
+        """Add what one call has done: results, and what was claimed."""
+        self.claimed += len(claimed)
+        self.consumers.update([row[3] for row in claimed])
+        for row in rows:
+            self.consumers.add(row.consumer)
+            self.ready += row.outcome is Outcome.REDELIVERED
+            self.parked += row.outcome is Outcome.SUSPECTED
+
+    def tell(self, source: str, now: float) -> None:
+        """Write the line, if there is anything to tell, and begin anew."""
+        moved = self.claimed + self.ready + self.parked
+        if moved:
+            named = sorted({on_one_line(text(name)) for name in self.consumers})
+            logger.info(
+                "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
+                source,
+                moved,
+                ", ".join(named[:3]) + (" …" if len(named) > 3 else ""),
+                self.claimed,
+                self.ready,
+                self.parked,
+            )
+            self.told_at = now
+        self.claimed = self.ready = self.parked = 0
+        self.consumers.clear()
 
 
 @dataclass(slots=True)
@@ -98,6 +154,8 @@ class Walk:
     """There is something to claim as soon as a slot is free."""
     abandoned: set[bytes] = field(default_factory=set)
     """Overdue entries that are ours and that we do not run: read by a call whose reply was lost, or not settleable."""
+
+    stalled: Stalled = field(default_factory=Stalled)
 
     def due_in_s(self, now: float, free: int, visibility_s: float) -> float:
         """Return in how many seconds to make the next call; 0 = now.
@@ -132,6 +190,10 @@ class Autoclaim:
         self._suspects_wait = suspects_wait
         self._journals = journalled(EventName.RECOVERED, settings.journal)
         self._walks = {source.key: Walk(source) for source in (membership.main, membership.retries)}
+        self._most = max(LEAST_CLAIM, settings.concurrency // 2)
+        self._ahead: _Call | None = None
+        self.asked_at = 0.0
+        """When the call was made that the last jobs came of, monotonic."""
         self._not_before = 0.0
         self._standing_by = ""
         self._held: set[tuple[str, str]] = set()
@@ -144,6 +206,8 @@ class Autoclaim:
 
     def due_in_s(self, free: int) -> float:
         """Return in how many seconds to look next; inf while others recover."""
+        if self._ahead:
+            return 0.0
         if not self._membership.recovers:
             return inf
         now = monotonic()
@@ -159,21 +223,23 @@ class Autoclaim:
 
     # ---- doing it
 
-    async def take(self, room: int) -> list[Job]:
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether a page was asked for that nobody has taken yet: `take` must follow, it may have claimed."""
+        return self._ahead is not None
+
+    async def take(self, room: int, room_ahead: Callable[[], int] = lambda: 0) -> list[Job]:
         """Recover what is overdue on the next page; return what is ours by that: at most ``room`` deliveries.
+
+        Where there is more behind them, the next page is asked for already, for as many deliveries as there are slots
+        free by then, says ``room_ahead``; they are reserved until the next `take`.
 
         Raises what redis-py raises. What was claimed by a call whose reply was lost is ours without our knowing: it is
         found when stock is taken (`workers.adoption`), or falls due again.
         """
-        grace_s = await self._contact.wait_s()
-        now = monotonic()
-        if grace_s > 0:
-            self._not_before = now + grace_s
+        walk, reply = await self._next_page(room)
+        if walk is None:
             return []
-        _, walk = min(self._walks_now(now, room), key=lambda one: (one[0], one[1].due_at))
-        if walk.cursor == START:
-            walk.began = now
-        reply = await self._call(walk, room)
         kind = text(reply[0])
         if kind != "ok":
             await self._refused(kind, reply)
@@ -183,10 +249,43 @@ class Autoclaim:
         _, _, cursor, soonest_ms, ended, waiting, doubtful, results, claimed, ours = reply
         self._advance(walk, text(cursor), soonest_ms, text(ended), waiting)
         self._look_for_abandoned(walk, ours)
+        if claimed and ended:
+            await self._ask_ahead(walk, room_ahead() - len(claimed))
         if doubtful:
             self._suspects_wait()
-        self._tell(walk.source, results, claimed)
+        self._tell(walk, results, claimed)
         return self._jobs(walk.source, claimed)
+
+    async def _next_page(self, room: int) -> tuple[Walk | None, Sequence[Any]]:
+        """Return the reply about the next page; no walk within a grace."""
+        call, self._ahead = self._ahead, None
+        if call is not None:
+            self.asked_at = call.sent
+            return call.walk, await call.reply
+        walk = await self._walk_to_go_on(room)
+        if walk is None:
+            return None, ()
+        self.asked_at = monotonic()
+        return walk, await self._call(walk, room)
+
+    async def _walk_to_go_on(self, room: int) -> Walk | None:
+        """Return the walk whose turn it is; none within a grace."""
+        grace_s = await self._contact.wait_s()
+        now = monotonic()
+        if grace_s > 0:
+            self._not_before = now + grace_s
+            return None
+        _, walk = min(self._walks_now(now, room), key=lambda one: (one[0], one[1].due_at))
+        if walk.cursor == START:
+            walk.began = now
+        return walk
+
+    async def _ask_ahead(self, walk: Walk, room: int) -> None:
+        """Ask for the page behind the one that has just come, if there is room for it."""
+        if room > 0 and self._membership.recovers:
+            reply = asyncio.get_running_loop().create_task(self._call(walk, room))
+            self._ahead = _Call(walk, monotonic(), reply)
+            await cancel_shielded_checkpoint()  # it is sent now
 
     async def _call(self, walk: Walk, room: int) -> list[Any]:
         keys, settings, agreement = self._settings.keys, self._settings, self._membership.agreement
@@ -199,7 +298,7 @@ class Autoclaim:
             [
                 keys.group, self._consumer, to_ms(agreement.visibility_timeout), agreement.max_deliveries,
                 agreement.redelivery, int(self._journals), settings.journal_maxlen,
-                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, room, round(self._patience_s() * 1000), PAGE,
+                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, min(room, self._most), round(self._patience_s() * 1000), PAGE,
                 PAGE_BYTES, PAGE_OVERDUE, *walk.abandoned,
             ],
         )  # fmt: skip
@@ -235,12 +334,14 @@ class Autoclaim:
 
     def _jobs(self, source: Source, claimed: Sequence[Any]) -> list[Job]:
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
-        jobs = []
-        for entry_id, times, flat, owner, idle_ms in claimed:
-            job = Job(source, entry_id, flat, times, max_deliveries, now_ms)
-            source.kept.discard(entry_id)
-            self._reporter.claimed(job, owner, idle_ms)
-            jobs.append(job)
+        asked_at = self.asked_at
+        jobs = [
+            Job(source, entry_id, flat, times, max_deliveries, now_ms, asked_at)
+            for entry_id, times, flat, _, _ in claimed
+        ]
+        if source.kept:
+            source.kept.difference_update(job.raw_entry_id for job in jobs)
+        self._reporter.claimed([(job, row[3], row[4]) for job, row in zip(jobs, claimed, strict=True)])
         return jobs
 
     # ---- refusals
@@ -266,24 +367,14 @@ class Autoclaim:
 
     # ---- telling
 
-    def _tell(self, source: Source, results: Sequence[Any], claimed: Sequence[Any]) -> None:
+    def _tell(self, walk: Walk, results: Sequence[Any], claimed: Sequence[Any]) -> None:
         rows = [_recovered(result) for result in results]
-        became = [row.outcome for row in rows]
-        moved = len(claimed) + became.count(Outcome.REDELIVERED) + became.count(Outcome.SUSPECTED)
-        if moved:
-            consumers = {row.consumer for row in rows} | {text(owner) for owner in {row[3] for row in claimed}}
-            named = sorted(map(on_one_line, consumers))
-            logger.info(
-                "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
-                source.key,
-                moved,
-                ", ".join(named[:3]) + (" …" if len(named) > 3 else ""),
-                len(claimed),
-                became.count(Outcome.REDELIVERED),
-                became.count(Outcome.SUSPECTED),
-            )
+        walk.stalled.add(rows, claimed)
+        now = monotonic()
+        if walk.stalled.told_at + TELL_EVERY_S < now or walk.cursor == START:
+            walk.stalled.tell(walk.source.key, now)
         for row in rows:
-            self._tell_of(source, row)
+            self._tell_of(walk.source, row)
             if self._reporter.telemetry and row.outcome in _ENDED:
                 self._reporter.telemetry.recovered(
                     row.traced,

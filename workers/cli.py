@@ -11,9 +11,11 @@ from typing import Any
 import anyio
 import click
 
+from workers.health import serving_health
 from workers.program import clashing_folder, load_worker, warning_about
 from workers.protocol.options import (
     errors_as_sentences,
+    examples,
     log_format_option,
     log_level_option,
     log_to_stderr,
@@ -31,13 +33,17 @@ THREADS_END_S = 0.5
 """How long threads that have nothing to do may take to end."""
 
 
-@click.group()
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]}, epilog=examples("worker run shop:worker --concurrency 32")
+)
 @click.version_option(package_name="stream-reaper")
 def main() -> None:
     """Consume jobs from Redis Streams."""
 
 
-@main.command()
+@main.command(
+    epilog=examples("worker run shop:worker", "worker run shop.jobs:worker --config worker.toml --health-port 8081")
+)
 @click.argument("program", metavar="PACKAGE.MODULE:WORKER")
 @settings_options(WorkerSettings)
 @log_level_option
@@ -55,13 +61,14 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
             logger.warning("%s", warning_about(clash))
         worker = load_worker(program, folder)
         worker.configure(flags=flags, file=config)
-        with exported("worker"):
+        with exported("worker", shows_metrics=worker.settings.health_port is not None):
             anyio.run(_run, worker)
     _exit(FORCED_EXIT if worker.was_forced else 0)
 
 
 async def _run(worker: Worker) -> None:
-    await worker.run(handle_signals=True)
+    async with serving_health(worker):
+        await worker.run(handle_signals=True)
 
 
 def _exit(code: int) -> None:

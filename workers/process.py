@@ -32,7 +32,7 @@ from workers.execution import (
 from workers.heartbeat import Heartbeat
 from workers.job import QUEUED, Interruption, Job
 from workers.journal import JournalWriter
-from workers.membership import Membership
+from workers.membership import Agreement, Membership
 from workers.protocol.callbacks import Callbacks
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.errors import UnreachableError
@@ -131,6 +131,33 @@ class WorkerProcess:
             await self._work()
             await self._flush()
             services.cancel_scope.cancel()
+
+    # ---- what others may know, also in other threads
+
+    @property
+    def has_joined(self) -> bool:
+        """The group was joined, and what it has agreed on is known."""
+        return self._membership.joins > 0
+
+    @property
+    def is_stopping(self) -> bool:
+        """Told to stop, or at the end."""
+        return self.finished or self._stop_asked.is_set()
+
+    @property
+    def agreement(self) -> Agreement:
+        """What the group has agreed on; only once joined."""
+        return self._membership.agreement
+
+    def in_hand(self) -> list[Job]:
+        """Return the deliveries that are queued, run, or wait for their settlement."""
+        return [
+            job
+            for source in (self._membership.main, self._membership.retries)
+            for job in list(source.deliveries.values())
+        ]
+
+    # ---- stopping
 
     def stop(self, *, now: bool = False) -> None:
         """Read no more, hand back what has not started, and drain; with ``now``, leave everything pending."""

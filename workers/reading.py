@@ -132,8 +132,9 @@ class Reader:
         """Read until `stop`. Outages are waited out."""
         failures = 0
         try:
-            while not self._stopping.is_set():
-                await checkpoint_if_cancelled()  # nothing else in this loop can be cancelled while slots are free
+            while not self._stopping.is_set() or self._autoclaim.is_under_way:
+                if not self._autoclaim.is_under_way:
+                    await checkpoint_if_cancelled()  # nothing else in this loop can be cancelled while slots are free
                 if not self._slots.free and not self._autoclaim.is_due(0):
                     await self._wait_for_slot()
                     continue
@@ -163,10 +164,11 @@ class Reader:
         began = monotonic()
         if self._contact:
             self._contact.ask()
-        if free and self._adoption.is_due:
+        if free and self._adoption.is_due and not self._autoclaim.is_under_way:
             jobs = await self._adoption.take(free)
         elif self._autoclaim.is_due(free):
-            jobs = await self._autoclaim.take(free)
+            jobs = await self._autoclaim.take(free, self._room_ahead)
+            began = self._autoclaim.asked_at
         else:
             jobs = await self._read(free)
             self._reporter.counts.read += len(jobs)
@@ -184,6 +186,9 @@ class Reader:
         if self._warns_of_visibility:
             self._look_for_visibility(jobs)
         self._slots.put(jobs)
+
+    def _room_ahead(self) -> int:
+        return 0 if self._stopping.is_set() else self._slots.free
 
     def _look_for_visibility(self, jobs: list[Job]) -> None:
         """Refuse a job's own visibility timeout, with one warning: the pending entries list shows no fields."""

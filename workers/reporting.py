@@ -1,6 +1,7 @@
 """What a worker tells people and programs: log lines, callbacks and counts."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Literal
@@ -94,13 +95,15 @@ class Reporter:
         if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=owner)
 
-    def claimed(self, job: Job, owner: bytes, idle_ms: int) -> None:
-        """Note that a stalled delivery was taken over from ``owner``."""
-        self.counts.claimed += 1
+    def claimed(self, deliveries: Sequence[tuple[Job, bytes, int]]) -> None:
+        """Note that stalled deliveries were taken over: each with its owner, and its idle time in ms."""
+        self.counts.claimed += len(deliveries)
         if self.telemetry:
-            self.telemetry.taken_over(job, text(owner), idle_ms=idle_ms, reason=VISIBILITY_TIMEOUT, mode=EMBEDDED)
+            for job, owner, idle_ms in deliveries:
+                self.telemetry.taken_over(job, text(owner), idle_ms=idle_ms, reason=VISIBILITY_TIMEOUT, mode=EMBEDDED)
         if self._callbacks.wants("recovered"):
-            self._callbacks.report("recovered", **self._facts(job), owner=text(owner), idle_ms=idle_ms)
+            for job, owner, idle_ms in deliveries:
+                self._callbacks.report("recovered", **self._facts(job), owner=text(owner), idle_ms=idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""

@@ -123,6 +123,22 @@ class WorkerSettings(Settings):
         description="Embedded recovery: delete consumers that hold nothing and were silent for this long; "
         "default: never.",
     )
+    health_port: int | None = Field(
+        None,
+        ge=0,
+        le=65_535,
+        description="Port of `/livez`, `/readyz`, `/status` and `/metrics`; 0 = any free one (the log says which). "
+        "Default: none of that is served.",
+    )
+    health_host: str = Field(
+        "127.0.0.1", description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it."
+    )
+    liveness_timeout: Seconds = Field(
+        timedelta(seconds=60),
+        gt=timedelta(0),
+        description="`/livez` fails once the event loop has not answered for this long. Longer than any `async` "
+        "handler blocks it: its deliveries are extended meanwhile, and a restart would lose its work.",
+    )
     journal: JournalLevel = Field(
         JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements (one a job) or full."
     )

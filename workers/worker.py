@@ -133,6 +133,11 @@ class Worker:
         return self._running.forced
 
     @property
+    def process(self) -> WorkerProcess | None:
+        """The current or last run, for `workers.health`; None where there was none."""
+        return self._process
+
+    @property
     def _running(self) -> WorkerProcess:
         if self._process is None:
             raise RuntimeError("the worker has not run yet")

@@ -70,13 +70,6 @@ end, 64)
 
 local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"reaper","token":' .. token .. ',"visibility_ms":'
   .. string.format('%d', visibility) .. ',"entry":"'
-local function event(name, job, row, count, tail)
-  if write_journal then
-    journal_event(journal, maxlen, name, job.job_id, head .. job.entry_id .. '","consumer":' .. json_string(row[2])
-      .. ',"delivery":' .. small_digits(count) .. ',"generation":' .. job.generation .. ',"enqueued_ms":' .. job.first_ms
-      .. ',"idle_ms":' .. small_digits(row[3]) .. tail .. '}')
-  end
-end
 
 --- @recovery
 
@@ -93,9 +86,13 @@ local function recover(entry_id, left)
   if not entry then
     return lose(row)
   end
+  local size, says = look_into(entry[2])
+  bytes = bytes + size
+  average = (average + size) / 2
+  if not says and times < max_deliveries - 1 then
+    return redeliver_plain(row, entry[2])
+  end
   local job = open_entry(entry_id, entry[2])
-  bytes = bytes + job.bytes
-  average = (average + job.bytes) / 2
   if idle >= 0 and idle < job.visibility_ms then
     return { NOT_DUE, job.visibility_ms - idle, idle, consumer, job.job_id, times }
   end

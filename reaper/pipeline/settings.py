@@ -27,7 +27,7 @@ class PipelineSettings(Settings):
     trigger: Seconds = Field(
         timedelta(seconds=10), gt=timedelta(0), description="How often new entries are looked for."
     )
-    max_entries_per_trigger: int = Field(200_000, ge=1, description="Entries that one batch may have.")
+    max_entries_per_trigger: int = Field(1_000_000, ge=1, description="Entries that one batch may have.")
     partitions: int = Field(2, ge=1, description="Parts that a batch is read in, and files it has for a date.")
     fail_on_data_loss: bool = Field(
         True, description="Stop where entries were trimmed before they were read; off: say so, and go on."

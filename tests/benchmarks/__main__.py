@@ -4,6 +4,7 @@ It reports, and does not judge: the exit code is 0 whether demands are met or no
 """
 
 import inspect
+import pickle
 import sys
 import time
 from collections.abc import Sequence
@@ -53,39 +54,55 @@ BENCHMARKS: dict[str, ModuleType] = {
         report,
     )
 }
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "benchmarks.md"
+KEPT = ROOT / ".benchmarks"
+"""What each benchmark found last, so that one can be run again without the others."""
 
 
 @click.command(help=__doc__)
 @click.option("--only", multiple=True, type=click.Choice(list(BENCHMARKS)), help="Run this one; may be repeated.")
 @click.option("--quick", is_flag=True, help="Small numbers: to see that everything works.")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Where to write the page. Without it, only a complete run is written, to docs/benchmarks.md.",
-)
-def main(only: Sequence[str], quick: bool, output: Path | None) -> None:
+def main(only: Sequence[str], quick: bool) -> None:
     if not sys.platform.startswith("linux"):
         raise click.ClickException("the benchmarks read CPU time and memory from /proc: run them on Linux.")
-    machine = describe(".".join(map(str, version_of(binaries_at_hand()[-1]) or ())))
-    click.echo(f"{machine.hardware}\n{machine.software}\n{machine.load}\n")
-    chapters = [_run(name, quick=quick) for name in only or BENCHMARKS]
+    chapters = []
+    for name in only or BENCHMARKS:
+        chapters.append(_run(name, quick=quick))
+        if not quick:
+            _keep(chapters[-1])
     click.echo(verdict(row for chapter in chapters for row in chapter.result.rows))
-    page = output or (PAGE if not (only or quick) else None)
-    if page:
-        page.write_text(write_page(chapters, machine, datetime.now(UTC).date()), encoding="utf-8")
-        click.echo(f"written to {page.name}")
+    if not quick:
+        _write_page()
 
 
 def _run(name: str, *, quick: bool) -> Chapter:
     """Run one benchmark and print what it has found."""
-    module, started = BENCHMARKS[name], time.monotonic()
+    module = BENCHMARKS[name]
+    machine = describe(".".join(map(str, version_of(binaries_at_hand()[-1]) or ())))
+    click.echo(f"== {name}: {machine.load}")
+    started = time.monotonic()
     result = anyio.run(lambda: module.measure(quick=quick))
-    click.echo(f"== {name} ({time.monotonic() - started:.0f} s)\n{terminal_table(result.rows)}\n")
+    click.echo(f"{terminal_table(result.rows)}\n({time.monotonic() - started:.0f} s)\n")
     for breakdown in result.breakdowns:
         click.echo("\n".join([breakdown.title, *(f"  {much:>8}  {what}" for what, much in breakdown.parts), ""]))
-    return Chapter(name, inspect.getdoc(module) or name, result)
+    return Chapter(name, inspect.getdoc(module) or name, result, machine, datetime.now(UTC).date())
+
+
+def _keep(chapter: Chapter) -> None:
+    KEPT.mkdir(exist_ok=True)
+    (KEPT / chapter.name).write_bytes(pickle.dumps(chapter))
+
+
+def _write_page() -> None:
+    """Write the page once every benchmark has been run here."""
+    missing = [name for name in BENCHMARKS if not (KEPT / name).exists()]
+    if missing:
+        click.echo(f"{PAGE.name} is written once these have been run too: {', '.join(missing)}")
+        return
+    everything = [pickle.loads((KEPT / name).read_bytes()) for name in BENCHMARKS]  # noqa: S301 - our own
+    PAGE.write_text(write_page(everything), encoding="utf-8")
+    click.echo(f"written to {PAGE.name}")
 
 
 if __name__ == "__main__":

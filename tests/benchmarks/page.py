@@ -11,10 +11,11 @@ from tests.benchmarks.machine import Machine
 INTRODUCTION = """\
 # Benchmarks
 
-This page is written by `make bench` (`python -m tests.benchmarks`), which takes some minutes.
+This page is written by `make bench` (`python -m tests.benchmarks`), which takes a quarter of an hour.
 It needs nothing but Linux: each benchmark starts a Redis of its own, on a free port, without persistence.
-`python -m tests.benchmarks --only NAME` runs one of {names};
-`--quick` uses small numbers, to see that everything works; neither writes this page.
+`python -m tests.benchmarks --only NAME` runs one of {names},
+and renews its part of this page where the others have been run on this machine;
+`--quick` uses small numbers, to see that everything works, and writes nothing.
 """
 
 HOW_TO_READ = """\
@@ -43,13 +44,15 @@ class Chapter:
     about: str
     """Title and text, as a docstring has them."""
     result: Result
+    machine: Machine
+    day: date
 
 
-def write_page(chapters: Sequence[Chapter], machine: Machine, day: date) -> str:
-    """Return docs/benchmarks.md."""
+def write_page(chapters: Sequence[Chapter]) -> str:
+    """Return docs/benchmarks.md of all chapters, at least one."""
     parts = [
         INTRODUCTION.format(names=", ".join(f"`{chapter.name}`" for chapter in chapters)),
-        _run(chapters, machine, day),
+        _run(chapters),
         HOW_TO_READ,
         *(_chapter(chapter) for chapter in chapters),
     ]
@@ -76,17 +79,19 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]).rstrip()
 
 
-def _run(chapters: Sequence[Chapter], machine: Machine, day: date) -> str:
+def _run(chapters: Sequence[Chapter]) -> str:
     rows = [row for chapter in chapters for row in chapter.result.rows]
-    lines = ["## This run", "", f"- {day.isoformat()}: {verdict(rows)}."]
-    return "\n".join([*lines, *(f"- {line}." for line in (machine.hardware, machine.software, machine.load)), ""])
+    machine = chapters[-1].machine
+    lines = ["## This run", "", f"- {verdict(rows)}."]
+    return "\n".join([*lines, *(f"- {line}." for line in (machine.hardware, machine.software)), ""])
 
 
 def _chapter(chapter: Chapter) -> str:
     title, _, text = chapter.about.partition("\n\n")
     breakdowns = [_breakdown(breakdown) for breakdown in chapter.result.breakdowns]
     table = _table(HEADER, [row.cells() for row in chapter.result.rows], numbers=range(1, 4))
-    return "\n".join([f"## {title.rstrip('.')}", "", _sentence_by_line(text), "", table, *breakdowns])
+    when = f"Measured on {chapter.day.isoformat()}; {chapter.machine.load}."
+    return "\n".join([f"## {title.rstrip('.')}", "", _sentence_by_line(text), "", when, "", table, *breakdowns])
 
 
 def _breakdown(breakdown: Breakdown) -> str:

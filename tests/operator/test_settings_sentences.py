@@ -151,6 +151,10 @@ def test_impossible_values(toml: str, sentence: str, tmp_path: Path) -> None:
             "full_scan_interval must not be shorter than scan_interval: raise it, or lower the other.",
         ),
         (
+            'actions_token_file = "token"',
+            "actions_token_file is for the status page, which is not served: set health_port.",
+        ),
+        (
             'groups = "reaper/billing"',
             (
                 "stream 'reaper' has the name of the namespace, so both would use the key '{reaper}:journal': choose "

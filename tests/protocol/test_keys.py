@@ -45,6 +45,7 @@ def test_keys_are_spelt_as_documented() -> None:
         "{prod}:token",
         "{prod}:replicas",
         "{prod}:journal",
+        "{prod}:step_down",
     )
 
 

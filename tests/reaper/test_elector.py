@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from reaper.clock import monotonic_ms
 from reaper.elector import EndOfTerm, Term
+from reaper.leadership import ask_to_step_down
 from tests.conftest import StartProxy
 from tests.reaper.candidates import Candidate, candidate, for_ever, running
 from tests.support.dump import show_journal
@@ -18,6 +19,7 @@ from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.keys import namespace_keys
+from workers.protocol.messages import entry_ms
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -39,6 +41,11 @@ async def leading(one: Candidate, *, terms: int = 1) -> Term:
 
 async def over(one: Candidate, *, terms: int = 1) -> None:
     await wait_until(lambda: len(one.ended) >= terms, f"{terms} terms are over")
+
+
+async def show_journal_times(client: Redis) -> list[int]:
+    rows = await client.execute_command("XRANGE", KEYS.journal, "-", "+")
+    return [entry_ms(entry_id) for entry_id, _ in rows]
 
 
 def ends_at_once(reasons: Sequence[EndOfTerm]) -> Any:
@@ -233,7 +240,7 @@ async def test_an_acquisition_whose_reply_is_lost_is_ours_all_the_same(
     server: RedisServer, proxy: StartProxy, client: Redis
 ) -> None:
     through = await proxy(server)
-    await ACQUIRE.run(client, ["{x}:lease", "{x}:token", "{x}:replicas", "{x}:journal"], ["x", 1, 100])
+    await ACQUIRE.run(client, ["{x}:lease", "{x}:token", "{x}:replicas", "{x}:journal", "{x}:step_down"], ["x", 1, 100])
     dropped = through.drop_reply(runs(ACQUIRE))
     async with running(through.url) as alice:
         await leading(alice)
@@ -268,7 +275,7 @@ async def test_who_is_stopped_before_the_answer_to_its_attempt_leaves_no_lease_b
     server: RedisServer, proxy: StartProxy, client: Redis
 ) -> None:
     through = await proxy(server)
-    await ACQUIRE.run(client, ["{x}:lease", "{x}:token", "{x}:replicas", "{x}:journal"], ["x", 1, 100])
+    await ACQUIRE.run(client, ["{x}:lease", "{x}:token", "{x}:replicas", "{x}:journal", "{x}:step_down"], ["x", 1, 100])
     held = through.hold_request(runs(ACQUIRE))
     async with running(through.url) as alice:
         await held.wait()
@@ -447,3 +454,30 @@ async def test_no_two_candidates_work_with_one_token_though_the_lease_is_lost_ag
         tokens = alice.tokens + bob.tokens
     assert len(set(tokens)) == len(tokens)
     assert await journal(client) != []
+
+
+# ---- stepping down
+
+
+async def test_a_leader_that_is_asked_to_step_down_releases_and_leaves_the_lease_to_others(
+    server: RedisServer, client: Redis
+) -> None:
+    async with running(server.url, "alice-1") as alice, running(server.url, "bob-2") as bob:
+        await wait_until(lambda: alice.leads or bob.leads, "one of them leads")
+        leader, other = (alice, bob) if alice.leads else (bob, alice)
+        assert await ask_to_step_down(client, KEYS, cooldown_ms=60_000) == leader.began[0].holder
+        await leading(other)
+        assert leader.ended == [(1, "stepped_down")]
+        assert await journal(client) == [
+            ("lease_acquired", 1), ("lease_released", 1, "stepped_down"), ("lease_acquired", 2)
+        ]  # fmt: skip
+
+
+async def test_alone_it_is_elected_again_once_the_cooldown_is_over(server: RedisServer, client: Redis) -> None:
+    async with running(server.url, "alice-1") as alice:
+        await leading(alice)
+        await ask_to_step_down(client, KEYS, cooldown_ms=300)
+        await leading(alice, terms=2)
+        assert (alice.tokens, alice.ended) == ([1, 2], [(1, "stepped_down")])
+        first, _, second = await show_journal_times(client)
+        assert second - first >= 300

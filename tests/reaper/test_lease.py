@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from reaper.lease import Attempt, Lease
+from reaper.lease import Attempt, Lease, Renewal
 from tests.conftest import StartProxy
 from tests.support.dump import dump
 from tests.support.proxy import runs
@@ -93,7 +93,7 @@ async def test_a_lost_reply_does_not_lock_its_winner_out(server: RedisServer, pr
     at_risk = commands_client(through.url)
     lease = Lease(at_risk, KEYS, TTL_MS, 1_000)
     await load_script("reaper", "acquire_lease").run(  # so that the server knows the script
-        client, ["{x}:lease", "{x}:token", "{x}:replicas", "{x}:journal"], ["x", TTL_MS, 1_000]
+        client, ["{x}:lease", "{x}:token", "{x}:replicas", "{x}:journal", "{x}:step_down"], ["x", TTL_MS, 1_000]
     )
     dropped = through.drop_reply(runs(load_script("reaper", "acquire_lease")))
     with pytest.raises(RedisConnectionError):
@@ -137,7 +137,7 @@ async def test_the_holder_moves_the_expiry(lease: Lease, client: Redis) -> None:
     await client.pexpire(KEYS.lease, 3_000)
     before = await server_ms(client)
     renewed, at_ms = await lease.renew("alice")
-    assert (renewed, before <= at_ms <= await server_ms(client)) == (True, True)
+    assert (renewed, before <= at_ms <= await server_ms(client)) == (Renewal.RENEWED, True)
     assert await time_left(client) > 3_000
 
 
@@ -146,7 +146,7 @@ async def test_a_lease_that_is_not_ours_is_not_renewed(lease: Lease, client: Red
     if lease_now:
         await client.set(KEYS.lease, lease_now, px=3_000)
     before = await dump(client)
-    assert (await lease.renew("alice"))[0] is False
+    assert (await lease.renew("alice"))[0] is Renewal.NOT_OURS
     assert await dump(client) == before
     assert await time_left(client) <= 3_000
 

@@ -30,6 +30,7 @@ NEEDS_NO_MEMORY = {
     "release_lease": "DEL",
     "count_after": "reads only",
     "inspect_layout": "reads only",
+    "find_scheduled": "reads only",
     "list_scheduled": "reads only",
     "write_events": "a journal may be refused",
     "tell_scan": "a journal may be refused",

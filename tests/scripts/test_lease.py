@@ -18,7 +18,7 @@ TTL_MS = 10_000
 async def acquire(client: Redis, holder: str = "alice", ttl_ms: int = TTL_MS) -> tuple[int, int, str, int]:
     """Return won, token, holder now, and the lease's remaining ms."""
     reply = await load_script("reaper", "acquire_lease").run(
-        client, [KEYS.lease, KEYS.token, KEYS.replicas, KEYS.journal], [holder, ttl_ms, 1_000]
+        client, [KEYS.lease, KEYS.token, KEYS.replicas, KEYS.journal, KEYS.step_down], [holder, ttl_ms, 1_000]
     )
     seconds, _ = await client.time()
     assert abs(reply[4] - seconds * 1000) < 5_000
@@ -26,8 +26,10 @@ async def acquire(client: Redis, holder: str = "alice", ttl_ms: int = TTL_MS) ->
 
 
 async def renew(client: Redis, holder: str = "alice", ttl_ms: int = TTL_MS) -> int:
-    """Return 1 renewed, 0 not ours."""
-    renewed, server_ms = await load_script("reaper", "renew_lease").run(client, [KEYS.lease], [holder, ttl_ms])
+    """Return 1 renewed, 0 not ours, 2 asked to step down."""
+    renewed, server_ms = await load_script("reaper", "renew_lease").run(
+        client, [KEYS.lease, KEYS.step_down], [holder, ttl_ms]
+    )
     seconds, _ = await client.time()
     assert abs(server_ms - seconds * 1000) < 5_000
     return int(renewed)
@@ -195,3 +197,58 @@ async def test_without_elections_the_next_token_is_past_the_counter_and_past_wha
     seconds, _ = await client.time()
     assert (reply[0], abs(reply[1] - seconds * 1000) < 5_000) == (token, True)
     assert await dump(client) == {KEYS.token: str(token)}
+
+
+# --- stepping down
+
+ALICE, ALICE_AGAIN, BOB = "host.alice-1.0a@10000", "host.alice-1.0b@10000", "host.bob-2.0c@10000"
+
+
+async def ask_to_step_down(client: Redis, holder: str = ALICE, cooldown_ms: int = 60_000) -> int:
+    """Return 1 asked, 0 not the holder."""
+    reply: int = await load_script("reaper", "step_down").run(
+        client, [KEYS.lease, KEYS.step_down], [holder, cooldown_ms]
+    )
+    return reply
+
+
+async def test_a_holder_that_was_asked_to_step_down_renews_no_more(client: Redis) -> None:
+    await acquire(client, ALICE)
+    await client.pexpire(KEYS.lease, 5_000)
+    assert await ask_to_step_down(client) == 1
+    assert await renew(client, ALICE) == 2
+    assert 0 < await client.pttl(KEYS.lease) <= 5_000
+    assert 0 < await client.pttl(KEYS.step_down) <= 60_000
+
+
+async def test_its_replica_leaves_the_lease_to_others_for_the_cooldown(client: Redis) -> None:
+    await acquire(client, ALICE)
+    await ask_to_step_down(client)
+    await release(client, ALICE)
+    won, token, holder, left_ms = await acquire(client, ALICE_AGAIN)
+    assert (won, token, holder, 10_000 < left_ms <= 60_000) == (0, 0, "", True)
+    assert await acquire(client, BOB) == (1, 2, BOB, TTL_MS)
+    assert await renew(client, BOB) == 1
+
+
+async def test_after_the_cooldown_it_may_be_elected_again(client: Redis) -> None:
+    await acquire(client, ALICE)
+    await ask_to_step_down(client)
+    await release(client, ALICE)
+    await client.pexpire(KEYS.step_down, 0)
+    assert await acquire(client, ALICE_AGAIN) == (1, 2, ALICE_AGAIN, TTL_MS)
+
+
+async def test_who_is_not_the_holder_is_not_asked(client: Redis) -> None:
+    await acquire(client, BOB)
+    before = await dump(client)
+    assert await ask_to_step_down(client, ALICE) == 0
+    assert await dump(client) == before
+
+
+async def test_an_operator_can_ask_when_memory_is_full(client: Redis) -> None:
+    await acquire(client, ALICE)
+    await client.config_set("maxmemory", "1")
+    asked, renewed, released = await ask_to_step_down(client), await renew(client, ALICE), await release(client, ALICE)
+    await client.config_set("maxmemory", "0")
+    assert (asked, renewed, released) == (1, 2, 1)

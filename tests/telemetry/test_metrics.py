@@ -1,8 +1,10 @@
 """Metrics of workers and reapers, as a collector gets them."""
 
 import socket
+import urllib.request
 from collections.abc import Iterator
 
+import anyio
 import pytest
 
 from tests.support.servers import free_port
@@ -43,6 +45,22 @@ async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(sce
         "app.recovery.outcome": "redelivered",
     }
     assert JOURNAL_DROPS.name in metrics
+
+
+async def test_metrics_are_shown_on_the_health_port_as_prometheus_reads_them(scene: Scene) -> None:
+    scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
+    worker = await scene.worker("--health-port", "0")
+    url = (await worker.prints(r"health on (http://[\d.:]+)"))[1]
+    await scene.produce("n=1")
+    await worker.prints("started", TIMEOUT_S)
+
+    def shown() -> str:
+        text: str = urllib.request.urlopen(f"{url}/metrics").read().decode()  # noqa: S310 - our own
+        return text if "messaging_process_duration_seconds_bucket" in text else ""
+
+    text = await wait_until(lambda: anyio.to_thread.run_sync(shown), "the job's duration is shown", TIMEOUT_S)
+    assert 'le="3600.0"' in text
+    assert 'messaging_destination_name="orders"' in text
 
 
 @pytest.fixture(params=["gone", "hangs"])

@@ -126,6 +126,8 @@ class NamespaceKeys:
     token: str
     replicas: str
     journal: str
+    step_down: str
+    """String with an expiry: the holder that was asked to step down, and may not be elected again so soon."""
 
 
 def namespace_keys(namespace: str) -> NamespaceKeys:
@@ -137,7 +139,9 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
             "use letters, digits, '-' and '_'."
         )
     tag = "{" + namespace + "}"
-    return NamespaceKeys(namespace, f"{tag}:lease", f"{tag}:token", f"{tag}:replicas", f"{tag}:journal")
+    return NamespaceKeys(
+        namespace, f"{tag}:lease", f"{tag}:token", f"{tag}:replicas", f"{tag}:journal", f"{tag}:step_down"
+    )
 
 
 def check_apart(namespace: str, stream: str) -> None:

@@ -88,6 +88,11 @@ def _readable(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: how it is used, one line each, as they are."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 log_level_option = click.option(

@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from time import monotonic
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
 from workers.protocol import telemetry
+from workers.protocol.health import METRICS
 from workers.protocol.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
 from workers.protocol.quick_encoding import encode
 from workers.protocol.quick_spans import QuickSpans
@@ -166,7 +166,7 @@ def _prometheus_reader() -> MetricReader:
     def render() -> tuple[bytes, str]:
         return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
 
-    import_module("workers.protocol.health").METRICS.render = render
+    METRICS.render = render
     return PrometheusMetricReader()
 
 

@@ -30,8 +30,11 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
     try:
         from workers.protocol import telemetry_sdk
     except ImportError as error:
+        if not is_wanted():  # /metrics alone is not asked for by anybody: it says that telemetry is off
+            yield
+            return
         raise ConfigurationError(
-            f"telemetry is asked for (OTEL_… in the environment, or health_port), and {error.name} is not installed: "
+            f"telemetry is asked for (OTEL_… in the environment), and {error.name} is not installed: "
             "pip install 'stream-reaper[telemetry]'."
         ) from error
     closes = telemetry_sdk.set_up(service, shows_metrics=shows_metrics)

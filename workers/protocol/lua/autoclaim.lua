@@ -1,8 +1,10 @@
 -- pending, overdue -> pending for us | ready | suspect | dead: a worker of an embedded group recovers what it meets.
 --
 -- Walks over one page of the pending entries list. XPENDING shows whose each delivery is, how long it has been idle and
--- how often it was delivered, so that XAUTOCLAIM is only let loose on runs of entries that are to be claimed: never on
--- our own, on payloads that are gone (6.2 would claim those for ever), or on jobs that have had their deliveries.
+-- how often it was delivered, so that XAUTOCLAIM is only let loose on runs of overdue entries, and never on our own. What
+-- it brings is judged by its payload then, since reading that twice costs: a job that had its deliveries is ended at once,
+-- and goes back to its consumer where it cannot be; a payload that is gone (6.2 would claim it for ever) is acknowledged.
+-- Judged before it is claimed is whatever the list alone convicts, or may be a released suspect.
 -- What is overdue is claimed while there is room. Without room it is left to whoever has some, for ARGV[11]; then it is
 -- made ready by a copy, as a leader does, so that nobody has to wait for us. The rest of a job's fate is recovery.lua.
 --
@@ -43,7 +45,8 @@ local room, patience, page = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(AR
 local budget, most = tonumber(ARGV[13]), tonumber(ARGV[14])
 local first = 15
 local HOLD_MS = 10000 -- what cannot be copied is looked at again after this
-local CHUNK = 100 -- pending entries read at a time: a call that ends early has not read much in vain
+local CHUNK, SPARE = 100, 16 -- pending entries read at a time: a call that ends early has not read much in vain
+local LONGEST_RUN = 64 -- entries that one XAUTOCLAIM takes
 
 local agreed = redis.call('HMGET', agreement, 'policy', 'visibility_ms', 'max_deliveries', 'recovery', 'paused')
 if agreed[4] ~= 'embedded' then
@@ -67,13 +70,6 @@ end
 
 local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"embedded","visibility_ms":'
   .. string.format('%d', visibility) .. ',"entry":"'
-local function event(name, job, row, count, tail)
-  if write_journal then
-    journal_event(journal, maxlen, name, job.job_id, head .. job.entry_id .. '","consumer":' .. json_string(row[2])
-      .. ',"delivery":' .. small_digits(count) .. ',"generation":' .. job.generation .. ',"enqueued_ms":' .. job.first_ms
-      .. ',"idle_ms":' .. small_digits(row[3]) .. tail .. '}')
-  end
-end
 
 --- @recovery
 
@@ -87,58 +83,15 @@ local function again_in(ms)
   end
 end
 
-local average = 0 -- payload bytes of an entry so far: large ones are not read ahead
+local opened, average = 0, 0 -- payloads, and bytes of one so far: large ones are not read ahead
+local function opened_one(size)
+  opened, bytes = opened + 1, bytes + size
+  average = bytes / opened
+end
+
 local payload = read_ahead(function(entry_id, count)
   return redis.call('XRANGE', source, entry_id, '+', 'COUNT', average < 4096 and count or 1)
 end, 64)
-
--- Overdue neighbours that are to be claimed: one XAUTOCLAIM takes them all, and nothing else.
-local run = {}
-local function claim_run()
-  if #run == 0 then
-    return
-  end
-  local taken = redis.call('XAUTOCLAIM', source, group, consumer, visibility, run[1].row[1], 'COUNT', #run)[2]
-  local fields = {}
-  for _, entry in ipairs(taken) do
-    fields[entry[1]] = entry[2]
-  end
-  for _, one in ipairs(run) do
-    local row = one.row
-    if fields[row[1]] then
-      claimed[#claimed + 1] = { row[1], row[4] + 1, fields[row[1]], row[2], row[3] }
-      event('recovered', one.job, row, one.count, ',"reason":"visibility_timeout","new_entry":"' .. row[1] .. '"')
-    end
-  end
-  run = {}
-end
-
--- Returns the entry's result, or nothing where it is to be claimed, or where there is no room yet.
-local function recover(row, left)
-  local entry = payload(row[1], left)
-  if not entry then
-    return lose(row)
-  end
-  local job = open_entry(row[1], entry[2])
-  bytes = bytes + job.bytes
-  average = (average + job.bytes) / 2
-  local count, in_company = judge(job, row)
-  if count >= max_deliveries - 1 then
-    return recover_job(job, row, count, in_company)
-  end
-  if room > 0 then
-    room = room - 1
-    run[#run + 1] = { row = row, job = job, count = count }
-    return nil, true
-  end
-  local left_ms = row[3] >= 0 and visibility + patience - row[3] or 0
-  if left_ms > 0 then
-    waiting = waiting + 1
-    again_in(left_ms)
-    return nil
-  end
-  return recover_job(job, row, count, in_company)
-end
 
 local function tell(row, result)
   result[7], result[8] = row[1], result[7]
@@ -150,23 +103,127 @@ local function tell(row, result)
   end
 end
 
+-- Runs `act`, so that one bad entry stops nothing. Returns whether the entry has a result other than being held.
+local function try_to(act, row, ...)
+  local ok, result = pcall(act, row, ...)
+  if not ok then
+    result = { HELD, type(result) == 'table' and result.err or tostring(result), row[3], row[2], '', row[4] }
+  end
+  if result then
+    tell(row, result)
+  end
+  return not result or result[1] ~= HELD
+end
+
+local function tell_claim(job, row, count)
+  event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. row[1] .. '"')
+end
+
+local function give_back(row)
+  redis.call('XCLAIM', source, group, row[2], 0, row[1], 'IDLE', row[3], 'RETRYCOUNT', row[4], 'JUSTID')
+end
+
+-- A payload that XAUTOCLAIM did not bring. What it left alone for another reason stays as it is.
+local function look_for_payload(row)
+  return not redis.call('XRANGE', source, row[1], row[1])[1] and lose(row) or nil
+end
+
+-- Overdue neighbours that are to be claimed: one XAUTOCLAIM takes them all, and nothing else. A run is not longer than
+-- what its payloads let expect.
+local run, n_run, longest = {}, 0, 1
+local function claim_run()
+  if n_run == 0 then
+    return
+  end
+  local taken, at_taken = redis.call('XAUTOCLAIM', source, group, consumer, visibility, run[1][1], 'COUNT', n_run)[2], 1
+  for i = 1, n_run do
+    local row, entry = run[i], taken[at_taken]
+    local is_there = entry and entry[1] == row[1]
+    if is_there or entry == false then -- 6.2 has false for a payload that is gone, later versions leave it out
+      at_taken = at_taken + 1
+    end
+    local job, count
+    if is_there then
+      local size, says = look_into(entry[2])
+      opened_one(size)
+      if says then
+        job = open_entry(row[1], entry[2])
+        count = delivery_count(job, row[4], max_deliveries)
+      end
+    end
+    if not is_there then
+      room = room + 1
+      try_to(look_for_payload, row)
+    elseif job and count >= max_deliveries - 1 then
+      room = room + 1
+      if not try_to(function() return recover_job(job, row, count, false) end, row) then
+        give_back(row)
+      end
+    else
+      claimed[#claimed + 1] = { row[1], row[4] + 1, entry[2], row[2], row[3] }
+      if job then
+        tell_claim(job, row, count)
+      else
+        tell_plain_recovered(row, string.match(row[1], '^%d+'), row[1])
+      end
+    end
+  end
+  run, n_run = {}, 0
+  longest = math.max(1, math.min(4 * longest, LONGEST_RUN, math.ceil((budget - bytes) / math.max(average, 1))))
+end
+
+-- Looks at the payload first. Returns the entry's result, or nothing where it was claimed, or where there is no room yet.
+local function recover(row, left)
+  local entry = payload(row[1], left)
+  if not entry then
+    return lose(row)
+  end
+  local job = open_entry(row[1], entry[2])
+  opened_one(job.bytes)
+  local count, in_company = judge(job, row)
+  if count >= max_deliveries - 1 then
+    return recover_job(job, row, count, in_company)
+  end
+  if room > 0 then
+    local taken = redis.call('XAUTOCLAIM', source, group, consumer, visibility, row[1], 'COUNT', 1)[2][1]
+    if taken and taken[1] == row[1] then
+      room = room - 1
+      claimed[#claimed + 1] = { row[1], row[4] + 1, taken[2], row[2], row[3] }
+      tell_claim(job, row, count)
+    end
+    return nil
+  end
+  local left_ms = row[3] >= 0 and visibility + patience - row[3] or 0
+  if left_ms > 0 then
+    waiting = waiting + 1
+    again_in(left_ms)
+    return nil
+  end
+  return recover_job(job, row, count, in_company)
+end
+
 local had_room = room > 0
+local nobody_is_suspected = redis.pcall('HLEN', suspects) == 0
 local refusal
 
--- Looks at one pending entry. Returns whether it is to be claimed; sets `ended` where the call ends in front of it.
+-- Looks at one pending entry. Sets `ended` where the call ends in front of it.
 local function look_at(row, left)
   local idle = row[3]
   if idle >= 0 and idle < visibility then
-    again_in(visibility - idle)
-    return false
+    claim_run()
+    return again_in(visibility - idle)
   end
   if row[2] == consumer and not abandoned[row[1]] then
+    claim_run()
     ours[#ours + 1] = row[1]
-    return false
+    return
   end
   if overdue == 0 then
     open_for_writing(source, group)
     refusal = layout_refusal(policy, stream, at)
+  end
+  if n_run >= longest or room == 0 then
+    claim_run() -- may make room
   end
   if refusal then
     ended = 'refused'
@@ -176,32 +233,28 @@ local function look_at(row, left)
     ended = 'full'
   end
   if ended ~= '' then
-    return false
+    return
   end
   overdue = overdue + 1
-  local ok, result, to_claim = pcall(recover, row, left)
-  if not ok then
-    local why = type(result) == 'table' and result.err or tostring(result)
-    result = { HELD, why, idle, row[2], '', row[4] }
+  if room > 0 and idle >= 0 and row[4] < max_deliveries - 1 and nobody_is_suspected then
+    room = room - 1
+    n_run = n_run + 1
+    run[n_run] = row
+  else
+    claim_run()
+    try_to(recover, row, left)
   end
-  if result then
-    tell(row, result)
-  end
-  return ok and to_claim
 end
 
 while page > 0 and ended == '' do
-  local chunk = math.min(CHUNK, page)
+  local chunk = math.min(page, CHUNK, had_room and room + SPARE or CHUNK)
   local rows = redis.call('XPENDING', source, group, cursor, '+', chunk)
-  for i, row in ipairs(rows) do
-    local to_claim = look_at(row, #rows - i + 1)
-    if not to_claim then
-      claim_run()
-    end
+  for i = 1, #rows do
+    look_at(rows[i], #rows - i + 1)
     if ended ~= '' then
       break -- the cursor stays in front of it
     end
-    cursor = '(' .. row[1]
+    cursor = '(' .. rows[i][1]
   end
   claim_run()
   page = page - chunk

@@ -112,8 +112,12 @@ local REWRITTEN = {
 -- it in place of a worker that cannot any more. Fields of jobs that nobody traces are left as they are.
 local SAMPLED = '^%x%x%-%x+%-%x+%-%x[13579bdf]'
 local TRACEPARENT_BYTES, MAX_PREVIOUS_BYTES = 55, 64
+local function is_sampled(traceparent)
+  return #traceparent >= TRACEPARENT_BYTES and string.find(traceparent, SAMPLED) ~= nil
+end
+
 local function with_trace(job, fields, traceparent, previous)
-  if traceparent and #traceparent >= TRACEPARENT_BYTES and string.find(traceparent, SAMPLED) then
+  if traceparent and is_sampled(traceparent) then
     job.traceparent, job.tracestate, job.previous = traceparent, '', previous and string.sub(previous, 1, MAX_PREVIOUS_BYTES)
     for i = 1, #fields, 2 do
       if fields[i] == 'tracestate' then

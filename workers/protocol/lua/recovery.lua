@@ -1,10 +1,19 @@
 -- What becomes of an overdue delivery, whoever recovers it: the leader (recover_entries.lua) or a worker (autoclaim.lua).
 -- Put in place of `--- @recovery` by workers/protocol/scripts.py. Above that line the script has named its keys (source,
--- stream, retry, dead, schedule, suspects, agreement), group, max_deliveries, policy, `at` (the server's time) and
--- event(name, job, row, count, tail), which writes an event about a row of the pending entries list.
+-- stream, retry, dead, schedule, suspects, agreement, journal), group, max_deliveries, policy, `at` (the server's time),
+-- write_journal, maxlen, and `head`: how the data of its events begin, up to the entry ID.
 
 local REDELIVERED, SUSPECTED, DEAD, LOST, HELD = 1, 2, 3, 5, 6
 local SUSPECT_SCORE = 4503599627370496 -- 2^52: behind every due time, in order of parking
+
+-- Writes an event about a row of the pending entries list.
+local function event(name, job, row, count, tail)
+  if write_journal then
+    journal_event(journal, maxlen, name, job.job_id, head .. job.entry_id .. '","consumer":' .. json_string(row[2])
+      .. ',"delivery":' .. small_digits(count) .. ',"generation":' .. job.generation .. ',"enqueued_ms":' .. job.first_ms
+      .. ',"idle_ms":' .. small_digits(row[3]) .. tail .. '}')
+  end
+end
 
 -- Acknowledged and deleted together, once every copy of the batch is written.
 local to_ack, to_delete = {}, {}
@@ -122,4 +131,63 @@ local function recover_job(job, row, count, in_company)
   local result = end_delivery(job, row, count, in_company)
   result[7] = traced
   return result
+end
+
+-- What follows is for plain jobs: a producer's own entry, all of whose fields are the user's. In a mass they are most, and
+-- opening them costs more than all the rest.
+
+-- Returns the bytes of a payload, and whether it says anything about its job: then it must be opened.
+local function look_into(fields)
+  local bytes, says = 0, false
+  for i = 1, #fields, 2 do
+    local name = fields[i]
+    says = says or REWRITTEN[name] or name == 'reaper.visibility_ms' or (name == 'traceparent' and is_sampled(fields[i + 1]))
+    bytes = bytes + #name + #fields[i + 1]
+  end
+  return bytes, says
+end
+
+local middles = {} -- of their events, by consumer and delivery count: all but what differs from job to job
+local function middle_of(consumer, count)
+  local by_count = middles[consumer] or {}
+  middles[consumer] = by_count
+  by_count[count] = by_count[count] or '","consumer":' .. json_string(consumer) .. ',"delivery":' .. small_digits(count)
+    .. ',"generation":0,"enqueued_ms":'
+  return by_count[count]
+end
+
+local function tell_plain_recovered(row, first_ms, new_entry)
+  if write_journal then
+    local by_count = middles[row[2]]
+    journal_event(journal, maxlen, 'recovered', row[1], head .. row[1] .. (by_count and by_count[row[4]]
+      or middle_of(row[2], row[4])) .. first_ms .. ',"idle_ms":' .. small_digits(row[3])
+      .. ',"reason":"visibility_timeout","new_entry":"' .. new_entry .. '"}')
+  end
+end
+
+-- Makes a plain job ready again by a copy, as `recover_job` does where deliveries are left. Returns its result.
+local copy, n_copied = {}, -1 -- used again: most of a copy's words are those of the copy before it
+local function redeliver_plain(row, fields)
+  local entry_id, consumer, n = row[1], row[2], #fields
+  if n + READY_FIELDS > MAX_ARGUMENTS then
+    return { HELD, 'too many fields', row[3], consumer, entry_id, row[4] }
+  end
+  for i = 1, n do
+    copy[i] = fields[i]
+  end
+  if n ~= n_copied then
+    n_copied = n
+    copy[n + 1], copy[n + 3], copy[n + 5], copy[n + 6] = 'reaper.job', 'reaper.deliveries', 'reaper.generation', '0'
+    copy[n + 7], copy[n + 9], copy[n + 11], copy[n + 12] = 'reaper.first_ms', 'reaper.consumers', 'reaper.copies', '1'
+  end
+  local first_ms = string.match(entry_id, '^%d+')
+  copy[n + 2], copy[n + 4], copy[n + 8] = entry_id, small_digits(row[4]), first_ms
+  copy[n + 10] = printable[consumer] or with_consumer({ consumers = '' }, consumer)
+  local new_entry = try('XADD', policy == 'stream' and stream or retry, '*', unpack(copy, 1, n + READY_FIELDS))
+  if type(new_entry) == 'table' then
+    return { HELD, new_entry.err, row[3], consumer, entry_id, row[4] }
+  end
+  finish(entry_id, source == retry or policy == 'stream')
+  tell_plain_recovered(row, first_ms, new_entry)
+  return { REDELIVERED, new_entry, row[3], consumer, entry_id, row[4] }
 end

@@ -1,0 +1,26 @@
+-- Reads only: looks for one job among the members of a schedule, in the server, because members hold whole payloads.
+--
+-- KEYS[1] schedule  {orders}:scheduled:billing or {orders}:scheduled  sorted set
+-- ARGV[1] job ID, or the entry ID the job had  ARGV[2] rank to start at  ARGV[3] members to look at in this call
+--
+-- Returns {next rank (-1 = all were looked at)}, or {-1, rank, score, kind, job ID, deliveries, generation, first ms,
+-- consumers, entry ID} where it was found.
+-- Fence: none; it writes nothing.
+
+--- @prelude
+
+local wanted, from, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local rows = redis.call('ZRANGE', KEYS[1], from, from + most - 1, 'WITHSCORES')
+for i = 1, #rows, 2 do
+  if string.find(rows[i], wanted, 1, true) then -- most members are told apart without unpacking them
+    local job = unpack_job(rows[i])
+    if job and (job.job_id == wanted or job.entry_id == wanted) then
+      return {
+        -1, from + (i - 1) / 2, rows[i + 1], tostring(job.kind), tostring(job.job_id), tostring(job.deliveries or 0),
+        tostring(job.generation or 0), tostring(job.first_ms or 0), tostring(job.consumers or ''),
+        tostring(job.entry_id or ''),
+      }
+    end
+  end
+end
+return { #rows / 2 < most and -1 or from + most }

@@ -1,0 +1,129 @@
+"""What the status page may change: only with the token, and each change is logged."""
+
+import hmac
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+
+from reaper.dead_letters import Selection, check_ids, select
+from reaper.groups import check_exists, choose_pair, known_pairs, read_replicas, set_paused
+from reaper.leadership import ask_to_step_down, replica_of
+from reaper.redrive import Outcome, Redrive, redrive
+from reaper.service import Reaper
+from reaper.settings import ReaperSettings
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import on_one_line
+
+logger = logging.getLogger(__name__)
+
+SHORTEST_TOKEN = 16
+STEP_DOWN_COOLDOWN_MS = 30_000
+MOST_REDRIVEN = 10_000
+"""Dead letters that one click redrives; the next click goes on."""
+
+
+def read_token(file: str) -> bytes | None:
+    """Return the token, or None where no file is set. Raises ConfigurationError."""
+    if not file:
+        return None
+    try:
+        token = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise ConfigurationError(f"actions_token_file {file} cannot be read: {error.strerror}.") from error
+    if len(token) < SHORTEST_TOKEN:
+        raise ConfigurationError(
+            f"actions_token_file {file} holds a token of {len(token)} characters: use {SHORTEST_TOKEN} or more, for "
+            "example from `openssl rand -hex 24`."
+        )
+    return token
+
+
+def is_token(token: bytes, header: str) -> bool:
+    """Tell whether an Authorization header bears the token, in constant time."""
+    kind, _, given = header.partition(" ")
+    return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token) and kind.lower() == "bearer"
+
+
+class Actions:
+    """Each takes what the page sent and returns what to show. Raises ConfigurationError, and what redis-py raises."""
+
+    def __init__(self, client: Redis, reaper: Reaper) -> None:
+        self._client = client
+        self._reaper = reaper
+
+    @property
+    def _settings(self) -> ReaperSettings:
+        return self._reaper.settings  # a reload changes them
+
+    async def pause(self, sent: Mapping[str, Any]) -> str:
+        """Put a group's brake on."""
+        return await self._set_paused(sent, paused=True)
+
+    async def resume(self, sent: Mapping[str, Any]) -> str:
+        """Take a group's brake off."""
+        return await self._set_paused(sent, paused=False)
+
+    async def _set_paused(self, sent: Mapping[str, Any], *, paused: bool) -> str:
+        keys = await self._pair(sent)
+        await set_paused(self._client, keys, paused)
+        return _told(f"{keys.pair}: recovery {'paused' if paused else 'resumed'}")
+
+    async def redrive(self, sent: Mapping[str, Any]) -> str:
+        """Redrive one dead letter, or those of a reason that are there now."""
+        keys = await self._pair(sent)
+        what = _selection(sent)
+        how = Redrive(
+            policy=self._settings.redelivery,
+            journal=self._settings.journal,
+            journal_maxlen=self._settings.journal_maxlen,
+        )
+        counts: Counter[Outcome] = Counter()
+        async for result in redrive(self._client, keys, self._ids(keys, what), how):
+            counts[result.outcome] += 1
+        left = sum(counts.values()) - counts[Outcome.REDRIVEN]
+        more = f", {left} left as they are" if left else ""
+        return _told(f"{keys.pair}: {counts[Outcome.REDRIVEN]} dead letters redriven{more}")
+
+    async def _ids(self, keys: GroupKeys, what: Selection) -> AsyncIterator[str]:
+        number = 0
+        async for letter in select(self._client, keys, what):
+            if number == MOST_REDRIVEN:
+                return
+            number += 1
+            yield letter.entry_id
+
+    async def step_down(self, _sent: Mapping[str, Any]) -> str:
+        """Ask the leader to release its lease."""
+        keys = self._settings.namespace_keys
+        holder = await ask_to_step_down(self._client, keys, cooldown_ms=STEP_DOWN_COOLDOWN_MS)
+        return _told(f"{replica_of(holder)} was asked to step down")
+
+    async def _pair(self, sent: Mapping[str, Any]) -> GroupKeys:
+        """Return the pair that is meant: only one that the replicas know."""
+        replicas = await read_replicas(self._client, self._settings.namespace_keys)
+        pair = sent.get("pair")
+        known = [keys for keys in known_pairs(self._settings.groups, replicas) if keys.pair == pair]
+        if not known:
+            raise ConfigurationError("no such stream/group pair is known here.")
+        keys = choose_pair(known, stream=None, group=None)
+        await check_exists(self._client, keys)
+        return keys
+
+
+def _selection(sent: Mapping[str, Any]) -> Selection:
+    entry_id, reason = sent.get("id"), sent.get("reason")
+    if isinstance(entry_id, str) and reason is None:
+        return Selection(ids=check_ids([entry_id]))
+    if isinstance(reason, str) and entry_id is None:
+        return Selection(reason=reason)
+    raise ConfigurationError("name the dead letter's id, or a reason.")
+
+
+def _told(message: str) -> str:
+    logger.warning("by the status page: %s", on_one_line(message))
+    return message

@@ -1,0 +1,178 @@
+"""The replica's web server: probes, the status page, what it polls, and its actions."""
+
+import base64
+import hashlib
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from reaper.explanation import explain
+from reaper.job_search import Place, find_job
+from reaper.service import Reaper
+from reaper.web.actions import Actions, is_token
+from reaper.web.overview import Overview
+from reaper.web.vitals import ReaperVitals
+from workers.protocol.connection import commands_client
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.health import NO_STORE, Pulse, make_app, probe_routes
+from workers.protocol.keys import group_keys
+
+logger = logging.getLogger(__name__)
+
+REDIS_TIMEOUT_S = 2.0
+JOB_DEPTH = 10_000
+LONGEST_ID = 300
+LARGEST_BODY = 65_536
+WRONG_TOKEN_S = 0.5
+"""What a wrong token costs whoever guesses."""
+
+
+@asynccontextmanager
+async def replica_app(reaper: Reaper, pulse: Pulse, token: bytes | None) -> AsyncIterator[Starlette]:
+    """Make the app, with a Redis client of its own, for the loop it is served in."""
+    settings = reaper.settings
+    client = commands_client(settings.redis_url, timeout_s=REDIS_TIMEOUT_S, max_connections=4)
+    try:
+        page = Page(client, reaper, token)
+        routes = [*probe_routes(ReaperVitals(reaper, pulse, client)), *page.routes()]
+        yield make_app(routes, settings.health_host)
+    finally:
+        await client.aclose()
+
+
+@cache
+def page_and_policy() -> tuple[str, str]:
+    """Return the page, and the content security policy that lets nothing run but what it brings along."""
+    page = (files("reaper.web") / "page.html").read_text(encoding="utf-8")
+
+    def digest(tag: str) -> str:
+        [inside] = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        return base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest('script')}'; style-src 'sha256-{digest('style')}'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return page, policy
+
+
+Act = Callable[[Mapping[str, Any]], Awaitable[str]]
+
+
+class Page:
+    """The status page's routes."""
+
+    def __init__(self, client: Redis, reaper: Reaper, token: bytes | None) -> None:
+        self._client = client
+        self._token = token
+        self._overview = Overview(client, reaper)
+        self._actions = Actions(client, reaper)
+
+    def routes(self) -> list[BaseRoute]:
+        """Return them."""
+        actions: dict[str, Act] = {
+            "pause": self._actions.pause,
+            "resume": self._actions.resume,
+            "redrive": self._actions.redrive,
+            "step-down": self._actions.step_down,
+        }
+        return [
+            Route("/", _page, methods=["GET"]),
+            Route("/api/overview", self._answer_overview, methods=["GET"]),
+            Route("/api/job", self._answer_job, methods=["GET"]),
+            *(Route(f"/api/{name}", self._acting(name, act), methods=["POST"]) for name, act in actions.items()),
+        ]
+
+    async def _answer_overview(self, _request: Request) -> Response:
+        try:
+            found = await self._overview.look()
+        except (RedisError, OSError) as error:
+            return _failed(503, f"Redis does not answer: {error}")
+        return JSONResponse({**found, "actions": self._token is not None}, headers=NO_STORE)
+
+    async def _answer_job(self, request: Request) -> Response:
+        wanted = request.query_params.get("id", "").strip()
+        if not 0 < len(wanted) <= LONGEST_ID:
+            return _failed(400, f"give a job ID or an entry ID, of {LONGEST_ID} characters at most")
+        try:
+            snapshot = await self._overview.snapshot()
+            found = [
+                explain(await find_job(self._client, keys, wanted, depth=JOB_DEPTH), group, snapshot)
+                for group in snapshot.groups
+                for keys in [group_keys(group.stream, group.group)]
+            ]
+        except (RedisError, OSError) as error:
+            return _failed(503, f"Redis does not answer: {error}")
+        told = [one.as_json() for one in found if one.job.place is not Place.UNKNOWN or one.job.events]
+        return JSONResponse(told, headers=NO_STORE)
+
+    def _acting(self, name: str, act: Act) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            refusal = await self._refuse(request)
+            if refusal:
+                return refusal
+            try:
+                sent = await _read_json(request)
+                told = await act(sent)
+            except ConfigurationError as error:
+                return _failed(400, str(error))
+            except (RedisError, OSError) as error:
+                logger.warning("by the status page: %s failed: %s", name, error)
+                return _failed(503, f"Redis refuses or does not answer: {error}")
+            self._overview.forget()
+            return JSONResponse({"told": told}, headers=NO_STORE)
+
+        return answer
+
+    async def _refuse(self, request: Request) -> Response | None:
+        """Return why this request may change nothing, or None."""
+        if self._token is None:
+            return _failed(403, "actions are off: set actions_token_file")
+        origin = request.headers.get("origin")
+        if origin and origin.partition("://")[2] != request.headers.get("host"):
+            return _failed(403, "this came from another site's page")
+        if not is_token(self._token, request.headers.get("authorization", "")):
+            await anyio.sleep(WRONG_TOKEN_S)
+            logger.warning("by the status page: an action was refused: wrong token")
+            return _failed(401, "the token is wrong")
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return _failed(415, "send JSON")
+        return None
+
+
+async def _page(_request: Request) -> Response:
+    page, policy = page_and_policy()
+    return HTMLResponse(page, headers={**NO_STORE, "Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"})
+
+
+def _failed(code: int, why: str) -> Response:
+    return JSONResponse({"error": why}, code, NO_STORE)
+
+
+async def _read_json(request: Request) -> Mapping[str, Any]:
+    """Read a JSON object. Raises ConfigurationError."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_BODY:
+            raise ConfigurationError(f"send {LARGEST_BODY} bytes at most.")
+    try:
+        sent = json.loads(body or b"{}")
+    except ValueError as error:
+        raise ConfigurationError("this is no JSON.") from error
+    if not isinstance(sent, dict):
+        raise ConfigurationError("send a JSON object.")
+    return sent

@@ -1,0 +1,224 @@
+"""Gathers what the status page shows. Each look costs a few round trips, however many pages are open."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import quantiles
+from time import monotonic
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from reaper.dead_letters import DeadLetter, read_dead_letter
+from reaper.health import Snapshot, judge
+from reaper.leadership import read_terms
+from reaper.service import Reaper
+from reaper.snapshot import take_snapshot
+from reaper.status_text import as_json
+from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.messages import text
+
+KEPT_S = 0.8
+"""A look serves everybody for so long."""
+TERMS = 8
+RECOVERIES = 120
+FIRST_LOOK = 2_000
+"""Journal entries that are read for recoveries at first; later only what is new."""
+NEWS = 5_000
+LETTERS = 500
+LETTER_PAGE = 50
+LETTER_BYTES = 4_194_304
+"""Dead letters are grouped by what the newest ones say, up to so many and so much payload."""
+CONSUMERS = 200
+_RECOVERIES = frozenset({EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED})
+
+
+@dataclass(slots=True)
+class RecoveryFeed:
+    """The latest recoveries of one stream's journal, read once each."""
+
+    last: str = ""
+    events: deque[LifecycleEvent] = field(default_factory=lambda: deque(maxlen=RECOVERIES))
+
+    async def read(self, client: Redis, journal: str) -> None:
+        """Take what is new."""
+        if await client.type(journal) != b"stream":
+            self.last = ""
+            self.events.clear()
+            return
+        if not self.last:
+            newest: Any = await client.xrevrange(journal, "+", "-", FIRST_LOOK)
+            rows = newest[::-1]
+        else:
+            rows = await client.xrange(journal, f"({self.last}", "+", NEWS)
+        for row in rows:
+            self.last = text(row[0])
+            self._take(row)
+
+    def _take(self, row: Sequence[Any]) -> None:
+        try:
+            event = decode_event(*row)
+        except ValueError:
+            return
+        if event.event in _RECOVERIES and _lateness(event) is not None:
+            self.events.append(event)
+
+
+def _lateness(event: LifecycleEvent) -> int | None:
+    """Return how long past its deadline a delivery was recovered, in ms; None where it had none."""
+    idle, visibility = event.data.get("idle_ms"), event.data.get("visibility_ms")
+    if not isinstance(idle, int) or not isinstance(visibility, int) or idle < 0:
+        return None
+    return max(0, idle - visibility)
+
+
+class Overview:
+    """What the page polls. Used in one event loop."""
+
+    def __init__(self, client: Redis, reaper: Reaper) -> None:
+        self._client = client
+        self._reaper = reaper
+        self._feeds: dict[str, RecoveryFeed] = {}
+        self._letters: dict[str, tuple[tuple[int, bytes], list[dict[str, Any]]]] = {}
+        self._looking = anyio.Lock()
+        self._looked_at = float("-inf")
+        self._found: Mapping[str, Any] = {}
+
+    async def look(self) -> Mapping[str, Any]:
+        """Return the whole overview. Raises what redis-py raises where there is no contact."""
+        async with self._looking:
+            if monotonic() - self._looked_at > KEPT_S:
+                self._found = await self._look()
+                self._looked_at = monotonic()
+            return self._found
+
+    def forget(self) -> None:
+        """Look anew the next time: something was changed."""
+        self._looked_at = float("-inf")
+
+    async def snapshot(self) -> Snapshot:
+        """Return what ``reaper status`` goes by."""
+        settings = self._reaper.settings  # a reload changes them
+        return await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.redis_version)
+
+    async def _look(self) -> Mapping[str, Any]:
+        snapshot = await self.snapshot()
+        pairs = [group_keys(group.stream, group.group) for group in snapshot.groups]
+        terms = await read_terms(self._client, self._reaper.settings.namespace_keys, TERMS)
+        return {
+            **as_json(snapshot, judge(snapshot)),
+            "terms": [asdict(term) | {"replica": term.replica} for term in terms],
+            "followers": [replica.id for replica in snapshot.followers],
+            "recoveries": await self._recoveries(pairs, snapshot.now_ms),
+            "consumers": [one for keys in pairs for one in await self._consumers(keys)],
+            "dead_letters": [one for keys in pairs for one in await self._dead_letters(keys)],
+        }
+
+    # ---- recoveries
+
+    async def _recoveries(self, pairs: Sequence[GroupKeys], now_ms: int) -> dict[str, Any]:
+        journals = dict.fromkeys(keys.journal for keys in pairs)
+        names = {(keys.journal, keys.group): keys.pair for keys in pairs}
+        found: list[tuple[str, LifecycleEvent]] = []
+        for journal in journals:
+            feed = self._feeds.setdefault(journal, RecoveryFeed())
+            await feed.read(self._client, journal)
+            found += [(names.get((journal, str(event.data.get("group"))), ""), event) for event in feed.events]
+        found.sort(key=lambda one: (one[1].at_ms, one[1].entry_id))
+        told = [_recovery(pair, event) for pair, event in found if pair][-RECOVERIES:]
+        return {"latency_ms": _quantiles([one["late_ms"] for one in told]), "now_ms": now_ms, "latest": told[::-1]}
+
+    # ---- consumers
+
+    async def _consumers(self, keys: GroupKeys) -> list[dict[str, Any]]:
+        """Return who reads: our workers and foreign ones, with what each holds."""
+        found = []
+        for source in (keys.stream, keys.retry):
+            try:
+                consumers: Any = await self._client.xinfo_consumers(source, keys.group)
+            except ResponseError:
+                continue  # no such stream or group
+            found += [
+                {
+                    "pair": keys.pair,
+                    "source": source,
+                    "name": text(one["name"]),
+                    "pending": int(one["pending"]),
+                    "idle_ms": int(one["idle"]),
+                }
+                for one in consumers
+            ]
+        return sorted(found, key=_hold_most)[:CONSUMERS]
+
+    # ---- dead letters
+
+    async def _dead_letters(self, keys: GroupKeys) -> list[dict[str, Any]]:
+        if await self._client.type(keys.dead) != b"stream":
+            return []
+        newest: Any = await self._client.xrevrange(keys.dead, "+", "-", 1)
+        mark = (int(await self._client.xlen(keys.dead)), newest[0][0] if newest else b"")
+        known = self._letters.get(keys.dead)
+        if known is None or known[0] != mark:
+            known = self._letters[keys.dead] = (mark, _by_reason(keys, await self._newest(keys), mark[0]))
+        return known[1]
+
+    async def _newest(self, keys: GroupKeys) -> list[DeadLetter]:
+        letters: list[DeadLetter] = []
+        end, size = "+", 0
+        while len(letters) < LETTERS and size < LETTER_BYTES:
+            rows: Any = await self._client.xrevrange(keys.dead, end, "-", LETTER_PAGE)
+            letters += [read_dead_letter(*row) for row in rows]
+            size += sum(len(part) for row in rows for part in row[1])
+            if len(rows) < LETTER_PAGE:
+                break
+            end = f"({text(rows[-1][0])}"
+        return letters
+
+
+def _hold_most(consumer: Mapping[str, Any]) -> tuple[int, int]:
+    """Sort key: who holds most comes first."""
+    return -int(consumer["pending"]), int(consumer["idle_ms"])
+
+
+def _recovery(pair: str, event: LifecycleEvent) -> dict[str, Any]:
+    return {
+        "pair": pair,
+        "at_ms": event.at_ms,
+        "job": event.job,
+        "event": event.event,
+        "late_ms": _lateness(event) or 0,
+        "consumer": str(event.data.get("consumer", "")),
+        "delivery": event.data.get("delivery"),
+        "token": event.data.get("token"),
+    }
+
+
+def _quantiles(values: Sequence[int]) -> dict[str, int] | None:
+    if not values:
+        return None
+    if len(values) == 1:
+        return {"p50": values[0], "p95": values[0], "max": values[0]}
+    cuts = quantiles(values, n=20, method="inclusive")
+    return {"p50": round(cuts[9]), "p95": round(cuts[18]), "max": max(values)}
+
+
+def _by_reason(keys: GroupKeys, letters: Sequence[DeadLetter], total: int) -> list[dict[str, Any]]:
+    """Group letters, newest first, by why their jobs were given up."""
+    groups: dict[str, dict[str, Any]] = {}
+    for letter in letters:
+        group = groups.setdefault(
+            letter.reason,
+            {
+                "pair": keys.pair,
+                "reason": letter.reason,
+                "number": 0,
+                "at_least": len(letters) < total,
+                "newest_ms": letter.at_ms,
+                "sample": {"id": letter.entry_id, "job": letter.job_id, "error": letter.error[:500]},
+            },
+        )
+        group["number"] += 1
+    return sorted(groups.values(), key=lambda group: -int(group["number"]))

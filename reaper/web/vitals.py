@@ -1,0 +1,56 @@
+"""What a replica says of its health; `workers.protocol.health` serves it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from reaper.health import judge
+from reaper.service import Reaper
+from reaper.snapshot import take_snapshot
+from reaper.status_text import as_json
+from workers.protocol.connection import hide_password
+from workers.protocol.health import Pulse
+
+RENEWAL_SLACK_S = 5.0
+"""A leader that has not renewed for its lease's TTL and this should have ended by itself: it hangs."""
+
+
+class ReaperVitals:
+    """Reads, from another thread, what the replica's own loop writes. ``client`` is the health server's own."""
+
+    def __init__(self, reaper: Reaper, pulse: Pulse, client: Redis) -> None:
+        self._reaper = reaper
+        self._pulse = pulse
+        self._client = client
+
+    def ailments(self) -> Sequence[str]:
+        """Redis being away is none: a restart would not bring it back."""
+        settings = self._reaper.settings
+        found = self._pulse.ailments(settings.liveness_timeout.total_seconds())
+        silent_s = self._reaper.since_renewal_s
+        if silent_s is not None and silent_s > settings.lease_ttl.total_seconds() + RENEWAL_SLACK_S:
+            found.append(f"it leads, and has not renewed its lease for {silent_s:.0f} s")
+        return found
+
+    async def obstacles(self) -> Sequence[str]:
+        """Ready: registered (so scripts run), and Redis answers. A follower is ready, too."""
+        if not self._reaper.has_registered:
+            return ["the replica has not registered yet"]
+        try:
+            await self._client.ping()
+        except (RedisError, OSError) as error:
+            return [f"Redis does not answer: {error}"]
+        return []
+
+    async def status(self) -> Mapping[str, Any]:
+        """Return what ``reaper status --json`` prints."""
+        settings = self._reaper.settings
+        try:
+            snapshot = await take_snapshot(
+                self._client, settings.namespace_keys, settings.watched, self._reaper.redis_version
+            )
+        except (RedisError, OSError) as error:
+            return {"status": "unreachable", "error": f"Redis at {hide_password(settings.redis_url)!r} failed: {error}"}
+        return as_json(snapshot, judge(snapshot))

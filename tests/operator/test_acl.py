@@ -1,0 +1,273 @@
+"""``reaper acl``: with exactly these rights everybody does the whole of its job, and what it must not do is denied."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from reaper.acl import Role, commands_of, rules_of
+from reaper.health import judge
+from reaper.snapshot import take_snapshot
+from tests.faults.scene import (
+    GROUP,
+    KEYS,
+    NAMESPACE,
+    STREAM,
+    Handler,
+    create_group,
+    enqueue,
+    leads,
+    nothing_left,
+    running_reaper,
+    running_worker,
+    strand,
+    violations,
+)
+from tests.operator.conftest import run_command
+from tests.scripts.scene import Scene
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers import Producer
+from workers.protocol.connection import commands_client
+from workers.protocol.keys import group_keys
+from workers.protocol.messages import RecoveryMode
+
+pytestmark = pytest.mark.anyio
+
+PASSWORD = "not-a-secret"  # noqa: S105 - of a user that lives for one test
+REAPER, EMBEDDED = RecoveryMode.REAPER, RecoveryMode.EMBEDDED
+OTHERS = ("orders-eu", "{orders}:dead:audit", "{other}:lease")
+
+
+async def let_in(client: Redis, server: RedisServer, role: Role, mode: RecoveryMode = REAPER) -> str:
+    """Make a user with exactly the rights of a role; return the URL with which it connects."""
+    words = rules_of(role, mode, [KEYS], [NAMESPACE]).words()
+    await client.execute_command("ACL", "SETUSER", role.value, "reset", "on", f">{PASSWORD}", *words)
+    return f"redis://{role.value}:{PASSWORD}@127.0.0.1:{server.port}/0"
+
+
+@pytest.fixture(autouse=True)
+async def _without_users(client: Redis) -> AsyncIterator[None]:
+    yield
+    for role in Role:
+        await client.execute_command("ACL", "DELUSER", role.value)
+
+
+@asynccontextmanager
+async def as_user(client: Redis, server: RedisServer, role: Role, mode: RecoveryMode = REAPER) -> AsyncIterator[Redis]:
+    """Connect as a role's user."""
+    user = commands_client(await let_in(client, server, role, mode))
+    try:
+        yield user
+    finally:
+        await user.aclose()
+
+
+async def denials(client: Redis) -> list[str]:
+    """Return what was denied so far, without what redis-py tells of itself (servers below 7.2 do not know it)."""
+    log: Any = await client.execute_command("ACL", "LOG", "100")
+    entries = [dict(zip(entry[::2], entry[1::2], strict=True)) if isinstance(entry, list) else entry for entry in log]
+    objects = [entry.get(b"object", entry.get("object")) for entry in entries]
+    texts = [thing.decode() if isinstance(thing, bytes) else str(thing) for thing in objects]
+    return [thing for thing in texts if not thing.startswith(("client|setinfo", "client"))]
+
+
+# --- allowed ------------------------------------------------------------------------------------------------
+
+
+async def test_reaper_and_workers_do_their_whole_job_with_their_rules(server: RedisServer, client: Redis) -> None:
+    await client.execute_command("ACL", "LOG", "RESET")
+    await create_group(client)
+    works, reaps = await let_in(client, server, Role.WORKER), await let_in(client, server, Role.REAPER)
+    stranded = await enqueue(client, 5)
+    await strand(client, 5, overdue=True)
+    handler = Handler()
+    async with running_reaper(reaps) as reaper, running_worker(works, handler, journal="full", backoff_base=0.01):
+        await leads(reaper)
+        async with Producer(await let_in(client, server, Role.PRODUCER), STREAM) as producer:
+            await producer.enqueue({"n": "1"})
+            await producer.enqueue({"n": "2"}, delay=0.2)
+            await producer.enqueue({"n": "3", "fail": "1"})
+            await producer.enqueue({"n": "4", "reject": "1"})
+        await wait_until(lambda: len(handler.completions) == 7, "all jobs that can be done are done")
+
+        async def given_up() -> bool:
+            return await client.xlen(KEYS.dead) == 2
+
+        await wait_until(given_up, "the other two are dead letters", 20)
+        await nothing_left(client)
+        await _looks_healthy(client, server)
+    assert await denials(client) == []
+    assert len(stranded) == 5
+
+
+async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: RedisServer, client: Redis) -> None:
+    await client.execute_command("ACL", "LOG", "RESET")
+    await create_group(client)
+    enqueued = await enqueue(client, 4)
+    entries = await strand(client, 4)
+    for entry, times in zip(entries, (1, 2, 2, 3), strict=True):
+        words = ("IDLE", 60_000, "RETRYCOUNT", times, "JUSTID")
+        await client.execute_command("XCLAIM", STREAM, GROUP, "gone", 0, entry, *words)
+    handler = Handler()
+    reaps, works = await let_in(client, server, Role.REAPER), await let_in(client, server, Role.WORKER)
+    async with running_reaper(reaps, consumer_retention=0.1), running_worker(works, handler):
+        await wait_until(lambda: len(handler.completions) == 3, "all but one are done", 20)
+        await nothing_left(client)
+    assert await client.xlen(KEYS.dead) == 1
+    assert await violations(client, enqueued, max_deliveries=3) == []
+    assert await denials(client) == []
+
+
+async def test_embedded_workers_recover_with_their_rules(server: RedisServer, client: Redis) -> None:
+    await client.execute_command("ACL", "LOG", "RESET")
+    await create_group(client)
+    enqueued = await enqueue(client, 5)
+    await strand(client, 5, overdue=True)
+    works = await let_in(client, server, Role.WORKER, EMBEDDED)
+    handler = Handler()
+    async with running_worker(works, handler, recovery="embedded", visibility_timeout=0.4, journal="full"):
+        await wait_until(lambda: len(handler.completions) == 5, "the stranded jobs are done", 20)
+        await nothing_left(client)
+    assert await violations(client, enqueued, [handler], max_deliveries=3) == []
+    assert await denials(client) == []
+
+
+async def _looks_healthy(client: Redis, server: RedisServer) -> None:
+    async with as_user(client, server, Role.READ_ONLY) as reader:
+
+        async def healthy() -> bool:
+            snapshot = await take_snapshot(reader, NAMESPACE)
+            return not judge(snapshot) and bool(snapshot.groups)
+
+        await wait_until(healthy, "who may only read sees a healthy service")
+
+
+@pytest.mark.parametrize("words", [("status",), ("explain", "1-1"), ("leader", "show"), ("dead-letters", "list")])
+async def test_who_may_only_read_can_use_the_commands_that_only_read(
+    scene: Scene, server: RedisServer, words: Sequence[str]
+) -> None:
+    await scene.client.execute_command("ACL", "LOG", "RESET")
+    url = await let_in(scene.client, server, Role.READ_ONLY)
+    answer = await run_command(url, *words, "--groups", f"{STREAM}/{GROUP}")
+    assert answer.code in (0, 1), answer.err
+    assert await denials(scene.client) == []
+
+
+async def test_an_operator_can_act(scene: Scene, server: RedisServer) -> None:
+    await scene.client.execute_command("ACL", "LOG", "RESET")
+    url = await let_in(scene.client, server, Role.OPERATOR)
+    letter = await scene.client.execute_command("XADD", scene.keys.dead, "*", "n", 1, "reaper.job", "a")
+    told = ("--groups", f"{STREAM}/{GROUP}")
+    await scene.client.delete(scene.keys.fence)
+    for words in (
+        ("pause", GROUP), ("resume", GROUP), ("dead-letters", "redrive", letter.decode()),
+        ("dead-letters", "purge", "--all", "--yes"), ("forget", GROUP, "--yes"),
+    ):  # fmt: skip
+        answer = await run_command(url, *words, *told)
+        assert answer.code == 0, (words, answer.err)
+    assert await denials(scene.client) == []
+
+
+# --- denied -------------------------------------------------------------------------------------------------
+
+EVERYBODY = [(role, REAPER) for role in Role] + [(Role.WORKER, EMBEDDED)]
+FORBIDDEN: list[tuple[str | int, ...]] = [
+    ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", 0), ("CONFIG", "GET", "*"), ("ACL", "LIST"), ("SHUTDOWN",),
+    ("MONITOR",), ("CLIENT", "LIST"), ("CLIENT", "KILL", "TYPE", "normal"), ("SCRIPT", "FLUSH"),
+    ("SAVE",), ("XTRIM", STREAM, "MAXLEN", 0), ("XGROUP", "DESTROY", STREAM, GROUP),
+    ("XGROUP", "SETID", STREAM, GROUP, "$"), ("RENAME", STREAM, KEYS.retry), ("XSETID", STREAM, "9-9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("role", "mode"), EVERYBODY, ids=lambda one: one.value)
+async def test_nobody_may_administer_the_server_or_break_streams(
+    scene: Scene, server: RedisServer, role: Role, mode: RecoveryMode
+) -> None:
+    before = await scene.state()
+    async with as_user(scene.client, server, role, mode) as user:
+        for words in FORBIDDEN:
+            with pytest.raises(NoPermissionError):
+                await user.execute_command(*words)
+    assert await scene.state() == before
+
+
+@pytest.mark.parametrize(("role", "mode"), EVERYBODY, ids=lambda one: one.value)
+async def test_nobody_may_touch_keys_of_others(
+    scene: Scene, server: RedisServer, role: Role, mode: RecoveryMode
+) -> None:
+    command = "XADD" if "xadd" in rules_of(role, mode, [KEYS], [NAMESPACE]).commands else "XLEN"
+    async with as_user(scene.client, server, role, mode) as user:
+        for key in OTHERS:
+            with pytest.raises(NoPermissionError):
+                await user.execute_command(command, key, *(("*", "n", 1) if command == "XADD" else ()))
+
+
+DENIED: list[tuple[Role, RecoveryMode, tuple[str | int, ...]]] = [
+    (Role.PRODUCER, REAPER, ("XREADGROUP", "GROUP", GROUP, "w", "STREAMS", STREAM, ">")),
+    (Role.PRODUCER, REAPER, ("XRANGE", STREAM, "-", "+")),
+    (Role.PRODUCER, REAPER, ("XACK", STREAM, GROUP, "1-1")),
+    (Role.PRODUCER, REAPER, ("XADD", KEYS.dead, "*", "n", 1)),
+    (Role.PRODUCER, REAPER, ("DEL", STREAM)),
+    (Role.WORKER, REAPER, ("SET", KEYS.fence, "reaper:9:mallory")),
+    (Role.WORKER, REAPER, ("DEL", KEYS.fence)),
+    (Role.WORKER, REAPER, ("XAUTOCLAIM", STREAM, GROUP, "w", 0, "0")),
+    (Role.WORKER, REAPER, ("SET", NAMESPACE.lease, "mallory")),
+    (Role.WORKER, REAPER, ("HGETALL", NAMESPACE.replicas)),
+    (Role.WORKER, EMBEDDED, ("SET", KEYS.fence, "reaper:9:mallory")),
+    (Role.WORKER, EMBEDDED, ("HGETALL", NAMESPACE.replicas)),
+    (Role.REAPER, REAPER, ("XREADGROUP", "GROUP", GROUP, "w", "STREAMS", STREAM, ">")),
+    (Role.REAPER, REAPER, ("XAUTOCLAIM", STREAM, GROUP, "w", 0, "0")),
+    (Role.REAPER, REAPER, ("UNLINK", STREAM)),
+    *(
+        (Role.READ_ONLY, REAPER, words)
+        for words in (
+            ("XADD", STREAM, "*", "n", 1), ("XACK", STREAM, GROUP, "1-1"), ("XDEL", STREAM, "1-1"), ("DEL", STREAM),
+            ("SET", KEYS.fence, "x"), ("HSET", KEYS.agreement, "paused", 1), ("EXPIRE", STREAM, 1),
+            ("XREADGROUP", "GROUP", GROUP, "w", "STREAMS", STREAM, ">"), ("ZADD", KEYS.schedule, 1, "x"),
+            ("EVAL", "return redis.call('DEL', KEYS[1])", 1, STREAM), ("PUBLISH", KEYS.schedule, "1"),
+        )
+    ),
+    (Role.OPERATOR, REAPER, ("XREADGROUP", "GROUP", GROUP, "w", "STREAMS", STREAM, ">")),
+    (Role.OPERATOR, REAPER, ("XCLAIM", STREAM, GROUP, "w", 0, "1-1")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("role", "mode", "words"), DENIED, ids=lambda one: one if isinstance(one, str) else None)
+async def test_what_is_none_of_a_roles_business_is_denied(
+    scene: Scene, server: RedisServer, role: Role, mode: RecoveryMode, words: tuple[str | int, ...]
+) -> None:
+    before = await scene.state()
+    async with as_user(scene.client, server, role, mode) as user:
+        with pytest.raises(ResponseError, match=r"(?i)NOPERM|no permissions|can't run this command"):
+            await user.execute_command(*words)
+    assert await scene.state() == before
+
+
+# --- the rules themselves -----------------------------------------------------------------------------------
+
+
+async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_shared_parts() -> None:
+    assert commands_of("reaper", "renew_lease") == {"time", "get", "pexpire"}
+    assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "settle")
+    assert "xautoclaim" not in commands_of("reaper", "recover_entries")
+
+
+async def test_names_with_wildcards_give_rights_on_themselves_alone() -> None:
+    rules = rules_of(Role.PRODUCER, REAPER, [group_keys("a*[b]?", "g")], [])
+    assert rules.words()[3] == r"~a\*\[b\]\?"
+
+
+async def test_the_lines_are_accepted_as_they_are_printed(client: Redis) -> None:
+    answer = await run_command("redis://127.0.0.1:1/0", "acl", "--json", "--groups", "orders/billing,or ders/x")
+    assert [one["role"] for one in answer.data] == [role.value for role in Role]
+    for one in answer.data:
+        await client.execute_command("ACL", "SETUSER", one["role"], "on", f">{PASSWORD}", *one["rules"])
+
+
+async def test_without_groups_nothing_can_be_said() -> None:
+    answer = await run_command("redis://127.0.0.1:1/0", "acl", "worker")
+    assert (answer.code, answer.err.startswith("error: no groups are set")) == (2, True)

@@ -1,0 +1,119 @@
+"""What every command has: an example in its help, JSON, plain text where nobody sees colours, completion."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from reaper.cli import main as reaper_main
+from tests.operator.conftest import Command, run_command
+from tests.operator.dead import give_up
+from tests.operator.heartbeats import a_report, elect
+from tests.scripts.scene import Scene
+from tests.support.processes import ROOT
+from tests.support.servers import RedisServer
+from workers.cli import main as worker_main
+
+pytestmark = pytest.mark.anyio
+
+LAZY = frozenset({"drill", "demo", "pipeline", "compare"})
+"""They bring a command line of their own."""
+SERVICES = frozenset({"reaper run", "worker run"})
+"""They print nothing but log lines."""
+
+
+def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        for child, one in command.commands.items():
+            if child not in LAZY:
+                yield from _commands(f"{name} {child}", one)
+
+
+ALL = [*_commands("reaper", reaper_main), *_commands("worker", worker_main)]
+LEAVES = [(name, one) for name, one in ALL if not isinstance(one, click.Group)]
+
+
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
+def test_help_says_what_it_does_and_ends_with_examples(name: str, command: click.Command) -> None:
+    printed = CliRunner().invoke(command, ["--help"], prog_name=name).stdout
+    examples = printed.partition("  Examples:\n")[2].splitlines()
+    assert examples
+    assert all(line.startswith(f"    {name.split()[0]} ") for line in examples), examples
+    assert command.help
+
+
+@pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
+def test_its_examples_can_be_typed(name: str, command: click.Command) -> None:
+    root = reaper_main if name.startswith("reaper") else worker_main
+    for line in (command.epilog or "").splitlines()[2:]:
+        program, *words = line.split()
+        context = click.Context(root, info_name=program)
+        current: click.Command = root
+        while isinstance(current, click.Group):
+            current = current.commands[words.pop(0)]
+        current.make_context(current.name, words, parent=context)  # raises where a flag is unknown
+
+
+@pytest.mark.parametrize(("name", "command"), LEAVES, ids=[name for name, _ in LEAVES])
+def test_it_speaks_to_machines(name: str, command: click.Command) -> None:
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    assert ("--json" in flags) == (name not in SERVICES)
+
+
+READING = [
+    ("status",), ("leader", "show"), ("doctor",), ("acl",), ("explain", "1-1"), ("dead-letters", "list"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+async def test_there_is_no_colour_where_nobody_sees_it(scene: Scene, reaper: Command, words: tuple[str, ...]) -> None:
+    await elect(scene.client, a_report(), now_ms=await scene.now_ms())
+    await give_up(scene)
+    answer = await reaper(*words, "--groups", "orders/billing")
+    assert answer.code in (0, 1)
+    assert "\x1b" not in answer.out + answer.err
+
+
+async def test_on_a_terminal_no_color_takes_the_colours_out(scene: Scene, server: RedisServer) -> None:
+    await elect(scene.client, a_report(), now_ms=await scene.now_ms())
+    coloured = await run_command(server.url, "doctor", colour=True)
+    plain = await run_command(server.url, "doctor", colour=True, NO_COLOR="1")
+    assert ("\x1b[" in coloured.out, "\x1b[" in plain.out) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "words", [*READING, ("pause", "billing"), ("resume", "billing"), ("forget", "billing", "--yes")]
+)
+async def test_json_is_json(scene: Scene, reaper: Command, words: tuple[str, ...]) -> None:
+    await scene.client.delete(scene.keys.fence)
+    answer = await reaper(*words, "--json", "--groups", "orders/billing")
+    assert answer.code in (0, 1), answer.err
+    assert json.loads(answer.out) is not None
+
+
+@pytest.mark.parametrize(
+    ("program", "typed", "completed"),
+    [
+        ("reaper", "reaper ex", "explain"),
+        ("reaper", "reaper leader st", "step-down"),
+        ("reaper", "reaper acl wor", "worker"),
+        ("worker", "worker run x --recov", "--recovery"),
+    ],
+)
+def test_the_shell_completes_what_is_typed(program: str, typed: str, completed: str) -> None:
+    module = {"reaper": "reaper", "worker": "workers"}[program]
+    code = f"from {module}.cli import main; main(prog_name={program!r})"
+    env = {
+        **os.environ,
+        f"_{program.upper()}_COMPLETE": "bash_complete",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split()) - 1),
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"plain,{completed}" in done.stdout.splitlines()

@@ -1,0 +1,242 @@
+"""``reaper doctor``: each thing that is wrong is found and named; a sound service has no findings."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from reaper.acl import Role, rules_of
+from reaper.doctor import percentile
+from reaper.examination import sample_call
+from reaper.settings import ReaperSettings
+from tests.conftest import StartServer
+from tests.operator.conftest import Command, run_command
+from tests.operator.heartbeats import KEYS, TOKEN, a_replica, a_report, elect, register
+from tests.scripts.scene import LONG_IDLE_MS, Scene
+from tests.support.servers import RedisServer, free_port
+from workers.protocol.connection import commands_client
+from workers.protocol.keys import group_keys
+from workers.protocol.messages import RecoveryMode
+
+pytestmark = pytest.mark.anyio
+
+PAIR = ("--groups", "orders/billing")
+
+
+async def _served(scene: Scene) -> None:
+    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
+    now = await scene.now_ms()
+    await elect(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
+
+
+async def _wrong(reaper: Command, *words: str) -> list[tuple[str, str]]:
+    """Return check and text of what is wrong, but for the persistence: test servers have none."""
+    answer = await reaper("doctor", "--json", *words)
+    return [
+        (one["check"], one["text"])
+        for one in answer.data["findings"]
+        if one["level"] == "wrong" and one["check"] != "persistence"
+    ]
+
+
+async def _checks(reaper: Command, *words: str) -> list[str]:
+    return [check for check, _ in await _wrong(reaper, *words)]
+
+
+async def test_a_sound_service_is_0(start_server: StartServer) -> None:
+    server = start_server(appendonly="yes")
+    client = commands_client(server.url)
+    scene = Scene(client)
+    await scene.prepare()
+    await _served(scene)
+    answer = await run_command(server.url, "doctor")
+    await client.aclose()
+    assert answer.code == 0, answer.out
+    assert {line.split()[0] for line in answer.out.splitlines()} == {"ok"}
+
+
+async def test_a_server_that_forgets_and_evicts_is_found(client: Redis, reaper: Command) -> None:
+    await client.config_set("maxmemory-policy", "allkeys-lru")
+    answer = await reaper("doctor", "--json", *PAIR)
+    wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
+    assert answer.code == 1
+    assert {"persistence", "eviction", "leader"} <= wrong
+
+
+async def test_memory_that_is_nearly_full_is_found(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await scene.client.config_set("maxmemory", "100mb")
+    assert "memory" not in await _checks(reaper)
+    used = int((await scene.client.info("memory"))["used_memory"])
+    await scene.client.config_set("maxmemory", str(int(used * 1.05)))
+    found = await _checks(reaper)
+    await scene.client.config_set("maxmemory", "0")
+    assert "memory" in found
+
+
+async def test_an_unreachable_server_is_2() -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    people, machines = await run_command(url, "doctor"), await run_command(url, "doctor", "--json")
+    assert (people.code, machines.code, machines.data["status"]) == (2, 2, "unreachable")
+
+
+async def test_capabilities_are_told_by_trying(scene: Scene, reaper: Command, server: RedisServer) -> None:
+    await _served(scene)
+    before = await scene.state()
+    first = (await reaper("doctor")).out.splitlines()[0]
+    version = ".".join(map(str, server.version))
+    assert f"Redis {version} (XNACK no, XACKDEL no, CLAIM no)" in first
+    assert await scene.state() == before
+
+
+async def test_several_groups_under_the_wrong_policy_are_found(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await scene.client.xgroup_create("orders", "audit", "0")
+    assert "layout" in await _checks(reaper)
+
+
+async def test_replicas_with_other_settings_are_found(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    now = await scene.now_ms()
+    await register(scene.client, a_replica("carol", a_report(visibility_ms=5_000), at_ms=now, role="follower"))
+    [(check, text)] = await _wrong(reaper)
+    assert check == "settings"
+    assert "carol-1-abc: visibility timeout 5.0 s" in text
+
+
+async def test_a_worker_that_complained_of_other_settings_is_found(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await scene.agree(mismatch="worker w1 has max_deliveries 9")
+    assert await _wrong(reaper) == [("mismatch", "worker w1 has max_deliveries 9")]
+
+
+async def test_settings_that_are_not_in_force_are_found(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    wrong = await _wrong(reaper, *PAIR, "--visibility-timeout", "7")
+    assert wrong == [("settings", "these settings are not in force: visibility_ms 7000 (in force: 30000)")]
+
+
+async def test_a_consumer_with_deliveries_and_no_life_is_found(scene: Scene, reaper: Command) -> None:
+    await scene.agree(policy="stream", visibility_ms=1, max_deliveries=3, recovery="reaper")
+    await elect(scene.client, a_report(visibility_ms=1, last_scan_ms=1), now_ms=await scene.now_ms())
+    await scene.stalled()
+    assert "consumers" in await _checks(reaper)
+
+
+async def test_trimming_past_the_pending_entries_is_found(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    lost, _ = await scene.stalled(), await scene.stalled()
+    await scene.client.xdel("orders", lost)
+    [(_, text)] = [found for found in await _wrong(reaper) if found[0] == "trimming"]
+    assert text.startswith("1 pending entries were trimmed or deleted")
+
+
+async def test_trimming_what_was_never_delivered_is_found_where_redis_remembers(
+    scene: Scene, reaper: Command, server: RedisServer
+) -> None:
+    await _served(scene)
+    await scene.client.xdel("orders", await scene.add())
+    assert ("trimming" in await _checks(reaper)) == (server.version >= (7, 0))
+
+
+async def test_a_retry_stream_that_nobody_reads_is_found(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await scene.agree(policy="retry-stream")
+    await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
+    await scene.add(stream=scene.keys.retry)
+    assert "retry_unread" in await _checks(reaper)
+
+
+async def _ran(scene: Scene, *run_ms: int) -> None:
+    for one in run_ms:
+        data = json.dumps({"v": 1, "group": "billing", "run_ms": one})
+        await scene.client.xadd(scene.keys.journal, {"event": "acked", "job": "j", "data": data})
+
+
+async def test_a_visibility_timeout_below_what_jobs_take_is_found(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await _ran(scene, *[10] * 95, *[40_000] * 5)
+    [(check, text)] = await _wrong(reaper)
+    assert check == "visibility"
+    assert text.startswith("the visibility timeout (30 s) is below what 1 job in 100 takes (40 s)")
+
+
+async def test_one_slow_job_in_a_thousand_is_no_finding(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await _ran(scene, *[10] * 300, 40_000)
+    assert await _wrong(reaper) == []
+
+
+async def test_what_scans_say_of_foreign_workers_counts_too(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    data = json.dumps({"v": 1, "group": "billing", "gone_ages": [[0, 1024, 90], [32_768, 65_536, 10]]})
+    await scene.client.xadd(scene.keys.journal, {"event": "scanned", "job": "", "data": data})
+    assert await _checks(reaper) == ["visibility"]
+
+
+@pytest.mark.parametrize(
+    ("spans", "bounds"),
+    [
+        ([], None),
+        ([((5, 5), 19)], None),
+        ([((5, 5), 100)], (5, 5)),
+        ([((5, 5), 98), ((9, 9), 2)], (9, 9)),
+        ([((5, 5), 99), ((9, 9), 1)], (5, 5)),
+        ([((0, 8), 10), ((8, None), 10)], (8, None)),
+    ],
+)
+def test_the_percentile_is_that_of_the_weighted_spans(spans: Sequence[Any], bounds: Any) -> None:
+    assert percentile(spans, 0.99) == bounds
+
+
+async def test_a_leases_that_is_longer_than_the_visibility_timeout_is_noted(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    await scene.client.set(KEYS.lease, "alice-1-abc.0a@60000", px=60_000)
+    answer = await reaper("doctor", "--json")
+    assert [one["level"] for one in answer.data["findings"] if one["check"] == "lease"] == ["note"]
+    assert TOKEN
+
+
+async def test_rights_that_are_missing_are_named(scene: Scene, server: RedisServer) -> None:
+    await _served(scene)
+    keys, namespace = group_keys("orders", "billing"), ReaperSettings().namespace_keys
+    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, [keys], [namespace]).words()
+    user = ("ACL", "SETUSER", "lame", "reset", "on", ">pw", *rules, "+acl", "-zadd", "-xclaim")
+    await scene.client.execute_command(*user)
+    try:
+        answer = await run_command(f"redis://lame:pw@127.0.0.1:{server.port}/0", "doctor", "--json")
+    finally:
+        await scene.client.execute_command("ACL", "DELUSER", "lame")
+    [rights] = [one for one in answer.data["findings"] if one["check"] == "rights"]
+    if server.version >= (7, 0):
+        assert rights["text"].startswith("user lame lacks +xclaim +zadd for a reaper's work")
+        assert rights["level"] == "wrong"
+    else:
+        assert rights["level"] == "unknown"
+
+
+async def test_every_right_of_a_reaper_can_be_asked_about(client: Redis, server: RedisServer) -> None:
+    if server.version < (7, 0):
+        return  # there is no DRYRUN: `rights` is unknown, as tested above
+    keys = group_keys("orders", "billing")
+    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, [keys], [])
+    for command in rules.commands:
+        answer: Any = await client.execute_command("ACL", "DRYRUN", "default", *sample_call(command, keys))
+        assert answer in (b"OK", "OK"), command
+
+
+async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.add()
+    await scene.deliver(entry, idle_ms=LONG_IDLE_MS)
+    before = await scene.state()
+    await reaper("doctor")
+    assert await scene.state() == before
+
+
+async def test_quiet_leaves_out_what_is_fine(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    shown = (await reaper("doctor", "--quiet")).out.splitlines()
+    assert [line.split()[:2] for line in shown if not line.startswith("unknown")] == [["wrong", "persistence"]]

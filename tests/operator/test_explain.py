@@ -1,0 +1,185 @@
+"""``reaper explain``: where a job is, and what happens next."""
+
+from typing import Any
+
+import pytest
+
+from tests.operator.conftest import Command
+from tests.operator.dead import give_up
+from tests.operator.heartbeats import a_report, elect
+from tests.scripts.scene import Scene, entry_id
+from workers import Producer
+
+pytestmark = pytest.mark.anyio
+
+
+async def _served(scene: Scene, **agreed: Any) -> None:
+    usual: dict[str, Any] = {"policy": "stream", "visibility_ms": 30_000, "max_deliveries": 3, "recovery": "reaper"}
+    await scene.agree(**(usual | agreed))
+    now = await scene.now_ms()
+    await elect(scene.client, a_report(last_scan_ms=now - 200), now_ms=now)
+
+
+async def _explained(reaper: Command, job: str) -> dict[str, Any]:
+    answer = await reaper("explain", job, "--json")
+    assert answer.code == 0, answer.err
+    (told,) = answer.data
+    assert isinstance(told, dict)
+    return told
+
+
+def _shown(told: dict[str, Any], *names: str) -> list[Any]:
+    return [told[name] for name in names]
+
+
+async def test_a_pending_job_has_an_owner_and_a_deadline(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.add("n", 1, "reaper.job", "order-1")
+    await scene.deliver(entry, consumer="w7", idle_ms=10_000)
+    told = await _explained(reaper, "order-1")
+    assert _shown(told, "place", "source", "entry_id", "owner", "deliveries", "obstacles") == [
+        "pending", "orders", entry, "w7", 1, []
+    ]  # fmt: skip
+    assert 15_000 < told["due_in_ms"] <= 20_000
+    assert told["next"].startswith("unless it is settled or extended within ")
+    assert told["next"].endswith("it is copied to orders and ready again, for delivery 2 of 3")
+
+
+async def test_a_job_is_found_by_its_entry_id_too(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.stalled("n", 1, "reaper.job", "order-1")
+    assert _shown(await _explained(reaper, entry), "job_id", "place") == ["order-1", "pending"]
+
+
+@pytest.mark.parametrize(
+    ("times", "next_"),
+    [
+        (1, "so at the next look it is copied to {orders}:retry:billing and ready again, for delivery 2 of 3"),
+        (2, "so at the next look it is parked as a suspect: its next delivery (3 of 3) is its last, and runs alone"),
+        (3, "so at the next look it is dead-lettered: 3 of 3 deliveries are used up"),
+    ],
+)
+async def test_what_becomes_of_an_overdue_delivery_depends_on_its_count(
+    scene: Scene, reaper: Command, times: int, next_: str
+) -> None:
+    await _served(scene, policy="retry-stream")
+    entry = await scene.stalled("n", 1, times=times)
+    told = await _explained(reaper, entry)
+    assert told["due_in_ms"] == 0
+    assert told["next"].partition("ago, ")[2] == next_
+
+
+async def test_a_longer_visibility_timeout_of_its_own_counts(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.add("n", 1, "reaper.visibility_ms", 600_000)
+    await scene.deliver(entry, idle_ms=60_000)
+    told = await _explained(reaper, entry)
+    assert told["visibility_ms"] == 600_000
+    assert 500_000 < told["due_in_ms"] <= 540_000
+
+
+async def test_what_keeps_recovery_from_happening_is_said(scene: Scene, reaper: Command) -> None:
+    await scene.agree(recovery="reaper", paused="1")
+    entry = await scene.stalled("n", 1)
+    answer = await reaper("explain", entry, "--groups", "orders/billing")
+    assert answer.code == 0
+    assert "but       recovery is paused: `reaper resume billing` ends that" in answer.out
+    assert "but       there is no leader: nothing is recovered before one is elected" in answer.out
+
+
+async def test_a_ready_job_waits_for_a_reader(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.add()
+    told = await _explained(reaper, entry)
+    assert _shown(told, "place", "obstacles") == ["ready", ["no consumer reads orders: start a worker"]]
+    assert told["next"] == "a worker reads it: 1 jobs are ready there, and 0 consumers are known"
+
+
+async def test_a_parked_suspect_tells_how_many_go_first(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entries = [await scene.stalled("n", n, "reaper.job", f"order-{n}", times=2) for n in (1, 2)]
+    await scene.recover(*entries)
+    told = await _explained(reaper, "order-2")
+    assert _shown(told, "place", "source", "parked_before", "deliveries", "consumers") == [
+        "suspect", "{orders}:scheduled:billing", 1, 2, ["w1"]
+    ]  # fmt: skip
+    assert [event["event"] for event in told["events"]] == ["suspected"]
+
+
+async def test_a_dead_job_tells_why_and_how_to_redrive_it(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    letter = await give_up(scene, "n", 1, "reaper.job", "order-1")
+    told = await _explained(reaper, "order-1")
+    assert _shown(told, "place", "entry_id", "reason", "next") == [
+        "dead", letter, "max_deliveries",
+        f"nothing by itself: `reaper dead-letters redrive {letter}` makes it ready again",
+    ]  # fmt: skip
+
+
+async def test_a_recovered_job_is_followed_to_its_new_entry(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    old = await scene.stalled("n", 1)
+    await scene.recover(old)
+    told = await _explained(reaper, old)
+    assert _shown(told, "job_id", "place", "deliveries") == [old, "ready", 1]
+    assert told["entry_id"] != old
+    assert [event["event"] for event in told["events"]] == ["recovered"]
+
+
+async def test_an_acknowledged_job_is_done(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.stalled("n", 1)
+    await scene.client.xack("orders", "billing", entry)
+    assert _shown(await _explained(reaper, entry), "place", "next") == ["settled", "nothing: it is done"]
+
+
+async def test_a_job_nobody_knows_is_1(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    people, machines = await reaper("explain", entry_id(99)), await reaper("explain", entry_id(99), "--json")
+    assert (people.code, machines.code, machines.data) == (1, 1, [])
+    assert people.err == f"job {entry_id(99)}: nothing is known of it in orders/billing\n"
+
+
+async def test_what_comes_from_outside_stays_on_its_line(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.add("n", 1, "reaper.job", "a\nb")
+    await scene.deliver(entry, consumer="w\x1b[31m\n")
+    answer = await reaper("explain", entry)
+    assert "job a\\nb" in answer.out
+    assert "owner     w\\x1b[31m\\n" in answer.out
+
+
+async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    entry = await scene.stalled("n", 1)
+    before = await scene.state()
+    await reaper("explain", entry)
+    assert await scene.state() == before
+
+
+async def test_in_embedded_mode_a_worker_claims_it_and_no_leader_is_missed(scene: Scene, reaper: Command) -> None:
+    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="embedded")
+    entry = await scene.add("n", 1, "reaper.visibility_ms", 600_000)
+    await scene.deliver(entry, idle_ms=10_000)
+    answer = await reaper("explain", entry, "--json", "--groups", "orders/billing")
+    [told] = answer.data
+    assert (told["visibility_ms"], told["obstacles"]) == (30_000, [])
+    assert told["next"].endswith("it is claimed by a live worker, as delivery 2 of 3")
+
+
+async def test_a_job_that_was_put_off_tells_when_it_is_due(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    async with Producer(scene.client, "orders") as producer:
+        job = await producer.enqueue({"n": "1"}, job_id="order-1", delay=3_600)
+    told = await _explained(reaper, "order-1")
+    assert _shown(told, "job_id", "place", "source") == [job, "scheduled", "{orders}:scheduled"]
+    assert 3_500_000 < told["due_in_ms"] <= 3_600_000
+
+
+async def test_a_search_that_is_cut_short_says_so(scene: Scene, reaper: Command) -> None:
+    await _served(scene)
+    for number in range(5):
+        await scene.add("n", number)
+    answer = await reaper("explain", "order-1", "--depth", "3")
+    assert answer.code == 1
+    assert answer.err.endswith("; only the newest 3 entries were looked at (--depth)\n")

@@ -1,0 +1,90 @@
+"""Takes the picture of the status page for the documentation: ``python -m tests.web.picture``.
+
+Nothing is staged but the accidents: real replicas and workers, of which one each is killed, and a page in a browser.
+"""
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+from redis.asyncio import Redis
+
+from tests.support.browser import started_browser
+from tests.support.processes import ROOT, Processes
+from tests.support.servers import RedisServer, free_port, started_server
+from workers.protocol.connection import commands_client
+from workers.protocol.keys import group_keys, namespace_keys
+
+FILE = ROOT / "docs/images/status-page.png"
+KEYS = group_keys("orders", "billing")
+WIDTH, HEIGHT = 1280, 1850
+JOBS = 40
+
+
+async def _enqueue(client: Redis, first: int) -> None:
+    for number in range(first, first + JOBS):
+        card = {5: "expired", 11: "expired", 17: "unknown"}.get(number % 40, "valid")
+        await client.xadd(KEYS.stream, {"reaper.job": f"order-{4700 + number}", "card": card})
+
+
+async def _play(server: RedisServer, processes: Processes, port: int) -> str:
+    """Let it happen; return a job that was recovered."""
+    replica = ("--redis-url", server.url, "--groups", KEYS.pair, "--visibility-timeout", "3", "--lease-ttl", "2")
+    first = processes.reaper(*replica, "--name", "reaper-a")
+    await first.prints("leadership acquired")
+    second = processes.reaper(*replica, "--name", "reaper-b", "--health-port", str(port), "--grace", "0")
+    client = commands_client(server.url)
+    start = partial(processes.worker, "tests.web.shop:worker", "--redis-url", server.url, "--backoff-base", "0.2")
+    doomed, _ = start("--name", "shop-1"), start("--name", "shop-2")
+    await doomed.prints("works on")
+    for number, victim in enumerate((doomed, start("--name", "shop-3"))):
+        await victim.prints("works on")
+        await _enqueue(client, 1 + number * JOBS)
+        await anyio.sleep(0.9)  # it is in the middle of some jobs
+        victim.kill()
+        await anyio.sleep(4)
+    first.kill()
+    await second.prints("leadership acquired", 30)
+    await anyio.sleep(7)
+    another = processes.reaper(*replica, "--name", "reaper-c")
+    start("--name", "shop-4")
+    await _enqueue(client, 81)
+    await anyio.sleep(4)
+    assert another.running
+    rows: Any = await client.xrange(KEYS.journal, "-", "+")
+    jobs: list[str] = [fields[fields.index(b"job") + 1].decode() for _, fields in rows if b"recovered" in fields]
+    assert await client.xlen(namespace_keys("reaper").journal) >= 2
+    await client.aclose()
+    return jobs[-1]
+
+
+def _take(port: int, job: str) -> None:
+    with started_browser() as browser:
+        browser.set_window_size(WIDTH, HEIGHT)
+        browser.get(f"http://127.0.0.1:{port}/")
+        browser.implicitly_wait(20)
+        browser.find_element("css selector", "#group-table td")
+        browser.find_element("id", "job").send_keys(job + "\n")
+        browser.find_element("css selector", "ol.timeline li")
+        browser.execute_script("document.activeElement.blur()")
+        FILE.parent.mkdir(exist_ok=True)
+        browser.save_screenshot(str(FILE))
+
+
+async def main() -> None:
+    """Play, and take the picture."""
+    with tempfile.TemporaryDirectory(prefix="stream-reaper-picture-") as folder, started_server() as server:
+        processes = Processes(Path(folder))
+        try:
+            port = free_port()
+            job = await _play(server, processes, port)
+            await to_thread.run_sync(_take, port, job)
+        finally:
+            processes.end()
+
+
+if __name__ == "__main__":
+    anyio.run(main)

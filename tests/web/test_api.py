@@ -1,0 +1,272 @@
+"""What the status page is given, and what may be changed through it: only with the token, and nothing unknown."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from reaper.service import Reaper
+from reaper.web.actions import is_token, read_token
+from reaper.web.app import LARGEST_BODY, page_and_policy
+from reaper.web.serve import serving_health
+from tests.faults.scene import (
+    KEYS,
+    NAMESPACE,
+    STREAM,
+    Handler,
+    create_group,
+    enqueue,
+    reaper_settings,
+    running_worker,
+    strand,
+)
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.web.conftest import TOKEN, Served, served_replica
+from workers.protocol.errors import ConfigurationError
+
+pytestmark = pytest.mark.anyio
+
+PAIR = json.dumps({"pair": KEYS.pair})
+
+
+async def _overview(served: Served) -> Any:
+    reply = await served.get("/api/overview")
+    assert reply.code == 200
+    return reply.data
+
+
+async def _give_up(client: Redis, number: int, reason: str) -> None:
+    for one in range(number):
+        await client.xadd(KEYS.dead, {"n": one, "reaper.job": f"{reason}-{one}", "reaper.dead.reason": reason})
+
+
+# --- what it shows
+
+
+async def test_recoveries_are_told_with_how_late_they_were(served: Served, client: Redis) -> None:
+    await enqueue(client, 3)
+    await strand(client, 3, overdue=True)
+
+    async def told() -> Any:
+        recoveries = (await _overview(served))["recoveries"]
+        return recoveries if len(recoveries["latest"]) == 3 else None
+
+    recoveries = await wait_until(told, "three recoveries are told", 20)
+    assert {one["event"] for one in recoveries["latest"]} == {"recovered"}
+    lateness = [one["late_ms"] for one in recoveries["latest"]]
+    assert min(lateness) >= 30_000
+    assert recoveries["latency_ms"]["max"] == max(lateness)
+
+
+async def test_an_observer_shows_a_group_whose_workers_recover_by_themselves(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    await enqueue(client, 3)
+    await strand(client, 3, overdue=True)
+    handler = Handler()
+    async with (
+        running_worker(server.url, handler, recovery="embedded", visibility_timeout=0.4),
+        served_replica(server.url, observe=True) as served,
+    ):
+        await wait_until(lambda: len(handler.completions) == 3, "the workers recover", 20)
+        found = await _overview(served)
+        assert (found["status"], found["problems"]) == ("healthy", [])
+        assert [(group["mode"], group["recovered"]) for group in found["groups"]] == [("embedded", 3)]
+        assert [one["event"] for one in found["recoveries"]["latest"]] == ["recovered"] * 3
+
+
+async def test_terms_replicas_and_consumers_are_told(served: Served, client: Redis) -> None:
+    await enqueue(client, 2)
+    await strand(client, 2, "w1")
+    found = await _overview(served)
+    assert [(term["token"], term["replica"], term["end"]) for term in found["terms"]] == [
+        (1, served.reaper.replica_id, "")
+    ]
+    assert [replica["id"] for replica in found["replicas"]] == [served.reaper.replica_id]
+    assert [(one["name"], one["source"], one["pending"]) for one in found["consumers"]] == [("w1", STREAM, 2)]
+
+
+async def test_dead_letters_are_grouped_by_reason_and_counted_anew_when_they_change(
+    served: Served, client: Redis
+) -> None:
+    await _give_up(client, 3, "max_deliveries")
+    await _give_up(client, 1, "declined")
+
+    async def groups() -> list[tuple[str, int]]:
+        return [(one["reason"], one["number"]) for one in (await _overview(served))["dead_letters"]]
+
+    async def first() -> bool:
+        return await groups() == [("max_deliveries", 3), ("declined", 1)]
+
+    await wait_until(first, "both reasons are counted")
+    await _give_up(client, 4, "declined")
+
+    async def second() -> bool:
+        return await groups() == [("declined", 5), ("max_deliveries", 3)]
+
+    await wait_until(second, "new ones are counted")
+
+
+async def test_a_job_is_explained(served: Served, client: Redis) -> None:
+    [entry] = await enqueue(client, 1)
+    [told] = (await served.get(f"/api/job?id={entry}")).data
+    assert (told["pair"], told["place"], told["entry_id"]) == (KEYS.pair, "ready", entry)
+    assert (await served.get("/api/job?id=nobody")).data == []
+
+
+@pytest.mark.parametrize("query", ["", "?id=", "?id=" + "x" * 301])
+async def test_a_question_without_a_job_is_refused(served: Served, query: str) -> None:
+    assert (await served.get(f"/api/job{query}")).code == 400
+
+
+async def test_who_only_looks_changes_nothing(served: Served, client: Redis) -> None:
+    await _give_up(client, 1, "declined")
+    await wait_until(lambda: client.exists(KEYS.agreement), "the leader has taken the group over")
+    keys = {key async for key in client.scan_iter()}
+    before = await client.xrange(KEYS.dead)
+    for path in ("/", "/api/overview", "/api/job?id=x", "/status", "/readyz"):
+        await served.get(path)
+    assert await client.xrange(KEYS.dead) == before
+    assert {key async for key in client.scan_iter()} == keys
+
+
+def test_the_page_brings_everything_along_and_nothing_else_may_run() -> None:
+    page, policy = page_and_policy()
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert page.count("<script>") == page.count("<style>") == 1
+    assert "src=" not in page.replace('"data:,"', "")
+    for forbidden in ("http://", "https://", "innerHTML", "outerHTML", "document.write", "eval("):
+        assert forbidden not in page.replace("http://www.w3.org/2000/svg", ""), forbidden
+
+
+async def test_the_page_may_not_be_framed_or_kept(served: Served) -> None:
+    headers = (await served.get("/")).headers
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert (headers["cache-control"], headers["referrer-policy"]) == ("no-store", "no-referrer")
+
+
+# --- what it changes
+
+
+async def test_without_a_token_file_nothing_can_be_changed(served: Served, client: Redis) -> None:
+    for path in ("pause", "resume", "redrive", "step-down"):
+        reply = await served.post(f"/api/{path}", PAIR)
+        assert (reply.code, reply.data["error"]) == (403, "actions are off: set actions_token_file")
+    assert await client.hget(KEYS.agreement, "paused") is None
+    assert (await _overview(served))["actions"] is False
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Authorization": "Bearer wrong-wrong-wrong-wrong"}, 401),
+        ({"Authorization": f"Basic {TOKEN}"}, 401),
+        ({"Authorization": ""}, 401),
+        ({"Authorization": f"Bearer {TOKEN}x"}, 401),
+        ({"Content_Type": "text/plain"}, 415),
+        ({"Origin": "http://evil.example"}, 403),
+    ],
+)
+async def test_whoever_is_not_entitled_changes_nothing(
+    acting: Served, client: Redis, headers: dict[str, str], code: int
+) -> None:
+    assert (await acting.post("/api/pause", PAIR, **headers)).code == code
+    assert await client.hget(KEYS.agreement, "paused") is None
+
+
+@pytest.mark.parametrize("path", ["/api/pause", "/api/redrive", "/api/step-down"])
+async def test_a_link_changes_nothing(acting: Served, path: str) -> None:
+    assert (await acting.get(path, Authorization=f"Bearer {TOKEN}")).code == 405
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{",
+        "[]",
+        '{"pair": "other/group"}',
+        '{"pair": 7}',
+        "{}",
+        json.dumps({"pair": KEYS.pair, "id": "x", "reason": "y"}),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(acting: Served, client: Redis, body: str) -> None:
+    assert (await acting.post("/api/redrive", body)).code == 400
+    assert await client.exists("other", "{other}:group:group") == 0
+
+
+async def test_a_body_that_is_too_large_is_refused(acting: Served) -> None:
+    assert (await acting.post("/api/pause", " " * (LARGEST_BODY + 1))).code == 400
+
+
+async def test_with_the_token_a_group_is_paused_and_resumed(
+    acting: Served, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "reaper.web"):
+        paused = await acting.post("/api/pause", PAIR)
+        assert (paused.code, paused.data) == (200, {"told": "orders/billing: recovery paused"})
+        assert await client.hget(KEYS.agreement, "paused") == b"1"
+        assert (await acting.post("/api/resume", PAIR)).code == 200
+    assert await client.hget(KEYS.agreement, "paused") is None
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("reaper.web")]
+    assert told == [f"by the status page: orders/billing: recovery {done}" for done in ("paused", "resumed")]
+
+
+async def test_one_dead_letter_or_those_of_a_reason_are_redriven(acting: Served, client: Redis) -> None:
+    await _give_up(client, 2, "declined")
+    await _give_up(client, 2, "other")
+    rows: Any = await client.xrange(KEYS.dead)
+    one = json.dumps({"pair": KEYS.pair, "id": rows[3][0].decode()})
+    assert (await acting.post("/api/redrive", one)).data == {"told": "orders/billing: 1 dead letters redriven"}
+    some = json.dumps({"pair": KEYS.pair, "reason": "declined"})
+    assert (await acting.post("/api/redrive", some)).data == {"told": "orders/billing: 2 dead letters redriven"}
+    assert (await client.xlen(KEYS.dead), await client.xlen(STREAM)) == (1, 3)
+
+
+async def test_the_leader_steps_down(acting: Served, client: Redis) -> None:
+    reply = await acting.post("/api/step-down")
+    assert reply.data == {"told": f"{acting.reaper.replica_id} was asked to step down"}
+    await wait_until(lambda: not acting.reaper.is_leader, "it has stepped down", 20)
+    assert await client.exists(NAMESPACE.step_down) == 1
+
+
+# --- the token
+
+
+def test_a_token_is_read_without_the_end_of_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    assert read_token(str(file)) == b"0123456789abcdef"
+    assert read_token("") is None
+
+
+@pytest.mark.parametrize(("content", "sentence"), [("short", "5 characters: use 16"), (None, "cannot be read")])
+async def test_a_token_that_cannot_work_ends_the_start(tmp_path: Path, content: str | None, sentence: str) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    replica = Reaper(reaper_settings("redis://127.0.0.1:1/0", health_port=0, actions_token_file=str(file)))
+    with pytest.raises(ConfigurationError, match=sentence):
+        async with serving_health(replica):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("header", "right"),
+    [
+        ("Bearer abc", True),
+        ("bearer abc", True),
+        ("Bearer  abc ", True),
+        ("abc", False),
+        ("", False),
+        ("Bearer ä", False),
+    ],
+)
+def test_only_a_bearer_of_the_token_is_let_in(header: str, right: bool) -> None:
+    assert is_token(b"abc", header) == right

@@ -1,0 +1,268 @@
+"""The status page in a real browser: what it shows, that it is live, and that nothing from outside runs in it."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
+
+import anyio.to_thread
+import pytest
+from redis.asyncio import Redis
+from selenium.webdriver.chromium.webdriver import ChromiumDriver as WebDriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from tests.faults.reapers import newest_server
+from tests.faults.scene import KEYS, STREAM, create_group, strand
+from tests.support.browser import started_browser
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.web.conftest import TOKEN, Served, served_replica
+
+pytestmark = [pytest.mark.anyio, newest_server]
+
+HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
+ReplyT = TypeVar("ReplyT")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[WebDriver]:
+    with started_browser() as running:
+        yield running
+
+
+class Tab:
+    """The page in the browser. The browser blocks, and what it talks to runs here: so it is driven from a thread."""
+
+    def __init__(self, browser: WebDriver, port: int) -> None:
+        self.browser = browser
+        self.port = port
+
+    async def run(self, function: Callable[[WebDriver], ReplyT]) -> ReplyT:
+        return await anyio.to_thread.run_sync(function, self.browser)
+
+    async def open(self) -> None:
+        await self.run(lambda browser: browser.get(f"http://127.0.0.1:{self.port}/"))
+        await self.shows("verdict", "ealthy")
+
+    async def text(self, element: str) -> str:
+        return await self.run(lambda browser: browser.find_element(By.ID, element).text)
+
+    async def shows(self, element: str, wanted: str) -> None:
+        async def shown() -> bool:
+            return wanted in await self.text(element)
+
+        await wait_until(shown, f"#{element} shows {wanted!r}", 20)
+
+    async def js(self, expression: str) -> Any:
+        return await self.run(lambda browser: browser.execute_script(f"return {expression}"))
+
+    async def click(self, css: str) -> None:
+        await self.run(lambda browser: browser.find_element(By.CSS_SELECTOR, css).click())
+
+    async def type(self, element: str, words: str) -> None:
+        await self.run(lambda browser: browser.find_element(By.ID, element).send_keys(words))
+
+    async def complaints(self) -> list[str]:
+        """What the browser's console has said: errors of scripts, and what the security policy stopped."""
+        entries = await self.run(lambda browser: browser.get_log("browser"))  # type: ignore[no-untyped-call]
+        return [entry["message"] for entry in entries]
+
+
+async def _lived(client: Redis) -> None:
+    """Let things happen: jobs that stall, jobs that wait, dead letters, one with a hostile reason."""
+    for name in ("order-4711", "order-4712", "order-4713", "order-4714"):
+        await client.xadd(STREAM, {"amount": "12.50", "reaper.job": name})
+    await strand(client, 4, "shop-7f2a.0123456789ab", overdue=True)
+    for reason, error in (
+        ("max_deliveries", "not settled within the visibility timeout"),
+        ("max_deliveries", "not settled within the visibility timeout"),
+        ("card declined", "PaymentError: card 4242 was declined"),
+        (HOSTILE, HOSTILE),
+    ):
+        await client.xadd(
+            KEYS.dead,
+            {
+                "amount": "1", "reaper.job": f"order-{len(reason)}", "reaper.deliveries": 3,
+                "reaper.dead.stream": STREAM, "reaper.dead.group": KEYS.group, "reaper.dead.reason": reason,
+                "reaper.dead.error": error,
+            },
+        )  # fmt: skip
+
+
+@pytest.fixture
+async def tab(browser: WebDriver, server: RedisServer, client: Redis) -> AsyncIterator[Tab]:
+    """The page of a replica that recovers jobs, without actions."""
+    await create_group(client)
+    await _lived(client)
+    async with served_replica(server.url) as served:
+        page = Tab(browser, served.port)
+        await page.open()
+        yield page
+        await page.run(lambda one: one.get("about:blank"))
+
+
+@pytest.fixture
+async def acting_tab(
+    browser: WebDriver, server: RedisServer, client: Redis, token_file: str
+) -> AsyncIterator[tuple[Tab, Served]]:
+    """The same, with actions."""
+    await create_group(client)
+    await _lived(client)
+    async with served_replica(server.url, actions_token_file=token_file) as served:
+        page = Tab(browser, served.port)
+        await page.open()
+        yield page, served
+        await page.run(lambda one: one.get("about:blank"))
+
+
+async def test_one_page_shows_leader_groups_recoveries_and_dead_letters(tab: Tab) -> None:
+    await tab.shows("recoveries", "order-4711")
+    await tab.shows("dead", "card declined")
+    await tab.shows("group-table", "orders/billing")
+    await tab.shows("consumers", "shop-7f2a.0123456789ab")
+    assert await tab.text("term") == "1"
+    assert await tab.js("document.querySelectorAll('#recoveries svg rect').length") == 4
+    assert await tab.complaints() == []
+
+
+async def test_nothing_from_outside_becomes_markup(tab: Tab) -> None:
+    await tab.shows("dead", "onerror=")
+    assert await tab.js("window.pwned") is None
+    assert await tab.js("document.querySelectorAll('img').length") == 0
+    assert await tab.js("document.querySelectorAll('script').length") == 1
+
+
+async def test_the_policy_stops_scripts_that_got_in_all_the_same(tab: Tab) -> None:
+    await tab.js("document.body.insertAdjacentHTML('beforeend', '<img src=\"data:,\" onerror=\"window.pwned=1\">')")
+
+    async def stopped() -> bool:
+        return any("Content Security Policy" in complaint for complaint in await tab.complaints())
+
+    await wait_until(stopped, "the browser says that it stopped it")
+    assert await tab.js("window.pwned") is None
+
+
+async def test_a_job_tells_its_story(tab: Tab) -> None:
+    await tab.shows("recoveries", "order-4712")
+    await tab.type("job", "order-4712" + Keys.ENTER)
+    await tab.shows("job-told", "a worker reads it: 4 jobs are ready there")
+    told = await tab.text("job-told")
+    assert "recovered" in told
+    assert "orders/billing: order-4712 ready" in told
+
+
+async def test_it_is_live(tab: Tab, client: Redis) -> None:
+    await client.xadd(KEYS.dead, {"reaper.job": "late", "reaper.dead.reason": "came later"})
+    await tab.shows("dead", "came later")
+    await client.hset(KEYS.agreement, "paused", "1")
+    await tab.shows("verdict", "orders/billing: recovery is paused")
+
+
+async def test_it_says_when_it_is_not_live_any_more(browser: WebDriver, server: RedisServer, client: Redis) -> None:
+    await create_group(client)
+    async with served_replica(server.url) as served:
+        page = Tab(browser, served.port)
+        await page.open()
+    await page.shows("verdict", "No contact")
+    await page.shows("verdict", "This replica does not answer.")
+
+
+async def test_without_a_token_file_there_is_nothing_to_act_with(tab: Tab) -> None:
+    await tab.shows("dead", "card declined")
+    assert await tab.js("document.querySelectorAll('[data-action]').length") == 0
+    assert await tab.js("document.getElementById('actions').hidden") is True
+
+
+async def test_with_the_token_dead_letters_are_redriven_by_reason(
+    acting_tab: tuple[Tab, Served], client: Redis
+) -> None:
+    tab, _ = acting_tab
+    await tab.shows("dead", "Redrive")
+    await tab.type("token", TOKEN)
+    await tab.click("#dead [data-action=redrive]")
+    assert await tab.text("confirm-text") == "Make 2 jobs of orders/billing (max_deliveries) ready again?"
+    assert await client.xlen(KEYS.dead) == 4
+    await tab.click("#confirm-yes")
+    await tab.shows("told", "orders/billing: 2 dead letters redriven")
+    assert await client.xlen(KEYS.dead) == 2
+
+
+async def test_who_cancels_or_has_a_wrong_token_changes_nothing(acting_tab: tuple[Tab, Served], client: Redis) -> None:
+    tab, _ = acting_tab
+    await tab.shows("dead", "Redrive")
+    await tab.click("#dead [data-action=redrive]")
+    await tab.click("#confirm button[value=no]")
+    await tab.type("token", "a-wrong-one-of-some-length")
+    await tab.click("#dead [data-action=redrive]")
+    await tab.click("#confirm-yes")
+    await tab.shows("told", "Not done: the token is wrong")
+    assert await client.xlen(KEYS.dead) == 4
+
+
+async def test_a_group_is_paused_and_resumed(acting_tab: tuple[Tab, Served], client: Redis) -> None:
+    tab, _ = acting_tab
+    await tab.type("token", TOKEN)
+    await tab.shows("group-table", "Pause")
+    await tab.click("[data-action=pause]")
+    await tab.click("#confirm-yes")
+    await tab.shows("told", "orders/billing: recovery paused")
+    assert await client.hget(KEYS.agreement, "paused") == b"1"
+    await tab.js("document.activeElement.blur()")
+    await tab.shows("group-table", "Resume")
+    await tab.click("[data-action=resume]")
+    await tab.shows("told", "orders/billing: recovery resumed")
+
+
+async def test_everything_has_a_name_for_those_who_do_not_see_it(tab: Tab) -> None:
+    await tab.shows("group-table", "orders/billing")
+    assert await tab.js("document.querySelectorAll('table:not(:has(caption))').length") == 0
+    assert await tab.js("[...document.querySelectorAll('th')].filter((th) => !th.scope).length") == 0
+    assert await tab.js("[...document.querySelectorAll('section')].filter((s) => !s.ariaLive && "
+                        "!s.getAttribute('aria-labelledby')).length") == 0  # fmt: skip
+    assert await tab.js("[...document.querySelectorAll('input')].filter((i) => !i.labels.length).length") == 0
+    assert await tab.js("document.documentElement.lang") == "en"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_can_be_read_in_both_colour_schemes(tab: Tab, scheme: str) -> None:
+    """WCAG AA: 4.5 to 1 between text and what is behind it."""
+    features = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    await tab.run(lambda browser: browser.execute_cdp_cmd("Emulation.setEmulatedMedia", features))
+    await tab.shows("group-table", "orders/billing")
+    assert await tab.js(CONTRASTS) == []
+    await tab.run(lambda browser: browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []}))
+
+
+CONTRASTS = """(() => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const linear = (c) => c / 255 <= .03928 ? c / 255 / 12.92 : ((c / 255 + .055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => .2126 * linear(r) + .7152 * linear(g) + .0722 * linear(b);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = rgba(getComputedStyle(node).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  for (const node of document.querySelectorAll('main *, header *')) {
+    const hasText = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+    if (!hasText || !node.checkVisibility()) continue;
+    const [a, b] = [light(rgba(getComputedStyle(node).color)), light(behind(node))];
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) poor.push([node.textContent.slice(0, 30), ratio]);
+  }
+  return poor;
+})()"""
+
+
+async def test_it_fits_a_narrow_screen(tab: Tab) -> None:
+    await tab.run(lambda browser: browser.set_window_size(420, 900))
+    try:
+        await tab.shows("group-table", "orders/billing")
+        assert await tab.js("document.documentElement.scrollWidth <= window.innerWidth") is True
+    finally:
+        await tab.run(lambda browser: browser.set_window_size(1280, 1500))

@@ -1,0 +1,316 @@
+"""``/livez``, ``/readyz``, ``/status`` and ``/metrics`` of replicas and workers."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from reaper.elector import EndOfTerm, Term
+from reaper.service import Reaper
+from reaper.term import Leadership
+from reaper.web import vitals
+from reaper.web.serve import serving_health as serving_replica
+from tests.conftest import StartServer
+from tests.faults.scene import NAMESPACE, create_group, enqueue, reaper_settings, worker_settings
+from tests.operator.conftest import Command
+from tests.support.http import request
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.web.conftest import Served
+from workers import Job, Worker
+from workers.health import serving_health as serving_worker
+from workers.protocol.connection import commands_client
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.health import METRICS, is_loopback
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def _served_worker(url: str, handler: Any, **changes: Any) -> AsyncIterator[tuple[Worker, int]]:
+    worker = Worker(settings=worker_settings(url, health_port=0, **changes))
+    worker.handler(handler)
+    async with anyio.create_task_group() as tasks, serving_worker(worker) as port:
+        assert port
+        await tasks.start(worker.run)
+        yield worker, port
+        worker.stop(now=True)
+
+
+async def _idle(_job: Job) -> None:
+    """Nothing to do."""
+
+
+# --- replicas
+
+
+async def test_a_replica_that_leads_is_alive_and_ready(served: Served) -> None:
+    for path in ("/livez", "/readyz"):
+        reply = await served.get(path)
+        assert (reply.code, reply.data) == (200, {"status": "ok", "reasons": []})
+
+
+async def test_status_is_what_the_command_prints(served: Served, reaper_command: Command) -> None:
+    printed = (await reaper_command("status", "--json", "--groups", "orders/billing")).data
+    answered = (await served.get("/status")).data
+    assert answered.keys() == printed.keys()
+    assert answered["leader"] == printed["leader"] == served.reaper.replica_id
+
+
+@pytest.fixture
+def reaper_command(server: RedisServer) -> Command:
+    from functools import partial
+
+    from tests.operator.conftest import run_command
+
+    return partial(run_command, server.url)
+
+
+async def test_a_follower_is_ready_too(served: Served, server: RedisServer) -> None:
+    async with Reaper(reaper_settings(server.url, health_port=0)) as follower, serving_replica(follower) as port:
+        assert port
+
+        async def ready() -> bool:
+            return (await request(port, "/readyz")).code == 200
+
+        await wait_until(ready, "the follower is ready")
+        assert (follower.is_leader, served.reaper.is_leader) == (False, True)
+
+
+async def test_without_redis_it_is_not_ready_and_yet_alive(start_server: StartServer) -> None:
+    server = start_server()
+    client = commands_client(server.url)
+    await create_group(client)
+    await client.aclose()
+    async with Reaper(reaper_settings(server.url, health_port=0)) as replica, serving_replica(replica) as port:
+        assert port
+        await wait_until(lambda: replica.has_registered, "it has registered")
+        server.kill()
+        ready, status, live = [await request(port, path) for path in ("/readyz", "/status", "/livez")]
+        assert (ready.code, ready.data["reasons"][0].startswith("Redis does not answer")) == (503, True)
+        assert (status.code, status.data["status"]) == (503, "unreachable")
+        assert live.code == 200
+
+
+async def test_a_leader_that_cannot_end_its_term_is_not_alive(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    elector = served.reaper._elector
+    monkeypatch.setattr(elector, "_renewed_at", monotonic() - 3_600)
+    reply = await served.get("/livez")
+    assert (reply.code, reply.data["reasons"]) == (
+        503, ["it leads, and has not renewed its lease for 3600 s"]
+    )  # fmt: skip
+
+
+async def test_a_term_whose_work_does_not_end_is_told(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_group(client)
+    monkeypatch.setattr(vitals, "RENEWAL_SLACK_S", 0.1)
+    free = anyio.Event()
+
+    async def clings(_self: Leadership, _term: Term) -> EndOfTerm:
+        with anyio.CancelScope(shield=True):
+            await free.wait()
+        return EndOfTerm.RELEASED
+
+    monkeypatch.setattr(Leadership, "work", clings)
+    async with Reaper(reaper_settings(server.url, health_port=0)) as replica, serving_replica(replica) as port:
+        assert port
+        await wait_until(lambda: replica.is_leader, "it leads")
+        assert (await request(port, "/livez")).code == 200
+        await client.set(NAMESPACE.lease, "somebody else", px=60_000)
+
+        async def told() -> bool:
+            return (await request(port, "/livez")).code == 503
+
+        await wait_until(told, "it is not alive any more", 20)
+        free.set()
+
+
+async def test_renewals_keep_a_leader_alive(served: Served) -> None:
+    before = served.reaper._elector._renewed_at
+
+    def renewed() -> bool:
+        return served.reaper._elector._renewed_at != before
+
+    await wait_until(renewed, "the lease is renewed")
+    since = served.reaper.since_renewal_s
+    assert since is not None
+    assert since < 5
+
+
+async def test_a_loop_that_hangs_is_told_from_outside(server: RedisServer, client: Redis) -> None:
+    await create_group(client)
+    settings = reaper_settings(server.url, health_port=0, liveness_timeout=0.9)
+    codes: list[int] = []
+
+    async with Reaper(settings) as replica, serving_replica(replica) as port:
+        assert port
+        assert (await request(port, "/livez")).code == 200
+
+        def watch() -> None:
+            reply = anyio.run(request, port, "/livez")
+            while reply.code == 200:
+                reply = anyio.run(request, port, "/livez")
+            codes.append(reply.code)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, watch)
+            while not codes:
+                time.sleep(1.5)  # noqa: ASYNC251 - that is what is tested
+                await anyio.sleep(0.1)
+    assert codes == [503]
+
+
+# --- workers
+
+
+async def test_a_worker_is_alive_and_ready_and_says_what_it_does(server: RedisServer, client: Redis) -> None:
+    await create_group(client)
+    release = anyio.Event()
+
+    async def hold(_job: Job) -> None:
+        await release.wait()
+
+    async with _served_worker(server.url, hold, concurrency=2) as (worker, port):
+        await enqueue(client, 2)
+
+        async def both_run() -> bool:
+            return bool((await request(port, "/status")).data["running"] == 2)
+
+        await wait_until(both_run, "two jobs run")
+        live, ready, status = [await request(port, path) for path in ("/livez", "/readyz", "/status")]
+        assert (live.code, ready.code) == (200, 200)
+        found = status.data
+        assert {name: found[name] for name in ("status", "consumer", "concurrency", "queued", "recovery")} == {
+            "status": "working", "consumer": worker.consumer, "concurrency": 2, "queued": 0, "recovery": "reaper",
+        }  # fmt: skip
+        release.set()
+
+
+async def test_a_worker_that_stops_is_not_ready(server: RedisServer, client: Redis) -> None:
+    await create_group(client)
+    release = anyio.Event()
+
+    async def hold(_job: Job) -> None:
+        await release.wait()
+
+    async with _served_worker(server.url, hold) as (worker, port):
+        await enqueue(client, 1)
+        await wait_until(lambda: worker.counts.read == 1, "the job was read")
+        worker.stop()
+        reply = await request(port, "/readyz")
+        assert (reply.code, reply.data["reasons"]) == (503, ["the worker is stopping"])
+        release.set()
+
+
+async def test_a_handler_that_blocks_the_loop_for_too_long_is_taken_for_hung(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    replies: list[int] = []
+
+    async def block(_job: Job) -> None:
+        deadline = monotonic() + 30
+        while not replies and monotonic() < deadline:
+            time.sleep(0.05)  # noqa: ASYNC251 - that is what is tested
+
+    async with _served_worker(server.url, block, liveness_timeout=1) as (_, port):
+
+        def watch() -> None:
+            while (reply := anyio.run(request, port, "/livez")).code == 200:
+                time.sleep(0.05)
+            replies.append(reply.code)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, watch)
+            await enqueue(client, 1)
+    assert replies == [503]
+
+
+async def _port_of(process: Running) -> int:
+    return int((await process.prints(r"health on http://127\.0\.0\.1:(\d+)/", 20))[1])
+
+
+async def test_a_replica_serves_it_as_a_process(server: RedisServer, client: Redis, processes: Processes) -> None:
+    await create_group(client)
+    replica = processes.reaper("--redis-url", server.url, "--groups", "orders/billing", "--health-port", "0")
+    port = await _port_of(replica)
+    await replica.prints("leadership acquired")
+    assert (await request(port, "/livez")).code == 200
+    assert (await request(port, "/")).headers["content-type"].startswith("text/html")
+    replica.terminate()
+    assert await replica.wait() == 0
+
+
+async def test_a_worker_serves_it_as_a_process(server: RedisServer, client: Redis, processes: Processes) -> None:
+    await create_group(client)
+    flags = ("--redis-url", server.url, "--stream", "orders", "--group", "billing", "--health-port", "0")
+    worker = processes.worker("tests.faults.program:worker", *flags)
+    port = await _port_of(worker)
+    await worker.prints("works on orders/billing")
+    assert ((await request(port, "/livez")).code, (await request(port, "/readyz")).code) == (200, 200)
+    assert (await request(port, "/status")).data["status"] == "working"
+    assert (await request(port, "/")).code == 404
+    worker.terminate()
+    assert await worker.wait() == 0
+
+
+# --- both
+
+
+async def test_metrics_are_what_the_telemetry_registers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await served.get("/metrics")).code == 404
+    monkeypatch.setattr(METRICS, "render", lambda: (b"up 1\n", "text/plain; version=0.0.4"))
+    reply = await served.get("/metrics")
+    assert (reply.code, reply.body, reply.headers["content-type"]) == (200, b"up 1\n", "text/plain; version=0.0.4")
+
+
+async def test_a_name_that_only_points_here_learns_nothing(served: Served) -> None:
+    assert (await served.get("/api/overview", Host="evil.example")).code == 400
+    assert (await served.get("/api/overview", Host="localhost:1")).code == 200
+
+
+async def test_it_can_be_served_on_the_other_loopback_address(server: RedisServer, client: Redis) -> None:
+    await create_group(client)
+    settings = reaper_settings(server.url, health_port=0, health_host="::1")
+    async with Reaper(settings) as replica, serving_replica(replica) as port:
+        assert port
+        assert (await request(port, "/livez", host="::1")).code == 200
+
+
+async def test_a_port_in_use_is_a_sentence(served: Served, server: RedisServer) -> None:
+    replica = Reaper(reaper_settings(server.url, health_port=served.port))
+    with pytest.raises(ConfigurationError, match=rf"health_port {served.port} on 127\.0\.0\.1 cannot be used"):
+        async with serving_replica(replica):
+            pass
+
+
+async def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+    replica = Reaper(reaper_settings("redis://127.0.0.1:1/0", health_port=0))
+    with pytest.raises(ConfigurationError, match=r"pip install 'stream-reaper\[web\]'"):
+        async with serving_replica(replica):
+            pass
+
+
+async def test_without_a_port_nothing_is_served_or_imported(processes: Processes) -> None:
+    program = processes.python(
+        "-c",
+        "import sys, reaper.process, workers.health; print([m for m in ('starlette', 'uvicorn') if m in sys.modules])",
+    )
+    assert (await program.wait(), program.output) == (0, "[]\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False), ("x", False)],  # noqa: S104
+)
+def test_only_the_loopback_interface_is_private(host: str, loopback: bool) -> None:
+    assert is_loopback(host) == loopback

@@ -1,0 +1,93 @@
+"""What a worker process says of its health; `workers.protocol.health` serves it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from workers.job import RUNNING
+from workers.protocol.connection import commands_client
+from workers.protocol.health import READY_TIMEOUT_S, Pulse, health_server, make_app, probe_routes
+from workers.protocol.settings import to_ms
+from workers.worker import Worker
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+
+class WorkerVitals:
+    """Reads, from another thread, what the worker's own loop writes. ``client`` is the health server's own."""
+
+    def __init__(self, worker: Worker, pulse: Pulse, client: Redis) -> None:
+        self._worker = worker
+        self._pulse = pulse
+        self._client = client
+
+    def ailments(self) -> Sequence[str]:
+        """A handler that blocks the loop for longer than `liveness_timeout` is taken for hung."""
+        return self._pulse.ailments(self._worker.settings.liveness_timeout.total_seconds())
+
+    async def obstacles(self) -> Sequence[str]:
+        """Ready: the group is joined (so scripts run), Redis answers, and the worker is not stopping."""
+        process = self._worker.process
+        if process is None or not process.has_joined:
+            return ["the group is not joined yet"]
+        if process.is_stopping:
+            return ["the worker is stopping"]
+        try:
+            await self._client.ping()
+        except (RedisError, OSError) as error:
+            return [f"Redis does not answer: {error}"]
+        return []
+
+    async def status(self) -> Mapping[str, Any]:
+        """Return what the worker is doing."""
+        worker, process = self._worker, self._worker.process
+        settings = worker.settings
+        found: dict[str, Any] = {"status": "starting", "stream": settings.stream, "group": settings.group}
+        if process is None or not process.has_joined:
+            return found
+        agreement = process.agreement
+        jobs = process.in_hand()
+        running = [job for job in jobs if job.stage is RUNNING]
+        now = monotonic()
+        return found | {
+            "status": "stopping" if process.is_stopping else "working",
+            "consumer": process.consumer,
+            "concurrency": settings.concurrency,
+            "running": len(running),
+            "queued": len(jobs) - len(running),
+            "longest_running_ms": max((round((now - job.started) * 1000) for job in running), default=None),
+            "recovery": agreement.recovery,
+            "redelivery": agreement.redelivery,
+            "visibility_ms": to_ms(agreement.visibility_timeout),
+            "max_deliveries": agreement.max_deliveries,
+            "counts": asdict(process.counts),
+        }
+
+
+@asynccontextmanager
+async def serving_health(worker: Worker) -> AsyncIterator[int | None]:
+    """Serve the worker's health while the block runs, if `health_port` is set; yields the port.
+
+    Raises ConfigurationError.
+    """
+    settings = worker.settings
+    if settings.health_port is None:
+        yield None
+        return
+
+    @asynccontextmanager
+    async def app(pulse: Pulse) -> "AsyncIterator[Starlette]":
+        client = commands_client(settings.redis_url, timeout_s=READY_TIMEOUT_S, max_connections=2)
+        try:
+            yield make_app(probe_routes(WorkerVitals(worker, pulse, client)), settings.health_host)
+        finally:
+            await client.aclose()
+
+    async with health_server(settings.health_host, settings.health_port, app) as port:
+        yield port

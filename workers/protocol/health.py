@@ -1,0 +1,246 @@
+"""Health over HTTP, on a port and in a thread of its own: ``/livez``, ``/readyz``, ``/status``, ``/metrics``.
+
+In a thread, because the event loop is what `/livez` judges: a handler that blocks it must not make the probe hang, and
+whoever looks at a page must not slow the service. Needs the extra ``web`` (starlette and uvicorn).
+"""
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from ipaddress import ip_address
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+from anyio import to_thread
+
+from workers.protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+    from uvicorn import Server
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 0.5
+MOST_REQUESTS = 64
+"""Requests at a time; more are refused with 503."""
+GOODBYE_S = 1
+END_S = 3.0
+READY_TIMEOUT_S = 2.0
+NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
+
+Render = Callable[[], tuple[bytes, str]]
+"""Returns metrics as they are exposed, and their content type. Called in the health server's thread."""
+
+
+@dataclass(slots=True)
+class MetricsHook:
+    """Where the telemetry registers what ``/metrics`` answers; without it there is no such page."""
+
+    render: Render | None = None
+
+
+METRICS = MetricsHook()
+
+
+class Vitals(Protocol):
+    """What a process says of itself. Called in the health server's thread: it must not wait for the service's loop."""
+
+    def ailments(self) -> Sequence[str]:
+        """Return why the process should be restarted; empty = it lives."""
+
+    async def obstacles(self) -> Sequence[str]:
+        """Return why it is not ready; empty = it is."""
+
+    async def status(self) -> Mapping[str, Any]:
+        """Return what ``/status`` shows."""
+
+
+class Pulse:
+    """Tells from outside whether an event loop still runs what is due in it. Made in the loop that is watched."""
+
+    def __init__(self) -> None:
+        self.beat_at = monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._next: asyncio.Handle = self._loop.call_soon(self._beat)
+
+    def _beat(self) -> None:
+        self.beat_at = monotonic()
+        self._next = self._loop.call_later(BEAT_S, self._beat)
+
+    def stop(self) -> None:
+        """Beat no more."""
+        self._next.cancel()
+
+    def ailments(self, patience_s: float) -> list[str]:
+        """Return what is wrong where the loop has been silent for longer than ``patience_s``."""
+        silent_s = monotonic() - self.beat_at
+        return [f"the event loop has not answered for {silent_s:.0f} s"] if silent_s > patience_s else []
+
+
+AppFactory = Callable[[Pulse], AbstractAsyncContextManager["Starlette"]]
+"""Makes the app, in the loop it is served in."""
+
+
+@asynccontextmanager
+async def health_server(host: str, port: int, make_app: AppFactory) -> AsyncIterator[int]:
+    """Serve an app from a thread while the block runs; yields the port. Raises ConfigurationError.
+
+    The app gets the pulse of the loop that this runs in.
+    """
+    check_installed()
+    listener = _listen(host, port)
+    bound: int = listener.getsockname()[1]
+    pulse = Pulse()
+    thread = _ServerThread(listener, lambda: make_app(pulse))
+    thread.start()
+    logger.info("health on http://%s:%d/", f"[{host}]" if ":" in host else host, bound)
+    try:
+        yield bound
+    finally:
+        pulse.stop()
+        thread.stop()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(END_S):
+            await to_thread.run_sync(thread.join, abandon_on_cancel=True)
+
+
+def check_installed() -> None:
+    """Raise ConfigurationError where the extra is missing."""
+    try:
+        for name in ("starlette.applications", "uvicorn"):
+            import_module(name)
+    except ImportError as error:
+        raise ConfigurationError(
+            "health_port is set, and what serves it is not installed: pip install 'stream-reaper[web]'."
+        ) from error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigurationError(
+            f"health_port {port} on {host} cannot be used: {error.strerror or error}. Set health_port "
+            "(and health_host)."
+        ) from error
+
+
+class _ServerThread(threading.Thread):
+    """Runs uvicorn in an event loop of its own."""
+
+    def __init__(
+        self, listener: socket.socket, make_app: Callable[[], AbstractAsyncContextManager["Starlette"]]
+    ) -> None:
+        super().__init__(name="health", daemon=True)
+        self._listener = listener
+        self._make_app = make_app
+        self._server: Server | None = None
+        self._stopped = False
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception:
+            logger.exception("the health server has failed; the service goes on without it")
+        finally:
+            self._listener.close()
+
+    async def _serve(self) -> None:
+        import uvicorn
+
+        async with self._make_app() as app:
+            config = uvicorn.Config(
+                app,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                loop="asyncio",
+                http="h11",
+                ws="none",
+                server_header=False,
+                limit_concurrency=MOST_REQUESTS,
+                timeout_graceful_shutdown=GOODBYE_S,
+            )
+            self._server = uvicorn.Server(config)
+            self._server.should_exit = self._stopped
+            await self._server.serve(sockets=[self._listener])
+
+    def stop(self) -> None:
+        """Ask it to end; `join` waits for that."""
+        self._stopped = True
+        if self._server:
+            self._server.should_exit = True
+
+
+# --- the app ------------------------------------------------------------------------------------------------
+
+
+def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
+    """Return the routes that every process has."""
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    def answer(reasons: Sequence[str]) -> Response:
+        state = {"status": "failing" if reasons else "ok", "reasons": list(reasons)}
+        return JSONResponse(state, 503 if reasons else 200, NO_STORE)
+
+    async def livez(_request: "Request") -> Response:
+        return answer(vitals.ailments())
+
+    async def readyz(_request: "Request") -> Response:
+        with anyio.move_on_after(READY_TIMEOUT_S):
+            return answer(await vitals.obstacles())
+        return answer([f"no answer within {READY_TIMEOUT_S:g} s"])
+
+    async def status(_request: "Request") -> Response:
+        found = await vitals.status()
+        return JSONResponse(found, 503 if found.get("status") == "unreachable" else 200, NO_STORE)
+
+    async def metrics(_request: "Request") -> Response:
+        if METRICS.render is None:
+            return Response("no metrics: telemetry is off\n", 404, NO_STORE, "text/plain")
+        content, kind = METRICS.render()
+        return Response(content, 200, {**NO_STORE, "Content-Type": kind})
+
+    handlers: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        "/livez": livez, "/readyz": readyz, "/status": status, "/metrics": metrics,
+    }  # fmt: skip
+    return [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
+
+
+def make_app(routes: "Sequence[BaseRoute]", host: str) -> "Starlette":
+    """Return the app for ``routes``.
+
+    Bound to the loopback interface, it answers to the names of that alone: another site's page that makes its own name
+    point here (DNS rebinding) learns nothing.
+    """
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    names = [*LOOPBACK_NAMES, host] if is_loopback(host) else ["*"]
+    return Starlette(
+        routes=list(routes),
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)],
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
