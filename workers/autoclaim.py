@@ -298,7 +298,8 @@ class Autoclaim:
             [
                 keys.group, self._consumer, to_ms(agreement.visibility_timeout), agreement.max_deliveries,
                 agreement.redelivery, int(self._journals), settings.journal_maxlen,
-                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, min(room, self._most), round(self._patience_s() * 1000), PAGE,
+                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, min(room, self._most),
+                round(self._patience_s() * 1000), PAGE,
                 PAGE_BYTES, PAGE_OVERDUE, *walk.abandoned,
             ],
         )  # fmt: skip

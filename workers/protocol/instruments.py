@@ -65,9 +65,9 @@ class Gauge(NamedTuple):
     description: str
 
 
-LEASE_HELD = Gauge("reaper.lease.held", "1", "1 on the replica that leads, else 0.")
-TERM = Gauge("reaper.term", "1", "Fencing token of the replica's current or last term.")
-GRACE_ACTIVE = Gauge("reaper.grace.active", "1", "1 while recovery of the group waits after an outage.")
+LEASE_HELD = Gauge("reaper.lease.held", "{lease}", "1 on the replica that leads, else 0.")
+TERM = Gauge("reaper.term", "{token}", "Fencing token of the replica's current or last term.")
+GRACE_ACTIVE = Gauge("reaper.grace.active", "{group}", "1 while recovery of the group waits after an outage.")
 IN_FLIGHT = Gauge("reaper.in_flight", "{delivery}", "Deliveries that are pending.")
 READY_AGE = Gauge("reaper.ready.oldest_age", "s", "Age of the oldest job that waits to be read.")
 PENDING_AGE = Gauge("reaper.pending.oldest_age", "s", "Idle time of the oldest pending delivery.")
