@@ -19,6 +19,8 @@ async def handle(job: Job) -> None:
     print(f"started {job.id} delivery {job.deliveries}", flush=True)  # noqa: T201
     if b"kills" in job.fields and job.deliveries <= int(job.fields[b"kills"]):
         os.kill(os.getpid(), signal.SIGKILL)
+    if b"waits" in job.fields and job.deliveries == 1:
+        await anyio.sleep(float(job.fields[b"waits"]))
     if b"fails" in job.fields and job.deliveries <= int(job.fields[b"fails"]):
         raise ValueError("as told")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.telemetry.scene import Scene, dangling, told
+from tests.telemetry.scene import TIMEOUT_S, Scene, dangling, told, trace_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -193,3 +193,26 @@ async def test_what_the_producer_does_not_sample_is_told_of_by_nobody(scene: Sce
     await scene.spans(sampled, "send", "receive", "process", "ack")
     assert {span.attributes.get("app.job.id") for span in scene.received.spans} - {None} == {sampled}
     assert [span.name for span in scene.received.spans if span.name.startswith("recover")] == []
+
+
+async def test_a_worker_that_was_only_slow_leaves_one_span_for_its_delivery(scene: Scene) -> None:
+    await scene.reaper()
+    slow = await scene.worker()
+    job = await scene.produce("waits=0.5")
+    await slow.prints("started", TIMEOUT_S)
+    slow.pause()
+    await scene.worker()
+    await scene.spans(job, "process", "recover", "process", "ack")
+    slow.resume()
+    slow.terminate()
+    assert await slow.wait(TIMEOUT_S) == 0
+    spans = trace_of(scene.received, job)
+    assert dangling(spans) == []
+    attempts = [span for span in spans if span.name == "process orders"]
+    # The read that blocked when it was paused may have taken the next delivery, too.
+    numbers = [span.attributes["app.delivery.attempt"] for span in attempts]
+    assert numbers == list(range(1, len(attempts) + 1))
+    assert [span.service for span in attempts] == ["reaper"] * (len(attempts) - 1) + ["worker"]
+    late = [span.attributes.get("error.type") for span in spans if span.name == "ack orders"]
+    assert late.count(None) == 1
+    assert set(late) <= {None, "refused"}
