@@ -31,11 +31,13 @@ from workers.protocol.options import (
     USAGE_EXIT,
     errors_as_sentences,
     examples,
+    log_format_option,
     log_level_option,
     log_to_stderr,
     settings_options,
 )
 from workers.protocol.settings import load_settings
+from workers.protocol.telemetry_setup import exported
 
 DEGRADED_EXIT = 1
 
@@ -62,19 +64,22 @@ def main(context: click.Context) -> None:
 )
 @settings_options(ReaperSettings)
 @log_level_option
-def run(config: Path | None, log_level: str, **flags: Any) -> None:
+@log_format_option
+def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run one replica; any number of them elect one leader.
 
     SIGTERM or SIGINT leaves leadership and ends it, SIGHUP reads the settings file again (groups and their defaults).
     """
-    log_to_stderr(logging.getLevelName(log_level.upper()))
+    log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
         from reaper.process import check_groups, serve  # operators' commands need no service
 
         def load() -> ReaperSettings:
             return check_groups(load_settings(ReaperSettings, flags=flags, file=config))
 
-        anyio.run(serve, load(), load if config else None)
+        settings = load()
+        with exported("reaper", shows_metrics=settings.health_port is not None):
+            anyio.run(serve, settings, load if config else None)
 
 
 # --- status -------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ A running replica reads the file again on SIGHUP.
 restart, and the log names it.
 Where the new file is wrong, the log says so and the old settings stay in force.
 
-`--log-level debug|info|warning|error` is a flag only.
+`--log-level debug|info|warning|error` and `--log-format console|json` are flags only.
 
 The operators' commands (`status`, `top`, `explain`, `leader`, `acl`, `pause`, `resume`, `forget`, `dead-letters`) take
 `redis_url`, `namespace`, `groups` and `journal` from the same places; `doctor` takes all of them, to compare.

@@ -23,6 +23,7 @@ from reaper.replicas import GroupReport
 from reaper.schedule_watch import ScheduleWatch
 from reaper.settings import WatchedGroup
 from reaper.source_watch import SHIELD_S, SourceWatch
+from reaper.telemetry import GroupTelemetry
 from reaper.term_context import TermContext
 from workers.protocol.events import JournalLevel
 from workers.protocol.messages import RecoveryMode, Redelivery
@@ -49,6 +50,7 @@ class GroupWatch:
         self._keys = group.keys
         self._settings = context.settings
         self._notes = GroupNotes(group, context.callbacks)
+        self._telemetry = GroupTelemetry(group, context.term.token, context.settings.trace_linkage)
         self._writer = GroupWriter(
             client=context.client,
             group=group,
@@ -92,6 +94,7 @@ class GroupWatch:
             self._writer,
             source,
             notes=self._notes,
+            telemetry=self._telemetry,
             rate=self._rate,
             refused=self._call_refused,
             wake_suspects=self._wake_suspects,
@@ -167,8 +170,9 @@ class GroupWatch:
                     await self._full_scan(tasks)
                     tails = 0
                 else:
-                    for source in list(self._sources.values()):
-                        await source.scanner.tail()
+                    with self._telemetry.scanning("tail"):
+                        for source in list(self._sources.values()):
+                            await source.scanner.tail()
                 self._notes.scanned(self._context.server_ms())
             except (RedisError, OSError) as error:
                 await self._scan_failed(error)
@@ -177,8 +181,9 @@ class GroupWatch:
     async def _full_scan(self, tasks: TaskGroup) -> None:
         await self._watch_retry_stream(tasks)
         entries = 0
-        for source in list(self._sources.values()):
-            entries += await source.scanner.full()
+        with self._telemetry.scanning("full"):
+            for source in list(self._sources.values()):
+                entries += await source.scanner.full()
         self._next_full = anyio.current_time() + self._settings.full_scan_interval.total_seconds()
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
@@ -279,6 +284,7 @@ class GroupWatch:
 
     def _call_refused(self, refusal: Refusal) -> None:
         """Act on a call that did nothing."""
+        self._telemetry.refused(refusal)
         if refusal.kind == "stale":
             logger.warning(
                 "%s: a write of token %d was refused, the fence is %r: this term is over",

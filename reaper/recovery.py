@@ -46,6 +46,8 @@ class Recovered(NamedTuple):
     consumer: bytes = b""
     job_id: bytes = b""
     delivery_count: int = 0
+    traced: Sequence[bytes] | None = None
+    """What ``recovery.lua`` tells of a traced job."""
 
 
 @dataclass(frozen=True, slots=True)

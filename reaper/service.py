@@ -21,8 +21,10 @@ from redis.exceptions import RedisError
 
 from reaper.clock import monotonic_ms
 from reaper.elector import Elector, EndOfTerm, Term
+from reaper.metrics import ReplicaMetrics
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
 from reaper.settings import ReaperSettings
+from reaper.snapshot import take_snapshot
 from reaper.term import Leadership
 from workers.protocol.callbacks import Callbacks, CallbackT
 from workers.protocol.connection import check_server, commands_client, reader_client
@@ -67,6 +69,13 @@ class Reaper:
         self._listener = notices_client(settings.redis_url)
         self._leadership = Leadership(
             self._client, Notices(self._listener), settings, self._elector, self._grace, self._callbacks
+        )
+        self._metrics = ReplicaMetrics(
+            settings.namespace,
+            leads=lambda: self.is_leader,
+            token=lambda: self._last_token,
+            reports=self._leadership.reports,
+            look=lambda: take_snapshot(self._client, self._keys, self.settings.watched, self._redis_version),
         )
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
@@ -121,6 +130,7 @@ class Reaper:
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._register_loop)
+                    tasks.start_soon(self._metrics.run)
                     tasks.start_soon(self._elector.run, self._leadership.work, self._began, self._ended)
                     task_status.started()
             finally:
@@ -180,6 +190,7 @@ class Reaper:
 
     def _began(self, term: Term) -> None:
         self._last_token = term.token
+        self._metrics.elected()
         self._registered.set()  # tell the others at once
         self._callbacks.report("leadership_acquired", holder=term.holder, token=term.token)
 

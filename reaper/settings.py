@@ -10,6 +10,7 @@ from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
 from workers.protocol.settings import Seconds, Section, Settings
+from workers.protocol.telemetry import TraceLinkage
 
 TRUST_MARGIN = timedelta(milliseconds=100)
 """Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
@@ -170,6 +171,11 @@ class ReaperSettings(Settings):
 
     journal: JournalLevel = Field(JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements or full.")
     journal_maxlen: int = Field(DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately).")
+    trace_linkage: TraceLinkage = Field(
+        TraceLinkage.PARENT,
+        description="How spans of a delivery belong to the producer's: `parent` (in its trace) or `link` (each "
+        "delivery has a trace of its own). Workers and reapers of a group should say the same.",
+    )
 
     recreate_groups: bool = Field(
         False, description="Recreate a watched group that was destroyed, at its last known position."

@@ -4,6 +4,7 @@ A timer is a hint; the script decides.
 """
 
 from collections.abc import Callable, Mapping
+from time import time_ns
 
 import anyio
 from redis.exceptions import RedisError
@@ -16,6 +17,7 @@ from reaper.observer import overdue_now
 from reaper.rate import RateLimit
 from reaper.recovery import GroupWriter, Outcome, Recovered, Refusal
 from reaper.scanner import Scanner
+from reaper.telemetry import GroupTelemetry
 from reaper.term_context import TermContext
 from reaper.timers import Cohort, Sight, Timers
 from workers.protocol.messages import entry_order
@@ -45,6 +47,7 @@ class SourceWatch:
         source: str,
         *,
         notes: GroupNotes,
+        telemetry: GroupTelemetry,
         rate: RateLimit,
         refused: Callable[[Refusal], None],
         wake_suspects: Callable[[], None],
@@ -58,6 +61,7 @@ class SourceWatch:
         self._refused = refused
         self._wake_suspects = wake_suspects
         self._visibility_ms = to_ms(writer.group.visibility_timeout)
+        self._telemetry = telemetry
         self.ages = Ages(self._visibility_ms)
         self._armed = anyio.Event()
         self._sleeps_until: int | None = None
@@ -141,6 +145,7 @@ class SourceWatch:
     async def _recover(self, due: Mapping[bytes, Cohort]) -> None:
         self._rate.spend(len(due))  # before the call: another one may be under way
         not_after_ms = self._context.server_ms() + CALL_VALID_MS
+        began_ns = time_ns()
         failpoint("recover.before_write")
         # Begun is finished: a term that ends meanwhile must know what became of the batch. The fence decides.
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
@@ -158,6 +163,7 @@ class SourceWatch:
             if row.outcome is Outcome.GONE:
                 self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
         self._notes.batch(result)
+        self._telemetry.recovered(result, began_ns)
         self._rate.spend(-sum(row.outcome not in _RECOVERIES for row in result))
 
     def _apply(self, row: Recovered, now: int) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
 from anyio.lowlevel import cancel_shielded_checkpoint
@@ -73,6 +73,9 @@ class Outcome(IntEnum):
     HELD = 6
 
 
+_ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
+
+
 class _Call(NamedTuple):
     """A page that is being asked for."""
 
@@ -92,6 +95,8 @@ class Recovered(NamedTuple):
     job_id: str
     delivery: int
     entry_id: str
+    traced: Sequence[bytes] | None = None
+    """What ``recovery.lua`` tells of a traced job."""
 
 
 @dataclass(slots=True)
@@ -377,6 +382,17 @@ class Autoclaim:
             walk.stalled.tell(walk.source.key, now)
         for row in rows:
             self._tell_of(walk.source, row)
+            if self._reporter.telemetry and row.outcome in _ENDED:
+                self._reporter.telemetry.recovered(
+                    row.traced,
+                    row.job_id,
+                    outcome=row.outcome.name.lower(),
+                    began_ns=time_ns(),
+                    entry_id=row.entry_id,
+                    attempt=row.delivery,
+                    consumer=row.consumer,
+                    idle_ms=row.idle_ms,
+                )
 
     def _tell_of(self, source: Source, row: Recovered) -> None:
         facts = {"entry": row.entry_id, "consumer": row.consumer, "delivery": row.delivery}
@@ -415,5 +431,7 @@ class Autoclaim:
 
 
 def _recovered(result: Sequence[Any]) -> Recovered:
-    code, detail, idle_ms, consumer, job_id, delivery, entry_id = result
-    return Recovered(Outcome(code), text(detail), idle_ms, text(consumer), text(job_id), delivery, text(entry_id))
+    code, detail, idle_ms, consumer, job_id, delivery, entry_id, *traced = result
+    return Recovered(
+        Outcome(code), text(detail), idle_ms, text(consumer), text(job_id), delivery, text(entry_id), *traced
+    )

@@ -13,7 +13,15 @@ import click
 
 from workers.health import serving_health
 from workers.program import clashing_folder, load_worker, warning_about
-from workers.protocol.options import errors_as_sentences, examples, log_level_option, log_to_stderr, settings_options
+from workers.protocol.options import (
+    errors_as_sentences,
+    examples,
+    log_format_option,
+    log_level_option,
+    log_to_stderr,
+    settings_options,
+)
+from workers.protocol.telemetry_setup import exported
 from workers.settings import WorkerSettings
 from workers.worker import Worker
 
@@ -39,12 +47,13 @@ def main() -> None:
 @click.argument("program", metavar="PACKAGE.MODULE:WORKER")
 @settings_options(WorkerSettings)
 @log_level_option
-def run(program: str, config: Path | None, log_level: str, **flags: Any) -> None:
+@log_format_option
+def run(program: str, config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run the worker that PACKAGE.MODULE defines, until SIGTERM or SIGINT; a second signal ends it at once.
 
     Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program.
     """
-    log_to_stderr(logging.getLevelName(log_level.upper()))
+    log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
         folder = Path.cwd()
         clash = clashing_folder(folder)
@@ -52,7 +61,8 @@ def run(program: str, config: Path | None, log_level: str, **flags: Any) -> None
             logger.warning("%s", warning_about(clash))
         worker = load_worker(program, folder)
         worker.configure(flags=flags, file=config)
-        anyio.run(_run, worker)
+        with exported("worker", shows_metrics=worker.settings.health_port is not None):
+            anyio.run(_run, worker)
     _exit(FORCED_EXIT if worker.was_forced else 0)
 
 

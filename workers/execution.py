@@ -102,6 +102,10 @@ ACKED = Verdict(Outcome.ACK)
 HANDED_BACK = Verdict(Outcome.HAND_BACK)
 
 
+Execute = Callable[[Invoke, Job, Backoff], Awaitable[Verdict]]
+"""How a delivery is executed: as `execute` does."""
+
+
 async def execute(invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Verdict:
     """Run the handler on ``job``. Raises only where the runner itself is being cancelled, or the process exits."""
     try:

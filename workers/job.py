@@ -7,8 +7,10 @@ from datetime import timedelta
 from enum import Enum, auto
 from math import inf
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from workers.protocol.messages import (
+    FIELD_TRACEPARENT,
     FIELD_VISIBILITY_MS,
     RESERVED_PREFIX,
     Metadata,
@@ -19,6 +21,11 @@ from workers.protocol.messages import (
     whole_number,
 )
 
+if TYPE_CHECKING:
+    from workers.telemetry import JobTrace
+
+TRACEPARENT_BYTES = 55
+_EVEN_DIGITS = b"02468ace"
 _TOKEN_BITS = 20
 _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
 
@@ -106,6 +113,7 @@ class Job:
         "started",
         "timeout_s",
         "times_delivered",
+        "trace",
         "waits",
     )
 
@@ -135,6 +143,8 @@ class Job:
     proven: float
     """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
     interruption: Interruption | None
+    trace: "JobTrace | None"
+    """What is to be told of the delivery as a span; None = nothing."""
 
     def __init__(
         self,
@@ -156,7 +166,7 @@ class Job:
         self._pairs: Pairs | None = None
         self._fields: dict[bytes, bytes] | None = None
         self.stage = QUEUED
-        self.interruption = self.runner = None
+        self.interruption = self.runner = self.trace = None
         self.proven = monotonic() if proven is None else proven
         self.timeout_s = source.timeout_s
         for name in flat[::2]:
@@ -208,6 +218,18 @@ class Job:
         """Return the value of one field, of duplicates the last one, or None; faster than `fields` for one of many."""
         names = self._flat[-2::-2]
         return self._flat[-1 - 2 * names.index(name)] if name in names else None
+
+    @property
+    def is_unsampled(self) -> bool:
+        """Tell at a glance whether the job's producer does not sample its trace; asked for every job that is read."""
+        flat = self._flat
+        if FIELD_TRACEPARENT not in flat:
+            return False
+        place = flat.index(FIELD_TRACEPARENT)
+        if place % 2:
+            return False  # it is some field's value
+        traceparent = flat[place + 1]
+        return len(traceparent) == TRACEPARENT_BYTES and traceparent[-1] in _EVEN_DIGITS
 
     @property
     def reserved(self) -> dict[bytes, bytes]:

@@ -20,6 +20,7 @@ from workers.deadlines import Deadlines
 from workers.execution import (
     HANDED_BACK,
     REASON_TIMEOUT,
+    Execute,
     Handler,
     Outcome,
     Verdict,
@@ -42,6 +43,7 @@ from workers.reporting import Counts, Reporter
 from workers.settings import WorkerSettings
 from workers.settlement import Settlements
 from workers.slots import Slots
+from workers.telemetry import WorkerTelemetry
 from workers.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,11 @@ class WorkerProcess:
         self._reads = reader_client(settings.redis_url)
         self._reporter = Reporter(settings.keys, self.consumer, callbacks, self.counts)
         self._membership = Membership(self._commands, settings, self._reporter)
+        self._execute: Execute = execute
+        self._telemetry = self._reporter.telemetry = WorkerTelemetry.make(settings, self.consumer)
+        if self._telemetry:
+            self._execute = self._telemetry.execute
+            self._telemetry.visibility_s = lambda: self._membership.visibility_s
         self._settlements = Settlements(self._commands, settings, self.consumer, self._membership, self._reporter)
         self._heartbeat = Heartbeat(self._commands, settings, self.consumer, self._membership, self._reporter)
         self._deadlines = Deadlines((self._membership.main, self._membership.retries), self._expire)
@@ -114,6 +121,8 @@ class WorkerProcess:
                 services.start_soon(self._upkeep.run)
             if self._journal:
                 services.start_soon(self._journal.run)
+                if self._telemetry:
+                    self._telemetry.watch_journal(lambda journal=self._journal: journal.dropped)  # type: ignore[misc]
             if handle_signals:
                 services.start_soon(self._watch_signals)
             recovers = ", and recovers what stalls there" if self._membership.recovers else ""
@@ -242,7 +251,7 @@ class WorkerProcess:
             job.begin(now)
             if job.timeout_s != inf:
                 self._deadlines.watch(job)
-            verdict = await execute(self._invoke, job, self._backoff)
+            verdict = await self._execute(self._invoke, job, self._backoff)
         except asyncio.CancelledError:
             if job.interruption is None or _is_cancelled_by_others():
                 self._cancelled(job)
@@ -313,6 +322,8 @@ class WorkerProcess:
         """Settle what a cancellation left over, say what stays pending, and remove our consumer."""
         with anyio.move_on_after(LAST_FLUSH_S):
             await self._settlements.flush()
+        if self._telemetry:
+            self._telemetry.close()
         self._deadlines.stop()
         await self._heartbeat.stop()
         self._count_what_is_left()

@@ -27,6 +27,7 @@ from workers.protocol.keys import stream_keys
 from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
 from workers.protocol.scripts import load_script
 from workers.protocol.settings import to_ms
+from workers.sending import Sending
 
 ENQUEUE = load_script("workers.protocol", "enqueue")
 
@@ -70,7 +71,7 @@ class _Encoded(NamedTuple):
     job_id: bytes
     chosen: bool
     delay_ms: int
-    words: Sequence[bytes]
+    words: list[bytes]
     size: int
 
 
@@ -147,8 +148,9 @@ class Producer:
         calls have enqueued stays.
         """
         encoded = [self._encode(job if isinstance(job, NewJob) else NewJob(job)) for job in jobs]
-        for call in _in_calls(encoded):
-            await self._send(call)
+        with Sending(self._keys.stream, encoded):
+            for call in _in_calls(encoded):
+                await self._send(call)
         return [text(job.job_id) for job in encoded]
 
     async def _send(self, jobs: Sequence[_Encoded]) -> None:

@@ -173,6 +173,8 @@ class Reader:
         else:
             jobs = await self._read(free)
             self._reporter.counts.read += len(jobs)
+            if self._reporter.telemetry and jobs:
+                self._reporter.telemetry.received(jobs)
         self._reporter.works("reading")
         if self._contact:
             self._contact.answered()

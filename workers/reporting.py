@@ -12,6 +12,8 @@ from workers.protocol.callbacks import Callbacks
 from workers.protocol.connection import is_contact_error
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import on_one_line, text
+from workers.protocol.telemetry import VISIBILITY_TIMEOUT
+from workers.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
 
 logger = logging.getLogger("workers")
 
@@ -52,6 +54,8 @@ class Reporter:
 
     def __init__(self, keys: GroupKeys, consumer: str, callbacks: Callbacks[str], counts: Counts) -> None:
         self.counts = counts
+        self.telemetry: WorkerTelemetry | None = None
+        """Set where anybody listens."""
         self._keys = keys
         self._consumer = consumer
         self._callbacks = callbacks
@@ -83,12 +87,20 @@ class Reporter:
     def adopted(self, job: Job, owner: str) -> None:
         """Note that a delivery was taken over from ``owner``: an earlier process, or this one."""
         self.counts.adopted += 1
+        if self.telemetry:
+            if owner == self._consumer:
+                self.telemetry.found_again(job)
+            else:
+                self.telemetry.taken_over(job, owner, idle_ms=0, reason=RESTART, mode=ADOPT)
         if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=owner)
 
     def claimed(self, deliveries: Sequence[tuple[Job, bytes, int]]) -> None:
         """Note that stalled deliveries were taken over: each with its owner, and its idle time in ms."""
         self.counts.claimed += len(deliveries)
+        if self.telemetry:
+            for job, owner, idle_ms in deliveries:
+                self.telemetry.taken_over(job, text(owner), idle_ms=idle_ms, reason=VISIBILITY_TIMEOUT, mode=EMBEDDED)
         if self._callbacks.wants("recovered"):
             for job, owner, idle_ms in deliveries:
                 self._callbacks.report("recovered", **self._facts(job), owner=text(owner), idle_ms=idle_ms)

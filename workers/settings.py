@@ -13,6 +13,7 @@ from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery
 from workers.protocol.settings import Seconds, Settings, to_ms
+from workers.protocol.telemetry import TraceLinkage
 
 DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
 DEFAULT_MAX_DELIVERIES = 3
@@ -148,6 +149,11 @@ class WorkerSettings(Settings):
         "(at most 64 characters). Default: none, and reports cannot tell types of jobs apart.",
     )
     journal_maxlen: int = Field(DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately).")
+    trace_linkage: TraceLinkage = Field(
+        TraceLinkage.PARENT,
+        description="How spans of a delivery belong to the producer's: `parent` (in its trace) or `link` (each "
+        "delivery has a trace of its own). Workers and reapers of a group should say the same.",
+    )
 
     @field_validator("name")
     @classmethod

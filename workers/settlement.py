@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any
 
 import anyio
@@ -171,12 +171,16 @@ class Settlements:
         batch = self._next_batch(pile)
         lost = pile.reply_was_lost > 0
         pile.reply_was_lost = max(pile.reply_was_lost, len(batch))
+        telemetry = self._reporter.telemetry
+        began_ns = time_ns() if telemetry else 0
         try:
             results = await self._send(pile.source, batch, lost=lost)
         except (RedisError, OSError) as error:
             return await self._failed(pile, batch, error)
         self._reporter.works("settling")
         self._answered(pile, batch, results)
+        if telemetry:
+            telemetry.settled(batch, results, began_ns)
         pile.limit = 0
         return True
 

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,7 @@ _TOKENS = TokenTimes()
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to this file."
 )
+@click.option("--show-trace", is_flag=True, help="Trace every job, and print the trace of one that was recovered.")
 @click.option(
     "--files",
     type=click.Path(path_type=Path, file_okay=False),
@@ -197,6 +199,7 @@ def drill(
     quiet: bool,
     seed: int,
     json_file: Path | None,
+    show_trace: bool,
     files: Path | None,
 ) -> None:
     """Play one drill; see `HELP`."""
@@ -219,8 +222,11 @@ def drill(
         )
         requests = _generate(seed, limit) if trace is None else read_requests(trace, limit=limit)
         jobs = plan_jobs(requests, times, speedup=speedup)
-        programme = Programme(settings, jobs, [find_recovery(recovery)], redis_url, files, redis_pid, keep_keys)
-        (outcome,) = _perform(programme, quiet=quiet)
+        programme = Programme(
+            settings, jobs, [find_recovery(recovery)], redis_url, files, redis_pid, keep_keys=keep_keys
+        )
+        with _trace_shown(programme, wanted=show_trace) as programme:
+            (outcome,) = _perform(programme, quiet=quiet)
         if json_file:
             _write_json(json_file, outcome.as_json())
     sys.exit(EXIT_FAILED if outcome.objections else 0)
@@ -233,18 +239,19 @@ def demo(redis_url: str | None, seed: int) -> None:
     """Show what happens to the jobs of a killed worker: without recovery, with the reaper, and embedded.
 
     Three acts on the same trace with the same faults, in less than a minute. Exits 0 only if the second and the third
-    end as promised (see: reaper drill --help).
+    end as promised (see: reaper drill --help). Ends with the OpenTelemetry trace of a job that was recovered.
     """
     with _errors_for_people():
         settings = DrillSettings(seed=seed, faults=DEMO_FAULTS)
         jobs = plan_jobs(_generate(seed, DEMO_JOBS), TokenTimes())
         acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
-        outcomes = _perform(Programme(settings, jobs, acts, redis_url))
-        without, with_reaper, embedded = (outcome.ledger.stuck for outcome in outcomes)
-        click.echo(
-            f"\nWithout recovery {without} jobs were stuck for good; "
-            f"with the reaper {with_reaper}, embedded {embedded}."
-        )
+        with _trace_shown(Programme(settings, jobs, acts, redis_url)) as programme:
+            outcomes = _perform(programme)
+            without, with_reaper, embedded = (outcome.ledger.stuck for outcome in outcomes)
+            click.echo(
+                f"\nWithout recovery {without} jobs were stuck for good; "
+                f"with the reaper {with_reaper}, embedded {embedded}."
+            )
     failed = any(outcome.objections for outcome in outcomes if outcome.stage.recovery.promises)
     sys.exit(EXIT_FAILED if failed else 0)
 
@@ -264,6 +271,28 @@ def _perform(programme: Programme, *, quiet: bool = False) -> list[Outcome]:
     screen = screen_at_hand(quiet=quiet)
     click.echo(_introduction(programme))
     return perform(programme, screen, opens=click.echo, closes=_close)
+
+
+@contextmanager
+def _trace_shown(programme: Programme, *, wanted: bool = True) -> Iterator[Programme]:
+    """Give the programme with traces; once the block has played it, print the trace of a recovered job."""
+    if not wanted:
+        yield programme
+        return
+    try:
+        from reaper.drill.tracing import as_tree, recovered_trace, tracing  # an extra
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a trace is to be shown, and {error.name} is not installed: pip install 'stream-reaper[telemetry]'."
+        ) from error
+    with tracing() as traces:
+        yield replace(programme, tracing=traces)
+        traces.flush()
+        spans = recovered_trace(traces.received.spans)
+    if spans:
+        click.echo(f"\nTrace of a job whose worker was killed:\n{as_tree(spans)}")
+    else:
+        click.echo("\nNo job was recovered and then acknowledged by a worker that traces: there is no trace to show.")
 
 
 def _introduction(programme: Programme) -> str:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 from redis.exceptions import RedisError
@@ -21,6 +22,9 @@ from reaper.drill.stage import Stage, new_run_id, set_stage
 from reaper.drill.trace import PlannedJob
 from workers.protocol.connection import COMMAND_TIMEOUT_S, commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
+
+if TYPE_CHECKING:
+    from reaper.drill.tracing import Tracing
 
 CLEANUP_TIMEOUT_S = 5.0
 
@@ -41,6 +45,8 @@ class Programme:
     """Where ledgers and logs are kept; without it they are deleted at the end."""
     redis_pid: int | None = None
     """The process of the Redis at ``redis_url``, where the drill may stop it for a while."""
+    tracing: "Tracing | None" = None
+    """Where traces go, if they are to be shown."""
     keep_keys: bool = False
     """Leave streams, journals and dead letters of every act in a Redis that is not the drill's own."""
 
@@ -143,7 +149,7 @@ async def _stage(
     """Set the stage of one act, and leave nothing of it in a Redis that is not ours, unless it is to be kept."""
     paused_s = programme.settings.paused.total_seconds()  # our own calls wait so long, too
     client = commands_client(server.url, timeout_s=COMMAND_TIMEOUT_S + paused_s)
-    stage = set_stage(client, server, programme.settings, recovery, folder, run_id)
+    stage = set_stage(client, server, programme.settings, recovery, folder, run_id, programme.tracing)
     try:
         yield stage
     finally:

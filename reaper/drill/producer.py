@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import anyio
+from opentelemetry.trace import Span, SpanKind
 
 from reaper.drill.records import Enqueued
 from reaper.drill.stage import Stage
 from reaper.drill.trace import PlannedJob
+from workers.protocol import telemetry
 from workers.protocol.messages import text
 
 TICK_S = 0.02
@@ -68,14 +70,18 @@ class Producer:
 
     async def _send(self, jobs: Sequence[PlannedJob], *, poison: bool) -> list[Enqueued]:
         payloads = [self._payload(job.n) for job in jobs]
+        spans: list[Span] = []
         pipeline = self.stage.client.pipeline(transaction=False)
         for job, payload in zip(jobs, payloads, strict=True):
             milliseconds = round(job.duration.total_seconds() * 1000)
             mark = ("poison", "1") if poison else ()
             pipeline.execute_command(
-                "XADD", self.stage.keys.stream, "*", "n", job.n, "duration_ms", milliseconds, "payload", payload, *mark
-            )
+                "XADD", self.stage.keys.stream, "*", "n", job.n, "duration_ms", milliseconds, "payload", payload, *mark,
+                *self._trace_context(spans),
+            )  # fmt: skip
         entry_ids = await pipeline.execute()
+        for span in spans:
+            span.end()
         at = time.time()
         accepted = [
             Enqueued(job.n, text(entry_id), at, hashlib.sha256(payload).hexdigest(), poison)
@@ -83,6 +89,20 @@ class Producer:
         ]
         self.enqueued += accepted
         return accepted
+
+    def _trace_context(self, spans: list[Span]) -> list[bytes]:
+        """Begin the `send` of one job, if traces are shown; return the fields that carry its context."""
+        if self.stage.tracing is None:
+            return []
+        stream = self.stage.keys.stream
+        spans.append(
+            self.stage.tracing.tracer.start_span(
+                f"{telemetry.SEND} {stream}",
+                kind=SpanKind.PRODUCER,
+                attributes=telemetry.common(telemetry.SEND, telemetry.SEND, stream),
+            )
+        )
+        return [word for pair in telemetry.write_context(spans[-1].get_span_context()) for word in pair]
 
     def _payload(self, n: int) -> bytes:
         """Any bytes at all, the same for the same seed: what arrives is compared with them."""

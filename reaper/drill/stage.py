@@ -3,6 +3,7 @@
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
@@ -10,6 +11,9 @@ from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
 from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys
+
+if TYPE_CHECKING:
+    from reaper.drill.tracing import Tracing
 
 GROUP = "workers"
 
@@ -25,6 +29,8 @@ class Stage:
     folder: Path
     keys: GroupKeys
     namespace: NamespaceKeys
+    tracing: "Tracing | None" = None
+    """Where traces go, if they are to be shown."""
 
     @property
     def failpoints(self) -> Path:
@@ -37,7 +43,13 @@ class Stage:
 
 
 def set_stage(
-    client: Redis, server: Server, settings: DrillSettings, recovery: Recovery, folder: Path, run_id: str
+    client: Redis,
+    server: Server,
+    settings: DrillSettings,
+    recovery: Recovery,
+    folder: Path,
+    run_id: str,
+    tracing: "Tracing | None" = None,
 ) -> Stage:
     """Choose the names of one act, which nobody else uses, and make its folder."""
     name = f"drill-{run_id}-{recovery.name}"
@@ -49,6 +61,7 @@ def set_stage(
         folder / recovery.name,
         group_keys(name, GROUP),
         namespace_keys(f"{name}-reapers"),
+        tracing,
     )
     stage.failpoints.mkdir(parents=True)
     return stage

@@ -15,7 +15,8 @@
 -- ARGV[9] payload bytes after which the rest of the batch is put off
 -- ARGV[10] server time in ms after which the call is void  ARGV[11…] entry IDs, ascending
 --
--- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}
+-- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
+-- for a traced job {traceparent, tracestate, the delivery's name, what came before it}
 --   0 not pending any more   1 ready again, detail = new entry ID   2 parked as suspect   3 dead letter, detail = its ID
 --   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again

@@ -29,6 +29,7 @@ from tests.benchmarks import (
     scan,
     schedule,
     throughput,
+    tracing,
 )
 from tests.benchmarks.machine import describe
 from tests.benchmarks.page import Chapter, terminal_table, verdict, write_page
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, ModuleType] = {
         schedule,
         failover,
         throughput,
+        tracing,
         latency,
         idle,
         redis_stream,

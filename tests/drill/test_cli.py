@@ -78,3 +78,20 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
     assert (settings.scan_interval.total_seconds(), settings.look_interval.total_seconds()) == (1.0, 1.0)
     assert (programme.redis_url, programme.redis_pid, programme.keep_keys) == (SERVER.url, 7, True)
     assert len(programme.jobs) == 3
+
+
+def test_a_trace_is_only_shown_where_a_job_was_recovered(theatre: Theatre) -> None:
+    ended = CliRunner().invoke(cli.drill, ["--show-trace", "--fault", "none", "--limit", "3"])
+    assert ended.exit_code == 0
+    assert "there is no trace to show" in ended.output
+    assert theatre.played[0].tracing is not None
+
+
+@pytest.mark.processes
+def test_the_trace_of_a_recovered_job_is_shown() -> None:
+    words = "--show-trace --quiet --limit 120 --workers 2 --reapers 1 --no-bare-worker --fault kill-worker@0.5"
+    ended = CliRunner().invoke(cli.drill, words.split())
+    assert ended.exit_code == 0, ended.output
+    tree = ended.output.partition("Trace of a job whose worker was killed:")[2]
+    for part in ("send", "├─ process (attempt 1, lost)", "├─ recover", "└─ process (attempt 2)", "└─ ack"):
+        assert part in tree

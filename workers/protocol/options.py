@@ -4,8 +4,6 @@ A flag that is not given stays None, so that `workers.protocol.settings.load_set
 read and checked there, by the same rules as those from the environment and the file.
 """
 
-import logging
-import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,13 +15,13 @@ import click
 from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import StreamReaperError
+from workers.protocol.logs import CONSOLE, LOG_FORMATS
+from workers.protocol.logs import log_to_stderr as log_to_stderr
 from workers.protocol.settings import Settings
 from workers.protocol.settings_errors import bare_type
 
 USAGE_EXIT = 2
 """Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -102,10 +100,14 @@ log_level_option = click.option(
 )
 """The flag that `reaper run` and `worker run` share; give its value to `log_to_stderr`."""
 
-
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """Write plain log lines to stderr: standard output belongs to results."""
-    logging.basicConfig(stream=sys.stderr, level=level, format=LOG_FORMAT)
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default=CONSOLE,
+    show_default=True,
+    help="Log lines for people, or JSON, one object a line.",
+)
+"""Another one they share."""
 
 
 @contextmanager

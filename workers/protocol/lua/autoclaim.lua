@@ -27,7 +27,8 @@
 -- Returns {'ok', server time in ms, cursor ('' = the list was walked to its end), ms until the next of this page is due
 -- (-1 = none), why the call ended early ('' | 'room' | 'full'), overdue entries left for want of room, suspects parked or
 -- out, results, claimed, ours}:
---   results  {code, detail, idle ms, consumer, job ID, delivery count, entry ID}…, codes as in recover_entries.lua
+--   results  {code, detail, idle ms, consumer, job ID, delivery count, entry ID, and for a traced job what recovery.lua
+--            tells of it}…, codes as in recover_entries.lua
 --   claimed  {entry ID, times delivered, flat fields, consumer before, idle ms}…
 --   ours     IDs of overdue entries that are ours: whoever has them in hand knows better
 -- or {'paused'}, {'late', server time in ms}, {'refused', why}, {'reaper'} (the group has not agreed on embedded
@@ -93,7 +94,7 @@ local payload = read_ahead(function(entry_id, count)
 end, 64)
 
 local function tell(row, result)
-  result[7] = row[1]
+  result[7], result[8] = row[1], result[7]
   results[#results + 1] = result
   if result[1] == HELD then
     again_in(HOLD_MS)

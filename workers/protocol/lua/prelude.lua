@@ -104,25 +104,62 @@ local REWRITTEN = {
   ['reaper.consumers'] = true,
   ['reaper.copies'] = true,
   ['reaper.waits'] = true,
+  ['reaper.previous'] = true,
 }
+
+-- A trace that the producer samples (W3C: the last bit of the flags): its deliveries are told of as spans, each of which
+-- has a name that everybody can work out: generation.copies.times delivered. So whoever recovers a delivery can tell of
+-- it in place of a worker that cannot any more. Fields of jobs that nobody traces are left as they are.
+local SAMPLED = '^%x%x%-%x+%-%x+%-%x[13579bdf]'
+local TRACEPARENT_BYTES, MAX_PREVIOUS_BYTES = 55, 64
+local function is_sampled(traceparent)
+  return #traceparent >= TRACEPARENT_BYTES and string.find(traceparent, SAMPLED) ~= nil
+end
+
+local function with_trace(job, fields, traceparent, previous)
+  if traceparent and is_sampled(traceparent) then
+    job.traceparent, job.tracestate, job.previous = traceparent, '', previous and string.sub(previous, 1, MAX_PREVIOUS_BYTES)
+    for i = 1, #fields, 2 do
+      if fields[i] == 'tracestate' then
+        job.tracestate = fields[i + 1]
+      end
+    end
+  end
+  return job
+end
+
+-- Names a delivery of a traced job, and what is known of the one before: what a recovery returns of it.
+local function traced_delivery(job, times_delivered)
+  return { job.traceparent, job.tracestate, job.generation .. string.format('.%.0f.%.0f', job.copies or 0, times_delivered),
+    job.previous or '' }
+end
+
+-- The job's next entry says which delivery came before it, and how that ended: 'r'ecovered or 's'ettled.
+local function leave_trace(job, times_delivered, how)
+  if job.traceparent then
+    job.previous = traced_delivery(job, times_delivered)[3] .. '.' .. how
+  end
+end
 
 -- Splits an entry's flat fields into what is the user's (order and duplicates kept) and what is ours, sanitised.
 -- The same rules stand in workers/protocol/messages.py.
 local function open_entry(entry_id, fields)
-  local found, bytes = nil, 0
+  local found, bytes, traceparent = nil, 0, nil
   for i = 1, #fields, 2 do
     local name, value = fields[i], fields[i + 1]
     bytes = bytes + #name + #value
     if REWRITTEN[name] or name == 'reaper.visibility_ms' then
       found = found or {}
       found[name] = value
+    elseif name == 'traceparent' then
+      traceparent = value
     end
   end
   if not found then -- all fields are the user's, and need no copying
-    return {
+    return with_trace({
       entry_id = entry_id, job_id = entry_id, deliveries = 0, generation = '0', first_ms = string.match(entry_id, '^%d+'),
       visibility_ms = 0, consumers = '', copies = 0, waits = 0, user = fields, bytes = bytes,
-    }
+    }, fields, traceparent)
   end
   local user, n = {}, 0
   for i = 1, #fields, 2 do
@@ -135,7 +172,7 @@ local function open_entry(entry_id, fields)
   if not job_id or #job_id == 0 or #job_id > MAX_JOB_ID_BYTES then
     job_id = entry_id
   end
-  return {
+  return with_trace({
     entry_id = entry_id,
     job_id = job_id,
     deliveries = whole_number(found['reaper.deliveries'], 0),
@@ -147,7 +184,7 @@ local function open_entry(entry_id, fields)
     waits = whole_number(found['reaper.waits'], 0),
     user = user,
     bytes = bytes,
-  }
+  }, fields, traceparent, found['reaper.previous'])
 end
 
 -- Counted deliveries of a job, the one under way included. A base from outside is cut to `max - 1`: whatever a
@@ -181,11 +218,18 @@ local function identified_fields(job, deliveries, consumers)
   fields[n + 5], fields[n + 6] = 'reaper.generation', job.generation
   fields[n + 7], fields[n + 8] = 'reaper.first_ms', job.first_ms
   fields[n + 9], fields[n + 10] = 'reaper.consumers', consumers
+  if job.previous then
+    fields[n + 11], fields[n + 12] = 'reaper.previous', job.previous
+  end
   return fields
 end
 
 -- The flat fields of the job's next entry. `waits`: uncounted retries in a row, this one included; none by default.
 local READY_FIELDS = 12 -- two more where it waits
+local function may_be_ready(job, more)
+  return #job.user + READY_FIELDS + more + (job.previous and 2 or 0) <= MAX_ARGUMENTS
+end
+
 local function ready_fields(job, deliveries, consumers, waits)
   local fields = identified_fields(job, deliveries, consumers)
   local n = #fields
@@ -202,7 +246,7 @@ local function pack_job(kind, job, deliveries, consumers, waits)
   return cmsgpack.pack({
     v = 1, kind = kind, job_id = job.job_id, deliveries = deliveries, generation = job.generation,
     first_ms = job.first_ms, consumers = consumers, copies = job.copies, waits = waits or 0, user = job.user,
-    entry_id = job.entry_id,
+    entry_id = job.entry_id, previous = job.previous,
   })
 end
 

@@ -58,7 +58,7 @@ local function crashed_in_company(entry_id, consumer)
 end
 
 local function park(job, deliveries, consumers, score)
-  if #job.user + READY_FIELDS > MAX_ARGUMENTS then -- parked, it could never be made ready, and would block those behind it
+  if not may_be_ready(job, 0) then -- parked, it could never be made ready, and would block those behind it
     return false, { err = 'too many fields' }
   end
   local packed = pack_job('suspect', job, deliveries, consumers)
@@ -82,9 +82,8 @@ local function judge(job, row)
   return count, false
 end
 
--- Ends an overdue delivery that has been judged: dead letter, parked suspect, or ready again by a copy. Returns its result:
--- {code, detail, idle ms, consumer, job ID, delivery count}.
-local function recover_job(job, row, count, in_company)
+-- Ends an overdue delivery that has been judged: dead letter, parked suspect, or ready again by a copy.
+local function end_delivery(job, row, count, in_company)
   local entry_id, consumer, idle = row[1], row[2], row[3]
   local consumers = with_consumer(job, consumer)
   if count >= max_deliveries then
@@ -124,6 +123,16 @@ local function recover_job(job, row, count, in_company)
   return { REDELIVERED, id, idle, consumer, job.job_id, count }
 end
 
+-- The same; returns its result: {code, detail, idle ms, consumer, job ID, delivery count}, and for a traced job
+-- {traceparent, tracestate, the delivery's name, what came before it}.
+local function recover_job(job, row, count, in_company)
+  local traced = job.traceparent and traced_delivery(job, row[4]) or nil
+  leave_trace(job, row[4], 'r')
+  local result = end_delivery(job, row, count, in_company)
+  result[7] = traced
+  return result
+end
+
 -- What follows is for plain jobs: a producer's own entry, all of whose fields are the user's. In a mass they are most, and
 -- opening them costs more than all the rest.
 
@@ -132,7 +141,7 @@ local function look_into(fields)
   local bytes, says = 0, false
   for i = 1, #fields, 2 do
     local name = fields[i]
-    says = says or REWRITTEN[name] or name == 'reaper.visibility_ms'
+    says = says or REWRITTEN[name] or name == 'reaper.visibility_ms' or (name == 'traceparent' and is_sampled(fields[i + 1]))
     bytes = bytes + #name + #fields[i + 1]
   end
   return bytes, says

@@ -120,7 +120,7 @@ local function make_ready_again(item, job, count, target)
     local id, why = add_entry(target, ready_fields(job, deliveries, consumers, waits))
     return id and tail .. ',"new_entry":' .. json_string(id), why
   end
-  if #job.user + READY_FIELDS + 2 > MAX_ARGUMENTS then -- scheduled, it could never be made ready
+  if not may_be_ready(job, 2) then -- scheduled, it could never be made ready
     return nil, 'too many fields'
   end
   local ok, why = park_until(schedule, at + delay, pack_job('retry', job, deliveries, consumers, waits))
@@ -139,6 +139,9 @@ local function give_up_or_redeliver(item)
   end
   local job = open_entry(entry_id, entry[2])
   local count = delivery_count(job, item.times, max_deliveries)
+  if verb ~= 'hand_back' then -- which may not have started
+    leave_trace(job, item.times, 's')
+  end
   if verb == 'reject' or (verb == 'nack' and count >= max_deliveries) then
     local id, why = add_entry(dead, dead_letter_fields(job, {
       stream = stream, group = group, reason = item.reason, error = item.error,

@@ -1,0 +1,100 @@
+"""Processes that export to a receiver of the test's, and what is asked of the trace they leave."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reaper.drill.otlp import Received, ReceivedSpan
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+TIMEOUT_S = 60.0
+PROGRAM = "tests.telemetry.program"
+VISIBILITY = ("--visibility-timeout", "1")
+
+
+@dataclass
+class Scene:
+    """One Redis, one receiver, and processes."""
+
+    processes: Processes
+    server: RedisServer
+    received: Received
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.received.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "200", **self.env}
+
+    async def worker(self, *flags: str) -> Running:
+        """Start a worker and wait until it works."""
+        running = self.processes.worker(
+            f"{PROGRAM}:worker", "--redis-url", self.server.url, *VISIBILITY, *flags, env=self._env
+        )
+        await running.prints("works on", TIMEOUT_S)
+        return running
+
+    async def reaper(self, *flags: str) -> Running:
+        """Start a reaper and wait until it leads."""
+        running = self.processes.reaper(
+            "--redis-url", self.server.url, "--groups", "orders/billing", *VISIBILITY, "--lease-ttl", "2", *flags,
+            env=self._env,
+        )  # fmt: skip
+        await running.prints("leadership acquired", TIMEOUT_S)
+        return running
+
+    async def produce(self, *fields: str) -> str:
+        """Enqueue a job in a process of its own; return its ID."""
+        running = self.processes.python("-m", PROGRAM, self.server.url, *fields, env=self._env, name="producer")
+        assert await running.wait(TIMEOUT_S) == 0, running.output
+        return (await running.prints(r"enqueued (\w+)"))[1]
+
+    async def spans(self, job: str, *names: str) -> list[ReceivedSpan]:
+        """Wait until the job's trace has at least so many spans of these names; return it, in order."""
+
+        def complete() -> list[ReceivedSpan]:
+            trace = trace_of(self.received, job)
+            found = [span.name.split()[0] for span in trace]
+            return trace if all(found.count(name) >= names.count(name) for name in names) else []
+
+        return await wait_until(complete, f"the trace of {job} has {names}", TIMEOUT_S)
+
+
+def trace_of(received: Received, job: str) -> list[ReceivedSpan]:
+    """Return the spans of the trace (and of those it links) in which a job is told of."""
+    spans = list(received.spans)
+    traces = {span.trace_id for span in spans if span.attributes.get("app.job.id") == job}
+    traces |= {span.trace_id for span in spans if any(link.trace_id in traces for link in span.links)}
+    traces |= {link.trace_id for span in spans if span.trace_id in traces for link in span.links}
+    return sorted((span for span in spans if span.trace_id in traces), key=lambda span: (span.start_ns, span.end_ns))
+
+
+def dangling(spans: Sequence[ReceivedSpan]) -> list[str]:
+    """Return parents and links that lead nowhere."""
+    there = {(span.trace_id, span.span_id) for span in spans}
+    parents = [
+        f"{span.name}: parent {span.parent_id}"
+        for span in spans
+        if span.parent_id and (span.trace_id, span.parent_id) not in there
+    ]
+    links = [
+        f"{span.name}: link {link.attributes} {link.span_id}"
+        for span in spans
+        for link in span.links
+        if (link.trace_id, link.span_id) not in there
+    ]
+    return parents + links
+
+
+def told(span: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> tuple[Any, ...]:
+    """Return a span as a test compares it: who told it, of what, below what, linked to what."""
+    names = {(other.trace_id, other.span_id): _short(other) for other in spans}
+    parent = names.get((span.trace_id, span.parent_id), span.parent_id)
+    links = sorted(names.get((link.trace_id, link.span_id), "?") for link in span.links)
+    return (span.service, _short(span), span.kind, parent, links)
+
+
+def _short(span: ReceivedSpan) -> str:
+    attempt = span.attributes.get("app.delivery.attempt")
+    return span.name + (f" #{attempt}" if attempt else "")

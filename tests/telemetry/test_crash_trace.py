@@ -1,0 +1,218 @@
+"""One story per job: producer, workers and reapers as processes, one of them killed -9, and their spans received."""
+
+import pytest
+
+from tests.telemetry.scene import TIMEOUT_S, Scene, dangling, told, trace_of
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+
+async def test_a_killed_workers_delivery_is_told_of_by_the_reaper_in_one_trace_without_dangling_links(
+    scene: Scene,
+) -> None:
+    await scene.reaper()
+    first = await scene.worker()
+    job = await scene.produce("kills=1")
+    await first.wait(60)
+    await scene.worker()
+    spans = await scene.spans(job, "send", "receive", "process", "recover", "process", "ack")
+    assert dangling(spans) == []
+    own = [span for span in spans if not span.name.startswith("receive")]
+    assert len({span.trace_id for span in own}) == 1
+    # A receive that was not exported before the kill is missing; nobody links to it then.
+    later = [span for span in spans if span.name == "receive orders"][-1]
+    story = [*own, later]
+    lost, again = "process orders #1", "process orders #2"
+    assert [told(span, story) for span in own] == [
+        ("producer", "send orders", "PRODUCER", "", []),
+        ("reaper", lost, "CONSUMER", "send orders", []),
+        ("reaper", "recover orders #1", "CLIENT", "send orders", [lost]),
+        ("worker", again, "CONSUMER", "send orders", [lost, "receive orders", "recover orders #1"]),
+        ("worker", "ack orders", "CLIENT", again, []),
+    ]
+    by_name = {told(span, story)[1]: span for span in own}
+    attributes = dict(by_name[lost].attributes)
+    assert attributes.pop("messaging.message.id").count("-") == 1
+    assert "." in attributes.pop("messaging.client.id")
+    assert attributes == {
+        "messaging.system": "redis",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "orders",
+        "messaging.consumer.group.name": "billing",
+        "app.job.id": job,
+        "app.job.generation": 0,
+        "app.delivery.attempt": 1,
+        "app.synthesized": True,
+        "error.type": "visibility_timeout",
+    }
+    assert by_name[lost].failed
+    assert by_name[lost].end_ns - by_name[lost].start_ns >= 1_000_000_000
+    recovery = by_name["recover orders #1"].attributes
+    assert {name: recovery[name] for name in recovery if name.startswith("app.recovery") or name == "app.epoch"} == {
+        "app.recovery.reason": "visibility_timeout",
+        "app.recovery.outcome": "redelivered",
+        "app.recovery.mode": "reaper",
+        "app.epoch": 1,
+    }
+    assert recovery["app.idle_ms"] >= 1000
+    assert recovery["messaging.operation.type"] == "settle"
+    assert "app.synthesized" not in by_name[again].attributes
+
+
+async def test_an_embedded_worker_tells_of_what_it_takes_over(scene: Scene) -> None:
+    embedded = ("--recovery", "embedded")
+    first = await scene.worker(*embedded)
+    job = await scene.produce("kills=1")
+    await first.wait(60)
+    await scene.worker(*embedded)
+    spans = await scene.spans(job, "send", "process", "recover", "process", "ack")
+    assert dangling(spans) == []
+    own = [span for span in spans if not span.name.startswith("receive")]
+    assert len({span.trace_id for span in own}) == 1
+    lost, again = "process orders #1", "process orders #2"
+    assert [told(span, own) for span in own] == [
+        ("producer", "send orders", "PRODUCER", "", []),
+        ("worker", lost, "CONSUMER", "send orders", []),
+        ("worker", "recover orders #1", "CLIENT", "send orders", [lost]),
+        ("worker", again, "CONSUMER", "send orders", [lost, "recover orders #1"]),
+        ("worker", "ack orders", "CLIENT", again, []),
+    ]
+    synthesized = [span.attributes.get("app.synthesized") for span in own]
+    assert synthesized == [None, True, None, None, None]
+    recovery = own[2].attributes
+    assert (recovery["app.recovery.mode"], recovery["app.recovery.outcome"]) == ("embedded", "claimed")
+    assert "app.epoch" not in recovery
+
+
+async def test_the_last_delivery_an_embedded_worker_gives_up_is_told_of_too(scene: Scene) -> None:
+    embedded = ("--recovery", "embedded", "--max-deliveries", "1")
+    first = await scene.worker(*embedded)
+    job = await scene.produce("kills=1")
+    await first.wait(60)
+    await scene.worker(*embedded)
+    spans = await scene.spans(job, "send", "process", "recover")
+    own = [span for span in spans if not span.name.startswith("receive")]
+    assert dangling(spans) == []
+    assert [told(span, own)[:2] for span in own] == [
+        ("producer", "send orders"),
+        ("worker", "process orders #1"),
+        ("worker", "recover orders #1"),
+    ]
+    assert own[2].attributes["app.recovery.outcome"] == "dead_lettered"
+
+
+async def test_a_job_that_crashes_twice_links_both_recoveries(scene: Scene) -> None:
+    await scene.reaper("--max-deliveries", "4")
+    job = ""
+    for _ in range(2):
+        worker = await scene.worker("--max-deliveries", "4")
+        job = job or await scene.produce("kills=2")
+        await worker.wait(60)
+    await scene.worker("--max-deliveries", "4")
+    spans = await scene.spans(job, "send", "process", "recover", "process", "recover", "process", "ack")
+    assert dangling(spans) == []
+    own = [span for span in spans if not span.name.startswith("receive")]
+    links = {told(span, own)[1]: [link for link in told(span, own)[4] if link != "?"] for span in own}
+    assert links == {
+        "send orders": [],
+        "process orders #1": [],
+        "recover orders #1": ["process orders #1"],
+        "process orders #2": ["process orders #1", "recover orders #1"],
+        "recover orders #2": ["process orders #2", "recover orders #1"],
+        "process orders #3": ["process orders #2", "recover orders #2"],
+        "ack orders": [],
+    }
+
+
+async def test_a_failure_is_retried_in_the_same_trace_and_links_the_attempt_that_failed(scene: Scene) -> None:
+    await scene.worker("--backoff-base", "0")
+    job = await scene.produce("fails=1")
+    spans = await scene.spans(job, "send", "process", "nack", "process", "ack")
+    assert dangling(spans) == []
+    own = [span for span in spans if not span.name.startswith("receive")]
+    failed, again = "process orders #1", "process orders #2"
+    assert [told(span, own)[1:4:2] for span in own] == [
+        ("send orders", ""),
+        (failed, "send orders"),
+        ("nack orders", failed),
+        (again, "send orders"),
+        ("ack orders", again),
+    ]
+    assert failed in told(own[3], own)[4]
+    assert (own[1].failed, own[1].attributes["error.type"]) == (True, "ValueError")
+    assert not own[3].failed
+    assert "error.type" not in own[3].attributes
+
+
+async def test_a_redriven_job_stays_in_its_trace_and_links_its_last_attempt(scene: Scene) -> None:
+    await scene.worker("--max-deliveries", "1")
+    job = await scene.produce("fails=1")
+    await scene.spans(job, "send", "process", "nack")
+    dead = scene.processes.python(
+        "-m", "reaper", "dead-letters", "redrive", "--stream", "orders", "--group", "billing", "--all", "--redis-url",
+        scene.server.url,
+    )  # fmt: skip
+    assert await dead.wait(60) == 0, dead.output
+    spans = await scene.spans(job, "send", "process", "nack", "process")
+    assert dangling(spans) == []
+    runs = [span for span in spans if span.name == "process orders"]
+    assert [span.attributes["app.job.generation"] for span in runs] == [0, 1]
+    assert len({span.span_id for span in runs}) == 2
+    assert runs[0].span_id in [link.span_id for link in runs[1].links]
+
+
+async def test_by_setting_each_delivery_has_a_trace_of_its_own_that_links_the_producers(scene: Scene) -> None:
+    link = ("--trace-linkage", "link")
+    await scene.reaper(*link)
+    first = await scene.worker(*link)
+    job = await scene.produce("kills=1")
+    await first.wait(60)
+    await scene.worker(*link)
+    spans = await scene.spans(job, "send", "process", "recover", "process", "ack")
+    assert dangling(spans) == []
+    by_name = {told(span, spans)[1]: span for span in spans}
+    lost, again, recovery = (
+        by_name[f"{name} orders #{n}"] for name, n in (("process", 1), ("process", 2), ("recover", 1))
+    )
+    assert [told(span, spans)[3] for span in (lost, again, recovery)] == ["", "", "process orders #1"]
+    assert all("send orders" in told(span, spans)[4] for span in (lost, again, recovery))
+    assert len({span.trace_id for span in (by_name["send orders"], lost, again)}) == 3
+
+
+async def test_what_the_producer_does_not_sample_is_told_of_by_nobody(scene: Scene) -> None:
+    await scene.reaper()
+    first = await scene.worker()
+    scene.env = {"OTEL_TRACES_SAMPLER": "always_off"}
+    await scene.produce("kills=1")
+    await first.wait(60)
+    scene.env = {}
+    worker = await scene.worker()
+    await worker.prints("started", 60)
+    sampled = await scene.produce("n=1")
+    await scene.spans(sampled, "send", "receive", "process", "ack")
+    assert {span.attributes.get("app.job.id") for span in scene.received.spans} - {None} == {sampled}
+    assert [span.name for span in scene.received.spans if span.name.startswith("recover")] == []
+
+
+async def test_a_worker_that_was_only_slow_leaves_one_span_for_its_delivery(scene: Scene) -> None:
+    await scene.reaper()
+    slow = await scene.worker()
+    job = await scene.produce("waits=0.5")
+    await slow.prints("started", TIMEOUT_S)
+    slow.pause()
+    await scene.worker()
+    await scene.spans(job, "process", "recover", "process", "ack")
+    slow.resume()
+    slow.terminate()
+    assert await slow.wait(TIMEOUT_S) == 0
+    spans = trace_of(scene.received, job)
+    assert dangling(spans) == []
+    attempts = [span for span in spans if span.name == "process orders"]
+    # The read that blocked when it was paused may have taken the next delivery, too.
+    numbers = [span.attributes["app.delivery.attempt"] for span in attempts]
+    assert numbers == list(range(1, len(attempts) + 1))
+    assert [span.service for span in attempts] == ["reaper"] * (len(attempts) - 1) + ["worker"]
+    late = [span.attributes.get("error.type") for span in spans if span.name == "ack orders"]
+    assert late.count(None) == 1
+    assert set(late) <= {None, "refused"}

@@ -1,0 +1,67 @@
+"""Log lines carry the span they are written in."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from tests.telemetry.scene import TIMEOUT_S, Scene
+from workers.protocol.logs import ConsoleFormatter, JsonFormatter
+
+IDS = {"trace_id": f"{0xABC:032x}", "span_id": f"{0xDEF:016x}"}
+
+
+@pytest.fixture
+def span() -> Iterator[None]:
+    """Be inside a span."""
+    context = SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1))
+    with trace.use_span(NonRecordingSpan(context)):
+        yield
+
+
+def a_record(message: str = "two\nlines of %s", *arguments: object, failed: bool = False) -> logging.LogRecord:
+    error = ValueError("no")
+    info = (type(error), error, None) if failed else None
+    return logging.LogRecord("workers", logging.ERROR, __file__, 1, message, arguments or ("text",), info)
+
+
+@pytest.mark.usefixtures("span")
+def test_a_json_line_has_the_ids_of_the_span() -> None:
+    line = JsonFormatter().format(a_record(failed=True))
+    facts = json.loads(line)
+    assert "\n" not in line
+    assert facts.pop("at").endswith("+00:00")
+    assert facts == {
+        "level": "error",
+        "logger": "workers",
+        "message": "two\nlines of text",
+        "thread": "MainThread",
+        "error": "ValueError: no",
+        **IDS,
+    }
+
+
+@pytest.mark.usefixtures("span")
+def test_a_line_for_people_ends_with_the_ids_of_the_span() -> None:
+    assert ConsoleFormatter().format(a_record()).endswith(" ".join(f"{name}={value}" for name, value in IDS.items()))
+
+
+def test_outside_of_any_span_there_are_no_ids() -> None:
+    assert "trace_id" not in JsonFormatter().format(a_record())
+    assert "trace_id" not in ConsoleFormatter().format(a_record())
+
+
+@pytest.mark.anyio
+@pytest.mark.processes
+async def test_a_failure_is_logged_with_the_ids_of_its_delivery(scene: Scene) -> None:
+    worker = await scene.worker("--log-format", "json")
+    job = await scene.produce("fails=1")
+    await worker.prints("failed in delivery 1", TIMEOUT_S)
+    spans = await scene.spans(job, "process")
+    failed = next(span for span in spans if span.name == "process orders")
+    lines = [json.loads(line) for line in worker.output.splitlines() if line.startswith("{")]
+    told = next(line for line in lines if "failed in delivery 1" in line["message"])
+    assert (told["trace_id"], told["span_id"]) == (failed.trace_id, failed.span_id)

@@ -1,0 +1,90 @@
+"""Metrics of workers and reapers, as a collector gets them."""
+
+import socket
+import urllib.request
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from tests.support.servers import free_port
+from tests.support.waiting import wait_until
+from tests.telemetry.scene import TIMEOUT_S, Scene
+from workers.protocol.instruments import GAUGES, JOURNAL_DROPS
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+ALLOWED = {
+    "messaging.system", "messaging.operation.name", "messaging.operation.type", "messaging.destination.name",
+    "messaging.consumer.group.name", "error.type", "app.recovery.mode", "app.recovery.outcome", "app.scan",
+    "app.namespace",
+}  # fmt: skip
+
+
+async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(scene: Scene) -> None:
+    await scene.reaper()
+    first = await scene.worker("--journal", "full")
+    await scene.produce("kills=1")
+    await first.wait(60)
+    await scene.worker("--journal", "full")
+    rare = {"reaper.writes.refused", "reaper.trace_context.malformed"}
+    metrics = scene.received.metrics
+    wanted = {
+        "messaging.client.sent.messages", "messaging.client.consumed.messages", "messaging.client.operation.duration",
+        "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.elections",
+        "reaper.scan.duration", *(gauge.name for gauge in GAUGES),
+    }  # fmt: skip
+    await wait_until(lambda: wanted <= metrics.keys(), "every metric has come", TIMEOUT_S)
+    ours = {name for name in metrics if name.startswith(("reaper.", "messaging."))}
+    assert ours - rare == wanted
+    assert {label for name in ours for labels in metrics[name] for label in labels} <= ALLOWED
+    assert metrics["reaper.recovered"][-1] == {
+        "messaging.destination.name": "orders",
+        "messaging.consumer.group.name": "billing",
+        "app.recovery.mode": "reaper",
+        "app.recovery.outcome": "redelivered",
+    }
+    assert JOURNAL_DROPS.name in metrics
+
+
+async def test_metrics_are_shown_on_the_health_port_as_prometheus_reads_them(scene: Scene) -> None:
+    scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
+    worker = await scene.worker("--health-port", "0")
+    url = (await worker.prints(r"health on (http://[\d.:]+)"))[1]
+    await scene.produce("n=1")
+    await worker.prints("started", TIMEOUT_S)
+
+    def shown() -> str:
+        text: str = urllib.request.urlopen(f"{url}/metrics").read().decode()  # noqa: S310 - our own
+        return text if "messaging_process_duration_seconds_bucket" in text else ""
+
+    text = await wait_until(lambda: anyio.to_thread.run_sync(shown), "the job's duration is shown", TIMEOUT_S)
+    assert 'le="3600' in text
+    assert 'messaging_destination_name="orders"' in text
+
+
+@pytest.fixture(params=["gone", "hangs"])
+def endpoint(request: pytest.FixtureRequest) -> Iterator[str]:
+    """An endpoint that refuses connections, or takes them and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if request.param == "gone":
+            listener.close()
+            yield f"http://127.0.0.1:{free_port()}"
+        else:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_an_endpoint_that_is_gone_or_hangs_costs_the_jobs_nothing_and_is_told_of_once(
+    scene: Scene, endpoint: str
+) -> None:
+    producer_env, scene.env = scene.env, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    worker = await scene.worker()
+    scene.env = producer_env
+    for _ in range(3):
+        await scene.produce("n=1")
+    await worker.prints("traces are not exported", TIMEOUT_S)
+    worker.terminate()
+    assert await worker.wait(TIMEOUT_S) == 0
+    assert "acked=3" in worker.output
+    assert worker.output.count("traces are not exported") == 1
+    assert "Traceback" not in worker.output

@@ -1,0 +1,57 @@
+"""Log lines on stderr: for people, or JSON, one object a line. Inside a span they carry its trace and span ID."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from opentelemetry import trace
+
+CONSOLE, JSON = "console", "json"
+LOG_FORMATS = (CONSOLE, JSON)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def span_ids() -> dict[str, str]:
+    """Return the trace and span ID of the span we are in; nothing outside of any."""
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+class ConsoleFormatter(logging.Formatter):
+    """One line for people; a traceback follows."""
+
+    def __init__(self) -> None:
+        super().__init__(LOG_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
+        """Return the line without the traceback."""
+        return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in span_ids().items())])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: at (UTC), level, logger, message, trace_id and span_id, and the traceback as `error`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object."""
+        facts = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "thread": record.threadName,
+            **span_ids(),
+        }
+        if record.exc_info:
+            facts["error"] = self.formatException(record.exc_info)
+        return json.dumps(facts, ensure_ascii=False)
+
+
+def log_to_stderr(level: int = logging.INFO, log_format: str = CONSOLE) -> None:
+    """Write log lines to stderr: standard output belongs to results."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == JSON else ConsoleFormatter())
+    logging.basicConfig(level=level, handlers=[handler])
