@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
+from tests.faults.reapers import newest_server
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import TIMEOUT_S, Scene
 from workers.protocol.instruments import GAUGES, JOURNAL_DROPS
 
-pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+pytestmark = [pytest.mark.anyio, pytest.mark.processes, newest_server]
 
 ALLOWED = {
     "messaging.system", "messaging.operation.name", "messaging.operation.type", "messaging.destination.name",
