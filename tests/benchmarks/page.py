@@ -14,7 +14,7 @@ INTRODUCTION = """\
 This page is written by `make bench` (`python -m tests.benchmarks`), which takes a quarter of an hour.
 It needs nothing but Linux: each benchmark starts a Redis of its own, on a free port, without persistence.
 `python -m tests.benchmarks --only NAME` runs one of {names},
-and renews its part of this page where the others have been run on this machine;
+and renews its part of this page;
 `--quick` uses small numbers, to see that everything works, and writes nothing.
 """
 
@@ -48,11 +48,12 @@ class Chapter:
     day: date
 
 
-def write_page(chapters: Sequence[Chapter]) -> str:
-    """Return docs/benchmarks.md of all chapters, at least one."""
+def write_page(chapters: Sequence[Chapter], missing: Sequence[str]) -> str:
+    """Return docs/benchmarks.md of the chapters, at least one; ``missing`` names benchmarks that were not run."""
+    names = [*(chapter.name for chapter in chapters), *missing]
     parts = [
-        INTRODUCTION.format(names=", ".join(f"`{chapter.name}`" for chapter in chapters)),
-        _run(chapters),
+        INTRODUCTION.format(names=", ".join(f"`{name}`" for name in names)),
+        _run(chapters, missing),
         HOW_TO_READ,
         *(_chapter(chapter) for chapter in chapters),
     ]
@@ -79,10 +80,12 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]).rstrip()
 
 
-def _run(chapters: Sequence[Chapter]) -> str:
+def _run(chapters: Sequence[Chapter], missing: Sequence[str]) -> str:
     rows = [row for chapter in chapters for row in chapter.result.rows]
     machine = chapters[-1].machine
     lines = ["## This run", "", f"- {verdict(rows)}."]
+    if missing:
+        lines.append(f"- Not run here: {', '.join(missing)}.")
     return "\n".join([*lines, *(f"- {line}." for line in (machine.hardware, machine.software)), ""])
 
 
