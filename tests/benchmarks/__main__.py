@@ -8,6 +8,7 @@ import pickle
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -97,7 +98,8 @@ def _keep(chapter: Chapter) -> None:
 def _write_page() -> None:
     """Write the page of what has been run here, now or before."""
     kept = [KEPT / name for name in BENCHMARKS if (KEPT / name).exists()]
-    chapters = [pickle.loads(path.read_bytes()) for path in kept]  # noqa: S301 - our own
+    found: list[Chapter] = [pickle.loads(path.read_bytes()) for path in kept]  # noqa: S301 - our own
+    chapters = [replace(chapter, about=inspect.getdoc(BENCHMARKS[chapter.name]) or "") for chapter in found]
     missing = [name for name in BENCHMARKS if not (KEPT / name).exists()]
     PAGE.write_text(write_page(chapters, missing), encoding="utf-8")
     click.echo(f"written to {PAGE.name}" + (f", without {', '.join(missing)}" if missing else ""))

@@ -8,6 +8,9 @@ The worker has 200 slots, so that its calls claim 100 at a time as well: half of
 half runs. With fewer than 128, a call claims up to 64, and the server waits while they run; the last row shows that.
 In reaper mode each job is written once more (its copy), acknowledged, deleted and read again, which costs the server
 more than a claim does; and a leader, the server and the worker share the machine's cores.
+Three times the bare loop is 9 µs a job, and the server alone has more to do: two journal entries cost about 3 µs of it,
+checking owner and count before settling about 2 µs, the copy in reaper mode 4 µs. So the demand is not met where the
+server shares its cores; embedded mode meets it where our processes get the cores first (2.5 times).
 """
 
 from collections.abc import Sequence
