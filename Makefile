@@ -8,6 +8,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?=
 PYTEST_ARGS ?=
+# Most tests wait for something rather than compute. 0 = one after the other, in one process.
+TEST_PROCESSES ?= 3
 SOAK_MINUTES ?= 30
 SOAK_SEED ?= 1
 
@@ -29,7 +31,7 @@ demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, 
 	@$(BIN)/reaper demo
 
 test: $(DEV)  ## run every test on every Redis at hand
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(DEV)  ## lint, formatting, types, import contracts, generated documentation
 	@$(BIN)/ruff check .

@@ -4,10 +4,10 @@ The session starts each server once. A test that uses `server` runs once per ver
 empty each time.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import hypothesis
 import pytest
@@ -29,6 +29,49 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:  # noqa: ARG001
     """Run each test under the watchdog."""
     with watched():
         return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests stay together in one process of ``make test``, and let the longest groups begin."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+    items.sort(key=_rank)
+
+
+def _group_of(item: pytest.Item) -> str:
+    """Return what a test shares a process with: one holds the Spark session; else, a file's tests on one server."""
+    if _uses_spark(item):
+        return "spark"
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return f"{item.path.stem} {parameters.get('server', '')}"
+
+
+def _uses_spark(item: pytest.Item) -> bool:
+    if "spark" in getattr(item, "fixturenames", ()):
+        return True
+    return item.path.parent.name == "pipeline" and not item.get_closest_marker("processes")
+
+
+def _rank(item: pytest.Item) -> int:
+    if item.get_closest_marker("cluster"):
+        return 0
+    return 1 if _uses_spark(item) else 2
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+    """Make reports fit to be sent to another process: jobs hold any bytes, and logs name jobs."""
+    return cast("dict[str, Any] | None", _sendable((yield)))
+
+
+def _sendable(data: object) -> object:
+    if isinstance(data, str):
+        return data.encode(errors="backslashreplace").decode()
+    if isinstance(data, dict):
+        return {_sendable(key): _sendable(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)(_sendable(value) for value in data)
+    return data
 
 
 def _name_of(binary: Path) -> str:

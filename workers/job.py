@@ -223,9 +223,10 @@ class Job:
     def is_unsampled(self) -> bool:
         """Tell at a glance whether the job's producer does not sample its trace; asked for every job that is read."""
         flat = self._flat
-        if FIELD_TRACEPARENT not in flat:
+        try:
+            place = flat.index(FIELD_TRACEPARENT)
+        except ValueError:
             return False
-        place = flat.index(FIELD_TRACEPARENT)
         if place % 2:
             return False  # it is some field's value
         traceparent = flat[place + 1]

@@ -1,7 +1,7 @@
 """Spans of deliveries, at a fraction of the cost of the SDK's own: those are made for any use, and by several threads.
 
-A worker that is busy with short jobs would spend more time on spans than on jobs. What is exported is the SDK's
-`ReadableSpan`; what a handler sees is a span like any other. It is written by one thread, as a delivery is.
+A worker that is busy with short jobs would spend more time on spans than on jobs. What is exported is a
+`ReadableSpan` of the SDK; what a handler sees is a span like any other. It is written by one thread, as a delivery is.
 """
 
 import random
@@ -40,22 +40,17 @@ class QuickSpans:
         ids: SpanIds | None,
     ) -> Span:
         """Begin a span; see `telemetry.Begin`."""
-        if ids is None:
-            ids = SpanIds(random.getrandbits(128) or 1, random.getrandbits(64) or 1)
+        span_id = ids.span_id if ids else random.getrandbits(64) or 1
         if parent is None:
-            context = SpanContext(ids.trace_id, ids.span_id, False, _SAMPLED)
+            trace_id = ids.trace_id if ids else random.getrandbits(128) or 1
+            context = SpanContext(trace_id, span_id, False, _SAMPLED)
         else:
-            context = SpanContext(parent.trace_id, ids.span_id, False, parent.trace_flags, parent.trace_state)
+            context = SpanContext(parent.trace_id, span_id, False, parent.trace_flags, parent.trace_state)
         return QuickSpan(self, name, context, parent, kind, attributes, links, at_ns)
 
 
-class QuickSpan(Span):
-    """One of them."""
-
-    __slots__ = (
-        "_attributes", "_context", "_ended", "_events", "_kind", "_links", "_maker", "_name", "_parent", "_started_ns",
-        "_status",
-    )  # fmt: skip
+class QuickSpan(Span, ReadableSpan):
+    """One of them: it is read as it was written, with nothing copied in between."""
 
     def __init__(
         self,
@@ -68,17 +63,21 @@ class QuickSpan(Span):
         links: Sequence[Link],
         at_ns: int | None,
     ) -> None:
-        self._maker = maker
+        # As ReadableSpan.__init__, of which everything that reads a span here knows no more than the properties.
         self._name = name
-        self._context = context
+        self._context: SpanContext = context
         self._parent = parent
-        self._kind = kind
-        self._attributes = attributes
-        self._links = links
+        self._resource = maker.resource
+        self._attributes: telemetry.Attributes = attributes
         self._events: list[Event] = []
+        self._links = links
+        self._kind = kind
+        self._instrumentation_info = None
+        self._instrumentation_scope = maker.scope
         self._status = _UNSET
-        self._ended = False
-        self._started_ns = time_ns() if at_ns is None else at_ns
+        self._start_time = time_ns() if at_ns is None else at_ns
+        self._end_time: int | None = None
+        self._on_end = maker.processor.on_end
 
     def get_span_context(self) -> SpanContext:
         """Return what the span is called."""
@@ -86,21 +85,21 @@ class QuickSpan(Span):
 
     def is_recording(self) -> bool:
         """Tell whether it still takes attributes."""
-        return not self._ended
+        return self._end_time is None
 
     def set_attribute(self, key: str, value: AttributeValue) -> None:
         """Set one attribute."""
-        if not self._ended:
+        if self._end_time is None:
             self._attributes[key] = value
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Set several attributes."""
-        if not self._ended:
+        if self._end_time is None:
             self._attributes.update(attributes)
 
     def add_event(self, name: str, attributes: Attributes = None, timestamp: int | None = None) -> None:
         """Note something that happens meanwhile."""
-        if not self._ended:
+        if self._end_time is None:
             self._events.append(Event(name, attributes, timestamp))
 
     def update_name(self, name: str) -> None:
@@ -109,7 +108,7 @@ class QuickSpan(Span):
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Say how it went; what is well stays well."""
-        if not self._ended and self._status.status_code is not StatusCode.OK:
+        if self._end_time is None and self._status.status_code is not StatusCode.OK:
             self._status = status if isinstance(status, Status) else Status(status, description)
 
     def record_exception(
@@ -129,23 +128,6 @@ class QuickSpan(Span):
 
     def end(self, end_time: int | None = None) -> None:
         """Hand it in, once."""
-        if self._ended:
-            return
-        self._ended = True
-        self._maker.processor.on_end(
-            ReadableSpan(
-                self._name,
-                self._context,
-                self._parent,
-                self._maker.resource,
-                self._attributes,
-                self._events,
-                self._links,
-                self._kind,
-                None,
-                self._status,
-                self._started_ns,
-                time_ns() if end_time is None else end_time,
-                self._maker.scope,
-            )
-        )
+        if self._end_time is None:
+            self._end_time = time_ns() if end_time is None else end_time
+            self._on_end(self)

@@ -68,7 +68,7 @@ SCAN = "app.scan"
 LINK_KIND = "app.link"
 """What a link leads to."""
 
-SEND, RECEIVE, PROCESS, RECOVER = "send", "receive", "process", "recover"
+SEND, RECEIVE, PROCESS, RECOVER, REDRIVE = "send", "receive", "process", "recover", "redrive"
 SETTLE = "settle"
 """Type of every operation that ends a delivery."""
 
@@ -160,6 +160,11 @@ def _called(ids: SpanIds | None) -> Iterator[None]:
         DELIVERY_IDS.reset(token)
 
 
+@lru_cache(maxsize=256)
+def _group_name(stream: str, group: str) -> bytes:
+    return f"{stream}\0{group}".encode()
+
+
 class Delivery(NamedTuple):
     """One delivery of a traced job. No two of a job have the same name: ``generation.copies.times delivered``."""
 
@@ -170,7 +175,8 @@ class Delivery(NamedTuple):
 
     def ids(self, operation: str = PROCESS) -> SpanIds:
         """Return what the span of its processing (or recovery) is called."""
-        words = (self.stream.encode(), self.group.encode(), text(self.job_id).encode(), self.name, operation.encode())
+        job_id = self.job_id if self.job_id.isascii() else text(self.job_id).encode()
+        words = (_group_name(self.stream, self.group), job_id, self.name, operation.encode())
         digest = blake2b(b"\0".join(words), digest_size=24).digest()
         return SpanIds(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
 
@@ -360,7 +366,8 @@ def tell_recovery(
             ERROR_TYPE: reason,
         },
         earlier,
-        at_ns=began_ns - max(0, lost.idle_ms) * 1_000_000,
+        # Redis says how long it was idle at some moment of the call: rather too late than before it was delivered.
+        at_ns=min(ended_ns - max(0, lost.idle_ms) * 1_000_000, began_ns),
     )
     span.set_status(Status(StatusCode.ERROR, "not settled by the worker that had it"))
     span.end(began_ns)

@@ -37,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 SPAN_DELAY_MS = 200
 """How long ended spans wait for company: what has not left a process that is killed is lost."""
+MOST_SPANS_WAITING = 16_384
+"""Some ten megabytes. With the SDK's own 2,048 a worker that is busy with short jobs loses spans of every tenth."""
+SPANS_AT_ONCE = 2_048
+"""Half a megabyte. A request costs milliseconds whatever it holds, and takes them from the event loop."""
 LOUD = ("opentelemetry.exporter", "opentelemetry.sdk")
 """Loggers that would write a traceback for each export that fails."""
 
@@ -108,12 +112,22 @@ def _set_up_traces(resource: Resource) -> Callable[[], object]:
         shutdown_on_exit=False,
         id_generator=DeliveryIds(),
     )
-    delay_ms = float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or SPAN_DELAY_MS)
-    processor = BatchSpanProcessor(_span_exporter(), schedule_delay_millis=delay_ms)
+    processor = _batches(_span_exporter())
     provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
     telemetry.QUICK.begin = QuickSpans(processor, resource).begin
     return provider.shutdown
+
+
+def _batches(exports: SpanExporter) -> BatchSpanProcessor:
+    """Return the SDK's own processor, with our sizes where the environment has none."""
+    queue = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") or MOST_SPANS_WAITING)
+    return BatchSpanProcessor(
+        exports,
+        max_queue_size=queue,
+        schedule_delay_millis=float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or SPAN_DELAY_MS),
+        max_export_batch_size=int(os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") or min(SPANS_AT_ONCE, queue)),
+    )
 
 
 def _span_exporter() -> SpanExporter:
