@@ -32,9 +32,11 @@ _WORKER_SCRIPTS = [
     (_PROTOCOL, name)
     for name in ("join_group", "adopt", "settle", "extend_visibility", "delete_consumer", "write_events")
 ]
-_EMBEDDED_SCRIPTS = [(_PROTOCOL, name) for name in ("autoclaim", "move_due", "release_suspects", "keep_house")]
+_EMBEDDED_SCRIPTS = [
+    (_PROTOCOL, name) for name in ("autoclaim", "move_due", "release_suspects", "keep_house", "look_at_group")
+]
 _REAPER_SCRIPTS = [
-    *((_PROTOCOL, name) for name in ("move_due", "release_suspects", "keep_house")),
+    *((_PROTOCOL, name) for name in ("move_due", "release_suspects", "keep_house", "look_at_group")),
     *(
         (_REAPER, name)
         for name in (

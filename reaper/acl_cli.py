@@ -36,7 +36,7 @@ def acl(role: str | None, recovery: str, user: str | None, machine: bool, config
     """Print the least rights that a ROLE needs (all roles by default), as `ACL SETUSER` commands.
 
     Nothing is sent to Redis. Put a password in place of PASSWORD. The rules name the keys of the pairs in `groups`; a
-    worker's and a producer's name no key of the namespace.
+    worker's and a producer's name no key of the namespace. Exit code 0, or 2 where no groups are named.
     """
     with errors_as_sentences():
         settings = operator_settings(config, flags)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from reaper.dead_letters_cli import dead_letters
 from reaper.doctor_cli import doctor
 from reaper.explain_cli import explain_command
 from reaper.health import judge
+from reaper.lazy_commands import LazyGroup
 from reaper.leader_cli import leader
 from reaper.operator_options import connected, find_pair, known, operator_options, operator_settings
 from reaper.settings import ReaperSettings
@@ -43,6 +43,7 @@ DEGRADED_EXIT = 1
 
 
 @click.group(
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         "reaper run --groups orders/billing", "reaper status", "reaper explain order-4711", "reaper doctor"
@@ -51,7 +52,10 @@ DEGRADED_EXIT = 1
 @click.version_option(package_name="stream-reaper", prog_name="reaper")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Give stalled jobs of Redis Streams back to their consumer groups."""
+    """Give stalled jobs of Redis Streams back to their consumer groups.
+
+    Exit code 0 done; 2 not possible: words, settings or Redis do not let it, and a line says why. Some use 1.
+    """
     if os.environ.get("NO_COLOR"):
         context.color = False
 
@@ -69,6 +73,7 @@ def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> N
     """Run one replica; any number of them elect one leader.
 
     SIGTERM or SIGINT leaves leadership and ends it, SIGHUP reads the settings file again (groups and their defaults).
+    Exit code 0 it was told to end, 2 it could not begin.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
@@ -135,7 +140,10 @@ _stream_option = click.option(
 @json_option
 @operator_options
 def pause(group: str, stream: str | None, machine: bool, config: Path | None, **flags: Any) -> None:
-    """Stop all recovery in GROUP until `reaper resume GROUP`; workers go on."""
+    """Stop all recovery in GROUP until `reaper resume GROUP`; workers go on.
+
+    Exit code 0 paused, also where it was before; 2 not possible.
+    """
     _run(_set_paused, group, stream, config, flags, True, machine)
 
 
@@ -145,7 +153,10 @@ def pause(group: str, stream: str | None, machine: bool, config: Path | None, **
 @json_option
 @operator_options
 def resume(group: str, stream: str | None, machine: bool, config: Path | None, **flags: Any) -> None:
-    """Let recovery in GROUP go on after `reaper pause GROUP`."""
+    """Let recovery in GROUP go on after `reaper pause GROUP`.
+
+    Exit code 0 it goes on, also where it did before; 2 not possible.
+    """
     _run(_set_paused, group, stream, config, flags, False, machine)
 
 
@@ -179,7 +190,7 @@ def forget(
     """Remove what is kept in Redis for GROUP: fence, agreement, suspects, schedule, retry stream, journal.
 
     Jobs that wait there become ready first. Stop the replicas that serve the group, and for policy retry-stream the
-    workers that read it, before.
+    workers that read it, before. Exit code 0 done, 1 you said no, 2 not possible.
     """
     _run(_forget, group, stream, config, flags, with_dead_letters, yes, machine)
 
@@ -226,7 +237,7 @@ def _run(
         anyio.run(partial(function, operator_settings(config, flags), group, stream, *rest))
 
 
-# --- dead letters, drill ------------------------------------------------------------------------------------
+# --- commands of other modules ------------------------------------------------------------------------------
 
 main.add_command(dead_letters)
 main.add_command(acl)
@@ -234,29 +245,7 @@ main.add_command(doctor)
 main.add_command(explain_command)
 main.add_command(leader)
 main.add_command(top)
-
-
-def _lazy(name: str, help_text: str, module: str = "reaper.drill.cli") -> click.Command:
-    """Return a command that imports ``module`` only when it is used; all words after it are that one's."""
-
-    @click.command(
-        name,
-        help=help_text,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    )
-    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-    @click.pass_context
-    def command(context: click.Context, words: tuple[str, ...]) -> None:
-        real: click.Command = getattr(import_module(module), name)
-        real.main(args=list(words), prog_name=context.command_path)
-
-    return command
-
-
-main.add_command(_lazy("drill", "Kill workers and leaders on purpose, and account for every job."))
-main.add_command(_lazy("demo", "Show the failure drill in three acts: without recovery, with the reaper, embedded."))
-main.add_command(_lazy("pipeline", "Bring journals into a lake of Parquet files, with Spark.", "reaper.pipeline.cli"))
-main.add_command(
-    _lazy("compare", "Play the same faults in every recovery mode, and compare.", "reaper.pipeline.compare.command")
-)
+main.add_lazy("drill", "reaper.drill.cli", "Kill workers and leaders on purpose, and account for every job.")
+main.add_lazy("demo", "reaper.drill.cli", "Show the failure drill in three acts: without recovery, reaper, embedded.")
+main.add_lazy("pipeline", "reaper.pipeline.cli", "Bring journals into a lake of Parquet files, with Spark.")
+main.add_lazy("compare", "reaper.pipeline.compare.command", "Play the same faults in every recovery mode, and compare.")

@@ -25,6 +25,9 @@ Settings come from flags, from environment variables and from a TOML file, in th
 Name the file with `--config FILE`, or in `REAPER_CONFIG` and `WORKER_CONFIG`.
 In the file a setting has the name of the first column.
 
+A variable with `_FILE` at its end names a file that holds the value: `REAPER_REDIS_URL_FILE=/run/secrets/redis-url`.
+So a password is in no list of processes and in no settings file ([secrets](deployment.md#secrets)).
+
 Durations are seconds: `30`, `0.5`.
 A setting that is unknown or cannot work stops the process with a sentence that names it, says why, and what to write
 instead; nothing is ignored silently.

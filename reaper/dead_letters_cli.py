@@ -69,7 +69,10 @@ def list_(
     config: Path | None,
     **flags: Any,
 ) -> None:
-    """List dead letters, oldest first, of every known group or of one."""
+    """List dead letters, oldest first, of every known group or of one.
+
+    Exit code 0, also where there are none; 2 not possible.
+    """
     with errors_as_sentences():
         what = Selection(reason=reason, signature=signature)
         anyio.run(partial(_list, operator_settings(config, flags), stream, group, what, limit, machine))
@@ -122,7 +125,7 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
 def show(
     entry_id: str, stream: str | None, group: str | None, machine: bool, config: Path | None, **flags: Any
 ) -> None:
-    """Show one dead letter with its payload and history."""
+    """Show one dead letter with its payload and history. Exit code 0, or 2 where it is not there."""
     with errors_as_sentences():
         check_ids([entry_id])
         letter = anyio.run(_find, operator_settings(config, flags), stream, group, entry_id)
@@ -182,7 +185,10 @@ def purge_(
     config: Path | None,
     **flags: Any,
 ) -> None:
-    """Delete dead letters for good, by ID, by --reason, --signature and --older-than, or --all."""
+    """Delete dead letters for good, by ID, by --reason, --signature and --older-than, or --all.
+
+    Exit code 0, also where none was there; 2 not possible, or you did not confirm.
+    """
     with errors_as_sentences():
         age_ms = read_age_ms(older_than) if older_than is not None else None
         what = read_selection(

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from time import monotonic
 
 import anyio
 from redis.asyncio import Redis
@@ -91,6 +92,7 @@ class Elector:
         self._answer_due: float | None = None
         self._token_met = 0
         self._renewed_at: float | None = None
+        """By the process's clock, not the loop's: it is read in threads that have none."""
         self.term: Term | None = None
         self.terms = 0
         self.renewals_failed = 0
@@ -101,7 +103,7 @@ class Elector:
     def since_renewal_s(self) -> float | None:
         """Seconds since the last renewal that succeeded, while we lead by a lease. For any thread."""
         renewed_at = self._renewed_at
-        return None if renewed_at is None else monotonic_ms() / 1000 - renewed_at
+        return None if renewed_at is None else monotonic() - renewed_at
 
     async def run(self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]) -> None:
         """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
@@ -118,7 +120,7 @@ class Elector:
             logger.info("leadership acquired: token %d", term.token)
             began(term)
             end = EndOfTerm.RELEASED
-            self._renewed_at = monotonic_ms() / 1000 if self._settings.leader_election else None
+            self._renewed_at = monotonic() if self._settings.leader_election else None
             try:
                 end = await self._lead(term, trusted_until, work)
             finally:
@@ -272,7 +274,7 @@ class Elector:
             if renewal is Renewal.ASKED_TO_STEP_DOWN:
                 return EndOfTerm.STEPPED_DOWN
             trust.deadline = started + self._settings.trust.total_seconds()
-            self._renewed_at = monotonic_ms() / 1000
+            self._renewed_at = monotonic()
             pause = interval
 
     async def _renew(self, term: Term) -> tuple[Renewal, int]:

@@ -104,7 +104,7 @@ def explanation_text(told: Explanation) -> str:
 
 
 def _row(name: str, value: str) -> str:
-    return f"  {click.style(f'{name:<10}', dim=True)}{value}"
+    return f"  {click.style(f'{name:<11}', dim=True)}{value}"
 
 
 def _facts(told: Explanation) -> list[tuple[str, str]]:

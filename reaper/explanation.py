@@ -142,7 +142,8 @@ def _fate(job: FoundJob, group: GroupState) -> str:
 
 def _next_of_ready(job: FoundJob, group: GroupState) -> str:
     source = group.retry if job.source == group.retry_key else group.main
-    return f"a worker reads it: {source.ready} jobs are ready there, and {source.consumers} consumers are known"
+    ready = "1 job is" if str(source.ready) == "1" else f"{source.ready} jobs are"
+    return f"a worker reads it: {ready} ready there, and {source.consumers} consumers are known"
 
 
 def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:

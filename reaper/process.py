@@ -4,17 +4,21 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from reaper.condition import ReaperCondition
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from reaper.web.serve import serving_health
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.garbage import collect_seldom
+from workers.protocol.service_manager import telling_service_manager
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +42,11 @@ async def serve(settings: ReaperSettings, load: Load | None) -> None:
     again by ``load``. Raises UnreachableError or UnsupportedServerError at the start.
     """
     await _check_redis(settings)
+    collect_seldom()
     reaper = Reaper(settings)
     async with anyio.create_task_group() as tasks:
         await tasks.start(_obey_signals, reaper, load)
-        async with serving_health(reaper):
+        async with serving_health(reaper), telling_service_manager(partial(ReaperCondition, reaper)):
             await reaper.run()
         tasks.cancel_scope.cancel()
 

@@ -7,18 +7,22 @@ import math
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from time import time_ns
 from typing import Any
 
 import anyio
 from redis.asyncio import Redis
 
 from reaper.recovery import CALL_BYTES
+from reaper.telemetry import tell_redrive
+from workers.protocol import telemetry
 from workers.protocol.connection import is_contact_error
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import RETRY_DELAYS_S, load_script
+from workers.protocol.telemetry import TraceLinkage
 
 REDRIVE_BATCH = 100
 DEFAULT_MAX_GENERATION = 5
@@ -61,6 +65,7 @@ class Redrive:
     """Dead letters per second; None = as fast as it goes."""
     journal: JournalLevel = JournalLevel.SETTLEMENTS
     journal_maxlen: int = DEFAULT_JOURNAL_MAXLEN
+    linkage: TraceLinkage = TraceLinkage.PARENT
 
     @property
     def batch(self) -> int:
@@ -100,6 +105,7 @@ async def _in_batches(items: AsyncIterable[str], size: int) -> AsyncIterator[lis
 
 
 async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how: Redrive) -> list[Redriven]:
+    began_ns = time_ns()
     reply, reply_was_lost = await _run_again_if_lost(
         client,
         [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
@@ -114,8 +120,26 @@ async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how
             f"group {keys.group!r} does not exist on stream {keys.stream!r}, so nobody would read what is "
             "redriven: create the group, or start its workers, first."
         )
+    if telemetry.is_tracing():
+        _tell(keys, how.linkage, reply[2:], began_ns)
     target = keys.stream if reply[1] == b"stream" else keys.retry
     return [_result(entry_id, row, target, reply_was_lost) for entry_id, row in zip(ids, reply[2:], strict=True)]
+
+
+def _tell(keys: GroupKeys, linkage: TraceLinkage, rows: Sequence[Sequence[Any]], began_ns: int) -> None:
+    """Tell of those whose producer's trace is sampled."""
+    ended_ns = time_ns()
+    for _, new_entry, job_id, *traced in rows:
+        if traced:
+            tell_redrive(
+                keys,
+                linkage,
+                traced[0],
+                job_id=job_id,
+                new_entry=text(new_entry),
+                began_ns=began_ns,
+                ended_ns=ended_ns,
+            )
 
 
 def _result(entry_id: str, row: Sequence[Any], target: str, reply_was_lost: bool) -> Redriven:

@@ -25,6 +25,7 @@ from reaper.redrive import DEFAULT_MAX_GENERATION, Outcome, Redrive, Redriven, r
 from reaper.settings import ReaperSettings
 from workers.protocol.keys import GroupKeys
 from workers.protocol.options import errors_as_sentences, examples
+from workers.protocol.telemetry_setup import exported
 
 INCOMPLETE_EXIT = 1
 """Something that was asked for was not done; the output says what."""
@@ -75,7 +76,8 @@ def redrive_dead_letters(
 ) -> None:
     """Make dead letters ready again, by ID, by --reason, by --signature, or --all: a new generation of each job.
 
-    Exit code 1 where not all could be redriven.
+    Exit code 0 all were redriven, 1 not all could be, 2 not possible. Traced jobs' redrives are exported where the
+    environment asks for telemetry (OTEL_EXPORTER_OTLP_ENDPOINT).
     """
     with errors_as_sentences():
         settings = operator_settings(config, flags)
@@ -86,9 +88,11 @@ def redrive_dead_letters(
             rate=rate,
             journal=settings.journal,
             journal_maxlen=settings.journal_maxlen,
+            linkage=settings.trace_linkage,
         )
         what = read_selection(ids, reason=reason, signature=signature, everything=everything)
-        counts = anyio.run(_redrive, settings, stream, group, what, how, machine)
+        with exported("reaper"):
+            counts = anyio.run(_redrive, settings, stream, group, what, how, machine)
     complete = set(counts) <= {Outcome.REDRIVEN}
     context.exit(0 if complete else INCOMPLETE_EXIT)
 

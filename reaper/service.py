@@ -24,10 +24,10 @@ from reaper.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
 from reaper.settings import ReaperSettings
-from reaper.snapshot import take_snapshot
 from reaper.term import Leadership
 from workers.protocol.callbacks import Callbacks, CallbackT
 from workers.protocol.connection import check_server, commands_client, reader_client
+from workers.protocol.gauges import look_at_group
 from workers.protocol.grace import Grace
 from workers.protocol.notices import Notices, notices_client
 from workers.protocol.scripts import load_script
@@ -71,11 +71,12 @@ class Reaper:
             self._client, Notices(self._listener), settings, self._elector, self._grace, self._callbacks
         )
         self._metrics = ReplicaMetrics(
-            settings.namespace,
+            self._keys.namespace,
             leads=lambda: self.is_leader,
             token=lambda: self._last_token,
             reports=self._leadership.reports,
-            look=lambda: take_snapshot(self._client, self._keys, self.settings.watched, self._redis_version),
+            groups=lambda: [group.keys for group in self.settings.groups],
+            look=lambda keys: look_at_group(self._client, keys),
         )
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
@@ -103,6 +104,11 @@ class Reaper:
     def has_registered(self) -> bool:
         """Tell whether the replica has registered: Redis was there, and runs our scripts."""
         return self._started_ms > 0
+
+    @property
+    def is_stopping(self) -> bool:
+        """Tell whether the replica was told to stop."""
+        return self._stopped
 
     @property
     def redis_version(self) -> str:

@@ -1,16 +1,23 @@
-"""What the leader tells of one group: each lost delivery in its worker's place, its `recover`, and measurements."""
+"""What the leader tells of one group: each lost delivery in its worker's place, its `recover`, and measurements.
+
+And what is told of a redrive, by whoever asked for it.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter, time_ns
+from typing import Any
+
+from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from reaper.recovery import Outcome, Recovered, Refusal
 from reaper.settings import WatchedGroup
 from workers.protocol import instruments, telemetry
+from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, text
 from workers.protocol.settings import to_ms
-from workers.protocol.telemetry import Attributes, Lost, TraceLinkage
+from workers.protocol.telemetry import Attributes, Delivery, Lost, Story, TraceLinkage
 
 _ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
 
@@ -86,3 +93,36 @@ class GroupTelemetry:
         yield
         if self._measures:
             instruments.SCAN_DURATION.record(perf_counter() - began, self._labels | {telemetry.SCAN: kind})
+
+
+def tell_redrive(
+    keys: GroupKeys,
+    linkage: TraceLinkage,
+    traced: Sequence[Any],
+    *,
+    job_id: bytes,
+    new_entry: str,
+    began_ns: int,
+    ended_ns: int,
+) -> None:
+    """Tell that a job is ready again as its next generation: in its trace, linked to its last delivery.
+
+    ``traced`` is what ``redrive_dead_letters.lua`` says of it.
+    """
+    traceparent, tracestate, previous, generation = traced
+    creation = telemetry.read_context(traceparent, tracestate)
+    if creation is None:
+        return
+    links = Story(creation, linkage).links_to(Delivery(keys.stream, keys.group, job_id, b""), previous)
+    parent: SpanContext | None = creation
+    if linkage is TraceLinkage.LINK:  # in the trace of the job's last delivery, as a recovery is
+        parent = links[0].context if links else None
+        links.append(Link(creation, {telemetry.LINK_KIND: telemetry.SEND}))
+    about: Attributes = {
+        telemetry.MESSAGE_ID: new_entry,
+        telemetry.JOB_ID: text(job_id),
+        telemetry.GENERATION: generation,
+    }
+    common = telemetry.common(telemetry.REDRIVE, telemetry.SETTLE, keys.stream, keys.group)
+    name = f"{telemetry.REDRIVE} {keys.stream}"
+    telemetry.begin(name, parent, SpanKind.CLIENT, {**common, **about}, links, at_ns=began_ns).end(ended_ns)

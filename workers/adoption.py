@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from time import time_ns
 from typing import Any
 
 from redis.asyncio import Redis
@@ -23,6 +24,8 @@ from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 from workers.reporting import Reporter
 from workers.settings import WorkerSettings
+from workers.telemetry import ADOPT as BY_ADOPTION
+from workers.telemetry import RESTART
 
 logger = logging.getLogger(__name__)
 
@@ -126,11 +129,12 @@ class Adoption:
         sweep = self._next_sweep()
         if sweep is None:
             return []
+        began_ns = time_ns()
         reply = await self._adopt(sweep, 1 if sweep.for_suspects else room)
         start, suspects_left, dead_letters, held, taken = reply
         sweep.start = text(start)
         sweep.suspects_left += suspects_left
-        self._tell_of_dead_letters(sweep, dead_letters)
+        self._tell_of_dead_letters(sweep, dead_letters, began_ns)
         self._tell_of_held(sweep, held)
         jobs = self._jobs(sweep, taken)
         if sweep.for_suspects and jobs:
@@ -173,10 +177,10 @@ class Adoption:
                 max_deliveries=agreement.max_deliveries,
                 delivered_ms=now_ms,
             )
-            for entry_id, times, flat in taken
+            for entry_id, times, flat, _ in taken
         ]
-        for job in jobs:
-            self._reporter.adopted(job, sweep.owner)
+        for job, row in zip(jobs, taken, strict=True):
+            self._reporter.adopted(job, sweep.owner, row[3])
         return jobs
 
     async def _finish(self, sweep: Sweep) -> None:
@@ -196,8 +200,21 @@ class Adoption:
 
     # ---- telling
 
-    def _tell_of_dead_letters(self, sweep: Sweep, dead_letters: Sequence[Any]) -> None:
-        for job_id, entry_id, delivery, dead_letter in dead_letters:
+    def _tell_of_dead_letters(self, sweep: Sweep, dead_letters: Sequence[Any], began_ns: int) -> None:
+        for job_id, entry_id, delivery, dead_letter, idle_ms, *traced in dead_letters:
+            if self._reporter.telemetry:
+                self._reporter.telemetry.recovered(
+                    traced[0] if traced else None,
+                    text(job_id),
+                    reason=RESTART,
+                    mode=BY_ADOPTION,
+                    outcome="dead_lettered",
+                    began_ns=began_ns,
+                    entry_id=text(entry_id),
+                    attempt=delivery,
+                    consumer=sweep.owner,
+                    idle_ms=idle_ms,
+                )
             self._reporter.write_dead_letter(
                 text(job_id),
                 limit=self._membership.agreement.max_deliveries,

@@ -325,6 +325,8 @@ class Autoclaim:
             walk.wants_room = walk.wants_room or walk.waiting
             walk.due_at = now + {"room": self._patience_s(), "full": 0.0}.get(ended, PAGE_PAUSE_S)
             return
+        if self._reporter.telemetry:
+            self._reporter.telemetry.walked(now - walk.began)
         visibility_s = self._membership.visibility_s
         spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import anyio
 import click
 
-from workers.health import serving_health
+from workers.health import WorkerCondition, serving_health
 from workers.program import clashing_folder, load_worker, warning_about
+from workers.protocol.garbage import collect_seldom
 from workers.protocol.options import (
     errors_as_sentences,
     examples,
@@ -21,6 +23,7 @@ from workers.protocol.options import (
     log_to_stderr,
     settings_options,
 )
+from workers.protocol.service_manager import telling_service_manager
 from workers.protocol.telemetry_setup import exported
 from workers.settings import WorkerSettings
 from workers.worker import Worker
@@ -38,7 +41,7 @@ THREADS_END_S = 0.5
 )
 @click.version_option(package_name="stream-reaper")
 def main() -> None:
-    """Consume jobs from Redis Streams."""
+    """Consume jobs from Redis Streams. Exit code 2: words, settings or Redis do not let it, and a line says why."""
 
 
 @main.command(
@@ -51,7 +54,8 @@ def main() -> None:
 def run(program: str, config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run the worker that PACKAGE.MODULE defines, until SIGTERM or SIGINT; a second signal ends it at once.
 
-    Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program.
+    Settings: flags, then the environment, then the file, then the arguments of Worker(…) in the program. Exit code 0 it
+    was told to end, and has settled or handed back its jobs; 1 a second signal cut that short; 2 it could not begin.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
@@ -67,7 +71,8 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
 
 
 async def _run(worker: Worker) -> None:
-    async with serving_health(worker):
+    collect_seldom()
+    async with serving_health(worker), telling_service_manager(partial(WorkerCondition, worker)):
         await worker.run(handle_signals=True)
 
 

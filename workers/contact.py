@@ -68,6 +68,11 @@ class Contact:
             self._rules.failed(round(monotonic() * 1000))
             self._uptime_unknown = True
 
+    @property
+    def in_grace(self) -> bool:
+        """Tell whether recovery waits after an outage, as far as is known."""
+        return self._rules.until(round(self._membership.visibility_s * 1000)) > monotonic() * 1000
+
     async def wait_s(self) -> float:
         """Return for how many seconds recovery has to wait. Raises what redis-py raises."""
         if self._uptime_unknown:

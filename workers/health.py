@@ -1,4 +1,4 @@
-"""What a worker process says of its health; `workers.protocol.health` serves it."""
+"""What a worker process says of its health: over HTTP (`workers.protocol.health`), and to systemd."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +19,41 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 
+def ailments_of(worker: Worker, pulse: Pulse) -> list[str]:
+    """Return why the process should be restarted: a handler that blocks the loop for too long is taken for hung."""
+    return pulse.ailments(worker.settings.liveness_timeout.total_seconds())
+
+
+class WorkerCondition:
+    """What systemd is told of the worker; `workers.protocol.service_manager` tells it, from another thread."""
+
+    def __init__(self, worker: Worker, pulse: Pulse) -> None:
+        self._worker = worker
+        self._pulse = pulse
+
+    def ailments(self) -> Sequence[str]:
+        """The same as for `/livez`."""
+        return ailments_of(self._worker, self._pulse)
+
+    def is_ready(self) -> bool:
+        """Ready: the group is joined."""
+        process = self._worker.process
+        return process is not None and process.has_joined
+
+    def is_stopping(self) -> bool:
+        """It was told to stop, and drains."""
+        process = self._worker.process
+        return process is not None and process.is_stopping
+
+    def summary(self) -> str:
+        """Say what it works on."""
+        process = self._worker.process
+        if process is None or not process.has_joined:
+            return "starting"
+        doing = "finishes what runs of" if process.is_stopping else "works on"
+        return f"{process.consumer} {doing} {self._worker.settings.keys.pair}"
+
+
 class WorkerVitals:
     """Reads, from another thread, what the worker's own loop writes. ``client`` is the health server's own."""
 
@@ -28,8 +63,8 @@ class WorkerVitals:
         self._client = client
 
     def ailments(self) -> Sequence[str]:
-        """A handler that blocks the loop for longer than `liveness_timeout` is taken for hung."""
-        return self._pulse.ailments(self._worker.settings.liveness_timeout.total_seconds())
+        """See `ailments_of`."""
+        return ailments_of(self._worker, self._pulse)
 
     async def obstacles(self) -> Sequence[str]:
         """Ready: the group is joined (so scripts run), Redis answers, and the worker is not stopping."""

@@ -84,7 +84,7 @@ class WorkerProcess:
         self._runs_in_threads = not is_async(handler)
         self._adoption = Adoption(self._commands, settings, self.consumer, self._membership, self._reporter)
         self._contact = Contact(self._commands, self._membership)
-        self._upkeep = Upkeep(self._commands, settings, self._membership, self._reporter)
+        self._upkeep = Upkeep(self._commands, settings, self._membership, self._reporter, self._contact)
         self._autoclaim = Autoclaim(
             self._commands,
             settings,

@@ -84,14 +84,14 @@ class Reporter:
 
     # ---- deliveries
 
-    def adopted(self, job: Job, owner: str) -> None:
+    def adopted(self, job: Job, owner: str, idle_ms: int) -> None:
         """Note that a delivery was taken over from ``owner``: an earlier process, or this one."""
         self.counts.adopted += 1
         if self.telemetry:
             if owner == self._consumer:
                 self.telemetry.found_again(job)
             else:
-                self.telemetry.taken_over(job, owner, idle_ms=0, reason=RESTART, mode=ADOPT)
+                self.telemetry.taken_over(job, owner, idle_ms=idle_ms, reason=RESTART, mode=ADOPT)
         if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=owner)
 

@@ -4,7 +4,7 @@ A job that its producer's trace does not sample costs a look at one field. The s
 its settlement is: a delivery that was taken away meanwhile has been told of by whoever recovered it, under the same ID.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time_ns
 from typing import Any
@@ -156,10 +156,18 @@ class WorkerTelemetry:
             self._notice(job)
 
     def recovered(
-        self, traced: Sequence[bytes] | None, job_id: str, *, outcome: str, began_ns: int, **facts: Any
+        self,
+        traced: Sequence[bytes] | None,
+        job_id: str,
+        *,
+        outcome: str,
+        began_ns: int,
+        reason: str = telemetry.VISIBILITY_TIMEOUT,
+        mode: str = EMBEDDED,
+        **facts: Any,
     ) -> None:
         """Tell of a delivery that was ended for its consumer, by us (``facts`` as in `Lost`)."""
-        self._count_recovery(facts["idle_ms"], EMBEDDED, outcome)
+        self._count_recovery(facts["idle_ms"], mode, outcome)
         if not (traced and self._traces):
             return
         read = Lost.read(
@@ -167,9 +175,13 @@ class WorkerTelemetry:
         )
         if read:
             telemetry.tell_recovery(
-                *read, reason=telemetry.VISIBILITY_TIMEOUT, outcome=outcome, mode=EMBEDDED, began_ns=began_ns,
-                ended_ns=time_ns(),
-            )  # fmt: skip
+                *read, reason=reason, outcome=outcome, mode=mode, began_ns=began_ns, ended_ns=time_ns()
+            )
+
+    def walked(self, took_s: float) -> None:
+        """Measure a walk over what is pending, from its first page to its last."""
+        if self._measures:
+            instruments.SCAN_DURATION.record(took_s, self._labels | {telemetry.SCAN: "full"})
 
     def _count_recovery(self, idle_ms: int, mode: str, outcome: str) -> None:
         if self._measures:
@@ -184,11 +196,12 @@ class WorkerTelemetry:
 
     # ---- running
 
-    async def execute(self, invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Verdict:
+    def execute(self, invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Coroutine[Any, Any, Verdict]:
         """Run the handler on ``job``, as `workers.execution.execute` does, inside the span of its delivery."""
         told = job.trace
-        if told is None:
-            return await execute(invoke, job, backoff)
+        return execute(invoke, job, backoff) if told is None else self._execute(invoke, job, backoff, told)
+
+    async def _execute(self, invoke: Invoke, job: Job, backoff: Backoff, told: JobTrace) -> Verdict:
         told.span = span = self._begin(job, told)
         token = contexts.attach(trace.set_span_in_context(span))
         try:

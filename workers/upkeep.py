@@ -1,7 +1,8 @@
 """What the workers of an embedded group do for all of it, as a leader does in the other mode.
 
 Jobs that are due become ready, suspects are let out, and the group's position is noted. Every worker does it: the
-scripts make sure that each thing happens once, and that none happens where a reaper serves the group.
+scripts make sure that each thing happens once, and that none happens where a reaper serves the group. Where metrics
+are collected, every worker also looks at what the gauges of the group show.
 """
 
 import logging
@@ -15,8 +16,11 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from workers.backoff import pause_s
+from workers.contact import Contact
 from workers.membership import Membership
+from workers.protocol import telemetry
 from workers.protocol.events import JournalLevel
+from workers.protocol.gauges import LOOK_INTERVAL_S, GroupGauges, look_at_group
 from workers.protocol.messages import text
 from workers.protocol.notices import Notices, notices_client
 from workers.protocol.scripts import Script, load_script
@@ -41,12 +45,20 @@ DUE_JITTER_S = 0.01
 SUSPECTS_POLL_S = (0.02, 0.5)
 """How often released suspects are looked at: quickly while they settle, slowly while a long one runs."""
 HOUSE_INTERVAL_S = 30.0
+LOOKING = "looking at the group for the metrics"
 
 
 class Upkeep:
     """One worker's part in the upkeep of its group."""
 
-    def __init__(self, client: Redis, settings: WorkerSettings, membership: Membership, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        settings: WorkerSettings,
+        membership: Membership,
+        reporter: Reporter,
+        contact: Contact,
+    ) -> None:
         self._client = client
         self._settings = settings
         self._keys = settings.keys
@@ -56,6 +68,7 @@ class Upkeep:
         self._noticed = anyio.Event()
         self._suspected = anyio.Event()
         self._told = ""
+        self._gauges = GroupGauges(lambda: membership.recovers, lambda _: contact.in_grace)
 
     async def run(self) -> None:
         """Look after the group until cancelled, whenever it is the workers' to look after."""
@@ -69,6 +82,8 @@ class Upkeep:
                     tasks.start_soon(self._repeat, "moving what is due", self._move_due)
                     tasks.start_soon(self._repeat, "letting suspects out", self._release_suspects)
                     tasks.start_soon(self._repeat, "keeping house", self._keep_house)
+                    if telemetry.is_measuring():
+                        tasks.start_soon(self._show_gauges)
         finally:
             with anyio.CancelScope(shield=True):
                 await client.aclose()
@@ -180,6 +195,22 @@ class Upkeep:
         if reply[1]:
             logger.info("%s: deleted %d silent consumers", self._keys.pair, reply[1])
         await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))
+
+    # ---- what is measured
+
+    async def _show_gauges(self) -> None:
+        with self._gauges.shown():
+            await self._repeat(LOOKING, self._look)
+
+    async def _look(self) -> None:
+        """See how many jobs wait, run, and are given up. Others see the same: it is the group's, not ours."""
+        try:
+            self._gauges.seen = {self._keys: await look_at_group(self._client, self._keys)}
+        except (RedisError, OSError):
+            self._gauges.seen = {}
+            raise
+        self._reporter.works(LOOKING)
+        await anyio.sleep(LOOK_INTERVAL_S)
 
     # ---- helpers
 

@@ -19,7 +19,8 @@ from reaper.drill.recoveries import RECOVERIES, find_recovery
 from reaper.drill.report import as_text
 from reaper.drill.settings import DrillSettings
 from reaper.drill.trace import Request, TokenTimes, generate_requests, plan_jobs, read_requests
-from workers.protocol.errors import ConfigurationError, StreamReaperError
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.options import errors_as_sentences, examples
 
 GENERATED_JOBS = 1_000
 GENERATED_RATE = 70.0
@@ -33,8 +34,8 @@ HELP = """Break an installation on purpose, and account for every job.
 
 Starts workers and reapers as processes, replays a trace of jobs, kills and pauses processes at the given times,
 and prints a ledger. Exits 0 only if every job is settled or dead-lettered, the dead letters are the poison jobs
-that were put in, and a leader paused past its lease had its stale write refused. Timeouts are short, so that a
-drill ends while you watch; they are not for production.
+that were put in, and a leader paused past its lease had its stale write refused; else 1, 2 where it cannot be played,
+and 130 when interrupted. Timeouts are short, so that a drill ends while you watch; they are not for production.
 
 \b
 Recovery:
@@ -60,8 +61,24 @@ Where no reapers run, pause-leader only kills the worker, and what hits reapers 
 _DEFAULTS = DrillSettings()
 _TOKENS = TokenTimes()
 
+_json_option = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the report to this file.",
+)
 
-@click.command(help=HELP)
+
+@click.command(
+    help=HELP,
+    epilog=examples(
+        "reaper drill",
+        "reaper drill --trace trace.csv --speedup 30 --limit 2000 --json report.json",
+        "reaper drill --recovery embedded --fault kill-worker@4 --fault pause-redis@8+5",
+        "reaper drill --redis-url redis://127.0.0.1:6379/5 --workers 8 --show-trace",
+    ),
+)
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
@@ -168,9 +185,7 @@ _TOKENS = TokenTimes()
 @click.option(
     "--seed", type=int, default=_DEFAULTS.seed, show_default=True, help="Of the generated trace and the payloads."
 )
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to this file."
-)
+@_json_option
 @click.option("--show-trace", is_flag=True, help="Trace every job, and print the trace of one that was recovered.")
 @click.option(
     "--files",
@@ -232,14 +247,16 @@ def drill(
     sys.exit(EXIT_FAILED if outcome.objections else 0)
 
 
-@click.command()
+@click.command(epilog=examples("reaper demo", "reaper demo --redis-url redis://127.0.0.1:6379/5 --json demo.json"))
 @click.option("--redis-url", envvar="REAPER_REDIS_URL", help="A Redis to use. Default: one of its own.")
 @click.option("--seed", type=int, default=_DEFAULTS.seed, show_default=True, help="Of the trace and the payloads.")
-def demo(redis_url: str | None, seed: int) -> None:
+@_json_option
+def demo(redis_url: str | None, seed: int, json_file: Path | None) -> None:
     """Show what happens to the jobs of a killed worker: without recovery, with the reaper, and embedded.
 
     Three acts on the same trace with the same faults, in less than a minute. Exits 0 only if the second and the third
-    end as promised (see: reaper drill --help). Ends with the OpenTelemetry trace of a job that was recovered.
+    end as promised (see: reaper drill --help), else 1, 2 where they cannot be played, and 130 when interrupted. Ends
+    with the OpenTelemetry trace of a job that was recovered.
     """
     with _errors_for_people():
         settings = DrillSettings(seed=seed, faults=DEMO_FAULTS)
@@ -252,6 +269,8 @@ def demo(redis_url: str | None, seed: int) -> None:
                 f"\nWithout recovery {without} jobs were stuck for good; "
                 f"with the reaper {with_reaper}, embedded {embedded}."
             )
+        if json_file:
+            _write_json(json_file, {"acts": [outcome.as_json() for outcome in outcomes]})
     failed = any(outcome.objections for outcome in outcomes if outcome.stage.recovery.promises)
     sys.exit(EXIT_FAILED if failed else 0)
 
@@ -327,11 +346,9 @@ def _write_json(file: Path, report: dict[str, Any]) -> None:
 @contextmanager
 def _errors_for_people() -> Iterator[None]:
     """Print what went wrong in a sentence, and exit."""
-    try:
-        yield
-    except InterruptedDrillError as error:
-        click.echo(str(error), err=True)
-        sys.exit(EXIT_INTERRUPTED)
-    except StreamReaperError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+    with errors_as_sentences():
+        try:
+            yield
+        except InterruptedDrillError as error:
+            click.echo(str(error), err=True)
+            sys.exit(EXIT_INTERRUPTED)

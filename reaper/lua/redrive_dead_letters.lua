@@ -10,7 +10,8 @@
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 -- ARGV[7] payload bytes after which the rest is put off  ARGV[8…] IDs of dead letters
 --
--- Returns {'ok', 'stream' | 'retry' (where the jobs go), row…}, one row an ID: {code, detail, job ID}
+-- Returns {'ok', 'stream' | 'retry' (where the jobs go), row…}, one row an ID: {code, detail, job ID}, and of a traced
+-- job that is ready again {traceparent, tracestate, what is known of its last delivery, its generation now}
 --   0 gone: not in the dead-letter stream (any more)   1 ready again, detail = new entry ID ('' in a dry run)
 --   2 stopped by the loop guard, detail = its generation   3 cannot be copied, detail = why; stays dead
 --   4 put off, ask again
@@ -97,7 +98,8 @@ local function redrive(dead_id)
       .. '"reason":%s,"new_entry":"%s"}',
       json_string(group), dead_id, job.generation, job.deliveries, job.first_ms, json_string(reason), id))
   end
-  return { REDRIVEN, id, job.job_id }
+  local traced = job.traceparent and { job.traceparent, job.tracestate, job.previous or '', job.generation } or nil
+  return { REDRIVEN, id, job.job_id, traced }
 end
 
 local reply = { 'ok', target == stream and 'stream' or 'retry' }

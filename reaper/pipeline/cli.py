@@ -19,7 +19,7 @@ from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.options import errors_as_sentences, log_level_option, log_to_stderr, settings_options
+from workers.protocol.options import errors_as_sentences, examples, log_level_option, log_to_stderr, settings_options
 from workers.protocol.settings import load_settings
 
 if TYPE_CHECKING:
@@ -43,9 +43,18 @@ def pipeline_options(*names: str) -> Callable[[Any], Any]:
     return decorate
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "reaper pipeline ingest --lake lake --available-now",
+        "reaper pipeline report --lake lake --output report.html",
+        "reaper pipeline advise --lake lake",
+    )
+)
 def pipeline() -> None:
-    """Bring what workers and reapers journal into a lake of Parquet files, and keep it in order."""
+    """Bring what workers and reapers journal into a lake of Parquet files, and keep it in order.
+
+    Exit code 0 done; 2 not possible: words, settings, Java, the lake or Redis do not let it, and a line says why.
+    """
 
 
 @contextmanager
@@ -85,14 +94,20 @@ def _plain(result: Any) -> Any:
 _INGEST = (*_LAKE, *_SOURCE, "trigger", "max_entries_per_trigger", "partitions", "fail_on_data_loss", *_SPARK)
 
 
-@pipeline.command()
+@pipeline.command(
+    epilog=examples(
+        "reaper pipeline ingest --lake lake --available-now",
+        "reaper pipeline ingest --lake /var/lib/lake --redis-url redis://redis:6379/0 --trigger 30",
+    )
+)
 @pipeline_options(*_INGEST)
 @click.option("--available-now", is_flag=True, help="Ingest what is there now, and end.")
 @log_level_option
 def ingest(config: Path | None, machine: bool, available_now: bool, log_level: str, **flags: Any) -> None:
     """Bring journals and dead letters into the lake, each entry once; until SIGTERM or SIGINT.
 
-    Entries that are neither are kept aside in the lake's table `malformed`, with the reason.
+    Entries that are neither are kept aside in the lake's table `malformed`, with the reason. Exit code 0 it was told to
+    end, or all is there (--available-now); 2 not possible.
     """
     log_to_stderr(logging.getLevelName(log_level.upper()))
     with sentences():
@@ -131,10 +146,15 @@ def _ingest_text(progress: "Progress") -> str:
 # --- compact, retain, trim ----------------------------------------------------------------------------------
 
 
-@pipeline.command()
+@pipeline.command(
+    epilog=examples("reaper pipeline compact --lake lake", "reaper pipeline compact --target-mb 256 --json")
+)
 @pipeline_options(*_LAKE, "target_mb", *_SPARK)
 def compact(config: Path | None, machine: bool, **flags: Any) -> None:
-    """Join small batches of the lake, so that it is quick to read. Ingestion may go on meanwhile."""
+    """Join small batches of the lake, so that it is quick to read. Ingestion may go on meanwhile.
+
+    Exit code 0, also where there was nothing to join; 2 not possible.
+    """
     with sentences():
         from reaper.pipeline import maintenance
         from reaper.pipeline.lake import existing_lake
@@ -153,10 +173,13 @@ def compact(config: Path | None, machine: bool, **flags: Any) -> None:
         show(done, "\n".join(text), machine=machine)
 
 
-@pipeline.command()
+@pipeline.command(epilog=examples("reaper pipeline retain --lake lake --keep 2592000"))
 @pipeline_options(*_LAKE, "keep")
 def retain(config: Path | None, machine: bool, **flags: Any) -> None:
-    """Drop the days of the lake that are older than `--keep`. Ingestion may go on meanwhile."""
+    """Drop the days of the lake that are older than `--keep`. Ingestion may go on meanwhile.
+
+    Exit code 0, also where there was nothing to drop; 2 not possible.
+    """
     with sentences():
         from reaper.pipeline import maintenance
         from reaper.pipeline.lake import existing_lake
@@ -171,11 +194,16 @@ def retain(config: Path | None, machine: bool, **flags: Any) -> None:
         show(done, "\n".join(text), machine=machine)
 
 
-@pipeline.command()
+@pipeline.command(
+    epilog=examples("reaper pipeline trim --lake lake", "reaper pipeline trim --lake lake --margin 86400 --json")
+)
 @pipeline_options(*_LAKE, *_SOURCE, "margin")
 @click.option("--with-dead-letters", is_flag=True, help="Trim dead-letter streams, too: they can be redriven no more.")
 def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: Any) -> None:
-    """Trim the journals in Redis behind what is safely in the lake. Never dead letters, unless asked to."""
+    """Trim the journals in Redis behind what is safely in the lake. Never dead letters, unless asked to.
+
+    Exit code 0, also where something is left alone (it says why); 2 not possible.
+    """
     with sentences():
         from reaper.pipeline.ingest import redis_url
         from reaper.pipeline.lake import existing_lake
@@ -200,11 +228,20 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
 # --- advise -------------------------------------------------------------------------------------------------
 
 
-@pipeline.command("advise")
+@pipeline.command(
+    "advise",
+    epilog=examples(
+        "reaper pipeline advise --lake lake",
+        "reaper pipeline advise --lake lake --group orders/billing --rerun-weight 2 --output advice.toml",
+    ),
+)
 @pipeline_options(*_LAKE, *_SPARK)
 @advice_options
 def advise_(config: Path | None, machine: bool, pair: str | None, output: Path | None, **given: Any) -> None:
-    """Say which visibility timeouts would have cost least, as settings that `reaper run --config` reads."""
+    """Say which visibility timeouts would have cost least, as settings that `reaper run --config` reads.
+
+    Exit code 0, or 2 where it is not possible, or the lake tells of nothing to advise on.
+    """
     with sentences():
         from reaper.pipeline.advice.command import advise
         from reaper.pipeline.advice.fragment import as_json, as_toml

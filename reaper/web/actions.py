@@ -81,6 +81,7 @@ class Actions:
             policy=self._settings.redelivery,
             journal=self._settings.journal,
             journal_maxlen=self._settings.journal_maxlen,
+            linkage=self._settings.trace_linkage,
         )
         counts: Counter[Outcome] = Counter()
         async for result in redrive(self._client, keys, self._ids(keys, what), how):

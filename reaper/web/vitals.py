@@ -17,6 +17,16 @@ RENEWAL_SLACK_S = 5.0
 """A leader that has not renewed for its lease's TTL and this should have ended by itself: it hangs."""
 
 
+def ailments_of(reaper: Reaper, pulse: Pulse) -> list[str]:
+    """Return why the process should be restarted. Redis being away is no reason: a restart would not bring it back."""
+    settings = reaper.settings
+    found = pulse.ailments(settings.liveness_timeout.total_seconds())
+    silent_s = reaper.since_renewal_s
+    if silent_s is not None and silent_s > settings.lease_ttl.total_seconds() + RENEWAL_SLACK_S:
+        found.append(f"it leads, and has not renewed its lease for {silent_s:.0f} s")
+    return found
+
+
 class ReaperVitals:
     """Reads, from another thread, what the replica's own loop writes. ``client`` is the health server's own."""
 
@@ -26,13 +36,8 @@ class ReaperVitals:
         self._client = client
 
     def ailments(self) -> Sequence[str]:
-        """Redis being away is none: a restart would not bring it back."""
-        settings = self._reaper.settings
-        found = self._pulse.ailments(settings.liveness_timeout.total_seconds())
-        silent_s = self._reaper.since_renewal_s
-        if silent_s is not None and silent_s > settings.lease_ttl.total_seconds() + RENEWAL_SLACK_S:
-            found.append(f"it leads, and has not renewed its lease for {silent_s:.0f} s")
-        return found
+        """See `ailments_of`."""
+        return ailments_of(self._reaper, self._pulse)
 
     async def obstacles(self) -> Sequence[str]:
         """Ready: registered (so scripts run), and Redis answers. A follower is ready, too."""

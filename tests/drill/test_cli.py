@@ -1,5 +1,6 @@
 """What the commands make of how acts ended."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,3 +96,10 @@ def test_the_trace_of_a_recovered_job_is_shown() -> None:
     tree = ended.output.partition("Trace of a job whose worker was killed:")[2]
     for part in ("send", "├─ process (attempt 1, lost)", "├─ recover", "└─ process (attempt 2)", "└─ ack"):
         assert part in tree
+
+
+def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> None:
+    file = tmp_path / "demo.json"
+    assert theatre.exit_code(cli.demo, "--json", str(file)) == 0
+    acts = json.loads(file.read_text(encoding="utf-8"))["acts"]
+    assert [act["recovery"] for act in acts] == ["none", "reaper", "embedded"]

@@ -39,6 +39,7 @@ async def test_every_job_is_accounted_for_after_every_fault(processes: Processes
     report = tmp_path / "report.json"
     drill = _drill(processes, "--limit", "350", *_faults(*FAULTS), "--json", str(report))
     assert await drill.wait(90) == 0, drill.output
+    assert "\x1b" not in drill.output, "no terminal, no colour"
     told = _read(report)
     assert (told["balanced"], told["objections"]) == (True, [])
     assert (told["enqueued"], told["settled"], told["dead_lettered"], told["lost"]) == (351, 350, 1, 0)
@@ -174,7 +175,7 @@ async def test_a_redis_of_somebody_else_is_not_stopped_unless_that_is_said(
     processes: Processes, start_server: StartServer
 ) -> None:
     drill = _drill(processes, "--redis-url", start_server().url, "--limit", "40", *_faults("pause-redis@1+1"))
-    assert await drill.wait(30) == 1
+    assert await drill.wait(30) == 2
     assert "or say with --redis-pid which process of this machine it is" in drill.output
 
 
@@ -207,18 +208,18 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--fault", "kill-woker@1"), "Error: unknown fault 'kill-woker': did you mean 'kill-worker'?"),
-        (("--trace", "nowhere.csv"), "Error: trace nowhere.csv cannot be read: No such file or directory."),
-        (("--reapers", "1"), "Error: fault 'pause-leader@12' needs a second reaper"),
-        (("--fault", "pause-redis@4"), "Error: fault 'pause-redis@4' does not say for how long"),
-        (("--keep-keys",), "Error: --keep-keys is about a Redis that is named: it needs --redis-url."),
-        (("--redis-url", "redis://127.0.0.1:1"), "Error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
+        (("--fault", "kill-woker@1"), "error: unknown fault 'kill-woker': did you mean 'kill-worker'?"),
+        (("--trace", "nowhere.csv"), "error: trace nowhere.csv cannot be read: No such file or directory."),
+        (("--reapers", "1"), "error: fault 'pause-leader@12' needs a second reaper"),
+        (("--fault", "pause-redis@4"), "error: fault 'pause-redis@4' does not say for how long"),
+        (("--keep-keys",), "error: --keep-keys is about a Redis that is named: it needs --redis-url."),
+        (("--redis-url", "redis://127.0.0.1:1"), "error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
     ],
 )
 async def test_what_cannot_be_played_is_refused_in_a_sentence(
     processes: Processes, options: tuple[str, ...], sentence: str
 ) -> None:
     drill = _drill(processes, *options)
-    assert await drill.wait(30) == 1
+    assert await drill.wait(30) == 2
     assert sentence in drill.output
     assert "Traceback" not in drill.output

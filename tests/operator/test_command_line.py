@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from reaper.cli import main as reaper_main
+from reaper.lazy_commands import LazyGroup
 from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up
 from tests.operator.heartbeats import a_report, elect
@@ -18,11 +22,11 @@ from tests.scripts.scene import Scene
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
 from workers.cli import main as worker_main
+from workers.protocol.options import examples
 
 pytestmark = pytest.mark.anyio
 
-LAZY = frozenset({"drill", "demo", "pipeline", "compare"})
-"""They bring a command line of their own."""
+PROGRAM = 'from reaper.cli import main; main(prog_name="reaper")'
 SERVICES = frozenset({"reaper run", "worker run"})
 """They print nothing but log lines."""
 
@@ -30,9 +34,14 @@ SERVICES = frozenset({"reaper run", "worker run"})
 def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield name, command
     if isinstance(command, click.Group):
-        for child, one in command.commands.items():
-            if child not in LAZY:
-                yield from _commands(f"{name} {child}", one)
+        for child in command.commands:
+            yield from _commands(f"{name} {child}", _child(command, child))
+
+
+def _child(group: click.Group, name: str) -> click.Command:
+    """Return a command of a group, not what stands for it until it is used."""
+    command = group.commands[name]
+    return group.imported(name, command) if isinstance(group, LazyGroup) else command
 
 
 ALL = [*_commands("reaper", reaper_main), *_commands("worker", worker_main)]
@@ -51,13 +60,29 @@ def test_help_says_what_it_does_and_ends_with_examples(name: str, command: click
 @pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
 def test_its_examples_can_be_typed(name: str, command: click.Command) -> None:
     root = reaper_main if name.startswith("reaper") else worker_main
+    path = name.split()[1:]
     for line in (command.epilog or "").splitlines()[2:]:
-        program, *words = line.split()
+        program, *words = shlex.split(line)
+        assert words[: len(path)] == path, f"{line} is an example of something else"
         context = click.Context(root, info_name=program)
         current: click.Command = root
         while isinstance(current, click.Group):
-            current = current.commands[words.pop(0)]
+            current = _child(current, words.pop(0))
         current.make_context(current.name, words, parent=context)  # raises where a flag is unknown
+
+
+def test_what_cannot_be_typed_is_noticed() -> None:
+    wrong = click.Command(
+        "status", params=_child(reaper_main, "status").params, epilog=examples("reaper status --josn")
+    )
+    with pytest.raises(click.NoSuchOption):
+        test_its_examples_can_be_typed("reaper status", wrong)
+
+
+@pytest.mark.parametrize(("name", "command"), LEAVES, ids=[name for name, _ in LEAVES])
+def test_help_says_what_the_exit_code_means(name: str, command: click.Command) -> None:
+    words = " ".join((command.help or "").split())
+    assert re.search(r"\bExit code 0|\bExits 0 only if .* else 1", words), name
 
 
 @pytest.mark.parametrize(("name", "command"), LEAVES, ids=[name for name, _ in LEAVES])
@@ -71,7 +96,13 @@ READING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", READING, ids=" ".join)
+ACTING = [
+    ("pause", "billing"), ("resume", "billing"), ("dead-letters", "redrive", "--all", "--dry-run"),
+    ("dead-letters", "purge", "--all", "--yes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [*READING, *ACTING], ids=" ".join)
 async def test_there_is_no_colour_where_nobody_sees_it(scene: Scene, reaper: Command, words: tuple[str, ...]) -> None:
     await elect(scene.client, a_report(), now_ms=await scene.now_ms())
     await give_up(scene)
@@ -87,9 +118,7 @@ async def test_on_a_terminal_no_color_takes_the_colours_out(scene: Scene, server
     assert ("\x1b[" in coloured.out, "\x1b[" in plain.out) == (True, False)
 
 
-@pytest.mark.parametrize(
-    "words", [*READING, ("pause", "billing"), ("resume", "billing"), ("forget", "billing", "--yes")]
-)
+@pytest.mark.parametrize("words", [*READING, *ACTING, ("forget", "billing", "--yes")], ids=" ".join)
 async def test_json_is_json(scene: Scene, reaper: Command, words: tuple[str, ...]) -> None:
     await scene.client.delete(scene.keys.fence)
     answer = await reaper(*words, "--json", "--groups", "orders/billing")
@@ -103,6 +132,11 @@ async def test_json_is_json(scene: Scene, reaper: Command, words: tuple[str, ...
         ("reaper", "reaper ex", "explain"),
         ("reaper", "reaper leader st", "step-down"),
         ("reaper", "reaper acl wor", "worker"),
+        ("reaper", "reaper dri", "drill"),
+        ("reaper", "reaper drill --recovery e", "embedded"),
+        ("reaper", "reaper pipeline ing", "ingest"),
+        ("reaper", "reaper pipeline ingest --av", "--available-now"),
+        ("reaper", "reaper compare --mode emb", "embedded"),
         ("worker", "worker run x --recov", "--recovery"),
     ],
 )
@@ -117,3 +151,17 @@ def test_the_shell_completes_what_is_typed(program: str, typed: str, completed: 
     }
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"plain,{completed}" in done.stdout.splitlines()
+
+
+def test_the_line_that_the_docs_give_turns_completion_on(tmp_path: Path) -> None:
+    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    (line,) = (line for line in page.splitlines() if "_REAPER_COMPLETE=bash_source" in line)
+    command = tmp_path / "reaper"
+    command.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '{PROGRAM}' \"$@\"\n", encoding="utf-8")
+    command.chmod(0o755)
+    typed = """COMP_WORDS=(reaper pipeline adv); COMP_CWORD=2; _reaper_completion reaper; echo "${COMPREPLY[@]}" """
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{line}\n{typed}"], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.split(), done.stderr) == (["advise"], "")

@@ -83,8 +83,9 @@ async def test_what_keeps_recovery_from_happening_is_said(scene: Scene, reaper: 
     entry = await scene.stalled("n", 1)
     answer = await reaper("explain", entry, "--groups", "orders/billing")
     assert answer.code == 0
-    assert "but       recovery is paused: `reaper resume billing` ends that" in answer.out
-    assert "but       there is no leader: nothing is recovered before one is elected" in answer.out
+    assert "but        recovery is paused: `reaper resume billing` ends that" in answer.out
+    assert "but        there is no leader: nothing is recovered before one is elected" in answer.out
+    assert "deliveries 1 of " in answer.out
 
 
 async def test_a_ready_job_waits_for_a_reader(scene: Scene, reaper: Command) -> None:
@@ -92,7 +93,7 @@ async def test_a_ready_job_waits_for_a_reader(scene: Scene, reaper: Command) -> 
     entry = await scene.add()
     told = await _explained(reaper, entry)
     assert _shown(told, "place", "obstacles") == ["ready", ["no consumer reads orders: start a worker"]]
-    assert told["next"] == "a worker reads it: 1 jobs are ready there, and 0 consumers are known"
+    assert told["next"] == "a worker reads it: 1 job is ready there, and 0 consumers are known"
 
 
 async def test_a_parked_suspect_tells_how_many_go_first(scene: Scene, reaper: Command) -> None:
@@ -146,7 +147,7 @@ async def test_what_comes_from_outside_stays_on_its_line(scene: Scene, reaper: C
     await scene.deliver(entry, consumer="w\x1b[31m\n")
     answer = await reaper("explain", entry)
     assert "job a\\nb" in answer.out
-    assert "owner     w\\x1b[31m\\n" in answer.out
+    assert "owner      w\\x1b[31m\\n" in answer.out
 
 
 async def test_nothing_is_written(scene: Scene, reaper: Command) -> None:

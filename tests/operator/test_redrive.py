@@ -54,6 +54,19 @@ async def test_a_redriven_job_is_the_next_generation_with_its_fields_byte_for_by
     }
 
 
+async def test_of_a_traced_job_the_script_says_what_its_trace_needs(scene: Scene) -> None:
+    sampled = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    traced = await give_up(scene, "traceparent", sampled, "tracestate", "a=b")
+    untraced = await give_up(scene, "traceparent", f"{sampled[:-1]}0")
+    keys, script = scene.keys, load_script("reaper", "redrive_dead_letters")
+    reply = await script.run(
+        scene.client,
+        [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
+        [keys.group, "stream", "", 0, 0, 1_000, 10**9, traced, untraced],
+    )
+    assert [row[3:] for row in reply[2:]] == [[[sampled.encode(), b"a=b", b"0.0.3.r", 1]], []]
+
+
 async def test_the_journal_tells_of_a_redrive(scene: Scene) -> None:
     dead = await give_up(scene)
     (result,) = await _redrive(scene, dead)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from reaper.cli import main
-from reaper.pipeline.compare.command import _write
+from reaper.pipeline.compare import command
 from reaper.pipeline.compare.findings import conclude
 from reaper.pipeline.compare.journals import ingest_journals, read_journals
 from reaper.pipeline.compare.play import DrillFailedError, Plan, play
@@ -24,7 +24,9 @@ QUICK = Scenario("quick", "A quick crash", ("kill-workers:1@0.6",), ("--visibili
 SMALL = ("--limit", "60", "--reapers", "1")
 
 
-def test_drills_are_played_ingested_judged_and_written_down(spark: SparkSession, tmp_path: Path) -> None:
+def test_drills_are_played_ingested_judged_and_written_down(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = Plan([QUICK], ("reaper", "published"), 1, SMALL)
     settings = PipelineSettings(lake=str(tmp_path / "lake"))
     folder = tmp_path / "drills"
@@ -48,8 +50,10 @@ def test_drills_are_played_ingested_judged_and_written_down(spark: SparkSession,
     assert journal["second_starts"] >= len(ledger["second_starts"])
     assert journal["duplicates"] == len(ledger["duplicates"])
 
-    _write(comparison, tmp_path / "quick.html")
+    monkeypatch.setattr(command, "_play_and_read", lambda *_: comparison)
+    ended = CliRunner().invoke(main, ["compare", "--json", "--output", str(tmp_path / "quick.html")])
     written = json.loads((tmp_path / "quick.json").read_text())
+    assert json.loads(ended.stdout) == written
     assert written["scenarios"][0]["figures"]["lost"]["reaper"] == {"value": 0, "low": 0, "high": 0}
     assert "A quick crash" in (tmp_path / "quick.html").read_text()
     assert "![" in (tmp_path / "quick.md").read_text()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.scene import FENCE, TOO_MANY, Scene, dead, entry_id, ready
+from tests.scripts.scene import FENCE, LONG_IDLE_MS, TOO_MANY, Scene, dead, entry_id, ready
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,9 @@ async def idle_ms(scene: Scene, one: str) -> int:
 
 async def test_what_an_earlier_process_held_is_taken_and_counted(scene: Scene) -> None:
     await scene.stalled("n", 1, "n", 2)
-    assert await scene.adopt() == [b"", 0, [], [], [[E1.encode(), 2, [b"n", b"1", b"n", b"2"]]]]
+    *others, [taken] = await scene.adopt()
+    assert (others, taken[:3]) == ([b"", 0, [], []], [E1.encode(), 2, [b"n", b"1", b"n", b"2"]])
+    assert LONG_IDLE_MS <= taken[3] < LONG_IDLE_MS + 10_000
     assert await scene.state() == {
         "orders": {"entries": [(E1, "n", "1", "n", "2")], "billing": [(E1, "w1.new", 2)]},
         "{orders}:fence:billing": FENCE,
@@ -42,8 +44,8 @@ async def test_what_an_earlier_process_held_is_taken_and_counted(scene: Scene) -
 
 async def test_what_never_arrived_is_taken_and_not_counted(scene: Scene) -> None:
     await scene.stalled("n", 1)
-    taken = [[E1.encode(), 1, [b"n", b"1"]]]
-    assert await scene.adopt(case="reread", from_consumer="w1", consumer="w1") == [b"", 0, [], [], taken]
+    *others, [taken] = await scene.adopt(case="reread", from_consumer="w1", consumer="w1")
+    assert (others, taken[:3]) == ([b"", 0, [], []], [E1.encode(), 1, [b"n", b"1"]])
     assert await scene.state() == {
         "orders": {"entries": [(E1, "n", "1")], "billing": [(E1, "w1", 1)]},
         "{orders}:fence:billing": FENCE,
@@ -82,6 +84,19 @@ async def test_a_crash_loop_ends_in_a_dead_letter(scene: Scene) -> None:
     assert state["{orders}:journal"][-1] == event(
         "dead_lettered", E1, delivery=3, mode="adopt", reason="max_deliveries", dead_letter="new-1"
     )
+
+
+async def test_of_a_traced_job_the_dead_letter_names_its_last_delivery(scene: Scene) -> None:
+    sampled = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    await scene.stalled("traceparent", sampled, "reaper.previous", "0.0.1.r", "reaper.copies", 1, times=3)
+    await scene.stalled("n", 1, times=3)
+    traced, untraced = (await scene.adopt())[2]
+    assert LONG_IDLE_MS <= traced[4] < LONG_IDLE_MS + 10_000
+    assert traced[5:] == [[sampled.encode(), b"", b"0.1.3", b"0.0.1.r"]]
+    assert untraced[5:] == []
+    letters: Any = await scene.client.xrange(scene.keys.dead)
+    letter = letters[0][1]
+    assert dict(zip(letter[::2], letter[1::2], strict=True))[b"reaper.previous"] == b"0.1.3.r"
 
 
 async def test_a_dead_letter_from_the_retry_stream_leaves_it(scene: Scene) -> None:

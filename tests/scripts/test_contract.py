@@ -29,6 +29,7 @@ NEEDS_NO_MEMORY = {
     "renew_lease": "PEXPIRE",
     "release_lease": "DEL",
     "count_after": "reads only",
+    "look_at_group": "reads only",
     "inspect_layout": "reads only",
     "find_scheduled": "reads only",
     "list_scheduled": "reads only",

@@ -15,8 +15,10 @@ worker = Worker("orders", "billing")
 
 @worker.handler
 async def handle(job: Job) -> None:
-    """Do what the job's fields say."""
+    """Do what the job's fields say, but for one that was redriven: that is done at once."""
     print(f"started {job.id} delivery {job.deliveries}", flush=True)  # noqa: T201
+    if job.generation:
+        return
     if b"kills" in job.fields and job.deliveries <= int(job.fields[b"kills"]):
         os.kill(os.getpid(), signal.SIGKILL)
     if b"waits" in job.fields and job.deliveries == 1:

@@ -50,6 +50,14 @@ class Scene:
         assert await running.wait(TIMEOUT_S) == 0, running.output
         return (await running.prints(r"enqueued (\w+)"))[1]
 
+    async def redrive(self, *flags: str, told: bool = True) -> None:
+        """Run ``reaper dead-letters redrive --all``; without ``told``, telemetry is off for it."""
+        words = ("dead-letters", "redrive", "--stream", "orders", "--group", "billing", "--all", *flags)
+        running = self.processes.python(
+            "-m", "reaper", *words, "--redis-url", self.server.url, env=self._env if told else {}, name="redrive"
+        )
+        assert await running.wait(TIMEOUT_S) == 0, running.output
+
     async def spans(self, job: str, *names: str) -> list[ReceivedSpan]:
         """Wait until the job's trace has at least so many spans of these names; return it, in order."""
 
@@ -87,7 +95,7 @@ def dangling(spans: Sequence[ReceivedSpan]) -> list[str]:
     return parents + links
 
 
-def told(span: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> tuple[Any, ...]:
+def told_of(span: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> tuple[Any, ...]:
     """Return a span as a test compares it: who told it, of what, below what, linked to what."""
     names = {(other.trace_id, other.span_id): _short(other) for other in spans}
     parent = names.get((span.trace_id, span.parent_id), span.parent_id)

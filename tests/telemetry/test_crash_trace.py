@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from reaper.drill.otlp import ReceivedSpan
 from tests.support.http import request
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import TIMEOUT_S, Scene, dangling, told_of, trace_of
@@ -192,7 +191,7 @@ async def test_a_redrive_is_told_of_in_the_jobs_trace(scene: Scene) -> None:
 async def test_the_status_pages_redrive_is_told_of_too(scene: Scene, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef", encoding="utf-8")
-    leader = await scene.reaper("--health-port", "0", "--actions-token-file", str(token))
+    leader = await scene.reaper("--max-deliveries", "1", "--health-port", "0", "--actions-token-file", str(token))
     port = int((await leader.prints(r"health on http://[\d.]+:(\d+)", TIMEOUT_S))[1])
     await scene.worker("--max-deliveries", "1")
     job = await scene.produce("fails=1")
@@ -229,7 +228,7 @@ async def test_what_a_restarted_worker_gives_up_at_once_is_told_of_and_linked_by
         "app.recovery.outcome": "dead_lettered",
         "app.recovery.mode": "adopt",
     }
-    assert own[1].end_ns - own[1].start_ns == recovery_idle_ns(own[2])
+    assert 0 < own[1].end_ns - own[1].start_ns <= own[2].attributes["app.idle_ms"] * 1_000_000
     await scene.redrive()
     spans = await scene.spans(job, "send", "process", "recover", "redrive", "process")
     assert dangling(spans) == []
@@ -237,11 +236,6 @@ async def test_what_a_restarted_worker_gives_up_at_once_is_told_of_and_linked_by
     assert told_of(redrive, own)[3:] == ("send orders", [lost, recovery])
     again = next(span for span in spans if span.attributes.get("app.job.generation") == 1 and "process" in span.name)
     assert {own[1].span_id, own[2].span_id} <= {link.span_id for link in again.links}
-
-
-def recovery_idle_ns(recovery: ReceivedSpan) -> int:
-    idle_ms: int = recovery.attributes["app.idle_ms"]
-    return idle_ms * 1_000_000
 
 
 async def test_by_setting_each_delivery_has_a_trace_of_its_own_that_links_the_producers(scene: Scene) -> None:

@@ -11,7 +11,7 @@ from tests.faults.reapers import newest_server
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import TIMEOUT_S, Scene
-from workers.protocol.instruments import GAUGES, JOURNAL_DROPS
+from workers.protocol.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, newest_server]
 
@@ -46,6 +46,30 @@ async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(sce
         "app.recovery.outcome": "redelivered",
     }
     assert JOURNAL_DROPS.name in metrics
+
+
+async def test_embedded_workers_measure_all_but_leadership(scene: Scene) -> None:
+    embedded = ("--recovery", "embedded", "--journal", "full")
+    first = await scene.worker(*embedded)
+    await scene.produce("kills=1")
+    await first.wait(60)
+    await scene.worker(*embedded)
+    await scene.produce("n=1")  # the other one is claimed, and not read
+    wanted = {
+        "messaging.client.sent.messages", "messaging.client.consumed.messages", "messaging.client.operation.duration",
+        "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.scan.duration",
+        *(gauge.name for gauge in GAUGES if gauge not in (LEASE_HELD, TERM)),
+    }  # fmt: skip
+    metrics = scene.received.metrics
+    await wait_until(lambda: wanted <= metrics.keys(), "every metric has come", TIMEOUT_S)
+    ours = {name for name in metrics if name.startswith(("reaper.", "messaging."))}
+    assert ours == wanted
+    assert {label for name in ours for labels in metrics[name] for label in labels} <= ALLOWED
+    pair = {"messaging.destination.name": "orders", "messaging.consumer.group.name": "billing"}
+    assert metrics["reaper.scan.duration"][-1] == {**pair, "app.scan": "full"}
+    assert metrics["reaper.recovered"][-1] == {
+        **pair, "app.recovery.mode": "embedded", "app.recovery.outcome": "claimed"
+    }  # fmt: skip
 
 
 async def test_metrics_are_shown_on_the_health_port_as_prometheus_reads_them(scene: Scene) -> None:

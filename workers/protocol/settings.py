@@ -1,9 +1,12 @@
-"""Settings from flags, environment and a TOML file, in that order of strength, with errors people can act on."""
+"""Settings from flags, environment and a TOML file, in that order of strength, with errors people can act on.
+
+A variable of the environment may name a file that holds the value (``REAPER_REDIS_URL_FILE``): so secrets get in.
+"""
 
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -42,6 +45,9 @@ def _check_duration(value: timedelta) -> timedelta:
         raise ValueError(_TOO_LONG)
     return value
 
+
+FILE_SUFFIX = "_FILE"
+"""End of the variables that name a file with a value instead of holding it."""
 
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
 
@@ -101,15 +107,18 @@ def load_settings(
     prefix = kind.model_config.get("env_prefix", "")
     _check_environment(kind, prefix)
     in_environment = {name for name in kind.model_fields if os.environ.get(f"{prefix}{name.upper()}")}
+    named_files = _named_files(kind, prefix, in_environment)
+    from_named = {name: _read_value(variable) for name, variable in named_files.items() if name not in given}
     # Weakest first: a value from a program or file counts only where neither a flag nor the environment speaks.
     weaker = dict(arguments or {}) | from_file
-    values = {name: value for name, value in weaker.items() if name not in in_environment} | given
+    values = {name: value for name, value in weaker.items() if name not in in_environment} | from_named | given
     try:
         return kind(**values)
     except ValidationError as error:
         sources = {
             **dict.fromkeys(from_file, f"in {file}"),
             **{name: f"in the environment as {prefix}{name.upper()}" for name in in_environment},
+            **{name: f"in the file that {variable} names" for name, variable in named_files.items()},
             **{name: f"as flag --{name.replace('_', '-')}" for name in given},
         }
         raise ConfigurationError(explain(kind, error, sources)) from error
@@ -128,12 +137,41 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     return values
 
 
+def _named_files(kind: type[Settings], prefix: str, in_environment: Collection[str]) -> dict[str, str]:
+    """Return the variables that name files, by setting. Raises ConfigurationError where a value is there, too."""
+    variables = {
+        name: f"{prefix}{name.upper()}{FILE_SUFFIX}"
+        for name in kind.model_fields
+        if f"{name}{FILE_SUFFIX.lower()}" not in kind.model_fields  # that one is a setting of its own
+    }
+    named = {name: variable for name, variable in variables.items() if os.environ.get(variable)}
+    for name, variable in named.items():
+        if name in in_environment:
+            raise ConfigurationError(f"{prefix}{name.upper()} and {variable} are both set: leave one of them out.")
+    return named
+
+
+def _read_value(variable: str) -> str:
+    """Return what is in the file that ``variable`` names, without white space around it. Raises ConfigurationError."""
+    file = Path(os.environ[variable])
+    try:
+        value = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"file {file}, which {variable} names, cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"file {file}, which {variable} names, is no UTF-8 text.") from error
+    if not value:
+        raise ConfigurationError(f"file {file}, which {variable} names, is empty: write the value into it.")
+    return value
+
+
 def _check_environment(kind: type[Settings], prefix: str) -> None:
     """Refuse misspelt variables: pydantic-settings ignores them silently."""
-    known = {f"{prefix}{name.upper()}" for name in kind.model_fields} | kind.other_env
+    settings = {f"{prefix}{name.upper()}" for name in kind.model_fields}
+    known = settings | kind.other_env
     for variable in os.environ:
         ours = prefix and variable.startswith(prefix) and not variable.startswith(kind.other_prefixes)
-        if ours and variable not in known:
+        if ours and variable not in known and variable.removesuffix(FILE_SUFFIX) not in settings:
             raise ConfigurationError(f"unknown setting {variable!r} in the environment{did_you_mean(variable, known)}")
 
 

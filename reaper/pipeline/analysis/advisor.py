@@ -14,13 +14,17 @@ from pyspark.sql import functions as F
 
 from reaper.pipeline.advice.histogram import BINS_PER_OCTAVE, Bin, Histogram, bin_of, merged, of_bins
 from reaper.pipeline.advice.model import GroupRecord, Record, Workers
-from reaper.pipeline.analysis.columns import DELIVERY, GROUP, MODE_ADOPT, at_ms, holds, is_settlement, is_stall, named
-from reaper.pipeline.analysis.durations import KIND, scanned_ages
+from reaper.pipeline.analysis.activity import activity, rare_events
+from reaper.pipeline.analysis.columns import DELIVERY, GROUP, MODE_ADOPT, at_ms, holds, is_stall, named
+from reaper.pipeline.analysis.durations import HELD, KIND, duration_tally, scanned_ages
 from reaper.pipeline.analysis.histories import histories, troubled_jobs
 from workers.protocol.events import EventName
 
 _OURS = r"\.[0-9a-f]{12}$"
 """How consumers of our own workers end."""
+
+_ANY_PERIOD_MS = 86_400_000
+"""Nobody asks here when something happened."""
 
 GroupKey = tuple[str, str]
 AnyRow = Row | Mapping[str, Any]
@@ -31,27 +35,30 @@ AnyRow = Row | Mapping[str, Any]
 
 def _bins(rows: DataFrame, keys: Iterable[str], duration: str, *more: Column) -> DataFrame:
     """Return ``keys…, bin, n, total_ms, longest_ms`` and ``more`` of the durations; nulls are left out."""
-    number = F.floor(F.log2(F.greatest(F.col(duration), F.lit(1))) * BINS_PER_OCTAVE)
     return (
         rows.where(F.col(duration).isNotNull())
-        .groupBy(*keys, number.alias("bin"))
+        .groupBy(*keys, _bin_number(duration).alias("bin"))
         .agg(F.count("*").alias("n"), F.sum(duration).alias("total_ms"), F.max(duration).alias("longest_ms"), *more)
     )
+
+
+def _bin_number(duration: str) -> Column:
+    return F.floor(F.log2(F.greatest(F.col(duration), F.lit(1))) * BINS_PER_OCTAVE)
 
 
 def _typed() -> Column:
     return F.coalesce("type", F.lit("")).alias("type")
 
 
-def _held_ms() -> Column:
-    """Return how long a settled delivery was held: waiting in its worker, running, waiting to be settled."""
-    return F.greatest(at_ms() - F.col("delivered_ms"), F.col("run_ms"))
+def held_bins(tallied: DataFrame) -> DataFrame:
+    """Count how long deliveries were held that their worker ended: `KIND`, ``mode, bin, n, total_ms, longest_ms``.
 
-
-def held_bins(events: DataFrame) -> DataFrame:
-    """Count how long deliveries were held that their worker ended: `KIND`, ``mode, bin, n, total_ms, longest_ms``."""
-    settled = events.where(is_settlement() & ~named(EventName.HANDED_BACK))
-    return _bins(settled.select(*GROUP, _typed(), "mode", _held_ms().alias("ms")), [*KIND, "mode"], "ms")
+    ``tallied``: see `duration_tally`.
+    """
+    held = tallied.where(F.col("measure") == HELD)
+    return held.groupBy(*KIND, "mode", _bin_number("ms").alias("bin")).agg(
+        F.sum("n").alias("n"), F.sum(F.col("n") * F.col("ms")).alias("total_ms"), F.max("ms").alias("longest_ms")
+    )
 
 
 def _stalls(troubled: DataFrame) -> DataFrame:
@@ -77,13 +84,11 @@ def stall_counts(troubled: DataFrame) -> DataFrame:
     return _stalls(troubled).groupBy(*GROUP).agg(F.count("*").alias("stalls"), F.count_if(foreign).alias("foreign"))
 
 
-def process_times(events: DataFrame) -> DataFrame:
-    """Return for how long processes worked in all: ``stream, group, process_s``."""
-    alive = (
-        events.where(is_settlement())
-        .groupBy(*GROUP, "consumer")
-        .agg(((F.max(at_ms()) - F.min(at_ms())) / 1000).alias("alive_s"))
-    )
+def process_times(counted: DataFrame) -> DataFrame:
+    """Return for how long processes worked in all: ``stream, group, process_s`` (``counted``: see `activity`)."""
+    alive_s = (F.max("last_settled_ms") - F.min("first_settled_ms")) / 1000
+    settled = counted.where(F.col("first_settled_ms").isNotNull())
+    alive = settled.groupBy(*GROUP, "consumer").agg(alive_s.alias("alive_s"))
     return alive.groupBy(*GROUP).agg(F.sum("alive_s").alias("process_s"))
 
 
@@ -115,21 +120,25 @@ def read_records(events: DataFrame, workers: Workers | None = None) -> list[Grou
     """Count what there is to know of each group, in order of their names. ``workers``: see `records_of`."""
     troubled = histories(events, troubled_jobs(events)).persist()
     try:
-        answers = {name: question.collect() for name, question in questions(events, troubled).items()}
+        asked = questions(activity(events, _ANY_PERIOD_MS), duration_tally(events), rare_events(events), troubled)
+        answers = {name: question.collect() for name, question in asked.items()}
     finally:
         troubled.unpersist()
     return records_of(answers, workers)
 
 
-def questions(events: DataFrame, troubled: DataFrame) -> dict[str, DataFrame]:
-    """Return what has to be counted, by the names that `records_of` knows. ``troubled``: events of `histories`."""
+def questions(counted: DataFrame, tallied: DataFrame, rare: DataFrame, troubled: DataFrame) -> dict[str, DataFrame]:
+    """Return what has to be counted, by the names that `records_of` knows.
+
+    See `activity`, `duration_tally`, `rare_events`; ``troubled``: events of `histories`.
+    """
     return {
-        "held_bins": held_bins(events),
+        "held_bins": held_bins(tallied),
         "silence_bins": silence_bins(troubled),
         "stall_counts": stall_counts(troubled),
-        "scanned_ages": scanned_ages(events),
-        "process_times": process_times(events),
-        "timeouts_in_force": timeouts_in_force(events),
+        "scanned_ages": scanned_ages(rare),
+        "process_times": process_times(counted),
+        "timeouts_in_force": timeouts_in_force(rare),
     }
 
 

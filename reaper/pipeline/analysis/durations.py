@@ -3,37 +3,53 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from reaper.pipeline.analysis.columns import GROUP, named
+from reaper.pipeline.analysis.columns import GROUP, at_ms, is_settlement, named
 from reaper.pipeline.analysis.quantiles import quantiles, tally
 from workers.protocol.events import EventName
 
 KIND = (*GROUP, "type")
 """A group and a type of job; the type is empty where workers journal none."""
 
+WAIT, RUN, HELD = "wait", "run", "held"
+
 _AGES = "array<array<bigint>>"
 
 
 def duration_tally(events: DataFrame) -> DataFrame:
-    """Count equal durations of acknowledged deliveries: `KIND`, ``measure`` (wait | run), ``ms``, ``n``.
+    """Count equal durations of deliveries that their worker ended: `KIND`, ``mode, measure, ms, n``.
 
-    ``wait`` is from the moment an entry could be read until it was delivered, ``run`` the handler's time.
+    ``wait``: of acknowledged ones, from the moment an entry could be read until it was delivered; ``run``: of the same,
+    the handler's time; ``held``: of all but those handed back, waiting in the worker, running, waiting to be settled.
     """
-    measured = events.where(named(EventName.ACKED)).select(
+    acked, held = named(EventName.ACKED), ~named(EventName.HANDED_BACK)
+    held_ms = F.greatest(at_ms() - F.col("delivered_ms"), F.col("run_ms"))
+    measured = events.where(is_settlement()).select(
         *GROUP,
         F.coalesce("type", F.lit("")).alias("type"),
+        "mode",
         F.inline(
             F.array(
-                F.struct(F.lit("wait").alias("measure"), F.col("wait_ms").alias("ms")),
-                F.struct(F.lit("run").alias("measure"), F.col("run_ms").alias("ms")),
+                _measure(WAIT, F.when(acked, F.col("wait_ms"))),
+                _measure(RUN, F.when(acked, F.col("run_ms"))),
+                _measure(HELD, F.when(held, held_ms)),
             )
         ),
     )
-    return tally(measured, [*KIND, "measure"], "ms")
+    return tally(measured, [*KIND, "mode", "measure"], "ms")
+
+
+def _measure(name: str, ms: Column) -> Column:
+    return F.struct(F.lit(name).alias("measure"), ms.alias("ms"))
+
+
+def told_apart(tallied: DataFrame) -> DataFrame:
+    """Return those of `duration_tally` that tell of jobs: waiting and running."""
+    return tallied.where(F.col("measure") != HELD)
 
 
 def durations(tallied: DataFrame) -> DataFrame:
     """Return quantiles of `duration_tally`: `KIND`, ``measure``, ``n``, ``p50`` … ``max`` (ms)."""
-    return quantiles(tallied, [*KIND, "measure"], "ms")
+    return quantiles(told_apart(tallied), [*KIND, "measure"], "ms")
 
 
 def scanned_ages(events: DataFrame) -> DataFrame:

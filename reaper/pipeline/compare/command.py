@@ -16,6 +16,7 @@ from reaper.pipeline.compare.scenarios import FAULT_AT_S, MODES, SCENARIOS, choo
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.options import examples
 
 if TYPE_CHECKING:
     from reaper.pipeline.compare.findings import Comparison
@@ -27,6 +28,7 @@ _HELP = f"""Play the same drill once for each way to recover, and say which is t
 
 Every drill has the same trace, seed, and faults at the same moments, and runs on a Redis of its own kind. The journals
 are then read on Spark. The page (--output) gets company: the same name with .json (all figures), .md and .svg.
+Exit code 0 it was played, whoever won; 2 not possible.
 
 \b
 Scenarios:
@@ -34,7 +36,14 @@ Scenarios:
 """
 
 
-@click.command(help=_HELP)
+@click.command(
+    help=_HELP,
+    epilog=examples(
+        "reaper compare",
+        "reaper compare --mode reaper --mode embedded --repeat 3 --output comparison.html",
+        "reaper compare --trace trace.csv --speedup 30 --limit 2000 --json",
+    ),
+)
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="Only these; repeatable. Default: all.")
 @click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Only these; repeatable. Default: all.")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Turns of each drill.")
@@ -67,6 +76,7 @@ Scenarios:
 )
 @click.option("--heap", default="1g", show_default=True, help="Memory of Spark's driver.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--json", "machine", is_flag=True, help="Print all figures as JSON, and no progress.")
 def compare(
     modes: tuple[str, ...],
     scenarios: tuple[str, ...],
@@ -82,6 +92,7 @@ def compare(
     files: Path | None,
     heap: str,
     quiet: bool,
+    machine: bool,
 ) -> None:
     """Play and judge; see `_HELP`."""
     from reaper.pipeline.cli import sentences
@@ -97,13 +108,13 @@ def compare(
         situations = [moved(scenario, fault_at) for scenario in choose_scenarios(scenarios)]
         chosen = tuple(mode for mode in MODES if mode in (modes or MODES))
         plan = Plan(situations, chosen, repeat, options)
-        line = ProgressLine(quiet=quiet)
+        line = ProgressLine(quiet=quiet or machine)
         with _folder(files) as folder:
             settings = PipelineSettings(lake=str(folder / "lake"), heap=heap)
             comparison = _play_and_read(plan, folder, settings, line)
         line.end()
         _write(comparison, output)
-        click.echo("\n".join(comparison.overall))
+        click.echo(json.dumps(comparison.as_json()) if machine else "\n".join(comparison.overall))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The questions of the report, each a DataFrame of a few rows.
 
-The lake is read four times: for the activity, for the durations, to find the jobs with a story, and to fetch their
-events. What these passes leave is small and kept in memory; everything else is asked of that.
+The lake is read six times: for its extent, to find the jobs with a story, for the activity, for the durations, for the
+rare events, and to fetch the events of the jobs with a story. What these passes leave is small and kept in memory;
+everything else is asked of that.
 """
 
 from collections.abc import Callable, Iterator
@@ -78,15 +79,18 @@ def questions(tables: Tables, period_ms: int, keep: Callable[[DataFrame], DataFr
     """
     events = tables.events
     told = keep(_troubled_histories(events, keep))
-    clusters = dead_letters.clusters(tables.dead_letters, events)
+    counted = keep(activity.activity(events, period_ms))
+    tallied = keep(durations.duration_tally(events))
+    rare = keep(activity.rare_events(events))
+    clusters = dead_letters.clusters(tables.dead_letters, rare)
     return {
-        **_of_activity(keep(activity.activity(events, period_ms))),
-        **_of_durations(keep(durations.duration_tally(events)), durations.scanned_ages(events)),
+        **_of_activity(counted),
+        **_of_durations(tallied, durations.scanned_ages(rare)),
         **_of_histories(told, keep),
-        **advisor.questions(events, told),
+        **advisor.questions(counted, tallied, rare, told),
         "dead_letter_clusters": clusters.orderBy(F.desc("n"), *dead_letters.CLUSTER).limit(MOST_CLUSTERS),
-        "refused_writes": integrity.refused_writes(events),
-        "terms": leadership.terms(events).orderBy("stream", "began_ms"),
+        "refused_writes": integrity.refused_writes(rare),
+        "terms": leadership.terms(rare).orderBy("stream", "began_ms"),
         "malformed": tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries")),
     }
 
@@ -106,7 +110,7 @@ def _of_durations(tallied: DataFrame, ages: DataFrame) -> Questions:
     kinds = [*durations.KIND, "measure"]
     return {
         "durations": durations.durations(tallied).orderBy(*kinds),
-        "duration_curves": curve(tallied, kinds, "ms").orderBy(*kinds, "below"),
+        "duration_curves": curve(durations.told_apart(tallied), kinds, "ms").orderBy(*kinds, "below"),
         "scanned_durations": durations.scanned_durations(ages).orderBy(*GROUP),
     }
 

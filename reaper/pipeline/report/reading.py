@@ -13,7 +13,7 @@ from reaper.pipeline.report.findings import Findings, ask
 from reaper.pipeline.report.queries import Tables, shelf
 from reaper.pipeline.report.scope import Scope
 
-LOCAL_PARTITIONS = 8
+LOCAL_PARTITIONS = 4
 """Parts of a shuffle where Spark runs in this process."""
 _UNCHANGED_PARTITIONS = "200"
 
@@ -23,6 +23,8 @@ def tune(spark: SparkSession, *, embedded: bool) -> None:
     # Small rows that a window has sorted would be aggregated in that order. By hash they are aggregated as well, and
     # SortAggregate in a plan always means what it must not: that strings are aggregated.
     spark.conf.set("spark.sql.execution.replaceHashWithSortAgg", "false")
+    # What is kept is small, and asked once or twice: finding out how to press it costs more than reading it.
+    spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
     if embedded and spark.conf.get("spark.sql.shuffle.partitions") == _UNCHANGED_PARTITIONS:
         spark.conf.set("spark.sql.shuffle.partitions", str(LOCAL_PARTITIONS))
 

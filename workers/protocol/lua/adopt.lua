@@ -20,9 +20,10 @@
 -- ARGV[10] exclusive start of the page ('-' = the beginning)  ARGV[11…] entry IDs in flight here, never taken
 --
 -- Returns {next start ('' = done), suspects left alone, dead letters, held, taken}:
---   dead letters  {job ID, entry ID, delivery count, dead letter's ID}…
+--   dead letters  {job ID, entry ID, delivery count, dead letter's ID, idle ms}…, and of a traced job, sixth, what
+--                 recovery.lua tells of one
 --   held          {entry ID, why}… that should be dead letters and could not be copied; they stay pending
---   taken         {entry ID, times delivered, flat fields}…
+--   taken         {entry ID, times delivered, flat fields, ms for which it was idle}…
 -- Fence: none needed; a settlement by the earlier owner is refused, since consumer and count have changed.
 
 --- @prelude
@@ -73,10 +74,12 @@ local function adopt(entry_id, idle, times)
   local count = delivery_count(job, times, max_deliveries)
   if not restart then
     redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'JUSTID')
-    taken[#taken + 1] = { entry_id, times, entry[2] }
+    taken[#taken + 1] = { entry_id, times, entry[2], idle }
   elseif redis.call('HEXISTS', released, entry_id) == 1 then
     return -- it stays pending, and falls due
   elseif count >= max_deliveries then
+    local traced = job.traceparent and traced_delivery(job, times) or nil
+    leave_trace(job, times, 'r')
     local id, why = add_entry(dead, dead_letter_fields(job, {
       stream = stream, group = group, reason = 'max_deliveries', error = 'the worker process ended while it held the job',
       deliveries = count, consumers = with_consumer(job, from), last_ms = at - math.max(idle, 0), at_ms = at,
@@ -89,7 +92,7 @@ local function adopt(entry_id, idle, times)
     if source ~= stream then
       redis.call('XDEL', source, entry_id)
     end
-    dead_letters[#dead_letters + 1] = { job.job_id, entry_id, count, id }
+    dead_letters[#dead_letters + 1] = { job.job_id, entry_id, count, id, idle, traced }
     event('dead_lettered', job, data(job, count, idle) .. ',"mode":"adopt","reason":"max_deliveries","dead_letter":'
       .. json_string(id))
   elseif count == max_deliveries - 1 and suspect_room == 0 then
@@ -99,7 +102,7 @@ local function adopt(entry_id, idle, times)
       suspect_room = suspect_room - 1
     end
     redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'RETRYCOUNT', times + 1, 'JUSTID')
-    taken[#taken + 1] = { entry_id, times + 1, entry[2] }
+    taken[#taken + 1] = { entry_id, times + 1, entry[2], idle }
     event('recovered', job, data(job, count, idle) .. ',"mode":"adopt","reason":"restart","new_entry":'
       .. json_string(entry_id))
   end

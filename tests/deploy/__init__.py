@@ -1,0 +1,1 @@
+"""What runs it: systemd, containers, Kubernetes; and what watches it."""

@@ -1,0 +1,130 @@
+"""Alerts and dashboard ask for metrics that there are, each alert is tried out, and each leads to what to do."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy import prometheus_rule
+from tests.deploy.assets import DEPLOY, OVERLAYS, document, program
+from tests.deploy.metrics import exposed, used
+from tests.support.processes import ROOT
+
+RULES: list[dict[str, Any]] = [
+    rule for group in document(DEPLOY / "prometheus/alerts.yaml")["groups"] for rule in group["rules"]
+]
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana/stream-reaper.json").read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
+
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+
+
+def _variables() -> set[str]:
+    return {f"${one['name']}" for one in DASHBOARD["templating"]["list"]} | {"$__rate_interval"}
+
+
+# --- alerts -------------------------------------------------------------------------------------------------
+
+
+@each_rule
+def test_an_alert_asks_for_what_is_shown(rule: dict[str, Any]) -> None:
+    names, _ = used(rule["expr"])
+    assert names
+    assert names <= exposed()
+
+
+@each_rule
+def test_an_alert_says_what_and_how_bad_and_leads_to_what_to_do(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_alert_has_an_example_that_fires_and_one_that_does_not() -> None:
+    tried = [
+        (one["alertname"], bool(one["exp_alerts"]))
+        for test in document(DEPLOY / "prometheus/alerts_test.yaml")["tests"]
+        for one in test["alert_rule_test"]
+    ]
+    assert sorted(tried) == sorted((rule["alert"], fires) for rule in RULES for fires in (True, False))
+
+
+def test_the_examples_hold() -> None:
+    done = subprocess.run(
+        [program("promtool", "prometheus"), "test", "rules", "alerts_test.yaml"],
+        cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_takes_the_configuration() -> None:
+    done = subprocess.run(
+        [program("promtool", "prometheus"), "check", "config", "scrape.yaml"],
+        cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_operator_gets_the_same_rules() -> None:
+    assert prometheus_rule.FILE.read_text(encoding="utf-8") == prometheus_rule.document()
+    assert (
+        document(OVERLAYS / "monitoring/prometheus-rule.yaml")["spec"]["groups"]
+        == document(DEPLOY / "prometheus/alerts.yaml")["groups"]
+    )
+
+
+# --- dashboard ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("title", "query"), QUERIES)
+def test_a_panel_asks_for_what_is_shown(title: str, query: str) -> None:
+    names, _ = used(re.sub(r"\$\w+", "", query))
+    assert names, title
+    assert names <= exposed()
+    assert set(re.findall(r"\$\w+", query)) <= _variables()
+
+
+def test_the_choices_are_asked_from_what_is_shown() -> None:
+    queries = [one["definition"] for one in DASHBOARD["templating"]["list"] if one["type"] == "query"]
+    asked = [re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, \w+\)", query) for query in queries]
+    assert {match[1] for match in asked if match} <= exposed()
+    assert all(asked)
+
+
+def test_panels_lie_side_by_side() -> None:
+    taken = [
+        (x, y)
+        for panel in DASHBOARD["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < 24
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_every_gauge_of_ours_is_on_it_or_watched() -> None:
+    asked = {name for _, query in QUERIES for name in used(re.sub(r"\$\w+", "", query))[0]}
+    asked |= {name for rule in RULES for name in used(rule["expr"])[0]}
+    gauges = {name for name in exposed() if name.startswith("reaper_") and not name.endswith(("_sum", "_count"))}
+    assert gauges - asked <= {"reaper_trace_context_malformed_total", "reaper_elections_total"}
+
+
+def test_prometheus_understands_every_query(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": re.sub(r"\$\w+", "x", query.replace("$__rate_interval", "5m"))}
+        for number, (_, query) in enumerate(QUERIES)
+    ]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run(
+        [program("promtool", "prometheus"), "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

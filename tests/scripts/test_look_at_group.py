@@ -1,0 +1,109 @@
+"""look_at_group: what the gauges of a group show, in both recovery modes."""
+
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from reaper.settings import ReaperSettings
+from reaper.snapshot import take_snapshot
+from tests.scripts.scene import SUSPECT_SCORE, Scene
+from tests.support.servers import RedisServer
+from workers.protocol.connection import commands_client
+from workers.protocol.gauges import Sight, look_at_group
+from workers.protocol.keys import group_keys, namespace_keys
+from workers.protocol.settings import load_settings
+
+pytestmark = pytest.mark.anyio
+
+SLACK_MS = 5_000
+"""How much older things may be than they were made, on a busy machine."""
+
+
+async def look(scene: Scene) -> Sight:
+    return await look_at_group(scene.client, scene.keys)
+
+
+async def stored(scene: Scene) -> dict[Any, Any]:
+    """Return everything there is, as it is stored."""
+    return {key: await scene.client.dump(key) for key in await scene.client.keys()}
+
+
+async def a_bit_of_everything(scene: Scene) -> None:
+    """2 pending and 1 ready in the stream, 1 pending and 2 ready in the retry stream, and more."""
+    keys, now_ms = scene.keys, await scene.now_ms()
+    await scene.client.xgroup_create(keys.retry, keys.group, "0", mkstream=True)
+    first, second = await scene.add(at=f"{now_ms - 90_000}-0"), await scene.add(at=f"{now_ms - 80_000}-0")
+    await scene.deliver(first, idle_ms=40_000)
+    await scene.deliver(second, idle_ms=70_000)
+    await scene.add(at=f"{now_ms - 20_000}-0")
+    copy = await scene.add(at=f"{now_ms - 70_000}-0", stream=keys.retry)
+    await scene.deliver(copy, idle_ms=50_000, stream=keys.retry)
+    await scene.add(at=f"{now_ms - 30_000}-0", stream=keys.retry)
+    await scene.add(at=f"{now_ms - 10_000}-0", stream=keys.retry)
+    await scene.client.zadd(keys.schedule, {b"a": now_ms + 1, b"b": SUSPECT_SCORE, b"c": SUSPECT_SCORE + 1})
+    await scene.client.zadd(keys.stream_schedule, {b"d": now_ms, b"e": now_ms, b"f": now_ms})
+    await scene.client.hset(keys.suspects, "1-1", "5")
+    for _ in range(5):
+        await scene.client.xadd(keys.dead, {"n": "1"})
+
+
+async def test_everything_is_counted_and_ages_are_those_of_the_oldest(scene: Scene) -> None:
+    await a_bit_of_everything(scene)
+    before = await stored(scene)
+    seen = await look(scene)
+    assert seen._replace(oldest_ready_ms=0, oldest_pending_ms=0) == Sight(
+        3, 0, 0, scheduled=4, suspects=3, dead_letters=5
+    )
+    assert 30_000 <= seen.oldest_ready_ms <= 30_000 + SLACK_MS
+    assert 50_000 <= seen.oldest_pending_ms <= 50_000 + SLACK_MS  # of each source the one delivered first
+    assert await stored(scene) == before
+
+
+async def test_the_status_says_the_same(scene: Scene) -> None:
+    await a_bit_of_everything(scene)
+    settings = load_settings(ReaperSettings, flags={"groups": "orders/billing"})
+    snapshot = await take_snapshot(scene.client, namespace_keys("reaper"), settings.watched)
+    (group,) = snapshot.groups
+    seen = await look(scene)
+    assert (group.main.pending + group.retry.pending, group.scheduled) == (seen.in_flight, seen.scheduled)
+    assert (group.suspects_parked + group.suspects_out, group.dead_letters) == (seen.suspects, seen.dead_letters)
+    assert group.retry.oldest_ready_ms is not None
+    assert group.retry.oldest_pending_ms is not None
+    assert 0 <= seen.oldest_ready_ms - group.retry.oldest_ready_ms < SLACK_MS
+    assert 0 <= seen.oldest_pending_ms - group.retry.oldest_pending_ms < SLACK_MS
+
+
+async def test_nothing_is_there(scene: Scene) -> None:
+    nothing = Sight(0, 0, 0, 0, 0, 0)
+    assert await look(scene) == nothing
+    assert await look_at_group(scene.client, group_keys("nowhere", "nobody")) == nothing
+    assert await look_at_group(scene.client, group_keys("orders", "nobody")) == nothing
+
+
+async def test_what_is_foreign_reads_as_empty(scene: Scene) -> None:
+    keys = scene.keys
+    await scene.stalled()
+    for key in (keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead):
+        await scene.client.set(key, "something else")
+    assert (await look(scene))._replace(oldest_pending_ms=0) == Sight(1, 0, 0, 0, 0, 0)
+
+
+async def test_a_missing_right_is_an_error_and_no_zero(scene: Scene, server: RedisServer) -> None:
+    setting = ["ACL", "SETUSER", "blind", "reset", "on", ">nothing", "~*", "+@all", "-xlen"]
+    await scene.client.execute_command(*setting)
+    blind = commands_client(f"redis://blind:nothing@127.0.0.1:{server.port}/0")
+    try:
+        with pytest.raises(RedisError, match=r"(?i)permission|can't run this command"):
+            await look_at_group(blind, scene.keys)
+    finally:
+        await blind.aclose()
+        await scene.client.execute_command("ACL", "DELUSER", "blind")
+
+
+async def test_it_can_be_looked_at_when_memory_is_full(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.fill_memory()
+    seen = await look(scene)
+    await scene.free_memory()
+    assert seen.in_flight == 1

@@ -1,0 +1,130 @@
+"""The gauges of a group: the leader shows them, and in embedded mode the workers do, in the same words."""
+
+import re
+import urllib.request
+from collections.abc import Mapping
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.scripts.scene import Scene as Group
+from tests.support.processes import Running
+from tests.support.waiting import wait_until
+from tests.telemetry.scene import TIMEOUT_S, Scene
+from tests.workers.scene import KEYS, make_worker, running
+from workers import Job
+from workers.protocol import telemetry
+from workers.protocol.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
+from workers.protocol.scripts import load_script
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+OF_GROUPS = {
+    f"{gauge.name}_{'seconds' if gauge.unit == 's' else ''}".replace(".", "_").rstrip("_")
+    for gauge in GAUGES
+    if gauge not in (LEASE_HELD, TERM, JOURNAL_DROPS)
+}
+"""As Prometheus calls them."""
+HEALTH = ("--health-port", "0")
+PATIENT = ("--visibility-timeout", "600")
+"""What a foreign consumer holds stays with it."""
+FAR_AWAY_MS = 10**14
+
+
+@pytest.fixture
+async def group(client: Redis) -> None:
+    """A group with one delivery pending, and some jobs of each other kind."""
+    group = Group(client)
+    await group.prepare(fence=None)
+    await group.stalled()
+    await client.zadd(KEYS.schedule, {b"one": FAR_AWAY_MS, b"two": FAR_AWAY_MS})
+    await client.zadd(KEYS.stream_schedule, {b"three": FAR_AWAY_MS})
+    for number in range(4):
+        await client.xadd(KEYS.dead, {"n": number})
+
+
+async def gauges(process: Running) -> Mapping[str, float]:
+    """Return what a process shows of groups: values by name with labels."""
+    url = (await process.prints(r"health on (http://[\d.:]+)", TIMEOUT_S))[1]
+
+    def read() -> str:
+        text: str = urllib.request.urlopen(f"{url}/metrics").read().decode()  # noqa: S310 - our own
+        return text
+
+    lines = (await anyio.to_thread.run_sync(read)).splitlines()
+    series = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in series if name.partition("{")[0] in OF_GROUPS}
+
+
+async def all_gauges(process: Running) -> Mapping[str, float]:
+    """Wait until it shows every gauge of groups."""
+
+    async def complete() -> Mapping[str, float]:
+        shown = await gauges(process)
+        return shown if {name.partition("{")[0] for name in shown} == OF_GROUPS else {}
+
+    return await wait_until(complete, "every gauge of the group is shown", TIMEOUT_S)
+
+
+def counts(shown: Mapping[str, float]) -> dict[str, float]:
+    """Return the values by bare names, but for ages and the grace, which depend on when one looks."""
+    named = {re.sub(r"\{.*", "", name): value for name, value in shown.items()}
+    return {name: value for name, value in named.items() if "_age_" not in name and "grace" not in name}
+
+
+@pytest.mark.usefixtures("group")
+async def test_embedded_workers_show_the_same_gauges_as_a_leader(scene: Scene) -> None:
+    scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
+    workers = [await scene.worker(*PATIENT, *HEALTH, "--recovery", "embedded", "--name", name) for name in ("a", "b")]
+    by_workers = [await all_gauges(worker) for worker in workers]
+    for worker in workers:
+        worker.terminate()
+        assert await worker.wait(TIMEOUT_S) == 0, worker.output
+    leader = await scene.reaper(*PATIENT, *HEALTH)
+    by_leader = await all_gauges(leader)
+    assert {frozenset(shown) for shown in by_workers} == {frozenset(by_leader)}
+    assert all('messaging_destination_name="orders"' in name for name in by_leader)
+    expected = {
+        "reaper_in_flight": 1.0,
+        "reaper_scheduled": 3.0,
+        "reaper_suspects": 0.0,
+        "reaper_dead_letters": 4.0,
+    }
+    assert [counts(shown) for shown in (*by_workers, by_leader)] == [expected] * 3
+    ages = [next(value for name, value in shown.items() if "pending" in name) for shown in (*by_workers, by_leader)]
+    assert all(60 <= age < 60 + TIMEOUT_S for age in ages)
+    assert ages[0] <= ages[2]
+
+
+@pytest.mark.usefixtures("group")
+async def test_workers_stop_to_show_them_once_a_reaper_serves_the_group(scene: Scene) -> None:
+    scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
+    worker = await scene.worker(*PATIENT, *HEALTH, "--recovery", "embedded", "--refresh-interval", "1")
+    await all_gauges(worker)
+    await scene.reaper(*PATIENT)
+
+    async def shows_nothing() -> bool:
+        return not await gauges(worker)
+
+    await wait_until(shows_nothing, "the worker leaves it to the reaper", TIMEOUT_S)
+
+
+async def _nothing(_job: Job) -> None:
+    pass
+
+
+@pytest.mark.parametrize("measures", [False, True])
+async def test_nobody_looks_where_nothing_is_measured(
+    scene: Scene, client: Redis, monkeypatch: pytest.MonkeyPatch, measures: bool
+) -> None:
+    monkeypatch.setattr(telemetry, "is_measuring", lambda: measures)
+    keeps_house, looks = (load_script("workers.protocol", name).digest for name in ("keep_house", "look_at_group"))
+
+    async def ran(digest: str) -> bool:
+        return bool((await client.script_exists(digest))[0])
+
+    async with running(make_worker(scene.server.url, _nothing, recovery="embedded")):
+        await wait_until(lambda: ran(looks if measures else keeps_house), "it looks after the group", TIMEOUT_S)
+        assert await ran(keeps_house)
+        assert await ran(looks) is measures

@@ -1,0 +1,60 @@
+-- Reads only: what the gauges of a group show. In the server, because the payload of the first job would travel otherwise.
+--
+-- KEYS[1] stream           orders                        stream
+-- KEYS[2] retry            {orders}:retry:billing        stream
+-- KEYS[3] schedule         {orders}:scheduled:billing    sorted set: jobs by the time they are due, and parked suspects
+-- KEYS[4] stream_schedule  {orders}:scheduled            sorted set
+-- KEYS[5] suspects         {orders}:suspects:billing     hash
+-- KEYS[6] dead             {orders}:dead:billing         stream
+-- ARGV[1] group
+--
+-- Returns {in flight, age of the oldest ready job in ms, idle time of the oldest delivery in ms, scheduled, suspects,
+-- dead letters}; ages are 0 where there is none. What is not there, or is something foreign, reads as empty.
+-- Fence: none; it writes nothing.
+
+--- @prelude
+
+local stream, retry, schedule, stream_schedule, suspects, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local group = ARGV[1]
+local SUSPECT_SCORE = 4503599627370496
+local at = now_ms()
+
+local function readable(reply, default)
+  if type(reply) ~= 'table' or not reply.err then
+    return reply
+  end
+  for _, expected in ipairs({ 'WRONGTYPE', 'NOGROUP', 'no such key' }) do
+    if string.find(reply.err, expected, 1, true) then
+      return default
+    end
+  end
+  error(reply.err)
+end
+
+local function field(info, name)
+  for i = 1, #info, 2 do
+    if info[i] == name then
+      return info[i + 1]
+    end
+  end
+end
+
+local in_flight, ready_ms, pending_ms = 0, 0, 0
+local function look_at(source)
+  for _, info in ipairs(readable(redis.pcall('XINFO', 'GROUPS', source), {})) do
+    if field(info, 'name') == group then
+      local first = redis.call('XRANGE', source, '(' .. field(info, 'last-delivered-id'), '+', 'COUNT', 1)[1]
+      local oldest = redis.call('XPENDING', source, group, '-', '+', 1)[1]
+      in_flight = in_flight + field(info, 'pending')
+      ready_ms = math.max(ready_ms, first and at - entry_ms(first[1]) or 0)
+      pending_ms = math.max(pending_ms, oldest and oldest[3] or 0)
+    end
+  end
+end
+
+look_at(stream)
+look_at(retry)
+local parked = readable(redis.pcall('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf'), 0)
+local scheduled = readable(redis.pcall('ZCARD', schedule), 0) - parked + readable(redis.pcall('ZCARD', stream_schedule), 0)
+local out = readable(redis.pcall('HLEN', suspects), 0)
+return { in_flight, ready_ms, pending_ms, scheduled, parked + out, readable(redis.pcall('XLEN', dead), 0) }
