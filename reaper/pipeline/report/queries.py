@@ -79,8 +79,8 @@ def questions(tables: Tables, period_ms: int, keep: Callable[[DataFrame], DataFr
     """
     events = tables.events
     told = keep(_troubled_histories(events, keep))
-    counted = keep(activity.activity(events, period_ms))
-    tallied = keep(durations.duration_tally(events))
+    counted = keep(_in_one_part(activity.activity(events, period_ms)))
+    tallied = keep(_in_one_part(durations.duration_tally(events)))
     rare = keep(activity.rare_events(events))
     clusters = dead_letters.clusters(tables.dead_letters, rare)
     return {
@@ -118,7 +118,14 @@ def _of_durations(tallied: DataFrame, ages: DataFrame) -> Questions:
 def _troubled_histories(events: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> DataFrame:
     troubled = keep(histories.troubled_jobs(events))
     few = troubled.count() <= MOST_BROADCAST
-    return histories.histories(events, F.broadcast(troubled) if few else troubled)
+    told = histories.histories(events, F.broadcast(troubled) if few else troubled)
+    # Nearly every question is about jobs: with all that is told of one in one part, none has to shuffle it again.
+    return told.repartition(int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), *JOB)
+
+
+def _in_one_part(counted: DataFrame) -> DataFrame:
+    """Put what was counted together: it is small however large the lake is, and asked without a shuffle then."""
+    return counted.coalesce(1)
 
 
 def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> Questions:
@@ -127,7 +134,7 @@ def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> Qu
     twice = keep(integrity.duplicates(deliveries, starts))
     unsettled = keep(integrity.unsettled_jobs(told))
     recoveries = keep(recovery.recoveries(told, deliveries))
-    tallied = keep(recovery.recovery_tally(recoveries))
+    tallied = keep(_in_one_part(recovery.recovery_tally(recoveries)))
     by_mode = [*GROUP, "mode", "measure"]
     return {
         "recovery_counts": recovery.recovery_counts(recoveries).orderBy(*recovery.CAUSE),
