@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PYTHON ?=
 PYTEST_ARGS ?=
 # Most tests wait for something rather than compute. 0 = one after the other, in one process.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 SOAK_MINUTES ?= 30
 SOAK_SEED ?= 1
 

@@ -31,31 +31,28 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:  # noqa: ARG001
         return (yield)
 
 
+SPARK_SESSIONS = 2
+"""Processes of ``make test`` that start Spark: each takes a core for itself."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests stay together in one process of ``make test``, and let the longest groups begin."""
+    sparks = sorted({item.path.stem for item in items if _uses_spark(item)})
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item)))
-    items.sort(key=_rank)
+        item.add_marker(pytest.mark.xdist_group(_group_of(item, sparks)))
+    items.sort(key=_uses_spark, reverse=True)
 
 
-def _group_of(item: pytest.Item) -> str:
-    """Return what a test shares a process with: one holds the Spark session; else, a file's tests on one server."""
+def _group_of(item: pytest.Item, sparks: list[str]) -> str:
+    """Return what a test shares a process with: a Spark session; else, the fixtures of its file and server."""
     if _uses_spark(item):
-        return "spark"
+        return f"spark {sparks.index(item.path.stem) % SPARK_SESSIONS}"
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return f"{item.path.stem} {parameters.get('server', '')}"
 
 
 def _uses_spark(item: pytest.Item) -> bool:
-    if "spark" in getattr(item, "fixturenames", ()):
-        return True
-    return item.path.parent.name == "pipeline" and not item.get_closest_marker("processes")
-
-
-def _rank(item: pytest.Item) -> int:
-    if item.get_closest_marker("cluster"):
-        return 0
-    return 1 if _uses_spark(item) else 2
+    return item.path.parent.name == "pipeline"
 
 
 @pytest.hookimpl(wrapper=True)

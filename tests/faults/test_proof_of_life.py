@@ -5,6 +5,7 @@ Visibility timeouts are half a second here, so "for five of them" takes two and 
 
 import re
 from collections import Counter
+from functools import partial
 
 import pytest
 from redis.asyncio import Redis
@@ -136,9 +137,11 @@ async def test_a_rolling_restart_under_full_load_redelivers_nothing_finished_and
 
     async with leading(quick_settings(server, max_deliveries=2, redelivery=policy)):
         workers = [await start() for _ in range(3)]
-        jobs = [*await case.enqueue(400, sleep="0.02"), *await case.enqueue(24, sleep="1")]
-        jobs += await case.enqueue(1_200, sleep="0.02")
         everybody = [running for running, _ in workers]
+        long = set(await case.enqueue(24, sleep="2"))
+        jobs = [*long, *await case.enqueue(1_600, sleep="0.02")]
+        begun = partial(said, everybody[0], "start")
+        await wait_until(lambda: long.intersection(begun()), "the first one runs what it cannot finish")
         for running, consumer in workers:
             running.terminate()
             assert await running.wait() == 0
