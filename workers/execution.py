@@ -10,7 +10,7 @@ import logging
 import math
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -96,6 +96,8 @@ class Verdict:
     """How long the job waits before it is ready again."""
     traceback: str = ""
     """Where it went wrong; travels with the dead letter, if the job becomes one."""
+    exception: str = field(default="", compare=False)
+    """Type of what the handler raised, where that was no verdict of its own."""
 
 
 ACKED = Verdict(Outcome.ACK)
@@ -133,15 +135,22 @@ def judge(job: Job, answer: object, backoff: Backoff = AT_ONCE) -> Verdict:
         return _judge_retry(job, answer, backoff)
     if isinstance(answer, BaseException):
         logger.warning("job %s failed in delivery %d", job.id, job.deliveries, exc_info=answer)
-        return failed(job, describe(answer), backoff, traceback=trace_of(answer))
+        kind = type(answer).__qualname__
+        return failed(job, describe(answer), backoff, traceback=trace_of(answer), exception=kind)
     return ACKED
 
 
 def failed(
-    job: Job, error: str, backoff: Backoff, *, reason: str = REASON_MAX_DELIVERIES, traceback: str = ""
+    job: Job,
+    error: str,
+    backoff: Backoff,
+    *,
+    reason: str = REASON_MAX_DELIVERIES,
+    traceback: str = "",
+    exception: str = "",
 ) -> Verdict:
     """Return the verdict on a delivery that failed and counts: ready again after the backoff."""
-    return Verdict(Outcome.NACK, reason, error, backoff.delay_ms(job.deliveries), traceback)
+    return Verdict(Outcome.NACK, reason, error, backoff.delay_ms(job.deliveries), traceback, exception)
 
 
 def _judge_retry(job: Job, retry: Retry, backoff: Backoff) -> Verdict:

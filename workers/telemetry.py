@@ -15,7 +15,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from workers.backoff import AT_ONCE, Backoff
-from workers.execution import REASON_TIMEOUT, Invoke, Outcome, Reject, Retry, Verdict, execute
+from workers.execution import REASON_TIMEOUT, Invoke, Outcome, Verdict, execute
 from workers.job import Job
 from workers.protocol import instruments, telemetry
 from workers.protocol.messages import FIELD_PREVIOUS, FIELD_TRACEPARENT, FIELD_TRACESTATE
@@ -40,8 +40,6 @@ class JobTrace:
     links: list[Link] = field(default_factory=list)
     span: Span | None = None
     ended_ns: int = 0
-    error: str = ""
-    """Type of the exception that the handler raised."""
 
 
 class WorkerTelemetry:
@@ -205,7 +203,7 @@ class WorkerTelemetry:
         told.span = span = self._begin(job, told)
         token = contexts.attach(trace.set_span_in_context(span))
         try:
-            return await execute(_noting(invoke, told), job, backoff)
+            return await execute(invoke, job, backoff)
         finally:
             contexts.detach(token)
             told.ended_ns = time_ns()
@@ -259,7 +257,7 @@ class WorkerTelemetry:
             return  # its span has been told by whoever recovered it
         failure = error_type(verdict)
         if failure:
-            span.set_attribute(telemetry.ERROR_TYPE, job.trace.error if job.trace and job.trace.error else failure)
+            span.set_attribute(telemetry.ERROR_TYPE, verdict.exception or failure)
             span.set_status(Status(StatusCode.ERROR, verdict.error or verdict.reason))
         span.end(ended_ns)
 
@@ -281,21 +279,6 @@ class WorkerTelemetry:
         if labels is None:
             labels = self._of_results[error] = self._process | {telemetry.ERROR_TYPE: error}
         return labels
-
-
-def _noting(invoke: Invoke, told: JobTrace) -> Invoke:
-    """Return how to call the handler so that the type of what it raises is known."""
-
-    async def noting(job: Job) -> object:
-        try:
-            return await invoke(job)
-        except (Retry, Reject):
-            raise
-        except Exception as error:
-            told.error = type(error).__qualname__
-            raise
-
-    return noting
 
 
 def error_type(verdict: Verdict) -> str:

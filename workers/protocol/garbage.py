@@ -2,7 +2,7 @@
 
 import gc
 
-ALLOCATIONS = 10_000
+ALLOCATIONS = 50_000
 """New containers between two collections; with Python's own 700, every few batches of jobs are looked at in passing."""
 
 
