@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from time import monotonic
 
 import anyio
 from py4j.protocol import Py4JError
@@ -39,6 +40,8 @@ LONGEST_PAUSE_S = 60.0
 FAILURES_IN_VAIN = 5
 """Failures in a row, without a batch between them, after which a run that should come to an end gives up."""
 LOOK_EVERY_S = 0.1
+TELL_EVERY_S = 0.5
+"""Seconds between two looks at how far the query is, which cost Spark more than a look at whether it still runs."""
 _URL_VARIABLE = "STREAM_REAPER_SOURCE_URL"
 
 
@@ -219,8 +222,11 @@ class Supervisor:
             raise IngestError(f"Spark's driver is gone, start again: {type(error).__name__}: {error}") from error
 
     def _watch(self, query: StreamingQuery) -> Exception | None:
+        looked = monotonic()
         while query.isActive and not self._run.stop.wait(LOOK_EVERY_S):
-            self._look_at(query)
+            if monotonic() >= looked + TELL_EVERY_S:
+                self._look_at(query)
+                looked = monotonic()
         if self._run.stop.is_set():
             query.stop()
             return None
