@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from tests.support.processes import Processes
 from tests.support.proxy import Proxy, started_proxy
 from tests.support.servers import RedisServer, binaries_at_hand, started_server, version_of
-from tests.support.watchdog import watched
+from tests.support.watchdog import LONGEST_TEST_S, watched
 from workers.protocol.connection import commands_client
 
 # The same examples in every run, however busy the machine is.
@@ -25,9 +25,10 @@ hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:  # noqa: ARG001
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Run each test under the watchdog."""
-    with watched():
+    longest = item.get_closest_marker("longest")
+    with watched(longest.args[0] if longest else LONGEST_TEST_S):
         return (yield)
 
 

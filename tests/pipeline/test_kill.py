@@ -18,6 +18,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 ROUNDS = int(os.environ.get("STREAM_REAPER_KILL_ROUNDS", "3"))
+LONGEST_ROUND_S = 100.0
 QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 PATIENCE_S = 180.0
 SEED = 4
@@ -31,6 +32,7 @@ def start(processes: Processes, server: RedisServer, lake: Path, *flags: str) ->
     return processes.python("-m", *words, *limits, *flags, env=QUICK_JAVA, name="ingester")
 
 
+@pytest.mark.longest(ROUNDS * LONGEST_ROUND_S)
 async def test_a_lake_has_each_entry_once_however_often_its_ingester_is_killed(
     processes: Processes, start_server: StartServer, tmp_path: Path
 ) -> None:
