@@ -13,6 +13,14 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.options import errors_as_sentences, examples
 
+recovery_option = click.option(
+    "--recovery",
+    type=click.Choice([mode.value for mode in RecoveryMode]),
+    default=RecoveryMode.REAPER.value,
+    show_default=True,
+    help="Who recovers: embedded workers need more rights, and no reaper is there.",
+)
+
 
 @click.command(
     epilog=examples(
@@ -22,13 +30,7 @@ from workers.protocol.options import errors_as_sentences, examples
     )
 )
 @click.argument("role", type=click.Choice([role.value for role in Role]), required=False)
-@click.option(
-    "--recovery",
-    type=click.Choice([mode.value for mode in RecoveryMode]),
-    default=RecoveryMode.REAPER.value,
-    show_default=True,
-    help="Who recovers: embedded workers need more rights, and no reaper is there.",
-)
+@recovery_option
 @click.option("--user", metavar="NAME", help="Name of the Redis user; default: the role's.")
 @json_option
 @operator_options

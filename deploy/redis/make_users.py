@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from reaper.acl import Role, rules_of
+from reaper.acl_cli import recovery_option
 from reaper.process import check_groups
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import RecoveryMode
@@ -40,13 +41,7 @@ STRANGERS = "user default on nopass resetkeys resetchannels -@all +ping"
 @click.option("--host", default="redis", show_default=True, help="Name or address of Redis, as processes see it.")
 @click.option("--port", type=int, default=6379, show_default=True, help="Its port.")
 @click.option("--tls", is_flag=True, help="Connect by TLS (rediss://).")
-@click.option(
-    "--recovery",
-    type=click.Choice([mode.value for mode in RecoveryMode]),
-    default=RecoveryMode.REAPER.value,
-    show_default=True,
-    help="Who recovers: embedded workers need more rights, and no reaper is there.",
-)
+@recovery_option
 def main(config: Path, into: Path, host: str, port: int, tls: bool, recovery: str) -> None:
     """See the module."""
     with errors_as_sentences():

@@ -29,12 +29,9 @@ local GONE, REDRIVEN, LOOPED, HELD, PUT_OFF = 0, 1, 2, 3, 4
 local DEAD_PREFIX = 'reaper.dead.'
 
 local function group_exists()
-  local groups = redis.pcall('XINFO', 'GROUPS', stream)
-  for _, info in ipairs(groups) do
-    for i = 1, #info, 2 do
-      if info[i] == 'name' and info[i + 1] == group then
-        return true
-      end
+  for _, info in ipairs(redis.pcall('XINFO', 'GROUPS', stream)) do
+    if info_field(info, 'name') == group then
+      return true
     end
   end
   return false

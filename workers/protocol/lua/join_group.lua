@@ -42,13 +42,8 @@ local function start_id()
   if not remembered or redis.call('EXISTS', stream) == 0 then
     return ARGV[2]
   end
-  local info = redis.call('XINFO', 'STREAM', stream)
-  for i = 1, #info, 2 do
-    if info[i] == 'last-generated-id' and entry_ms(info[i + 1]) < entry_ms(remembered) then
-      return ARGV[2]
-    end
-  end
-  return remembered
+  local last_id = info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')
+  return entry_ms(last_id) < entry_ms(remembered) and ARGV[2] or remembered
 end
 
 local start = start_id()

@@ -20,25 +20,17 @@ if found then
 end
 redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
 
-local function field(info, name)
-  for i = 1, #info, 2 do
-    if info[i] == name then
-      return info[i + 1]
-    end
-  end
-end
-
 for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-  if field(info, 'name') == group then
-    redis.call('HSET', agreement, 'last_id', field(info, 'last-delivered-id'))
+  if info_field(info, 'name') == group then
+    redis.call('HSET', agreement, 'last_id', info_field(info, 'last-delivered-id'))
   end
 end
 
 local deleted = 0
 if silence then
   for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
-    if field(info, 'pending') == 0 and field(info, 'idle') > silence then
-      redis.call('XGROUP', 'DELCONSUMER', stream, group, field(info, 'name'))
+    if info_field(info, 'pending') == 0 and info_field(info, 'idle') > silence then
+      redis.call('XGROUP', 'DELCONSUMER', stream, group, info_field(info, 'name'))
       deleted = deleted + 1
     end
   end

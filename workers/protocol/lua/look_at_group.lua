@@ -31,21 +31,13 @@ local function readable(reply, default)
   error(reply.err)
 end
 
-local function field(info, name)
-  for i = 1, #info, 2 do
-    if info[i] == name then
-      return info[i + 1]
-    end
-  end
-end
-
 local in_flight, ready_ms, pending_ms = 0, 0, 0
 local function look_at(source)
   for _, info in ipairs(readable(redis.pcall('XINFO', 'GROUPS', source), {})) do
-    if field(info, 'name') == group then
-      local first = redis.call('XRANGE', source, '(' .. field(info, 'last-delivered-id'), '+', 'COUNT', 1)[1]
+    if info_field(info, 'name') == group then
+      local first = redis.call('XRANGE', source, '(' .. info_field(info, 'last-delivered-id'), '+', 'COUNT', 1)[1]
       local oldest = redis.call('XPENDING', source, group, '-', '+', 1)[1]
-      in_flight = in_flight + field(info, 'pending')
+      in_flight = in_flight + info_field(info, 'pending')
       ready_ms = math.max(ready_ms, first and at - entry_ms(first[1]) or 0)
       pending_ms = math.max(pending_ms, oldest and oldest[3] or 0)
     end

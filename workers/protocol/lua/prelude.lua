@@ -31,6 +31,15 @@ local function refused_by_fence(own, fence, agreement)
   return found ~= own and found or nil
 end
 
+-- Returns a field of what XINFO tells (names and values in turn), or nil.
+local function info_field(info, name)
+  for i = 1, #info, 2 do
+    if info[i] == name then
+      return info[i + 1]
+    end
+  end
+end
+
 local function entry_ms(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or 0
 end
@@ -347,14 +356,10 @@ local function layout_refusal(policy, stream, at_ms)
   if #redis.call('XINFO', 'GROUPS', stream) > 1 then
     return 'several_groups'
   end
-  local info = redis.call('XINFO', 'STREAM', stream)
-  for i = 1, #info, 2 do
-    if info[i] == 'last-generated-id' then
-      local last_ms = entry_ms(info[i + 1])
-      if info[i + 1] ~= '0-0' and (last_ms < FIRST_AUTOMATIC_MS or last_ms > at_ms + CLOCK_TOLERANCE_MS) then
-        return 'explicit_ids'
-      end
-    end
+  local last_id = info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')
+  local last_ms = entry_ms(last_id)
+  if last_id ~= '0-0' and (last_ms < FIRST_AUTOMATIC_MS or last_ms > at_ms + CLOCK_TOLERANCE_MS) then
+    return 'explicit_ids'
   end
   return nil
 end

@@ -48,18 +48,9 @@ if refusal then
 end
 
 local function last_delivered(key)
-  local groups = redis.pcall('XINFO', 'GROUPS', key)
-  for _, info in ipairs(groups) do
-    local name, last
-    for i = 1, #info, 2 do
-      if info[i] == 'name' then
-        name = info[i + 1]
-      elseif info[i] == 'last-delivered-id' then
-        last = info[i + 1]
-      end
-    end
-    if name == group then
-      return last
+  for _, info in ipairs(redis.pcall('XINFO', 'GROUPS', key)) do
+    if info_field(info, 'name') == group then
+      return info_field(info, 'last-delivered-id')
     end
   end
   return '0-0'
