@@ -8,7 +8,7 @@ generating the lake is not in it.
 Where the time goes with five million events: the report takes some 43 s of CPU time on two cores, of which 28 s are
 Spark's tasks (17 s for the six passes over the lake, 11 s for a hundred small stages that run code for the first time),
 4.5 s planning, 3.5 s compiling, 3 s the start of Java and Spark, and 2 s drawing. Three quarters of it do not depend on
-how large the lake is. What was tried: one thread less or more, no code generation for small questions (as slow), Java's
+how large the lake is. What was tried: one question at a time, no code generation for small questions (as slow), Java's
 better compiler (its compiling costs more than it saves below some ten million events), classes from an archive (3 s
 less, for a file of 190 MB that belongs to one version of everything), and other garbage collectors.
 """

@@ -15,13 +15,16 @@ from redis.asyncio import Redis
 from tests.support.browser import started_browser
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer, free_port, started_server
+from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
+from workers.protocol.gauges import look_at_group
 from workers.protocol.keys import group_keys, namespace_keys
 
 FILE = ROOT / "docs/images/status-page.png"
 KEYS = group_keys("orders", "billing")
 WIDTH, HEIGHT = 1280, 1850
 JOBS = 40
+DONE_S = 30.0
 
 
 async def _enqueue(client: Redis, first: int) -> None:
@@ -43,22 +46,32 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     for number, victim in enumerate((doomed, start("--name", "shop-3"))):
         await victim.prints("works on")
         await _enqueue(client, 1 + number * JOBS)
-        await anyio.sleep(0.9)  # it is in the middle of some jobs
+        await wait_until(partial(_has_jobs, client, f"shop-{2 * number + 1}"), "it is in the middle of some jobs")
         victim.kill()
-        await anyio.sleep(4)
+        await wait_until(partial(_all_settled, client), "what it held is done by others", DONE_S)
     first.kill()
     await second.prints("leadership acquired", 30)
-    await anyio.sleep(7)
     another = processes.reaper(*replica, "--name", "reaper-c")
     start("--name", "shop-4")
     await _enqueue(client, 81)
-    await anyio.sleep(4)
+    await wait_until(partial(_all_settled, client), "the last jobs are done", DONE_S)
     assert another.running
     rows: Any = await client.xrange(KEYS.journal, "-", "+")
     jobs: list[str] = [fields[fields.index(b"job") + 1].decode() for _, fields in rows if b"recovered" in fields]
     assert await client.xlen(namespace_keys("reaper").journal) >= 2
     await client.aclose()
     return jobs[-1]
+
+
+async def _has_jobs(client: Redis, worker: str) -> bool:
+    rows: Any = await client.xpending_range(KEYS.stream, KEYS.group, "-", "+", 100)
+    return any(consumer.decode().startswith(f"{worker}.") for _, consumer, *_ in rows)
+
+
+async def _all_settled(client: Redis) -> bool:
+    """Tell whether no job is ready, pending, parked, or waits to be tried again."""
+    sight = await look_at_group(client, KEYS)
+    return not any((sight.in_flight, sight.oldest_ready_ms, sight.scheduled, sight.suspects))
 
 
 def _take(port: int, job: str) -> None:
