@@ -6,37 +6,53 @@ from pyspark.sql import functions as F
 from reaper.pipeline.analysis.columns import GROUP, PLAIN, at_ms, is_settlement, is_stall, named
 from workers.protocol.events import EventName
 
+_ENDS = (EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED)
 
-def extents(events: DataFrame) -> DataFrame:
-    """Return how much each journal holds, and from when to when: ``stream, events, first_ms, last_ms``."""
-    return events.groupBy("stream").agg(
-        F.count("*").alias("events"), F.min(at_ms()).alias("first_ms"), F.max(at_ms()).alias("last_ms")
-    )
+
+def span(events: DataFrame) -> tuple[int, int]:
+    """Return when the first and the last event happened, in ms; zeros where there is none. Reads all events, at once."""
+    (found,) = events.agg(F.min("at").alias("first"), F.max("at").alias("last")).select(
+        F.unix_millis("first").alias("first_ms"), F.unix_millis("last").alias("last_ms")
+    ).collect()  # fmt: skip
+    return found["first_ms"] or 0, found["last_ms"] or 0
 
 
 def activity(events: DataFrame, period_ms: int) -> DataFrame:
-    """Count events: ``stream, group, event, consumer, delivery, stall, period, n, first_settled_ms, last_settled_ms``.
+    """Count events: ``stream, group, event, consumer, delivery, stall, period, n``, and times in ms.
 
-    ``period`` is its begin in ms. The last two are null where nothing was settled.
+    ``period`` is its begin in ms; ``first_ms`` and ``last_ms`` are of the events, ``first_settled_ms`` and
+    ``last_settled_ms`` of those that are settlements: null where nothing was settled. ``consumer``, ``delivery`` and
+    ``period`` are those of events that end a delivery, and null elsewhere: nobody asks, and it makes fewer counts.
     """
+    settled, stalled = is_settlement(), is_stall()
+    ends = stalled | settled | named(*_ENDS)
     period = at_ms() - at_ms() % F.lit(period_ms)
     return (
-        events.where(F.col("group").isNotNull())
-        .select(
+        events.select(
             *GROUP,
             "event",
-            "consumer",
-            "delivery",
-            is_stall().alias("stall"),
-            period.alias("period"),
-            F.when(is_settlement(), at_ms()).alias("settled_ms"),
+            F.when(ends, F.col("consumer")).alias("consumer"),
+            F.when(ends, F.col("delivery")).alias("delivery"),
+            stalled.alias("stall"),
+            F.when(ends, period).alias("period"),
+            at_ms().alias("at_ms"),
+            F.when(settled, at_ms()).alias("settled_ms"),
         )
         .groupBy(*GROUP, "event", "consumer", "delivery", "stall", "period")
         .agg(
             F.count("*").alias("n"),
+            F.min("at_ms").alias("first_ms"),
+            F.max("at_ms").alias("last_ms"),
             F.min("settled_ms").alias("first_settled_ms"),
             F.max("settled_ms").alias("last_settled_ms"),
         )
+    )
+
+
+def extents(counted: DataFrame) -> DataFrame:
+    """Return how much each journal holds (``counted``: see `activity`): ``stream, events, first_ms, last_ms``."""
+    return counted.groupBy("stream").agg(
+        F.sum("n").alias("events"), F.min("first_ms").alias("first_ms"), F.max("last_ms").alias("last_ms")
     )
 
 

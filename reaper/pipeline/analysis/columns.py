@@ -24,6 +24,9 @@ REASON_SUSPECT = "suspect"
 """``reason`` of a ``recovered`` event that tells of no stalled delivery: a parked job is made ready."""
 REASON_IN_COMPANY = "crashed_in_company"
 
+BY_HASH = "shuffle_hash"
+"""Hint for the smaller side of a join: in memory, part by part. Saves sorting both sides."""
+
 
 def holds(condition: Column) -> Column:
     """Tell whether a condition is true; null is not."""

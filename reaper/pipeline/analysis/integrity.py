@@ -6,7 +6,7 @@ A *second start* is a job that was started again; a *duplicate* is a job whose w
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reaper.pipeline.analysis.columns import GROUP, JOB, at_ms, named
+from reaper.pipeline.analysis.columns import BY_HASH, GROUP, JOB, at_ms, named
 from workers.protocol.events import EventName
 
 RELEASES = (
@@ -88,13 +88,13 @@ def duplicate_counts(duplicates: DataFrame) -> DataFrame:
     return duplicates.groupBy(*GROUP, "cause").agg(F.count("*").alias("jobs"))
 
 
-def unsettled_jobs(histories: DataFrame) -> DataFrame:
+def unsettled_jobs(histories: DataFrame, *, few: bool = False) -> DataFrame:
     """Return the jobs that the journal leaves open: ``stream, group, job, event, at_ms, last_entry``.
 
     The last word on them (``event``) is none that ends a job. They may be ready, pending, scheduled, settled since, or
     settled by a worker that journals nothing; only a look at the live streams can call one lost. ``last_entry`` is
     where it was last known to lie; null for a parked suspect or a scheduled retry, which lies in no stream, and where
-    nobody knows.
+    nobody knows. ``few``: they fit into memory.
     """
     ended_ms = F.max(F.when(named(*ENDS), F.col("at_ms")))
     released_ms = F.max(F.when(named(*RELEASES), F.col("at_ms")))
@@ -106,7 +106,7 @@ def unsettled_jobs(histories: DataFrame) -> DataFrame:
     # A refusal says where the job had been, not where it is: only where nothing else is known, it has the last word.
     newest = Window.partitionBy(*JOB).orderBy(named(EventName.REFUSED), F.desc("at_ms"), F.desc("seq"))
     return (
-        told.join(open_jobs, [*JOB], "left_semi")
+        told.join(open_jobs.hint(BY_HASH) if few else open_jobs, [*JOB], "left_semi")
         .withColumn("_rank", F.row_number().over(newest))
         .where(F.col("_rank") == 1)
         .select(*JOB, "event", "at_ms", _last_entry().alias("last_entry"))

@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from reaper.pipeline.analysis.activity import extents
-from reaper.pipeline.report.queries import LISTED, Questions, Shelf, Tables, questions
+from reaper.pipeline.analysis.activity import span
+from reaper.pipeline.report.queries import LISTED, Shelf, Tables, questions
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -54,27 +54,25 @@ def choose_period(span_ms: int) -> int:
 
 
 def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[str], None]) -> Findings:
-    """Ask all questions. ``tell`` is told how far it has come."""
+    """Ask all questions, some at a time: most have little to compute, and much to wait for. ``tell``: how far it is."""
     tell("counting events")
-    known = _rows(extents(tables.events).orderBy("stream"))
-    first_ms = min((row["first_ms"] for row in known), default=0)
-    last_ms = max((row["last_ms"] for row in known), default=0)
-    period_ms = choose_period(last_ms - first_ms)
-    tell("looking for jobs that did not simply go well")
-    answers = {"extents": known, **_ask_all(questions(tables, period_ms, shelf.keep), tell)}
-    times = {"first_ms": first_ms, "last_ms": last_ms, "period_ms": period_ms, "listed_at_most": LISTED}
-    return Findings({**about, **times, "events": sum(row["events"] for row in known)}, answers)
-
-
-def _ask_all(asked: Questions, tell: Callable[[str], None]) -> dict[str, Rows]:
-    """Ask some at a time: most have little to compute, and much to wait for."""
     with ThreadPoolExecutor(AT_A_TIME) as threads:
-        answers = {threads.submit(_rows, question): name for name, question in asked.items()}
-        found = {}
-        for number, answer in enumerate(as_completed(answers), start=1):
-            found[answers[answer]] = answer.result()
-            tell(f"{number} of {len(asked)} questions answered: {answers[answer].replace('_', ' ')}")
-    return {name: found[name] for name in asked}
+        spanned = threads.submit(span, tables.events)
+
+        def period_ms() -> int:
+            first_ms, last_ms = spanned.result()
+            return choose_period(last_ms - first_ms)
+
+        asked = questions(tables, period_ms, shelf.keep, threads.submit)
+        pending = {threads.submit(_rows, question): name for name, question in asked}
+        answers: dict[str, Rows] = {}
+        for number, answer in enumerate(as_completed(pending), start=1):
+            answers[pending[answer]] = answer.result()
+            tell(f"{number} of {len(pending)} questions answered: {pending[answer].replace('_', ' ')}")
+    first_ms, last_ms = spanned.result()
+    times = {"first_ms": first_ms, "last_ms": last_ms, "period_ms": period_ms(), "listed_at_most": LISTED}
+    events = sum(row["events"] for row in answers["extents"])
+    return Findings({**about, **times, "events": events}, {name: answers[name] for name in pending.values()})
 
 
 def _rows(question: DataFrame) -> Rows:

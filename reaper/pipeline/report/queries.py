@@ -1,11 +1,15 @@
 """The questions of the report, each a DataFrame of a few rows.
 
-The lake is read six times: for its extent, to find the jobs with a story, for the activity, for the durations, for the
+The lake is read six times: for its span, to find the jobs with a story, for the durations, for the activity, for the
 rare events, and to fetch the events of the jobs with a story. What these passes leave is small and kept in memory;
 everything else is asked of that.
+
+To put a question into words takes Spark's driver about as long as to answer a small one. So they are made one by one,
+while those before them are being answered.
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,16 +28,18 @@ from reaper.pipeline.analysis import (
     recovery,
     stalls,
 )
-from reaper.pipeline.analysis.columns import GROUP, JOB
+from reaper.pipeline.analysis.columns import BY_HASH, GROUP, JOB
 from reaper.pipeline.analysis.quantiles import curve
 
-MOST_BROADCAST = 2_000_000
-"""Hashes of troubled jobs that are sent to every executor (some 50 bytes each); with more, the join shuffles."""
+FEW = 2_000_000
+"""Troubled jobs that fit into memory: their hashes are sent to every executor (some 50 bytes each), and what is known
+of them is joined by hash. More are shuffled, sorted and merged."""
 MOST_CLUSTERS = 200
 LISTED = 10_000
 """Jobs that are named one by one, at most; all are counted."""
 
-Questions = dict[str, DataFrame]
+Questions = Iterator[tuple[str, DataFrame]]
+"""Names and what is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,52 +78,65 @@ def shelf() -> Iterator[Shelf]:
         new.clear()
 
 
-def questions(tables: Tables, period_ms: int, keep: Callable[[DataFrame], DataFrame]) -> Questions:
-    """Return the report's questions by name, in the order in which they are best asked.
+def questions(
+    tables: Tables,
+    period_ms: Callable[[], int],
+    keep: Callable[[DataFrame], DataFrame],
+    begin: Callable[[Callable[[], int]], Future[int]],
+) -> Questions:
+    """Make the report's questions, in the order in which they are best asked.
 
-    Finds the troubled jobs at once, to know how many they are. ``keep``: see `Shelf`.
+    ``period_ms`` and what ``begin`` begins are waited for when they are needed. ``keep``: see `Shelf`.
     """
     events = tables.events
-    told = keep(_troubled_histories(events, keep))
-    counted = keep(_in_one_part(activity.activity(events, period_ms)))
+    troubled = keep(histories.troubled_jobs(events))
+    how_many = begin(troubled.count)
     tallied = keep(_in_one_part(durations.duration_tally(events)))
+    yield from _of_durations(tallied)
     rare = keep(activity.rare_events(events))
-    clusters = dead_letters.clusters(tables.dead_letters, rare)
-    return {
-        **_of_activity(counted),
-        **_of_durations(tallied, durations.scanned_ages(rare)),
-        **_of_histories(told, keep),
-        **advisor.questions(counted, tallied, rare, told),
-        "dead_letter_clusters": clusters.orderBy(F.desc("n"), *dead_letters.CLUSTER).limit(MOST_CLUSTERS),
-        "refused_writes": integrity.refused_writes(rare),
-        "terms": leadership.terms(rare).orderBy("stream", "began_ms"),
-        "malformed": tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries")),
-    }
+    yield from _of_rare_events(rare)
+    counted = keep(_in_one_part(activity.activity(events, period_ms())))
+    yield from _of_activity(counted)
+    yield "dead_letter_clusters", _newest_clusters(tables.dead_letters, rare)
+    yield "malformed", tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries"))
+    few = how_many.result() <= FEW
+    yield from _of_histories(keep(_told(events, troubled, few)), keep, few)
+
+
+def _of_durations(tallied: DataFrame) -> Questions:
+    kinds = [*durations.KIND, "measure"]
+    yield "durations", durations.durations(tallied).orderBy(*kinds)
+    yield "duration_curves", curve(durations.told_apart(tallied), kinds, "ms").orderBy(*kinds, "below")
+    yield "held_bins", advisor.held_bins(tallied)
+
+
+def _of_rare_events(rare: DataFrame) -> Questions:
+    ages = durations.scanned_ages(rare)
+    yield "scanned_ages", ages
+    yield "scanned_durations", durations.scanned_durations(ages).orderBy(*GROUP)
+    yield "refused_writes", integrity.refused_writes(rare)
+    yield "terms", leadership.terms(rare).orderBy("stream", "began_ms")
+    yield "timeouts_in_force", advisor.timeouts_in_force(rare)
 
 
 def _of_activity(counted: DataFrame) -> Questions:
-    counts = activity.event_counts(counted)
-    return {
-        "event_counts": counts.orderBy(*GROUP, "event"),
-        "foreign_groups": durations.foreign_groups(counts),
-        "deliveries_until_done": activity.deliveries_until_done(counted).orderBy(*GROUP, "delivery"),
-        "stalls_by_worker": stalls.stalls_by_worker(counted).orderBy(F.desc("stalls"), *GROUP, "worker").limit(LISTED),
-        "stalls_over_time": stalls.stalls_over_time(counted).orderBy(*GROUP, "period"),
-    }
+    yield "extents", activity.extents(counted).orderBy("stream")
+    of_groups = counted.where(F.col("group").isNotNull())
+    counts = activity.event_counts(of_groups)
+    yield "event_counts", counts.orderBy(*GROUP, "event")
+    yield "foreign_groups", durations.foreign_groups(counts)
+    yield "deliveries_until_done", activity.deliveries_until_done(of_groups).orderBy(*GROUP, "delivery")
+    yield "stalls_by_worker", stalls.stalls_by_worker(of_groups).orderBy(F.desc("stalls"), *GROUP, "worker").limit(LISTED)
+    yield "stalls_over_time", stalls.stalls_over_time(of_groups).orderBy(*GROUP, "period")
+    yield "process_times", advisor.process_times(of_groups)
 
 
-def _of_durations(tallied: DataFrame, ages: DataFrame) -> Questions:
-    kinds = [*durations.KIND, "measure"]
-    return {
-        "durations": durations.durations(tallied).orderBy(*kinds),
-        "duration_curves": curve(durations.told_apart(tallied), kinds, "ms").orderBy(*kinds, "below"),
-        "scanned_durations": durations.scanned_durations(ages).orderBy(*GROUP),
-    }
+def _newest_clusters(letters: DataFrame, rare: DataFrame) -> DataFrame:
+    clusters = dead_letters.clusters(letters, rare)
+    return clusters.orderBy(F.desc("n"), *dead_letters.CLUSTER).limit(MOST_CLUSTERS)
 
 
-def _troubled_histories(events: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> DataFrame:
-    troubled = keep(histories.troubled_jobs(events))
-    few = troubled.count() <= MOST_BROADCAST
+def _told(events: DataFrame, troubled: DataFrame, few: bool) -> DataFrame:
     told = histories.histories(events, F.broadcast(troubled) if few else troubled)
     # Nearly every question is about jobs: with all that is told of one in one part, none has to shuffle it again.
     return told.repartition(int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), *JOB)
@@ -128,22 +147,22 @@ def _in_one_part(counted: DataFrame) -> DataFrame:
     return counted.coalesce(1)
 
 
-def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> Questions:
+def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame], few: bool) -> Questions:
     deliveries = keep(histories.deliveries(told))
+    recoveries = keep(recovery.recoveries(told, deliveries.hint(BY_HASH) if few else deliveries))
+    yield "recovery_counts", recovery.recovery_counts(recoveries).orderBy(*recovery.CAUSE)
+    unsettled = keep(integrity.unsettled_jobs(told, few=few))
+    yield "unsettled", unsettled.groupBy(*GROUP, "event").agg(F.count("*").alias("jobs")).orderBy(*GROUP, "event")
     starts = keep(integrity.second_starts(deliveries))
-    twice = keep(integrity.duplicates(deliveries, starts))
-    unsettled = keep(integrity.unsettled_jobs(told))
-    recoveries = keep(recovery.recoveries(told, deliveries))
+    yield "second_starts", integrity.second_start_counts(starts).orderBy(*GROUP, "cause")
     tallied = keep(_in_one_part(recovery.recovery_tally(recoveries)))
     by_mode = [*GROUP, "mode", "measure"]
-    return {
-        "recovery_counts": recovery.recovery_counts(recoveries).orderBy(*recovery.CAUSE),
-        "recovery_times": recovery.recovery_times(tallied).orderBy(*recovery.CAUSE, "measure"),
-        "recovery_curves": curve(tallied, by_mode, "ms").orderBy(*by_mode, "below"),
-        "second_starts": integrity.second_start_counts(starts).orderBy(*GROUP, "cause"),
-        "duplicates": integrity.duplicate_counts(twice).orderBy(*GROUP, "cause"),
-        "duplicate_jobs": twice.orderBy(*JOB).limit(LISTED),
-        "unsettled": unsettled.groupBy(*GROUP, "event").agg(F.count("*").alias("jobs")).orderBy(*GROUP, "event"),
-        "unsettled_jobs": unsettled.orderBy("at_ms", *JOB).limit(LISTED),
-        "lost_payloads": integrity.lost_payloads(told).groupBy(*GROUP).agg(F.count("*").alias("entries")),
-    }
+    yield "recovery_times", recovery.recovery_times(tallied).orderBy(*recovery.CAUSE, "measure")
+    yield "recovery_curves", curve(tallied, by_mode, "ms").orderBy(*by_mode, "below")
+    twice = keep(integrity.duplicates(deliveries, starts))
+    yield "duplicates", integrity.duplicate_counts(twice).orderBy(*GROUP, "cause")
+    yield "duplicate_jobs", twice.orderBy(*JOB).limit(LISTED)
+    yield "unsettled_jobs", unsettled.orderBy("at_ms", *JOB).limit(LISTED)
+    yield "lost_payloads", integrity.lost_payloads(told).groupBy(*GROUP).agg(F.count("*").alias("entries"))
+    yield "silence_bins", advisor.silence_bins(told)
+    yield "stall_counts", advisor.stall_counts(told)

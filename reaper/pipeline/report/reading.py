@@ -25,6 +25,8 @@ def tune(spark: SparkSession, *, embedded: bool) -> None:
     spark.conf.set("spark.sql.execution.replaceHashWithSortAgg", "false")
     # What is kept is small, and asked once or twice: finding out how to press it costs more than reading it.
     spark.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
+    # A first, smaller table for each hash aggregate holds too few groups for what is counted here.
+    spark.conf.set("spark.sql.codegen.aggregate.map.twolevel.enabled", "false")
     # All that is told of a job is in one part, so deliveries of the same job are.
     spark.conf.set("spark.sql.requireAllClusterKeysForCoPartition", "false")
     if embedded and spark.conf.get("spark.sql.shuffle.partitions") == _UNCHANGED_PARTITIONS:
