@@ -139,6 +139,9 @@ def write_shim(java: Java) -> Path:
     script = _SHIM.format(dropped=" | ".join(dropped), java=shlex.quote(str(java.executable)))
     home = cache_folder() / f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     write_once(home / "bin" / "java", script, mode=0o755)
+    release = java.home / "release"
+    if release.exists():  # so that the shim is as well known as what it starts
+        write_once(home / "release", release.read_text(encoding="utf-8", errors="replace"))
     return home
 
 

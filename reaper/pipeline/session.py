@@ -15,7 +15,8 @@ from pathlib import Path
 from pyspark.errors import PySparkException, PySparkImportError
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.java import cache_folder, java_home, write_once
+from reaper.pipeline.class_cache import using_classes
+from reaper.pipeline.java import cache_folder, find_java, java_home, write_once
 from workers.protocol.errors import ConfigurationError
 
 DEFAULT_HEAP = "2g"
@@ -68,11 +69,14 @@ def build_session(
     heap: str = DEFAULT_HEAP,
     conf: Mapping[str, str] | None = None,
     java_options: str = "",
+    *,
+    class_cache: bool = True,
 ) -> SparkSession:
     """Return the session of this process; an existing one is returned as it is, but for the settings all of ours share.
 
     ``heap`` is the driver's memory, as Java writes it; it counts only where this call starts the driver. ``conf`` is
-    stronger than what is set here. Raises JavaMissingError, SparkMissingError or ConfigurationError.
+    stronger than what is set here. ``class_cache``: use one where there is one (see `reaper.pipeline.class_cache`).
+    Raises JavaMissingError, SparkMissingError or ConfigurationError.
     """
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
     if remote and master:
@@ -80,7 +84,9 @@ def build_session(
     if remote or "SPARK_REMOTE" in os.environ:
         session = _connect(remote or os.environ["SPARK_REMOTE"], app)
     else:
-        session = _start(master, app, _classic_conf(master, heap, java_options) | dict(conf or {}))
+        session = _start(
+            master, app, _classic_conf(master, heap, java_options, class_cache=class_cache) | dict(conf or {})
+        )
     for name, value in {**EVERYWHERE, **_settable(session, conf or {})}.items():
         session.conf.set(name, value)
     return session
@@ -143,12 +149,13 @@ def _prepare_environment(master: str | None) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-def _classic_conf(master: str | None, heap: str, java_options: str) -> dict[str, str]:
+def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cache: bool = True) -> dict[str, str]:
     if is_submitted():
         return dict(EVERYWHERE)
     if not re.fullmatch(r"[1-9]\d*[mMgG]", heap):
         raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
-    options = f"-Xss8m -Dlog4j2.configurationFile={_log4j_file().as_uri()} {java_options}".strip()
+    classes = using_classes(find_java()) if class_cache and is_embedded(master) else ""
+    options = f"-Xss8m -Dlog4j2.configurationFile={_log4j_file().as_uri()} {classes} {java_options}".strip()
     conf = {**EVERYWHERE, **_QUIET, "spark.driver.memory": heap, "spark.driver.extraJavaOptions": options}
     return conf | dict(_EMBEDDED) if is_embedded(master) else conf
 

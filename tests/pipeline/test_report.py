@@ -2,6 +2,7 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,9 @@ def reported(lake: str, tmp_path_factory: pytest.TempPathFactory) -> Reported:
 
 def test_no_question_sorts_to_aggregate(spark: SparkSession, lake: str, capsys: pytest.CaptureFixture[str]) -> None:
     tune(spark, embedded=False)
-    with shelf() as kept:
-        asked = questions(read_tables(spark, lake, Scope(groups=("billing",))), 60_000, kept.keep)
+    with shelf() as kept, ThreadPoolExecutor(1) as threads:
+        tables = read_tables(spark, lake, Scope(groups=("billing",)))
+        asked = dict(questions(tables, lambda: 60_000, kept.keep, threads.submit))
         capsys.readouterr()
         for question in asked.values():
             question.explain(extended=True)

@@ -10,7 +10,7 @@ _ENDS = (EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEA
 
 
 def span(events: DataFrame) -> tuple[int, int]:
-    """Return when the first and the last event happened, in ms; zeros where there is none. Reads all events, at once."""
+    """Return when the first and the last event happened, in ms; zeros where there is none. Asks at once."""
     (found,) = events.agg(F.min("at").alias("first"), F.max("at").alias("last")).select(
         F.unix_millis("first").alias("first_ms"), F.unix_millis("last").alias("last_ms")
     ).collect()  # fmt: skip

@@ -126,7 +126,8 @@ def _of_activity(counted: DataFrame) -> Questions:
     yield "event_counts", counts.orderBy(*GROUP, "event")
     yield "foreign_groups", durations.foreign_groups(counts)
     yield "deliveries_until_done", activity.deliveries_until_done(of_groups).orderBy(*GROUP, "delivery")
-    yield "stalls_by_worker", stalls.stalls_by_worker(of_groups).orderBy(F.desc("stalls"), *GROUP, "worker").limit(LISTED)
+    by_worker = stalls.stalls_by_worker(of_groups)
+    yield "stalls_by_worker", by_worker.orderBy(F.desc("stalls"), *GROUP, "worker").limit(LISTED)
     yield "stalls_over_time", stalls.stalls_over_time(of_groups).orderBy(*GROUP, "period")
     yield "process_times", advisor.process_times(of_groups)
 
