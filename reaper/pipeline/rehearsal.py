@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from reaper.pipeline.class_cache import recording_classes
-from reaper.pipeline.report.command import JAVA_OPTIONS, QUICK_START
+from reaper.pipeline.report.command import JAVA_OPTIONS
 from reaper.pipeline.report.reading import read_report, tune
 from reaper.pipeline.report.scope import Scope
 from reaper.pipeline.session import build_session
@@ -20,7 +20,7 @@ _MASTER = "local[2]"
 
 def rehearse(folder: Path, classes: Path) -> None:
     """Generate a lake in ``folder`` and report on it; at the end, Java makes the file ``classes``."""
-    options = f"{JAVA_OPTIONS} {QUICK_START} {recording_classes(classes)}"
+    options = f"{JAVA_OPTIONS} {recording_classes(classes)}"
     spark = build_session(_MASTER, app="stream-reaper rehearsal", java_options=options, class_cache=False)
     lake = str(folder / "lake")
     generate_lake(spark, lake, events=EVENTS)

@@ -8,7 +8,12 @@ time is from start to end of the process; generating the lake is not in it.
 The demand is for a machine where `reaper pipeline warm-up` has been run, once: Java then takes Spark's classes from a
 file. The row below it is without.
 
-PROFILE
+Where the time goes with five million events: 36 s of CPU time on two cores (40 s without a class cache). 26 s are
+Spark's tasks, two thirds of them the six passes over the lake, the others some ninety small stages that run code for
+the first time; 4 s Java's compiler, 2 s Python, 1 s garbage collections; the rest makes plans of questions. A fifth of
+the tasks' time goes into taking texts out of rows, for lack of the better compiler, which costs more than it saves
+below some ten million events. Also tried: no code generation for small questions, fewer parts, no adaptive plans, no
+compression of shuffles, other garbage collectors, smaller young generations: as slow, or slower.
 """
 
 import sys

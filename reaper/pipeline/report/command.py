@@ -1,7 +1,10 @@
 """The command ``reaper pipeline report``."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +69,11 @@ def report(
     from reaper.pipeline.cli import sentences  # it imports us
 
     with sentences():
-        from reaper.pipeline.report.page import write_page
+        from reaper.pipeline.report.errors import missing_matplotlib
         from reaper.pipeline.report.scope import Scope, parse_instant
+
+        if find_spec("matplotlib") is None:
+            raise missing_matplotlib()
 
         now = datetime.now(UTC)
         begin, end = (parse_instant(text, now) if text else None for text in (since, until))
@@ -80,6 +86,8 @@ def report(
             progress.show("looking for unsettled jobs in Redis")
             findings.live = anyio.run(look_for_unsettled, findings, redis_url)
         progress.end()
+        from reaper.pipeline.report.page import write_page
+
         _write(output, write_page(findings), "--output")
         if json_file:
             _write(json_file, json.dumps(findings.as_json(), indent=1, default=str) + "\n", "--json")
@@ -94,7 +102,9 @@ def _read(settings: PipelineSettings, scope: "Scope", now: datetime, progress: P
     layout = existing_lake(settings.lake)  # before Spark is started for nothing
     progress.show("starting Spark …")
     master, remote = settings.master or None, settings.remote or None
-    spark = build_session(master, remote, "stream-reaper report", settings.heap, java_options=_java_options(layout))
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(import_module, "reaper.pipeline.report.page")  # a third of a second in which Java can start
+        spark = build_session(master, remote, "stream-reaper report", settings.heap, java_options=_java_options(layout))
     tune(spark, embedded=not remote and is_embedded(master))
     return read_report(spark, settings.lake, scope, now, progress.show)
 
