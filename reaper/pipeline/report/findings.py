@@ -1,7 +1,7 @@
 """Asks the questions, and keeps the answers as plain rows: what the page and the JSON file are made of."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,8 +63,10 @@ def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[
             first_ms, last_ms = spanned.result()
             return choose_period(last_ms - first_ms)
 
-        asked = questions(tables, period_ms, shelf.keep, threads.submit)
-        pending = {threads.submit(_rows, question): name for name, question in asked}
+        pending: dict[Future[Rows], str] = {}
+        for name, question in questions(tables, period_ms, shelf.keep, threads.submit):
+            pending[threads.submit(_rows, question)] = name
+            tell(f"{len(pending)} questions asked: {name.replace('_', ' ')}")
         answers: dict[str, Rows] = {}
         for number, answer in enumerate(as_completed(pending), start=1):
             answers[pending[answer]] = answer.result()
