@@ -87,7 +87,7 @@ def stall_counts(troubled: DataFrame) -> DataFrame:
 def process_times(counted: DataFrame) -> DataFrame:
     """Return for how long processes worked in all: ``stream, group, process_s`` (``counted``: see `activity`)."""
     alive_s = (F.max("last_settled_ms") - F.min("first_settled_ms")) / 1000
-    settled = counted.where(F.col("first_settled_ms").isNotNull())
+    settled = counted.where(F.col("first_settled_ms").isNotNull() & F.col("group").isNotNull())
     alive = settled.groupBy(*GROUP, "consumer").agg(alive_s.alias("alive_s"))
     return alive.groupBy(*GROUP).agg(F.sum("alive_s").alias("process_s"))
 

@@ -100,23 +100,21 @@ def questions(
     yield "dead_letter_clusters", _newest_clusters(tables.dead_letters, rare)
     yield "malformed", tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries"))
     few = how_many.result() <= FEW
-    yield from _of_histories(keep(_told(events, troubled, few)), keep, few)
+    told = keep(_told(events, troubled, few))
+    yield from _of_histories(told, keep, few)
+    yield from advisor.questions(counted, tallied, rare, told).items()
 
 
 def _of_durations(tallied: DataFrame) -> Questions:
     kinds = [*durations.KIND, "measure"]
     yield "durations", durations.durations(tallied).orderBy(*kinds)
     yield "duration_curves", curve(durations.told_apart(tallied), kinds, "ms").orderBy(*kinds, "below")
-    yield "held_bins", advisor.held_bins(tallied)
 
 
 def _of_rare_events(rare: DataFrame) -> Questions:
-    ages = durations.scanned_ages(rare)
-    yield "scanned_ages", ages
-    yield "scanned_durations", durations.scanned_durations(ages).orderBy(*GROUP)
+    yield "scanned_durations", durations.scanned_durations(durations.scanned_ages(rare)).orderBy(*GROUP)
     yield "refused_writes", integrity.refused_writes(rare)
     yield "terms", leadership.terms(rare).orderBy("stream", "began_ms")
-    yield "timeouts_in_force", advisor.timeouts_in_force(rare)
 
 
 def _of_activity(counted: DataFrame) -> Questions:
@@ -129,7 +127,6 @@ def _of_activity(counted: DataFrame) -> Questions:
     by_worker = stalls.stalls_by_worker(of_groups)
     yield "stalls_by_worker", by_worker.orderBy(F.desc("stalls"), *GROUP, "worker").limit(LISTED)
     yield "stalls_over_time", stalls.stalls_over_time(of_groups).orderBy(*GROUP, "period")
-    yield "process_times", advisor.process_times(of_groups)
 
 
 def _newest_clusters(letters: DataFrame, rare: DataFrame) -> DataFrame:
@@ -165,5 +162,3 @@ def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame], few: 
     yield "duplicate_jobs", twice.orderBy(*JOB).limit(LISTED)
     yield "unsettled_jobs", unsettled.orderBy("at_ms", *JOB).limit(LISTED)
     yield "lost_payloads", integrity.lost_payloads(told).groupBy(*GROUP).agg(F.count("*").alias("entries"))
-    yield "silence_bins", advisor.silence_bins(told)
-    yield "stall_counts", advisor.stall_counts(told)
