@@ -87,7 +87,11 @@ class Reaper:
         self._inside = AsyncExitStack()
 
     def on(self, event: ReaperEvent) -> "_Register":
-        """Register an async callback: ``@reaper.on("recovered")``. It gets a `Report`."""
+        """Register an async callback: ``@reaper.on("recovered")``. It gets a `Report`.
+
+        Reports come in the order in which replies are read. Calls overlap: a suspect that is let out as soon as it is
+        parked may be reported as ``recovered`` before it is as ``stalled``. The journal has the order of the writes.
+        """
         return _Register(self._callbacks, event)
 
     @property

@@ -4,6 +4,7 @@ The session starts each server once. A test that uses `server` runs once per ver
 empty each time.
 """
 
+import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -22,6 +23,12 @@ from workers.protocol.connection import commands_client
 # The same examples in every run, however busy the machine is.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_configure() -> None:
+    """Have Ctrl-C heard: a shell's background job ignores it, and so would every program that a test interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -109,8 +109,8 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
     server: RedisServer, client: Redis, processes: Processes
 ) -> None:
     enqueued = await scene.enqueue(client, JOBS, hold="")
-    # No slot is free: a read that blocks while its process is paused would swallow what becomes ready. And it does not
-    # extend before the handlers end: an extension that is refused takes the job from its handler, and nothing is settled.
+    # No slot is free: a read that blocks while its process is paused would swallow what becomes ready. And nothing
+    # is extended before the handlers end: a refused extension takes the job from its handler, and nothing is settled.
     worker = start_worker(processes, server, "--visibility-timeout", LONG_S, "--concurrency", str(JOBS))
     await starts(client, JOBS)
     worker.pause()

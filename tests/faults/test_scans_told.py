@@ -95,7 +95,7 @@ async def test_a_job_that_was_settled_before_its_timer_fired_is_told_too(server:
     settings = SCANS | {"visibility_timeout": 1.5, "full_scan_interval": 2}
     async with scene.running_reaper(server.url, **settings) as reaper:
         await scene.leads(reaper)
-        # Its time begins anew here: were it overdue when it is seen first, nothing would be known of its age at the end.
+        # Its time begins anew: were it overdue when it is seen first, nothing would be known of its age at the end.
         await client.execute_command("XCLAIM", scene.STREAM, scene.GROUP, "bare", 0, entry, "JUSTID")
         await scans(client)
         await client.xack(scene.STREAM, scene.GROUP, entry)

@@ -227,7 +227,10 @@ async def test_a_suspect_is_reported_as_stalled_and_as_recovered_once_it_is_let_
     async with reaper:
         await wait_until(lambda: "recovered" in heard.names, "the suspect is out")
     facts = heard.facts("recovered")[0]
-    assert heard.names == ["leadership_acquired", "stalled", "recovered", "leadership_lost"]
+    first, *between, last = heard.names
+    assert (first, last) == ("leadership_acquired", "leadership_lost")
+    # It was parked and let out by two calls under way at once: whose reply is read first is told first.
+    assert sorted(between) == ["recovered", "stalled"]
     assert (facts["job"], facts["reason"]) == (stalled, "suspect")
 
 
