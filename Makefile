@@ -31,7 +31,7 @@ demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, 
 	@$(BIN)/reaper demo
 
 test: $(DEV)  ## run every test on every Redis at hand
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(DEV)  ## lint, formatting, types, import contracts, generated documentation
 	@$(BIN)/ruff check .

@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 from redis.asyncio import Redis
 
+from tests.support.distribution import GroupScheduling, uses_spark
 from tests.support.processes import Processes
 from tests.support.proxy import Proxy, started_proxy
 from tests.support.servers import RedisServer, binaries_at_hand, started_server, version_of
@@ -39,28 +40,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
-SPARK_SESSIONS = 2
-"""Processes of ``make test`` that start Spark: each takes a core for itself."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests stay together in one process of ``make test``, and let the longest groups begin."""
-    sparks = sorted({item.path.stem for item in items if _uses_spark(item)})
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item, sparks)))
-    items.sort(key=_uses_spark, reverse=True)
+    """Let the longest tests begin."""
+    items.sort(key=lambda item: uses_spark(item.path), reverse=True)
 
 
-def _group_of(item: pytest.Item, sparks: list[str]) -> str:
-    """Return what a test shares a process with: a Spark session; else, the fixtures of its file and server."""
-    if _uses_spark(item):
-        return f"spark {sparks.index(item.path.stem) % SPARK_SESSIONS}"
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return f"{item.path.stem} {parameters.get('server', '')}"
-
-
-def _uses_spark(item: pytest.Item) -> bool:
-    return item.path.parent.name == "pipeline"
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+    """Say which tests stay together in one process of ``make test``."""
+    return GroupScheduling(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -288,7 +288,7 @@ async def test_what_the_producer_does_not_sample_is_told_of_by_nobody(scene: Sce
 async def test_a_worker_that_was_only_slow_leaves_one_span_for_its_delivery(scene: Scene) -> None:
     await scene.reaper()
     slow = await scene.worker()
-    job = await scene.produce("waits=0.5")
+    job = await scene.produce("waits=2")
     await slow.prints("started", TIMEOUT_S)
     slow.pause()
     await scene.worker()

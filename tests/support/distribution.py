@@ -1,0 +1,38 @@
+"""Which tests stay together in one process of ``make test``: those that share a Spark session, or a file and a server.
+
+pytest-xdist has marks for that, and writes their names into node IDs. pytest 9.2 does not let it: silently, each test
+went by itself, and every process started Spark. So the scheduler itself is told.
+"""
+
+import re
+from pathlib import Path
+
+from xdist.scheduler import LoadScopeScheduling
+
+SPARK_SESSIONS = 2
+"""Processes of ``make test`` that start Spark: each takes a core for itself."""
+
+_SERVER = re.compile(r"\[(\d+\.\d+\.\d+)[]-]")
+_PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
+
+
+def uses_spark(path: Path) -> bool:
+    """Tell whether the tests of this file may start Spark."""
+    return path.parent.name == _PIPELINE.name
+
+
+def group_of(node_id: str) -> str:
+    """Return what a test shares a process with: a Spark session; else, the fixtures of its file and server."""
+    path = Path(node_id.partition("::")[0])
+    if uses_spark(path):
+        files = sorted(file.stem for file in _PIPELINE.glob("test_*.py"))
+        return f"spark {files.index(path.stem) % SPARK_SESSIONS}"
+    server = _SERVER.search(node_id)
+    return f"{path.stem} {server[1] if server else ''}"
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands out whole groups, the next one to whichever process is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
