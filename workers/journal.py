@@ -56,6 +56,8 @@ class JournalWriter:
         self._failures = 0
         self._arrived = Change()
         self._progress = Change()
+        self._next_sent, self._sent = Change(), Change()
+        """The batch that is being gathered, and the one before, have left this process."""
         self.dropped = 0
 
     # ---- for the worker
@@ -70,13 +72,13 @@ class JournalWriter:
         self._arrived.notify()
 
     async def wait_until_sent(self) -> None:
-        """Wait until what was noted has left this process; not at all where there is no contact."""
-        with anyio.move_on_after(LONGEST_WAIT_S):
-            while self._has_unsent():
-                await self._progress.wait()
+        """Wait until what has been noted so far has left this process; not at all where there is no contact.
 
-    def _has_unsent(self) -> bool:
-        return self._connected and (bool(self._noted) or self._is_sending)
+        Nobody waits for what is noted later, so whoever came first goes on first: jobs start in their order.
+        """
+        if self._connected and (self._noted or self._is_sending):
+            with anyio.move_on_after(LONGEST_WAIT_S):
+                await (self._next_sent if self._noted else self._sent).wait()
 
     async def wait_until_answered(self) -> None:
         """Wait until everything that was noted has arrived, or was given up."""
@@ -110,7 +112,8 @@ class JournalWriter:
         self._waiting -= lost
         self._unanswered.clear()
         self._connected = self._is_sending = False
-        self._progress.notify()
+        for waited_for in (self._sent, self._next_sent, self._progress):
+            waited_for.notify()
 
     async def _send_on_one_connection(self) -> None:
         await self._client.script_load(WRITE_EVENTS.source)
@@ -133,10 +136,13 @@ class JournalWriter:
         await self._gather()
         words = self._noted[: 3 * MAX_BATCH]
         del self._noted[: 3 * MAX_BATCH]
+        if not self._noted:  # otherwise whoever waits, waits for the rest, too
+            self._sent, self._next_sent = self._next_sent, self._sent
         self._is_sending = True
         self._unanswered.append(len(words) // 3)
         await connection.send_command("EVALSHA", WRITE_EVENTS.digest, 1, self._journal, self._maxlen, *words)
         self._is_sending = False
+        self._sent.notify()
         self._progress.notify()
 
     async def _gather(self) -> None:

@@ -128,6 +128,20 @@ async def test_deliveries_and_starts_are_journalled_once_and_in_order(server: Re
     assert all(names.index("delivered") < names.index("started") for names in by_job.values())
 
 
+async def test_jobs_start_in_the_order_of_the_stream_whatever_is_noted_meanwhile(
+    server: RedisServer, client: Redis
+) -> None:
+    started = []
+
+    async def handle(job: Job) -> None:
+        started.append(job.id)
+
+    jobs = await enqueue(client, *range(100))
+    async with running(make_worker(server.url, handle, journal="full", concurrency=8)) as worker:
+        await wait_for_settled(worker, 100)
+    assert started == jobs
+
+
 async def test_an_outage_of_the_journal_holds_up_no_job_and_it_goes_on_afterwards(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
