@@ -153,7 +153,7 @@ async def test_work_goes_on_once_memory_is_there_again(server: RedisServer, clie
     handler = scene.Handler()
     await scene.create_group(client)
     async with (
-        scene.running_reaper(server.url, lease_ttl=0.5) as reaper,
+        scene.running_reaper(server.url, lease_ttl=5) as reaper,
         scene.running_worker(server.url, handler) as worker,
     ):
         token = await scene.leads(reaper)

@@ -138,7 +138,7 @@ async def test_a_leader_whose_group_is_destroyed_says_so_and_serves_the_new_one(
     server: RedisServer, client: Redis
 ) -> None:
     await scene.create_group(client)
-    async with scene.running_reaper(server.url) as reaper:
+    async with scene.running_reaper(server.url, lease_ttl=10) as reaper:
         errors = heard_errors(reaper)
         token = await scene.leads(reaper)
         await scene.scanned_by_term_after(client, token - 1)

@@ -101,8 +101,8 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(start_server: S
 
 async def test_a_blocking_read_may_take_as_long_as_it_blocks(server: RedisServer, client: Redis) -> None:
     await client.xgroup_create("orders", "billing", "0", mkstream=True)
-    async with reader_client(server.url, block_ms=200, timeout_s=0.1) as reader:
-        assert not await reader.xreadgroup("billing", "w", {"orders": ">"}, block=200)
+    async with reader_client(server.url, block_ms=800, timeout_s=0.7) as reader:
+        assert not await reader.xreadgroup("billing", "w", {"orders": ">"}, block=800)
 
 
 async def test_replies_stay_bytes_and_entries_stay_flat(client: Redis) -> None:
