@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
@@ -103,6 +105,22 @@ async def test_a_blocking_read_may_take_as_long_as_it_blocks(server: RedisServer
     await client.xgroup_create("orders", "billing", "0", mkstream=True)
     async with reader_client(server.url, block_ms=800, timeout_s=0.7) as reader:
         assert not await reader.xreadgroup("billing", "w", {"orders": ">"}, block=800)
+
+
+async def test_a_connection_that_is_closed_while_it_sends_is_a_lost_contact(client: Redis) -> None:
+    """Who reads on a connection closes it when it ends, whatever another task is sending just then."""
+    connection = await client.connection_pool.get_connection()
+
+    async def send() -> None:
+        # Python 3.12 may have sent it already, 3.11 has given it to a task that has not begun.
+        with suppress(RedisConnectionError):
+            await connection.send_command("PING")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(send)
+        await checkpoint()
+        await connection.disconnect(nowait=True)
+    await client.connection_pool.release(connection)
 
 
 async def test_replies_stay_bytes_and_entries_stay_flat(client: Redis) -> None:

@@ -41,6 +41,8 @@ _RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAI
 _FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError)
 _FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN) ")
 
+_WRITER_METHODS = ("writelines", "drain")
+
 CONTACT_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
 """Exceptions that say: no contact. Whether the command ran is unknown."""
 
@@ -62,7 +64,7 @@ def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
         )
     except (ValueError, RedisError) as error:
         raise _unusable(url, error) from error
-    pool.connection_class = _packing_in_c(pool.connection_class)
+    pool.connection_class = _improved(pool.connection_class)
     client = Redis.from_pool(pool)
     for command in _RAW_REPLIES:
         client.set_response_callback(command, _as_it_comes)
@@ -145,8 +147,8 @@ def _unusable(url: str, error: Exception) -> ConfigurationError:
     )
 
 
-def _packing_in_c(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Return ``kind`` with commands packed by hiredis.
+def _improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Return ``kind`` with commands packed by hiredis, and with an error that tells when it is closed while it sends.
 
     redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time: a call that settles 64
     jobs has 460 arguments.
@@ -157,7 +159,16 @@ def _packing_in_c(kind: type[AbstractConnection]) -> type[AbstractConnection]:
         words = name.split() if isinstance(name, (str, bytes)) else [name]
         return [hiredis.pack_command((*words, *rest))]
 
-    return type(kind.__name__, (kind,), {"pack_command": pack_command})
+    async def send_packed_command(self: AbstractConnection, command: Any, check_health: bool = True) -> None:
+        try:
+            await kind.send_packed_command(self, command, check_health)
+        except AttributeError as error:
+            if error.name not in _WRITER_METHODS:
+                raise
+            # Another task, that was reading, has met the end of the connection and taken the writer away.
+            raise RedisConnectionError("the connection was closed while a command was being sent") from error
+
+    return type(kind.__name__, (kind,), {"pack_command": pack_command, "send_packed_command": send_packed_command})
 
 
 def _as_it_comes(response: Any, **_options: Any) -> Any:
