@@ -14,6 +14,7 @@ SPARK_SESSIONS = 2
 
 _SERVER = re.compile(r"\[(\d+\.\d+\.\d+)[]-]")
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
+_SPARK_FILES = sorted(file.stem for file in _PIPELINE.glob("test_*.py"))
 
 
 def uses_spark(path: Path) -> bool:
@@ -25,8 +26,7 @@ def group_of(node_id: str) -> str:
     """Return what a test shares a process with: a Spark session; else, the fixtures of its file and server."""
     path = Path(node_id.partition("::")[0])
     if uses_spark(path):
-        files = sorted(file.stem for file in _PIPELINE.glob("test_*.py"))
-        return f"spark {files.index(path.stem) % SPARK_SESSIONS}"
+        return f"spark {_SPARK_FILES.index(path.stem) % SPARK_SESSIONS}"
     server = _SERVER.search(node_id)
     return f"{path.stem} {server[1] if server else ''}"
 

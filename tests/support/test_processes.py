@@ -95,6 +95,6 @@ def _refuses(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except ConnectionRefusedError:
         return True
-    except ConnectionResetError:
-        """It is ending just now."""
+    except ConnectionResetError:  # it is ending just now
+        return False
     return False
