@@ -38,7 +38,7 @@ check: $(DEV)  ## lint, formatting, types, import contracts, generated documenta
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m reaper.configuration --check
+	@$(BIN)/python docs/configuration.py --check
 
 bench: $(DEV)  ## measure; writes docs/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks

@@ -1,5 +1,5 @@
 """``python -m reaper`` is ``reaper``."""
 
-from reaper.cli import main
+from reaper.cli.main import main
 
 main(prog_name="reaper")

@@ -8,11 +8,12 @@ import anyio
 from redis.exceptions import RedisError
 
 from reaper.replicas import GroupReport
-from workers.protocol import instruments, telemetry
-from workers.protocol.gauges import LOOK_INTERVAL_S, GroupGauges, Sight
-from workers.protocol.instruments import OBSERVATIONS
 from workers.protocol.keys import GroupKeys
-from workers.protocol.telemetry import Attributes
+from workers.telemetry import instruments
+from workers.telemetry import names as telemetry
+from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, Sight
+from workers.telemetry.instruments import OBSERVATIONS
+from workers.telemetry.names import Attributes
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.condition import ReaperCondition
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
+from reaper.web.condition import ReaperCondition
 from reaper.web.serve import serving_health
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.garbage import collect_seldom
-from workers.protocol.service_manager import telling_service_manager
+from workers.runtime.garbage import collect_seldom
+from workers.runtime.service_manager import telling_service_manager
 
 logger = logging.getLogger(__name__)
 

@@ -19,19 +19,19 @@ import anyio
 from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
-from reaper.clock import monotonic_ms
-from reaper.elector import Elector, EndOfTerm, Term
+from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
+from reaper.recovery.term import Leadership
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
 from reaper.settings import ReaperSettings
-from reaper.term import Leadership
-from workers.protocol.callbacks import Callbacks, CallbackT
 from workers.protocol.connection import check_server, commands_client, reader_client
-from workers.protocol.gauges import look_at_group
-from workers.protocol.grace import Grace
-from workers.protocol.notices import Notices, notices_client
 from workers.protocol.scripts import load_script
-from workers.protocol.settings import to_ms
+from workers.runtime.callbacks import Callbacks, CallbackT
+from workers.runtime.clock import monotonic_ms
+from workers.runtime.grace import Grace
+from workers.runtime.notices import Notices, notices_client
+from workers.runtime.settings import to_ms
+from workers.telemetry.gauges import look_at_group
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Settings of a reaper replica. `reaper.cli` reads them; everything else is given values."""
+"""Settings of a reaper replica. `reaper.cli.main` reads them; everything else is given values."""
 
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Self
@@ -9,8 +9,8 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
-from workers.protocol.settings import Seconds, Section, Settings
-from workers.protocol.telemetry import TraceLinkage
+from workers.runtime.settings import Seconds, Section, Settings
+from workers.telemetry.names import TraceLinkage
 
 TRUST_MARGIN = timedelta(milliseconds=100)
 """Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""

@@ -13,12 +13,61 @@
 Run it by ``worker run module:worker``, or inside a program by ``await worker.run()``. A handler that returns
 acknowledges its job; one that raises makes it ready again after a backoff, and the last of `max_deliveries`
 deliveries makes it a dead letter. `Retry` and `Reject` say so on purpose. A `Producer` enqueues jobs.
+
+A name is imported when it is first asked for (PEP 562): `workers.protocol.keys` and its like need nothing but Python.
 """
 
-from workers.execution import Reject, Retry
-from workers.job import Job
-from workers.producer import NewJob, Producer
-from workers.settings import WorkerSettings
-from workers.worker import Worker
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["Job", "NewJob", "Producer", "Reject", "Retry", "Worker", "WorkerSettings"]
+if TYPE_CHECKING:
+    from workers.loop.execution import Reject as Reject
+    from workers.loop.execution import Retry as Retry
+    from workers.loop.job import Job as Job
+    from workers.loop.reporting import Counts as Counts
+    from workers.producer import NewJob as NewJob
+    from workers.producer import Producer as Producer
+    from workers.protocol.errors import ConfigurationError as ConfigurationError
+    from workers.protocol.errors import StreamReaperError as StreamReaperError
+    from workers.protocol.errors import UnreachableError as UnreachableError
+    from workers.protocol.errors import UnsupportedServerError as UnsupportedServerError
+    from workers.protocol.events import JournalLevel as JournalLevel
+    from workers.protocol.messages import RecoveryMode as RecoveryMode
+    from workers.protocol.messages import Redelivery as Redelivery
+    from workers.runtime.callbacks import Report as Report
+    from workers.settings import WorkerSettings as WorkerSettings
+    from workers.worker import Worker as Worker
+
+_HOMES = {
+    "ConfigurationError": "workers.protocol.errors",
+    "Counts": "workers.loop.reporting",
+    "Job": "workers.loop.job",
+    "JournalLevel": "workers.protocol.events",
+    "NewJob": "workers.producer",
+    "Producer": "workers.producer",
+    "RecoveryMode": "workers.protocol.messages",
+    "Redelivery": "workers.protocol.messages",
+    "Reject": "workers.loop.execution",
+    "Report": "workers.runtime.callbacks",
+    "Retry": "workers.loop.execution",
+    "StreamReaperError": "workers.protocol.errors",
+    "UnreachableError": "workers.protocol.errors",
+    "UnsupportedServerError": "workers.protocol.errors",
+    "Worker": "workers.worker",
+    "WorkerSettings": "workers.settings",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - a test compares it with what type checkers see
+
+
+def __getattr__(name: str) -> object:
+    """Import a name of the face when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -14,8 +14,8 @@ import click
 
 from workers.health import WorkerCondition, serving_health
 from workers.program import clashing_folder, load_worker, warning_about
-from workers.protocol.garbage import collect_seldom
-from workers.protocol.options import (
+from workers.runtime.garbage import collect_seldom
+from workers.runtime.options import (
     errors_as_sentences,
     examples,
     log_format_option,
@@ -23,9 +23,9 @@ from workers.protocol.options import (
     log_to_stderr,
     settings_options,
 )
-from workers.protocol.service_manager import telling_service_manager
-from workers.protocol.telemetry_setup import exported
+from workers.runtime.service_manager import telling_service_manager
 from workers.settings import WorkerSettings
+from workers.telemetry.setup import exported
 from workers.worker import Worker
 
 logger = logging.getLogger(__name__)

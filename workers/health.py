@@ -1,4 +1,4 @@
-"""What a worker process says of its health: over HTTP (`workers.protocol.health`), and to systemd."""
+"""What a worker process says of its health: over HTTP (`workers.runtime.health_server`), and to systemd."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.job import RUNNING
+from workers.loop.job import RUNNING
 from workers.protocol.connection import commands_client
-from workers.protocol.health import READY_TIMEOUT_S, Pulse, health_server, make_app, probe_routes
-from workers.protocol.settings import to_ms
+from workers.runtime.health_server import READY_TIMEOUT_S, Pulse, health_server, make_app, probe_routes
+from workers.runtime.settings import to_ms
 from workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def ailments_of(worker: Worker, pulse: Pulse) -> list[str]:
 
 
 class WorkerCondition:
-    """What systemd is told of the worker; `workers.protocol.service_manager` tells it, from another thread."""
+    """What systemd is told of the worker; `workers.runtime.service_manager` tells it, from another thread."""
 
     def __init__(self, worker: Worker, pulse: Pulse) -> None:
         self._worker = worker

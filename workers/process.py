@@ -13,11 +13,11 @@ import anyio
 from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
-from workers.adoption import NONCE_BYTES, Adoption
-from workers.autoclaim import Autoclaim
-from workers.contact import Contact
-from workers.deadlines import Deadlines
-from workers.execution import (
+from workers.embedded.autoclaim import Autoclaim
+from workers.embedded.upkeep import Upkeep
+from workers.loop.adoption import NONCE_BYTES, Adoption
+from workers.loop.deadlines import Deadlines
+from workers.loop.execution import (
     HANDED_BACK,
     REASON_TIMEOUT,
     Execute,
@@ -29,22 +29,22 @@ from workers.execution import (
     invoker,
     is_async,
 )
-from workers.heartbeat import Heartbeat
-from workers.job import QUEUED, Interruption, Job
-from workers.journal import JournalWriter
-from workers.membership import Agreement, Membership
-from workers.protocol.callbacks import Callbacks
+from workers.loop.heartbeat import Heartbeat
+from workers.loop.job import QUEUED, Interruption, Job
+from workers.loop.journal import JournalWriter
+from workers.loop.membership import Agreement, Membership
+from workers.loop.reading import Reader
+from workers.loop.reporting import Counts, Reporter
+from workers.loop.settlement import Settlements
+from workers.loop.slots import Slots
+from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.errors import UnreachableError
 from workers.protocol.events import EventName, journalled
 from workers.protocol.messages import RecoveryMode
-from workers.reading import Reader
-from workers.reporting import Counts, Reporter
+from workers.runtime.callbacks import Callbacks
+from workers.runtime.contact import Contact
 from workers.settings import WorkerSettings
-from workers.settlement import Settlements
-from workers.slots import Slots
-from workers.telemetry import WorkerTelemetry
-from workers.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery
-from workers.protocol.settings import Seconds, Settings, to_ms
-from workers.protocol.telemetry import TraceLinkage
+from workers.runtime.settings import Seconds, Settings, to_ms
+from workers.telemetry.names import TraceLinkage
 
 DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
 DEFAULT_MAX_DELIVERIES = 3

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
-from workers.execution import Handler
+from workers.loop.execution import Handler
+from workers.loop.reporting import EVENTS, Counts, WorkerEvent
 from workers.process import WorkerProcess
-from workers.protocol.callbacks import Callbacks, CallbackT
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.settings import did_you_mean, load_settings
-from workers.reporting import EVENTS, Counts, WorkerEvent
+from workers.runtime.callbacks import Callbacks, CallbackT
+from workers.runtime.settings import did_you_mean, load_settings
 from workers.settings import WorkerSettings
 
 HandlerT = TypeVar("HandlerT", bound=Handler)

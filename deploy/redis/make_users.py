@@ -13,13 +13,13 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from reaper.acl import Role, rules_of
-from reaper.acl_cli import recovery_option
+from reaper.cli.acl import recovery_option
+from reaper.operations.acl import Role, rules_of
 from reaper.process import check_groups
 from reaper.settings import ReaperSettings
 from workers.protocol.messages import RecoveryMode
-from workers.protocol.options import errors_as_sentences, examples
-from workers.protocol.settings import load_settings
+from workers.runtime.options import errors_as_sentences, examples
+from workers.runtime.settings import load_settings
 
 PASSWORD_BYTES = 32
 PIPELINE_COMMANDS = ("+ping", "+info", "+scan", "+xrange", "+xinfo|stream", "+multi", "+exec")

@@ -12,7 +12,7 @@ from reaper.drill.records import Role
 from reaper.drill.recoveries import Cast
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
-from workers.protocol.settings import to_ms
+from workers.runtime.settings import to_ms
 
 Flags = dict[str, str | float]
 

@@ -20,7 +20,7 @@ from reaper.drill.report import as_text
 from reaper.drill.settings import DrillSettings
 from reaper.drill.trace import Request, TokenTimes, generate_requests, plan_jobs, read_requests
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.options import errors_as_sentences, examples
+from workers.runtime.options import errors_as_sentences, examples
 
 GENERATED_JOBS = 1_000
 GENERATED_RATE = 70.0

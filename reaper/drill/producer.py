@@ -13,8 +13,8 @@ from opentelemetry.trace import Span, SpanKind
 from reaper.drill.records import Enqueued
 from reaper.drill.stage import Stage
 from reaper.drill.trace import PlannedJob
-from workers.protocol import telemetry
 from workers.protocol.messages import text
+from workers.telemetry import names as telemetry
 
 TICK_S = 0.02
 PAYLOAD_BYTES = 64

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Tracer
 
 from reaper.drill.otlp import Received, ReceivedSpan, receiver
-from workers.protocol import telemetry
+from workers.telemetry import names as telemetry
 
 QUEUE = 50_000
 """Spans that may wait in a process: in a drill none is to be dropped."""

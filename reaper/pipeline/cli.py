@@ -19,13 +19,13 @@ from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.options import errors_as_sentences, examples, log_level_option, log_to_stderr, settings_options
-from workers.protocol.settings import load_settings
+from workers.runtime.options import errors_as_sentences, examples, log_level_option, log_to_stderr, settings_options
+from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from reaper.pipeline.ingest import Progress
+    from reaper.pipeline.lake.ingest import Progress
 
 _LAKE = ("lake",)
 _SPARK = ("master", "remote", "heap")
@@ -72,7 +72,7 @@ def sentences() -> Iterator[None]:
 
 def open_session(settings: PipelineSettings, line: ProgressLine) -> "SparkSession":
     """Start or reach Spark as the settings say."""
-    from reaper.pipeline.session import build_session
+    from reaper.pipeline.spark.session import build_session
 
     line.show("starting Spark …")
     return build_session(settings.master or None, settings.remote or None, "stream-reaper pipeline", settings.heap)
@@ -111,9 +111,9 @@ def ingest(config: Path | None, machine: bool, available_now: bool, log_level: s
     """
     log_to_stderr(logging.getLevelName(log_level.upper()))
     with sentences():
-        from reaper.pipeline.ingest import Run
-        from reaper.pipeline.ingest import ingest as run_ingestion
-        from reaper.pipeline.lake import lake_at
+        from reaper.pipeline.lake.ingest import Run
+        from reaper.pipeline.lake.ingest import ingest as run_ingestion
+        from reaper.pipeline.lake.tables import lake_at
 
         settings = load_settings(PipelineSettings, flags=flags, file=config)
         line = ProgressLine(quiet=machine)
@@ -156,8 +156,8 @@ def compact(config: Path | None, machine: bool, **flags: Any) -> None:
     Exit code 0, also where there was nothing to join; 2 not possible.
     """
     with sentences():
-        from reaper.pipeline import maintenance
-        from reaper.pipeline.lake import existing_lake
+        from reaper.pipeline.lake import maintenance
+        from reaper.pipeline.lake.tables import existing_lake
 
         settings = load_settings(PipelineSettings, flags=flags, file=config)
         layout = existing_lake(settings.lake)
@@ -181,8 +181,8 @@ def retain(config: Path | None, machine: bool, **flags: Any) -> None:
     Exit code 0, also where there was nothing to drop; 2 not possible.
     """
     with sentences():
-        from reaper.pipeline import maintenance
-        from reaper.pipeline.lake import existing_lake
+        from reaper.pipeline.lake import maintenance
+        from reaper.pipeline.lake.tables import existing_lake
 
         settings = load_settings(PipelineSettings, flags=flags, file=config)
         if settings.keep is None:
@@ -205,9 +205,9 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
     Exit code 0, also where something is left alone (it says why); 2 not possible.
     """
     with sentences():
-        from reaper.pipeline.ingest import redis_url
-        from reaper.pipeline.lake import existing_lake
-        from reaper.pipeline.trim import trim as run_trim
+        from reaper.pipeline.lake.ingest import redis_url
+        from reaper.pipeline.lake.tables import existing_lake
+        from reaper.pipeline.lake.trim import trim as run_trim
 
         settings = load_settings(PipelineSettings, flags=flags, file=config)
         layout = existing_lake(settings.lake)
@@ -275,7 +275,7 @@ def warm_up(machine: bool) -> None:
     after an upgrade of either, and delete it whenever you like. Exit code 0; 2 not possible.
     """
     with sentences():
-        from reaper.pipeline.class_cache import make_class_cache
+        from reaper.pipeline.spark.class_cache import make_class_cache
 
         line = ProgressLine(quiet=machine)
         line.show("rehearsing a report …")

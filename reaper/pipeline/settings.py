@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from workers.protocol.settings import Seconds, Settings
+from workers.runtime.settings import Seconds, Settings
 
 
 class PipelineSettings(Settings):

@@ -9,10 +9,10 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.dead_letters import Selection, check_ids, select
-from reaper.groups import check_exists, choose_pair, known_pairs, read_replicas, set_paused
-from reaper.leadership import ask_to_step_down, replica_of
-from reaper.redrive import Outcome, Redrive, redrive
+from reaper.operations.dead_letters import Selection, check_ids, select
+from reaper.operations.groups import check_exists, choose_pair, known_pairs, read_replicas, set_paused
+from reaper.operations.redrive import Outcome, Redrive, redrive
+from reaper.operations.terms import ask_to_step_down, replica_of
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError

@@ -19,16 +19,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from reaper.explanation import explain
-from reaper.job_search import Place, find_job
+from reaper.operations.explanation import explain
+from reaper.operations.job_search import Place, find_job
 from reaper.service import Reaper
 from reaper.web.actions import Actions, is_token
 from reaper.web.overview import Overview
 from reaper.web.vitals import ReaperVitals
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.health import NO_STORE, Pulse, make_app, probe_routes
 from workers.protocol.keys import group_keys
+from workers.runtime.health_server import NO_STORE, Pulse, make_app, probe_routes
 
 logger = logging.getLogger(__name__)
 

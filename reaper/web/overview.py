@@ -11,12 +11,12 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from reaper.dead_letters import DeadLetter, read_dead_letter
-from reaper.health import Snapshot, judge
-from reaper.leadership import read_terms
+from reaper.operations.dead_letters import DeadLetter, read_dead_letter
+from reaper.operations.judgement import Snapshot, judge
+from reaper.operations.snapshot import take_snapshot
+from reaper.operations.status_text import as_json
+from reaper.operations.terms import read_terms
 from reaper.service import Reaper
-from reaper.snapshot import take_snapshot
-from reaper.status_text import as_json
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import text

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from reaper.service import Reaper
 from reaper.web.actions import read_token
-from workers.protocol.health import check_installed, health_server
+from workers.runtime.health_server import check_installed, health_server
 
 
 @asynccontextmanager

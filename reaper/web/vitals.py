@@ -1,4 +1,4 @@
-"""What a replica says of its health; `workers.protocol.health` serves it."""
+"""What a replica says of its health; `workers.runtime.health_server` serves it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.health import judge
+from reaper.operations.judgement import judge
+from reaper.operations.snapshot import take_snapshot
+from reaper.operations.status_text import as_json
 from reaper.service import Reaper
-from reaper.snapshot import take_snapshot
-from reaper.status_text import as_json
 from workers.protocol.connection import hide_password
-from workers.protocol.health import Pulse
+from workers.runtime.health_server import Pulse
 
 RENEWAL_SLACK_S = 5.0
 """A leader that has not renewed for its lease's TTL and this should have ended by itself: it hangs."""

@@ -23,11 +23,11 @@ import anyio
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.ingest import Progress, Run, ingest
-from reaper.pipeline.lake import lake_at
-from reaper.pipeline.layout import Layout
-from reaper.pipeline.session import build_session
+from reaper.pipeline.lake.ingest import Progress, Run, ingest
+from reaper.pipeline.lake.layout import Layout
+from reaper.pipeline.lake.tables import lake_at
 from reaper.pipeline.settings import PipelineSettings
+from reaper.pipeline.spark.session import build_session
 from tests.benchmarks.figures import Demand, Result, Row, at_most, percentile
 from tests.benchmarks.stage import Stage, open_stage
 from tests.support.waiting import wait_until

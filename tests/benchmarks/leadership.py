@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from reaper.lease import Lease
+from reaper.election.lease import Lease
 from reaper.replicas import GroupReport, Replica
 from tests.support.processes import Running
 from tests.support.waiting import wait_until

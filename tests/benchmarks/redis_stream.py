@@ -17,8 +17,8 @@ import anyio
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from reaper.pipeline.redis_stream import BatchReader, Layout, Link, RangeReader, RedisStreamSource, register
-from reaper.pipeline.session import spark_session
+from reaper.pipeline.redis_stream.source import BatchReader, Layout, Link, RangeReader, RedisStreamSource, register
+from reaper.pipeline.spark.session import spark_session
 from tests.benchmarks import plain_loops, server_load
 from tests.benchmarks.figures import Breakdown, Result, Row, at_least_ratio, at_most, median_ratio
 from tests.benchmarks.stage import Stage, open_stage

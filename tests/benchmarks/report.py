@@ -91,8 +91,8 @@ async def _report_on(size: Size, folder: Path, cold: Mapping[str, str], warm: Ma
 
 
 def _generate(lake: str, events: str, heap: str) -> None:
-    from reaper.pipeline.session import spark_session  # benchmarks without Spark need none
-    from reaper.pipeline.synthetic import generate_lake
+    from reaper.pipeline.rehearsal.synthetic import generate_lake
+    from reaper.pipeline.spark.session import spark_session  # benchmarks without Spark need none
 
     with spark_session(MASTER, heap=heap) as spark:
         generate_lake(spark, lake, events=int(events))

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from workers.protocol import instruments
-from workers.protocol.instruments import JOURNAL_DROPS, Gauge
+from workers.telemetry import instruments
+from workers.telemetry.instruments import JOURNAL_DROPS, Gauge
 
 OF_THE_PROCESS = {"target_info", "process_resident_memory_bytes"}
 """What the exporter adds to ours."""

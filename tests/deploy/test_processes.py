@@ -10,7 +10,7 @@ import yaml
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
-from reaper.cli import main as reaper_command
+from reaper.cli.main import main as reaper_command
 from reaper.pipeline.cli import pipeline
 from reaper.pipeline.settings import PipelineSettings
 from reaper.process import check_groups
@@ -18,7 +18,7 @@ from reaper.service import FAREWELL_S
 from reaper.settings import ReaperSettings
 from tests.deploy.assets import DEPLOY, PROCESSES, SETTINGS_FOLDER, Started, document, image_environment, unit
 from workers.cli import main as worker_command
-from workers.protocol.settings import load_settings
+from workers.runtime.settings import load_settings
 from workers.settings import WorkerSettings
 
 YAML_FILES = sorted(DEPLOY.rglob("*.yaml"))

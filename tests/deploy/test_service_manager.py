@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from reaper.condition import ReaperCondition
+from reaper.web.condition import ReaperCondition
 from tests.deploy.service_manager import Ear, listening
 from tests.faults.scene import create_group, enqueue, leads, running_reaper
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.health import Pulse
-from workers.protocol.service_manager import Messages, ServiceManager, telling_service_manager
+from workers.runtime.health_server import Pulse
+from workers.runtime.service_manager import Messages, ServiceManager, telling_service_manager
 
 pytestmark = pytest.mark.anyio
 

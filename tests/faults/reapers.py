@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.failpoints import claimed_by
-from reaper.groups import read_replicas
+from reaper.operations.groups import read_replicas
 from reaper.replicas import GroupReport, Replica
 from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
@@ -21,11 +21,11 @@ from tests.support.invariants import Execution, FinalState, History, Pairs, chec
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, binaries_at_hand
 from tests.support.waiting import wait_until
-from workers.protocol.callbacks import Report
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.messages import pair_up, read_metadata, text
-from workers.protocol.settings import load_settings
+from workers.runtime.callbacks import Report
+from workers.runtime.settings import load_settings
 
 VISIBILITY_MS = 500
 LONG_IDLE_MS = 60_000

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 from redis.asyncio import Redis
 
-from reaper.groups import read_replicas
+from reaper.operations.groups import read_replicas
 from reaper.replicas import GroupReport
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings

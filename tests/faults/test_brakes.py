@@ -4,7 +4,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.groups import set_paused
+from reaper.operations.groups import set_paused
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
 from tests.support.dump import dump
 from tests.support.servers import RedisServer

@@ -7,8 +7,8 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.dead_letters import Selection, select
-from reaper.redrive import Outcome, Redrive, redrive
+from reaper.operations.dead_letters import Selection, select
+from reaper.operations.redrive import Outcome, Redrive, redrive
 from tests.faults.reapers import Case, leading, nothing_left, quick_settings
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

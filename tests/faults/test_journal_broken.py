@@ -13,8 +13,8 @@ from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job
-from workers.protocol.callbacks import Report
 from workers.protocol.messages import text
+from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from tests.support.servers import RedisServer, binaries_at_hand
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.protocol.events import LifecycleEvent
-from workers.protocol.grace import Grace
 from workers.protocol.scripts import load_script
+from workers.runtime.grace import Grace
 
 pytestmark = pytest.mark.anyio
 

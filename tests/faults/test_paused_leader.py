@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from reaper import failpoints, source_watch
+from reaper import failpoints
 from reaper.failpoints import arm, claimed_by
+from reaper.recovery import source_watch
 from tests.faults.reapers import (
     NEWEST_SERVER,
     OLDER_SERVERS,

@@ -17,10 +17,10 @@ from tests.support.processes import Processes
 from tests.support.servers import RedisServer, binaries_at_hand, free_port
 from tests.support.waiting import wait_until
 from workers import Worker
-from workers.protocol.callbacks import Report
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import UnreachableError
-from workers.protocol.options import USAGE_EXIT
+from workers.runtime.callbacks import Report
+from workers.runtime.options import USAGE_EXIT
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.snapshot import find_mismatches
+from reaper.operations.snapshot import find_mismatches
 from tests.faults.reapers import newest_server
 from tests.faults.scene import (
     GROUP,

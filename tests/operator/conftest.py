@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
 
-from reaper.cli import main
+from reaper.cli.main import main
 from tests.scripts.scene import Scene
 from tests.support.servers import RedisServer
 

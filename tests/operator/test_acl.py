@@ -8,9 +8,9 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from reaper.acl import Role, commands_of, rules_of
-from reaper.health import judge
-from reaper.snapshot import take_snapshot
+from reaper.operations.acl import Role, commands_of, rules_of
+from reaper.operations.judgement import judge
+from reaper.operations.snapshot import take_snapshot
 from tests.faults.scene import (
     GROUP,
     KEYS,

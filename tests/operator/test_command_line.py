@@ -13,8 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from reaper.cli import main as reaper_main
-from reaper.lazy_commands import LazyGroup
+from reaper.cli.lazy import LazyGroup
+from reaper.cli.main import main as reaper_main
 from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up
 from tests.operator.heartbeats import a_report, elect
@@ -22,7 +22,7 @@ from tests.scripts.scene import Scene
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
 from workers.cli import main as worker_main
-from workers.protocol.options import examples
+from workers.runtime.options import examples
 
 pytestmark = pytest.mark.anyio
 

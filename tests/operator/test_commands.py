@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reaper import configuration
-from reaper.cli import main
+from docs import configuration
+from reaper.cli.main import main
 from tests.operator.conftest import run_command
 from tests.support.processes import Processes
 

@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
-from reaper.dead_letters import read_dead_letter
-from reaper.signatures import signature_of
+from reaper.operations.dead_letters import read_dead_letter
+from reaper.operations.signatures import signature_of
 from tests.operator.conftest import Command
 from tests.operator.dead import PAIR, give_up, give_up_many, ids_of, redriven_often, reject
 from tests.scripts.scene import Scene, entry_id

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.acl import Role, rules_of
-from reaper.doctor import percentile
-from reaper.examination import sample_call
+from reaper.operations.acl import Role, rules_of
+from reaper.operations.doctor import percentile
+from reaper.operations.examination import sample_call
 from reaper.settings import ReaperSettings
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command

@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from reaper.groups import choose_pair
+from reaper.operations.groups import choose_pair
 from tests.conftest import StartProxy
 from tests.operator.conftest import Answer, Command, run_command
 from tests.operator.dead import give_up

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reaper.health import (
+from reaper.operations.judgement import (
     Count,
     GroupState,
     Problem,

@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio import Redis
 
-from reaper.leadership import UNTOLD, PastTerm, replica_of, tell_terms
+from reaper.operations.terms import UNTOLD, PastTerm, replica_of, tell_terms
 from tests.faults.scene import create_group, leads, running_reaper
 from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import elect

@@ -7,8 +7,8 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.dead_letters import PAGE, Selection, select
-from reaper.redrive import Outcome, Redrive, Redriven, redrive
+from reaper.operations.dead_letters import PAGE, Selection, select
+from reaper.operations.redrive import Outcome, Redrive, Redriven, redrive
 from tests.conftest import StartProxy
 from tests.operator.dead import give_up, give_up_many, ids_of, redriven_often
 from tests.scripts.scene import TOO_MANY, Scene, entry_id

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from reaper.groups import parse_replicas
+from reaper.operations.groups import parse_replicas
 from reaper.replicas import Replica
 from tests.operator.heartbeats import a_replica, a_report
 

@@ -9,7 +9,7 @@ import pytest
 from reaper.settings import ReaperSettings
 from tests.operator.conftest import run_command
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.settings import load_settings
+from workers.runtime.settings import load_settings
 
 PAIR = '[[groups]]\nstream = "orders"\ngroup = "billing"\n'
 NOWHERE = "redis://127.0.0.1:1/0"

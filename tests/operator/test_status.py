@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from reaper.health import Count, GroupState, SourceState, Trouble, judge
+from reaper.operations.judgement import Count, GroupState, SourceState, Trouble, judge
+from reaper.operations.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
+from reaper.operations.status_text import duration
 from reaper.settings import ReaperSettings
-from reaper.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
-from reaper.status_text import duration
 from tests.conftest import StartProxy, StartServer
 from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up

@@ -14,9 +14,9 @@ import anyio.to_thread
 import pytest
 from rich.console import Console
 
-from reaper import top
-from reaper.health import Count, GroupState, Problem, Snapshot, SourceState, Trouble
-from reaper.top import screen
+from reaper.cli import top
+from reaper.cli.top import screen
+from reaper.operations.judgement import Count, GroupState, Problem, Snapshot, SourceState, Trouble
 from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import a_replica, a_report, elect
 from tests.scripts.scene import Scene

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyspark
 
-from reaper.pipeline.java import java_home
+from reaper.pipeline.spark.java import java_home
 from tests.support.processes import Processes, Running
 from tests.support.servers import free_port
 

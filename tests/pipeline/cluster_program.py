@@ -6,8 +6,8 @@ import sys
 from pyspark.sql import functions as F
 
 from reaper.pipeline.analysis.histories import histories, troubled_jobs
-from reaper.pipeline.lake import read_events
-from reaper.pipeline.session import spark_session
+from reaper.pipeline.lake.tables import read_events
+from reaper.pipeline.spark.session import spark_session
 
 
 def main(lake: str, where: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.session import build_session
+from reaper.pipeline.spark.session import build_session
 
 CONF = {"spark.sql.shuffle.partitions": "1", "spark.default.parallelism": "2"}
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

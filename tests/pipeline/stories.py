@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from reaper.pipeline.schema import EVENTS
+from reaper.pipeline.lake.schema import EVENTS
 
 JOURNAL, NAMESPACE_JOURNAL, GROUP = "{orders}:journal", "{reaper}:journal", "billing"
 VISIBILITY_MS = 3_000

@@ -7,7 +7,7 @@ from typing import Any
 import redis
 from pyspark.sql.types import StructType
 
-from reaper.pipeline.redis_stream import BatchReader, Options, RedisStreamSource, StreamRange, StreamReader
+from reaper.pipeline.redis_stream.source import BatchReader, Options, RedisStreamSource, StreamRange, StreamReader
 from tests.support.servers import RedisServer
 
 JOURNAL = "journal"

@@ -15,14 +15,14 @@ from reaper.drill.trace import TokenTimes, generate_requests, plan_jobs
 from reaper.pipeline.advice.fragment import as_json, as_toml, stream_of
 from reaper.pipeline.advice.histogram import of_durations
 from reaper.pipeline.advice.model import GroupRecord, Record, Weights, Workers, advise, advise_group
-from reaper.pipeline.analysis.advisor import read_records
+from reaper.pipeline.advice.records import read_records
 from reaper.pipeline.cli import pipeline
-from reaper.pipeline.synthetic import generate_lake
+from reaper.pipeline.rehearsal.synthetic import generate_lake
 from reaper.settings import ReaperSettings
 from tests.pipeline import stories
 from tests.pipeline.stories import Row, about, acked, event, frame, nacked, recovered, refused
 from workers.protocol.keys import group_keys
-from workers.protocol.settings import load_settings
+from workers.runtime.settings import load_settings
 
 VISIBILITY_MS = stories.VISIBILITY_MS
 

@@ -9,9 +9,15 @@ from pathlib import Path
 import anyio
 import pytest
 
-from reaper.pipeline import class_cache as module
-from reaper.pipeline.class_cache import RehearsalError, class_cache, make_class_cache, recording_classes, using_classes
-from reaper.pipeline.java import Java, describe, write_shim
+from reaper.pipeline.spark import class_cache as module
+from reaper.pipeline.spark.class_cache import (
+    RehearsalError,
+    class_cache,
+    make_class_cache,
+    recording_classes,
+    using_classes,
+)
+from reaper.pipeline.spark.java import Java, describe, write_shim
 from tests.pipeline.test_java import install
 from tests.support.java import java_of_the_extra
 from tests.support.processes import Processes

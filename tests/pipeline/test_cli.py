@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from reaper.cli import main
+from reaper.cli.main import main
 from reaper.pipeline.progress import ProgressLine
 from tests.conftest import StartServer
 from tests.pipeline.journals import JOURNAL, connect, entries, rows, write_dead_letter, write_events, write_raw
-from workers.protocol.options import USAGE_EXIT
+from workers.runtime.options import USAGE_EXIT
 
 LOCAL = ("--master", "local[2]")
 

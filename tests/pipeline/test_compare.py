@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from reaper.cli import main
+from reaper.cli.main import main
 from reaper.pipeline.compare import command
 from reaper.pipeline.compare.findings import conclude
 from reaper.pipeline.compare.journals import ingest_journals, read_journals

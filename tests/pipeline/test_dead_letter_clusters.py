@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from redis.asyncio import Redis
 
-from reaper.cli import main
-from reaper.dead_letters import read_dead_letter
+from reaper.cli.main import main
+from reaper.operations.dead_letters import read_dead_letter
+from reaper.operations.signatures import frame_of, pattern_of, signature_of
 from reaper.pipeline.analysis.dead_letters import clusters, redrive_command, with_signatures
-from reaper.pipeline.schema import DEAD_LETTERS, EVENTS
-from reaper.signatures import frame_of, pattern_of, signature_of
+from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS
 from tests.pipeline.stories import EPOCH, event
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer

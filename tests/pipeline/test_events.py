@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from reaper.pipeline.events import RAW, classify, dead_letters, lifecycle_events, malformed
-from reaper.pipeline.schema import DEAD_LETTERS, EVENTS, MALFORMED
+from reaper.pipeline.lake.events import RAW, classify, dead_letters, lifecycle_events, malformed
+from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED
 
 MS = 1_700_000_000_000
 AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC).replace(tzinfo=None)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.ingest import (
+from reaper.pipeline.lake.ingest import (
     LONGEST_PAUSE_S,
     IngestError,
     Progress,
@@ -22,8 +22,8 @@ from reaper.pipeline.ingest import (
     reason_of,
     source_options,
 )
-from reaper.pipeline.lake import LakeBusyError, lake_at, only_ingester, read_events, read_malformed
-from reaper.pipeline.layout import Layout, remove
+from reaper.pipeline.lake.layout import Layout, remove
+from reaper.pipeline.lake.tables import LakeBusyError, lake_at, only_ingester, read_events, read_malformed
 from reaper.pipeline.settings import PipelineSettings
 from tests.conftest import StartServer
 from tests.pipeline.journals import (

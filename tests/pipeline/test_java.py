@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reaper.pipeline.java import JavaMissingError, cache_folder, describe, find_java, java_home, write_shim
+from reaper.pipeline.spark.java import JavaMissingError, cache_folder, describe, find_java, java_home, write_shim
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from reaper.pipeline.layout import Layout
+from reaper.pipeline.lake.layout import Layout
 from tests.conftest import StartServer
 from tests.pipeline.journals import JOURNAL, added, entries, rows, write_events
 from tests.support.processes import Processes, Running

@@ -6,9 +6,11 @@ import polars as pl
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from reaper.pipeline.batches import BatchWriter, ReplacedError
-from reaper.pipeline.events import RAW
-from reaper.pipeline.lake import (
+from reaper.pipeline.lake.batches import BatchWriter, ReplacedError
+from reaper.pipeline.lake.events import RAW
+from reaper.pipeline.lake.layout import COUNTS_KEPT, Layout
+from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED
+from reaper.pipeline.lake.tables import (
     LakeBusyError,
     NoLakeError,
     existing_lake,
@@ -18,8 +20,6 @@ from reaper.pipeline.lake import (
     read_events,
     read_malformed,
 )
-from reaper.pipeline.layout import COUNTS_KEPT, Layout
-from reaper.pipeline.schema import DEAD_LETTERS, EVENTS, MALFORMED
 from tests.pipeline.journals import ask_duckdb
 from workers.protocol.errors import ConfigurationError
 

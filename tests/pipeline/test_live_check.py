@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.pipeline.live_check import OpenJob, Place, locate, stream_of_journal
 from reaper.pipeline.report.findings import Findings
 from reaper.pipeline.report.live import look_for_unsettled
+from reaper.pipeline.report.live_check import OpenJob, Place, locate, stream_of_journal
 from tests.support.servers import RedisServer
 from workers.protocol.events import EventName, encode_data
 from workers.protocol.keys import group_keys

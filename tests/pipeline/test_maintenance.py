@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reaper.pipeline import maintenance
-from reaper.pipeline.lake import LakeBusyError, only_maintainer, read_events
-from reaper.pipeline.layout import Layout
-from reaper.pipeline.maintenance import CompactionError, compact, oldest_day_kept, plan_compaction, retain
+from reaper.pipeline.lake import maintenance
+from reaper.pipeline.lake.layout import Layout
+from reaper.pipeline.lake.maintenance import CompactionError, compact, oldest_day_kept, plan_compaction, retain
+from reaper.pipeline.lake.tables import LakeBusyError, only_maintainer, read_events
 from tests.pipeline.journals import ask_duckdb
 from tests.pipeline.test_lake import FENCE, batch, writer
 

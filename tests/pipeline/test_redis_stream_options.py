@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, MapType, StringType, StructType
 
-from reaper.pipeline.redis_stream import (
+from reaper.pipeline.redis_stream.source import (
     Layout,
     Link,
     RedisStreamError,

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from reaper.pipeline import redis_stream
-from reaper.pipeline.redis_stream import (
+from reaper.pipeline.redis_stream import source as redis_stream
+from reaper.pipeline.redis_stream.source import (
     DataLossError,
     Link,
     RedisStreamError,

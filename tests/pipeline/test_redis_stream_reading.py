@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
-from reaper.pipeline import redis_stream
-from reaper.pipeline.redis_stream import RedisStreamError, cuts_between, gc_paused, split
+from reaper.pipeline.redis_stream import source as redis_stream
+from reaper.pipeline.redis_stream.source import RedisStreamError, cuts_between, gc_paused, split
 from tests.pipeline.streams import JOURNAL, add, add_at, batch_reader, connected, query, read_all, rows
 from tests.support.servers import RedisServer
 

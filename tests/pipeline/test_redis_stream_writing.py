@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from reaper.pipeline import redis_stream
-from reaper.pipeline.redis_stream import RedisStreamError, Writer, chunks, pack_command
+from reaper.pipeline.redis_stream import source as redis_stream
+from reaper.pipeline.redis_stream.source import RedisStreamError, Writer, chunks, pack_command
 from tests.pipeline.streams import JOURNAL, connected, parse
 from tests.support.servers import RedisServer
 

@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.cli import pipeline
+from reaper.pipeline.rehearsal.synthetic import generate_lake
 from reaper.pipeline.report import words
 from reaper.pipeline.report.queries import questions, shelf
 from reaper.pipeline.report.reading import read_tables, tune
 from reaper.pipeline.report.scope import Scope
-from reaper.pipeline.synthetic import generate_lake
 from tests.support.processes import Processes
 
 EVENTS = 8_000

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pyspark.sql.types import StructType
 
-from reaper.pipeline.layout import TABLES as FOLDERS
-from reaper.pipeline.schema import DATA_COLUMNS, EVENTS, TABLES
+from reaper.pipeline.lake.layout import TABLES as FOLDERS
+from reaper.pipeline.lake.schema import DATA_COLUMNS, EVENTS, TABLES
 
 IN_EXTRA = {"scan_interval_ms", "oldest_idle_ms", "pending", "period_ms", "gone_ages", "pending_ages", "gone"}
 """What a leader's scan tells of a group: one event a scan, read from ``extra``."""

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reaper.pipeline import session
-from reaper.pipeline.session import EVERYWHERE, build_session, is_embedded
+from reaper.pipeline.spark import session
+from reaper.pipeline.spark.session import EVERYWHERE, build_session, is_embedded
 from workers.protocol.errors import ConfigurationError
 
 

@@ -10,10 +10,10 @@ from pyspark.sql import functions as F
 
 from reaper.pipeline.analysis.columns import DELIVERY, JOB, is_completion, is_stall, named
 from reaper.pipeline.analysis.durations import scanned_ages
-from reaper.pipeline.lake import read_dead_letters, read_events
-from reaper.pipeline.schema import DEAD_LETTERS, EVENTS
-from reaper.pipeline.synthetic import KINDS, dead_letters, generate_lake, journal
-from reaper.pipeline.synthetic_stories import STORIES, Story
+from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS
+from reaper.pipeline.lake.tables import read_dead_letters, read_events
+from reaper.pipeline.rehearsal.stories import STORIES, Story
+from reaper.pipeline.rehearsal.synthetic import KINDS, dead_letters, generate_lake, journal
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import EventName
 

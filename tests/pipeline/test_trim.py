@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from reaper.pipeline.layout import Layout, replace_text
+from reaper.pipeline.lake.layout import Layout, replace_text
+from reaper.pipeline.lake.trim import ingested_ends, threshold, trim
 from reaper.pipeline.settings import PipelineSettings
-from reaper.pipeline.trim import ingested_ends, threshold, trim
 from tests.pipeline.journals import DEAD, JOURNAL, connect, write_dead_letter, write_events
 from tests.support.servers import RedisServer
 from workers.protocol.errors import ConfigurationError

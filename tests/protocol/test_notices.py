@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 from tests.conftest import StartProxy
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol import notices as module
-from workers.protocol.notices import Notices, notices_client
+from workers.runtime import notices as module
+from workers.runtime.notices import Notices, notices_client
 
 pytestmark = pytest.mark.anyio
 

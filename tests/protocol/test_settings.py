@@ -10,7 +10,7 @@ from pydantic_settings import SettingsConfigDict
 
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import Redelivery
-from workers.protocol.settings import Seconds, Section, Settings, did_you_mean, load_settings, to_ms
+from workers.runtime.settings import Seconds, Section, Settings, did_you_mean, load_settings, to_ms
 
 
 class Lane(Section):

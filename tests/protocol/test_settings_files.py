@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.settings import Settings, load_settings
+from workers.runtime.settings import Settings, load_settings
 
 URL = "redis://worker:p%40ss@redis.internal:6379/0"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import anyio
 
-from reaper.elector import Elector, EndOfTerm, Term
+from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import commands_client, reader_client
-from workers.protocol.grace import Grace
-from workers.protocol.settings import to_ms
+from workers.runtime.grace import Grace
+from workers.runtime.settings import to_ms
 
 Work = Callable[[Term], Awaitable[EndOfTerm]]
 

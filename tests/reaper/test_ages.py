@@ -5,8 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reaper.ages import Ages, at_least, below, take_together
-from reaper.timers import BUCKET_MS, Cohort, Sight, Timers
+from reaper.recovery.ages import Ages, at_least, below, take_together
+from reaper.recovery.timers import BUCKET_MS, Cohort, Sight, Timers
 
 VISIBILITY_MS = 30_000
 AT = 1_000_000

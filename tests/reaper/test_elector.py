@@ -9,9 +9,8 @@ import anyio.lowlevel
 import pytest
 from redis.asyncio import Redis
 
-from reaper.clock import monotonic_ms
-from reaper.elector import EndOfTerm, Term
-from reaper.leadership import ask_to_step_down
+from reaper.election.elector import EndOfTerm, Term
+from reaper.operations.terms import ask_to_step_down
 from tests.conftest import StartProxy
 from tests.reaper.candidates import Candidate, candidate, for_ever, running
 from tests.support.dump import show_journal
@@ -21,6 +20,7 @@ from tests.support.waiting import wait_until
 from workers.protocol.keys import namespace_keys
 from workers.protocol.messages import entry_ms
 from workers.protocol.scripts import load_script
+from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
 
@@ -321,7 +321,7 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends_and_starts_th
         await through.mend()
         await leading(alice, terms=2)
         assert alice.grace.until(10_000) > monotonic_ms()
-    warnings = [record.message.split(":")[0] for record in caplog.records if record.name == "reaper.elector"]
+    warnings = [record.message.split(":")[0] for record in caplog.records if record.name == "reaper.election.elector"]
     assert [line for line in warnings if "Redis" in line] == [
         "cannot reach Redis to renew the lease",
         "Redis answers again",
@@ -331,8 +331,8 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends_and_starts_th
 async def test_answers_that_are_read_late_are_not_taken_for_a_jump_of_the_servers_clock(
     server: RedisServer, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.protocol.grace.CLOCK_JUMP_MS", 100)
-    monkeypatch.setattr("reaper.elector.PAUSED_S", 0.1)
+    monkeypatch.setattr("workers.runtime.grace.CLOCK_JUMP_MS", 100)
+    monkeypatch.setattr("reaper.election.elector.PAUSED_S", 0.1)
     through = await proxy(server)
     async with running(through.url) as alice:
         await leading(alice)

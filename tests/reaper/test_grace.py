@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from workers.protocol.grace import CLOCK_JUMP_MS, LEAST_SPREAD_MS, Grace
+from workers.runtime.grace import CLOCK_JUMP_MS, LEAST_SPREAD_MS, Grace
 
 LONGEST_MS = 30_000
 OUTAGE_MS = 7_000
@@ -173,7 +173,7 @@ def test_the_wait_is_announced_once_with_its_reason(caplog: pytest.LogCaptureFix
     touch(grace, 13_000)
     assert caplog.record_tuples == [
         (
-            "workers.protocol.grace",
+            "workers.runtime.grace",
             logging.WARNING,
             "Redis was out of reach: recovery waits up to 30.0 s, so that live workers come first",
         )

@@ -9,14 +9,14 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.group_notes import FOREIGN_CLAIM_LOG_S, GroupNotes, Tally, settings_report
-from reaper.recovery import Outcome, Recovered
+from reaper.recovery.notes import FOREIGN_CLAIM_LOG_S, GroupNotes, Tally, settings_report
+from reaper.recovery.writer import Outcome, Recovered
 from reaper.replicas import GroupReport
 from reaper.service import EVENTS
 from reaper.settings import ReaperSettings, WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
-from workers.protocol.callbacks import Callbacks, Report
 from workers.protocol.messages import Pending, Redelivery
+from workers.runtime.callbacks import Callbacks, Report
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
-from reaper.housekeeping import RESTORED_CONSUMER, Housekeeping
-from reaper.recovery import GroupWriter
+from reaper.recovery.housekeeping import RESTORED_CONSUMER, Housekeeping
+from reaper.recovery.writer import GroupWriter
 from reaper.settings import ReaperSettings, WatchedGroup
 from tests.scripts.scene import Scene, entry_id
 from workers.protocol.events import JournalLevel
@@ -132,7 +132,7 @@ async def test_what_was_put_back_is_overdue(scene: Scene) -> None:
 async def test_entries_that_are_deleted_or_too_many_are_told_as_lost(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reaper.housekeeping.RESTORE_LIMIT", 3)
+    monkeypatch.setattr("reaper.recovery.housekeeping.RESTORE_LIMIT", 3)
     watched = await destroyed_after(scene, delivered=4)
     await scene.client.xdel("orders", watched[0])
     await housekeeping(scene.client, recreate_groups=True).restore(watched)

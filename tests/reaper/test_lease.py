@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from reaper.lease import Attempt, Lease, Renewal
+from reaper.election.lease import Attempt, Lease, Renewal
 from tests.conftest import StartProxy
 from tests.support.dump import dump
 from tests.support.proxy import runs

@@ -5,9 +5,9 @@ from typing import Any
 import anyio
 import pytest
 
-from reaper.clock import monotonic_ms
-from reaper.rate import RateLimit
+from reaper.recovery.rate import RateLimit
 from tests.support.virtual_time import VIRTUAL_TIME
+from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
 

@@ -8,11 +8,11 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.ages import Ages
-from reaper.clock import monotonic_ms
-from reaper.scanner import Scanner
-from reaper.timers import BUCKET_MS, Sight, Timers
+from reaper.recovery.ages import Ages
+from reaper.recovery.scanner import Scanner
+from reaper.recovery.timers import BUCKET_MS, Sight, Timers
 from tests.scripts.scene import Scene, entry_id
+from workers.runtime.clock import monotonic_ms
 
 pytestmark = pytest.mark.anyio
 

@@ -17,9 +17,9 @@ from tests.scripts.scene import Scene, entry_id
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers import Job, Worker
-from workers.protocol.callbacks import Report
 from workers.protocol.errors import UnreachableError
 from workers.protocol.keys import group_keys, namespace_keys
+from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -158,7 +158,7 @@ async def test_a_hung_redis_does_not_keep_it_from_stopping_nor_its_connections_o
     server: RedisServer, proxy: StartProxy, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reaper.service.FAREWELL_S", 0.1)
-    monkeypatch.setattr("reaper.elector.RELEASE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("reaper.election.elector.RELEASE_TIMEOUT_S", 0.1)
     through = await proxy(server)
     async with Reaper(settings_for(through)) as reaper:
         await leading(reaper)

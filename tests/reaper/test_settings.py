@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from reaper.settings import TRUST_MARGIN, GroupSettings, ReaperSettings, WatchedGroup
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import Redelivery
-from workers.protocol.settings import load_settings
+from workers.runtime.settings import load_settings
 
 
 @pytest.fixture(autouse=True)

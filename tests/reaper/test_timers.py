@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reaper.timers import BUCKET_MS, TOLERANCE_MS, Cohort, Sight, Timers
+from reaper.recovery.timers import BUCKET_MS, TOLERANCE_MS, Cohort, Sight, Timers
 from tests.support.processes import ROOT
 
 ids = st.integers(0, 9).map(lambda number: b"170000000000%d-0" % number)

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
+from reaper.operations.snapshot import take_snapshot
 from reaper.settings import ReaperSettings
-from reaper.snapshot import take_snapshot
 from tests.scripts.scene import SUSPECT_SCORE, Scene
 from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
-from workers.protocol.gauges import Sight, look_at_group
 from workers.protocol.keys import group_keys, namespace_keys
-from workers.protocol.settings import load_settings
+from workers.runtime.settings import load_settings
+from workers.telemetry.gauges import Sight, look_at_group
 
 pytestmark = pytest.mark.anyio
 

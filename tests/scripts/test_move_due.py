@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reaper.groups import forget
+from reaper.operations.groups import forget
 from tests.scripts.scene import (
     BINARY,
     FENCE,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.recovery import GroupWriter, Refusal
+from reaper.recovery.writer import GroupWriter, Refusal
 from reaper.settings import ReaperSettings
 from tests.scripts.scene import FENCE, Scene
 from workers.protocol.events import JournalLevel

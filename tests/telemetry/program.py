@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import anyio
 
 from workers import Job, Producer, Worker
-from workers.protocol.telemetry_setup import exported
+from workers.telemetry.setup import exported
 
 worker = Worker("orders", "billing")
 

@@ -14,9 +14,9 @@ from tests.support.waiting import wait_until
 from tests.telemetry.scene import TIMEOUT_S, Scene
 from tests.workers.scene import KEYS, make_worker, running
 from workers import Job
-from workers.protocol import telemetry
-from workers.protocol.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
 from workers.protocol.scripts import load_script
+from workers.telemetry import names as telemetry
+from workers.telemetry.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 

@@ -9,7 +9,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from tests.telemetry.scene import TIMEOUT_S, Scene
-from workers.protocol.logs import ConsoleFormatter, JsonFormatter
+from workers.runtime.logs import ConsoleFormatter, JsonFormatter
 
 IDS = {"trace_id": f"{0xABC:032x}", "span_id": f"{0xDEF:016x}"}
 

@@ -11,7 +11,7 @@ from tests.faults.reapers import newest_server
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import TIMEOUT_S, Scene
-from workers.protocol.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
+from workers.telemetry.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, newest_server]
 

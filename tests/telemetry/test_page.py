@@ -6,9 +6,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from tests.support.processes import ROOT
-from workers.execution import Outcome
-from workers.protocol import instruments, telemetry
-from workers.protocol.instruments import JOURNAL_DROPS, Gauge
+from workers.loop.execution import Outcome
+from workers.telemetry import instruments
+from workers.telemetry import names as telemetry
+from workers.telemetry.instruments import JOURNAL_DROPS, Gauge
 
 PAGE = (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
 

@@ -12,11 +12,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from workers.protocol import telemetry
-from workers.protocol.quick_encoding import encode
-from workers.protocol.quick_spans import QuickSpans
-from workers.protocol.telemetry import Delivery, SpanIds, Story
-from workers.protocol.telemetry_sdk import DeliveryIds, KeepsDecisions
+from workers.telemetry import names as telemetry
+from workers.telemetry.names import Delivery, SpanIds, Story
+from workers.telemetry.quick_encoding import encode
+from workers.telemetry.quick_spans import QuickSpans
+from workers.telemetry.sdk import DeliveryIds, KeepsDecisions
 
 CREATION = SpanContext(
     0xABC, 0xDEF, is_remote=True, trace_flags=TraceFlags(3), trace_state=TraceState.from_header(["a=b,c=d"])

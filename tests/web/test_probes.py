@@ -10,9 +10,9 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from reaper.elector import EndOfTerm, Term
+from reaper.election.elector import EndOfTerm, Term
+from reaper.recovery.term import Leadership
 from reaper.service import Reaper
-from reaper.term import Leadership
 from reaper.web import vitals
 from reaper.web.serve import serving_health as serving_replica
 from tests.conftest import StartServer
@@ -27,7 +27,7 @@ from workers import Job, Worker
 from workers.health import serving_health as serving_worker
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.health import METRICS, is_loopback
+from workers.runtime.health_server import METRICS, is_loopback
 
 pytestmark = pytest.mark.anyio
 

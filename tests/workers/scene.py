@@ -12,8 +12,8 @@ from tests.support.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, Worker
-from workers.execution import Handler
-from workers.job import Source
+from workers.loop.execution import Handler
+from workers.loop.job import Source
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import text
 

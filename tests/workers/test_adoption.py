@@ -22,9 +22,9 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Retry
-from workers.adoption import is_earlier_process
-from workers.execution import Handler
-from workers.protocol.callbacks import Report
+from workers.loop.adoption import is_earlier_process
+from workers.loop.execution import Handler
+from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -280,7 +280,7 @@ async def crashes_before_all_is_done(url: str, client: Redis, handler: Handler) 
 async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_counted(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     seen: list[tuple[int, int]] = []
 
     async def handle(job: Job) -> None:
@@ -297,7 +297,7 @@ async def test_deliveries_of_ours_that_we_know_nothing_of_are_found_and_not_coun
 async def test_taking_stock_does_not_run_again_what_runs(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     started: list[int] = []
     go = anyio.Event()
 

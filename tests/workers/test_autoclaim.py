@@ -32,10 +32,11 @@ from tests.faults.scene import running_worker as running_any_worker
 from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers import Job, Producer, Worker, autoclaim
+from workers import Job, Producer, Worker
+from workers.embedded import autoclaim
+from workers.loop.slots import Slots
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
-from workers.slots import Slots
 
 pytestmark = pytest.mark.anyio
 

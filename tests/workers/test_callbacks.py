@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from tests.support.waiting import wait_until
-from workers.protocol import callbacks as module
-from workers.protocol.callbacks import Callbacks, Report
+from workers.runtime import callbacks as module
+from workers.runtime.callbacks import Callbacks, Report
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, add, consumers_of, pending_of
 from workers.cli import FORCED_EXIT, main
-from workers.protocol.options import USAGE_EXIT
+from workers.runtime.options import USAGE_EXIT
 
 pytestmark = pytest.mark.anyio
 

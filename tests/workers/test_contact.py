@@ -9,10 +9,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from tests.conftest import StartServer
-from workers import contact
-from workers.contact import LONGEST_FIRST_WAIT_S, LOOK_S, Contact
-from workers.membership import Membership
+from workers.loop.membership import Membership
 from workers.protocol.connection import commands_client
+from workers.runtime import contact
+from workers.runtime.contact import LONGEST_FIRST_WAIT_S, LOOK_S, Contact
 
 pytestmark = pytest.mark.anyio
 

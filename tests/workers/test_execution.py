@@ -11,7 +11,7 @@ import pytest
 from tests.workers.scene import make_job
 from workers import Job, Reject, Retry
 from workers.backoff import AT_ONCE, Backoff
-from workers.execution import (
+from workers.loop.execution import (
     ACKED,
     MAX_TEXT,
     MAX_TRACEBACK_BYTES,

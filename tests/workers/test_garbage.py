@@ -4,7 +4,7 @@ import gc
 import subprocess
 import sys
 
-from workers.protocol.garbage import ALLOCATIONS
+from workers.runtime.garbage import ALLOCATIONS
 
 _PROGRAM = """
 import gc

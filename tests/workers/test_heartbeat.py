@@ -29,9 +29,9 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job
-from workers.heartbeat import EXTEND_VISIBILITY, MAX_BATCH_BYTES, _batches
-from workers.protocol.callbacks import Report
-from workers.settlement import SETTLE
+from workers.loop.heartbeat import EXTEND_VISIBILITY, MAX_BATCH_BYTES, _batches
+from workers.loop.settlement import SETTLE
+from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 

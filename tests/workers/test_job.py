@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.workers.scene import KEYS, make_job
-from workers.job import Source
+from workers.loop.job import Source
 from workers.protocol.messages import MAX_JOB_ID_BYTES
 
 binary_pairs = st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=12)), min_size=1, max_size=8)

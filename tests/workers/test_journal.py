@@ -10,9 +10,9 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, add, enqueue, make_job, make_worker, running, wait_for_settled
 from workers import Job, WorkerSettings
-from workers.events import DeliveryFacts
-from workers.execution import ACKED, Outcome, Reject, Retry, Verdict
-from workers.journal import JournalWriter
+from workers.loop.execution import ACKED, Outcome, Reject, Retry, Verdict
+from workers.loop.facts import DeliveryFacts
+from workers.loop.journal import JournalWriter
 from workers.protocol.connection import commands_client
 from workers.protocol.events import EventName, decode_event
 from workers.protocol.messages import RecoveryMode
@@ -189,7 +189,7 @@ async def has(client: Redis, job: str) -> bool:
 
 
 async def test_what_cannot_be_sent_is_bounded(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.journal.BACKLOG", 3)
+    monkeypatch.setattr("workers.loop.journal.BACKLOG", 3)
     settings = WorkerSettings(stream=KEYS.stream, group=KEYS.group)
     async with commands_client(server.url) as journal_client:
         writer = JournalWriter(journal_client, settings, "w")

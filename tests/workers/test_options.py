@@ -14,8 +14,8 @@ from pydantic_settings import SettingsConfigDict
 from reaper.settings import ReaperSettings
 from workers import WorkerSettings
 from workers.protocol.errors import ConfigurationError, UnreachableError
-from workers.protocol.options import USAGE_EXIT, errors_as_sentences, settings_options
-from workers.protocol.settings import Seconds, Settings, load_settings
+from workers.runtime.options import USAGE_EXIT, errors_as_sentences, settings_options
+from workers.runtime.settings import Seconds, Settings, load_settings
 
 
 class Colour(StrEnum):

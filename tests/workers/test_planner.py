@@ -3,8 +3,8 @@ from collections import Counter
 import pytest
 
 from tests.workers.scene import KEYS
-from workers.job import Source
-from workers.reading import Plan, Planner
+from workers.loop.job import Source
+from workers.loop.reading import Plan, Planner
 
 MAIN = Source(KEYS.stream, KEYS.stream)
 RETRIES = Source(KEYS.retry, KEYS.stream)

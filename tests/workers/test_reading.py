@@ -17,8 +17,8 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job
-from workers.protocol.callbacks import Report
 from workers.protocol.connection import commands_client
+from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 

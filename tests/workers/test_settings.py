@@ -5,7 +5,7 @@ import pytest
 
 from workers import Worker, WorkerSettings
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.settings import load_settings
+from workers.runtime.settings import load_settings
 
 
 def load(**flags: object) -> WorkerSettings:

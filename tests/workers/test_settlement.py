@@ -18,8 +18,8 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject, Retry
-from workers.protocol.callbacks import Report
-from workers.settlement import GATHER_BATCHES, SETTLE
+from workers.loop.settlement import GATHER_BATCHES, SETTLE
+from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -129,7 +129,7 @@ async def test_a_settlement_of_a_delivery_that_was_taken_away_is_refused_and_tol
 async def test_a_delivery_that_was_delivered_to_us_again_is_settled_by_its_second_run_only(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     started, go = [], anyio.Event()
 
     async def handle(job: Job) -> None:

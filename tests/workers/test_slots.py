@@ -7,7 +7,7 @@ from anyio.lowlevel import checkpoint
 from tests.support.waiting import wait_until
 from tests.workers.scene import make_job
 from workers import Job
-from workers.slots import Slots
+from workers.loop.slots import Slots
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ async def test_free_slots_count_what_is_queued_and_what_runs() -> None:
 
 
 async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.slots.SLICE_S", 0)
+    monkeypatch.setattr("workers.loop.slots.SLICE_S", 0)
     turns = ran = 0
 
     async def perform(_job: Job) -> None:

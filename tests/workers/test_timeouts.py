@@ -28,8 +28,8 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject
-from workers.deadlines import Deadlines
-from workers.job import Interruption, Source
+from workers.loop.deadlines import Deadlines
+from workers.loop.job import Interruption, Source
 
 pytestmark = pytest.mark.anyio
 

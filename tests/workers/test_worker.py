@@ -24,9 +24,9 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject, Retry, Worker
-from workers.protocol.callbacks import Report
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import group_keys
+from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -331,7 +331,7 @@ async def test_two_groups_each_get_every_job_and_settle_on_their_own(server: Red
 async def test_policy_stream_holds_a_failed_job_where_a_second_group_would_see_its_copy(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     await client.xgroup_create(KEYS.stream, "audit", "0", mkstream=True)
     [job_id] = await enqueue(client, 1)
 
@@ -357,7 +357,7 @@ async def test_retries_that_wait_are_read_whatever_the_policy(server: RedisServe
 async def test_a_retry_stream_that_appears_later_is_noticed(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.reading.BLOCK_MS", 20)
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
     async with running(make_worker(server.url, accept, refresh_interval=0.05)) as worker:
         await client.xadd(KEYS.retry, {"n": 1})
         await wait_for_settled(worker, 1)

@@ -6,8 +6,8 @@ from pyspark.sql import SparkSession
 
 from reaper.pipeline.advice.fragment import stream_of
 from reaper.pipeline.advice.model import GroupAdvice, GroupRecord, Weights, Workers, advise_group
-from reaper.pipeline.analysis.advisor import read_records
-from reaper.pipeline.lake import read_events
+from reaper.pipeline.advice.records import read_records
+from reaper.pipeline.lake.tables import read_events
 from workers.protocol.errors import ConfigurationError
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
+from reaper.operations.signatures import FRAME, MASKS, PATTERN_LENGTH, SIGNATURE_LENGTH
 from reaper.pipeline.analysis.columns import named
-from reaper.signatures import FRAME, MASKS, PATTERN_LENGTH, SIGNATURE_LENGTH
 from workers.protocol.events import EventName
 
 CLUSTER = ("source_stream", "group", "signature")
@@ -16,14 +16,14 @@ CLUSTER = ("source_stream", "group", "signature")
 
 
 def pattern_of(error: Column) -> Column:
-    """Return what stays of an error's text, as `reaper.signatures.pattern_of`."""
+    """Return what stays of an error's text, as `reaper.operations.signatures.pattern_of`."""
     for expression, mask in MASKS:
         error = F.regexp_replace(error, F.lit(expression), F.lit(mask))
     return F.trim(F.substring(error, 1, PATTERN_LENGTH))
 
 
 def frame_of(traceback: Column) -> Column:
-    """Return where an error was raised, as `reaper.signatures.frame_of`."""
+    """Return where an error was raised, as `reaper.operations.signatures.frame_of`."""
     file, function = (F.regexp_extract(traceback, FRAME, group) for group in (1, 2))
     return F.when(function != "", F.concat(file, F.lit(":"), function)).otherwise("")
 

@@ -16,7 +16,7 @@ from reaper.pipeline.compare.scenarios import FAULT_AT_S, MODES, SCENARIOS, choo
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.options import examples
+from workers.runtime.options import examples
 
 if TYPE_CHECKING:
     from reaper.pipeline.compare.findings import Comparison

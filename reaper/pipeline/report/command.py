@@ -14,11 +14,11 @@ import click
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.options import examples, settings_options
-from workers.protocol.settings import load_settings
+from workers.runtime.options import examples, settings_options
+from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:
-    from reaper.pipeline.layout import Layout
+    from reaper.pipeline.lake.layout import Layout
     from reaper.pipeline.report.findings import Findings
     from reaper.pipeline.report.scope import Scope
 
@@ -95,9 +95,9 @@ def report(
 
 
 def _read(settings: PipelineSettings, scope: "Scope", now: datetime, progress: ProgressLine) -> "Findings":
-    from reaper.pipeline.lake import existing_lake
+    from reaper.pipeline.lake.tables import existing_lake
     from reaper.pipeline.report.reading import read_report, tune
-    from reaper.pipeline.session import build_session, is_embedded
+    from reaper.pipeline.spark.session import build_session, is_embedded
 
     layout = existing_lake(settings.lake)  # before Spark is started for nothing
     progress.show("starting Spark …")

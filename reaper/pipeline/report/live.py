@@ -6,8 +6,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from reaper.pipeline.live_check import Place, locate, open_jobs
 from reaper.pipeline.report.findings import Findings
+from reaper.pipeline.report.live_check import Place, locate, open_jobs
 from workers.protocol.connection import check_server, commands_client, hide_password
 from workers.protocol.errors import UnreachableError
 

@@ -17,9 +17,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from reaper.pipeline.advice import records as advisor
 from reaper.pipeline.analysis import (
     activity,
-    advisor,
     dead_letters,
     durations,
     histories,

@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 from reaper.pipeline.advice.fragment import as_json, as_toml
 from reaper.pipeline.advice.model import Weights, advise_group
-from reaper.pipeline.analysis.advisor import records_of
-from reaper.pipeline.lake import read_dead_letters, read_events, read_malformed
+from reaper.pipeline.advice.records import records_of
+from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
 from reaper.pipeline.report.findings import Findings, ask
 from reaper.pipeline.report.queries import Tables, shelf
 from reaper.pipeline.report.scope import Scope

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from reaper.pipeline.analysis.dead_letters import redrive_command
-from reaper.pipeline.live_check import Place
 from reaper.pipeline.report import charts, html, words
 from reaper.pipeline.report.findings import Findings, Row
 from reaper.pipeline.report.html import (
@@ -20,6 +19,7 @@ from reaper.pipeline.report.html import (
     text,
     tile,
 )
+from reaper.pipeline.report.live_check import Place
 
 QUANTILES = ("p50", "p95", "p99", "p999", "max")
 _HEADINGS = {"p999": "p99.9"}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from reaper.pipeline.live_check import stream_of_journal
+from reaper.pipeline.report.live_check import stream_of_journal
 
 NOTHING = "\N{EN DASH}"
 

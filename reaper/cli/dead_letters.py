@@ -1,0 +1,212 @@
+"""``reaper dead-letters``: list, show, redrive and purge what was given up."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+from redis.asyncio import Redis
+
+from reaper.cli.options import connected, find_pair, known, operator_options, operator_settings, pair_options
+from reaper.cli.redrive import redrive_dead_letters
+from reaper.cli.selection import (
+    all_option,
+    ids_argument,
+    json_option,
+    read_age_ms,
+    read_selection,
+    reason_option,
+    signature_option,
+)
+from reaper.operations.dead_letters import DeadLetter, Selection, check_ids, find, purge, select
+from reaper.operations.groups import matching, server_ms
+from reaper.operations.status_text import duration
+from reaper.settings import ReaperSettings
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.keys import GroupKeys
+from workers.runtime.options import errors_as_sentences, examples
+
+
+@click.group("dead-letters", epilog=examples("reaper dead-letters list", "reaper dead-letters redrive --all --dry-run"))
+def dead_letters() -> None:
+    """List, show, redrive or purge the jobs that were given up."""
+
+
+dead_letters.add_command(redrive_dead_letters)
+
+
+# --- list and show ------------------------------------------------------------------------------------------
+
+
+@dead_letters.command(
+    "list",
+    epilog=examples("reaper dead-letters list --group billing", "reaper dead-letters list --reason timeout --json"),
+)
+@pair_options
+@reason_option
+@signature_option
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many to print.")
+@json_option
+@operator_options
+def list_(
+    stream: str | None,
+    group: str | None,
+    reason: str | None,
+    signature: str | None,
+    limit: int,
+    machine: bool,
+    config: Path | None,
+    **flags: Any,
+) -> None:
+    """List dead letters, oldest first, of every known group or of one.
+
+    Exit code 0, also where there are none; 2 not possible.
+    """
+    with errors_as_sentences():
+        what = Selection(reason=reason, signature=signature)
+        anyio.run(partial(_list, operator_settings(config, flags), stream, group, what, limit, machine))
+
+
+async def _list(
+    settings: ReaperSettings, stream: str | None, group: str | None, what: Selection, limit: int, machine: bool
+) -> None:
+    found: list[DeadLetter] = []
+    more = False
+    async with connected(settings) as (client, _):
+        for keys in await _pairs(client, settings, stream, group):
+            async for letter in select(client, keys, what):
+                if len(found) == limit:
+                    more = True
+                    break
+                found.append(letter)
+        now_ms = await server_ms(client)
+    if machine:
+        click.echo(json.dumps([letter.as_json() for letter in found]))
+        return
+    for letter in found:
+        click.echo(_list_line(letter, now_ms))
+    if more:
+        click.echo(f"… and more: raise --limit ({limit})", err=True)
+    elif not found:
+        click.echo("no dead letters", err=True)
+
+
+async def _pairs(client: Redis, settings: ReaperSettings, stream: str | None, group: str | None) -> Sequence[GroupKeys]:
+    """Return every known pair that is meant; one that is unknown must be named in full."""
+    found = matching(await known(client, settings), stream=stream, group=group)
+    return found or [await find_pair(client, settings, stream, group)]
+
+
+def _list_line(letter: DeadLetter, now_ms: int) -> str:
+    age = duration(max(0, now_ms - letter.at_ms))
+    error = f": {letter.error}" if letter.error else ""
+    return (
+        f"{letter.entry_id}  {letter.stream}/{letter.group}  job {letter.job_id}  {age} ago  "
+        f"deliveries {letter.deliveries}  generation {letter.generation}  {letter.reason}{error}"
+    )
+
+
+@dead_letters.command(epilog=examples("reaper dead-letters show 1766000000000-0"))
+@click.argument("entry_id", metavar="ID")
+@pair_options
+@json_option
+@operator_options
+def show(
+    entry_id: str, stream: str | None, group: str | None, machine: bool, config: Path | None, **flags: Any
+) -> None:
+    """Show one dead letter with its payload and history. Exit code 0, or 2 where it is not there."""
+    with errors_as_sentences():
+        check_ids([entry_id])
+        letter = anyio.run(_find, operator_settings(config, flags), stream, group, entry_id)
+        click.echo(json.dumps(letter.as_json()) if machine else _show_text(letter))
+
+
+async def _find(settings: ReaperSettings, stream: str | None, group: str | None, entry_id: str) -> DeadLetter:
+    async with connected(settings) as (client, _):
+        keys = await find_pair(client, settings, stream, group)
+        letter = await find(client, keys, entry_id)
+    if letter is None:
+        raise ConfigurationError(
+            f"{keys.dead} has no entry {entry_id}: it was redriven or purged, or belongs to another group."
+        )
+    return letter
+
+
+def _show_text(letter: DeadLetter) -> str:
+    facts = letter.as_json()
+    fields = facts.pop("fields")
+    facts["consumers"] = ", ".join(letter.consumers)
+    lines = [f"{name:<12} {value}" for name, value in facts.items() if value != ""]
+    lines += ["", "fields"]
+    lines += [f"  {_field_text(name)} = {_field_text(value)}" for name, value in fields]
+    return "\n".join(lines)
+
+
+def _field_text(value: str | dict[str, str]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# --- purge --------------------------------------------------------------------------------------------------
+
+
+@dead_letters.command(
+    "purge", epilog=examples("reaper dead-letters purge --older-than 30d", "reaper dead-letters purge 1766000000000-0")
+)
+@ids_argument
+@pair_options
+@reason_option
+@signature_option
+@all_option
+@click.option("--older-than", metavar="AGE", help="Only those that died longer ago: 90 (seconds), 15m, 12h, 30d.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@operator_options
+def purge_(
+    ids: tuple[str, ...],
+    stream: str | None,
+    group: str | None,
+    reason: str | None,
+    signature: str | None,
+    everything: bool,
+    older_than: str | None,
+    yes: bool,
+    machine: bool,
+    config: Path | None,
+    **flags: Any,
+) -> None:
+    """Delete dead letters for good, by ID, by --reason, --signature and --older-than, or --all.
+
+    Exit code 0, also where none was there; 2 not possible, or you did not confirm.
+    """
+    with errors_as_sentences():
+        age_ms = read_age_ms(older_than) if older_than is not None else None
+        what = read_selection(
+            ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None
+        )
+        purged, keys = anyio.run(_purge, operator_settings(config, flags), stream, group, what, age_ms, yes)
+        click.echo(json.dumps({"purged": purged}) if machine else f"{keys.pair}: {purged} dead letters deleted")
+
+
+async def _purge(
+    settings: ReaperSettings, stream: str | None, group: str | None, what: Selection, age_ms: int | None, yes: bool
+) -> tuple[int, GroupKeys]:
+    async with connected(settings) as (client, _):
+        keys = await find_pair(client, settings, stream, group)
+        before = None if age_ms is None else await server_ms(client) - age_ms
+        meant = replace(what, before_ms=before)
+        # What is counted here is what is deleted, and nothing that dies while the operator thinks.
+        letters = [letter.entry_id async for letter in select(client, keys, meant)]
+        if letters and not yes:
+            _ask(keys, len(letters))
+        return await purge(client, keys, letters), keys
+
+
+def _ask(keys: GroupKeys, number: int) -> None:
+    click.echo(f"This deletes {number} dead letters of {keys.pair} for good.", err=True)
+    typed = click.prompt(f"Type {keys.pair} to go on", err=True, default="", show_default=False)
+    if typed != keys.pair:
+        raise ConfigurationError("nothing was deleted: what you typed is not the name of the pair.")

@@ -1,0 +1,64 @@
+"""``reaper doctor``: what is wrong with the server, the rights, the settings and the groups, or soon will be."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from reaper.cli.options import connected, operator_settings
+from reaper.cli.selection import json_option
+from reaper.operations.doctor import Finding, Level, diagnose
+from reaper.operations.examination import Examination, examine
+from reaper.settings import ReaperSettings
+from workers.protocol.errors import StreamReaperError
+from workers.runtime.options import USAGE_EXIT, errors_as_sentences, examples, settings_options
+
+FINDINGS_EXIT = 1
+_COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
+_NOT_ASKED = ("health_port", "health_host", "actions_token_file", "liveness_timeout")
+
+
+@click.command(epilog=examples("reaper doctor --groups orders/billing", "reaper doctor --config reaper.toml --json"))
+@settings_options(ReaperSettings, exclude=_NOT_ASKED)
+@json_option
+@click.option("--quiet", is_flag=True, help="Leave out what is fine.")
+@click.pass_context
+def doctor(context: click.Context, /, machine: bool, quiet: bool, config: Path | None, **flags: Any) -> None:
+    """Look for what is wrong, or soon will be: server, rights, leader, settings, groups, consumers, trimming.
+
+    Give it the service's own settings (--config), so that it can compare. Nothing is written. Exit code 0 nothing is
+    wrong, 1 there are findings, 2 Redis cannot be reached.
+    """
+    with errors_as_sentences():
+        settings = operator_settings(config, flags)
+    try:
+        findings = diagnose(anyio.run(_examine, settings))
+    except StreamReaperError as error:
+        click.echo(
+            json.dumps({"status": "unreachable", "error": str(error)}) if machine else f"error: {error}",
+            err=not machine,
+        )
+        context.exit(USAGE_EXIT)
+    wrong = any(finding.level is Level.WRONG for finding in findings)
+    shown = [finding for finding in findings if not (quiet and finding.level is Level.OK)]
+    click.echo(_as_json(shown, wrong=wrong) if machine else "\n".join(_line(finding) for finding in shown))
+    context.exit(FINDINGS_EXIT if wrong else 0)
+
+
+async def _examine(settings: ReaperSettings) -> Examination:
+    async with connected(settings) as (client, version):
+        return await examine(client, settings, version)
+
+
+def _as_json(findings: Sequence[Finding], *, wrong: bool) -> str:
+    return json.dumps({"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in findings]})
+
+
+def _line(finding: Finding) -> str:
+    level = click.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
+    about = f"{finding.pair}: " if finding.pair else ""
+    return f"{level}{finding.check:<13}{about}{finding.text}"

@@ -1,0 +1,64 @@
+"""What the operator's commands share: options, a connection, and finding the pair that is meant."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from reaper.operations.groups import check_exists, choose_pair, known_pairs, read_replicas
+from reaper.settings import ReaperSettings
+from workers.protocol.connection import check_server, commands_client, hide_password
+from workers.protocol.errors import UnreachableError
+from workers.protocol.keys import GroupKeys
+from workers.runtime.options import settings_options
+from workers.runtime.settings import load_settings
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+_ASKED = ("redis_url", "namespace", "groups", "journal")
+
+
+def operator_options(command: CommandT) -> CommandT:
+    """Add ``--config`` and the few settings an operator's command needs: where Redis is, and which pairs there are."""
+    others = [name for name in ReaperSettings.model_fields if name not in _ASKED]
+    return settings_options(ReaperSettings, exclude=others)(command)
+
+
+def pair_options(command: CommandT) -> CommandT:
+    """Add ``--stream`` and ``--group``, which name a pair where several are known."""
+    command = click.option("--group", metavar="GROUP", help="The consumer group, or stream/group.")(command)
+    return click.option("--stream", metavar="STREAM", help="The stream.")(command)
+
+
+def operator_settings(config: Path | None, flags: dict[str, Any]) -> ReaperSettings:
+    """Read the settings of an operator's command. Raises ConfigurationError."""
+    return load_settings(ReaperSettings, flags=flags, file=config)
+
+
+@asynccontextmanager
+async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]]:
+    """Yield a client and the server's version. Raises UnreachableError or UnsupportedServerError, also later on."""
+    client = commands_client(settings.redis_url)
+    try:
+        version = await check_server(client, settings.redis_url)
+        yield client, version
+    except RedisError as error:
+        raise UnreachableError(f"Redis at {hide_password(settings.redis_url)!r} failed: {error}") from error
+    finally:
+        await client.aclose()
+
+
+async def known(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:
+    """Return the pairs that the settings or the replicas' heartbeats name."""
+    return known_pairs(settings.groups, await read_replicas(client, settings.namespace_keys))
+
+
+async def find_pair(client: Redis, settings: ReaperSettings, stream: str | None, group: str | None) -> GroupKeys:
+    """Return the pair that is meant, certain to exist. Raises ConfigurationError."""
+    keys = choose_pair(await known(client, settings), stream=stream, group=group)
+    await check_exists(client, keys)
+    return keys

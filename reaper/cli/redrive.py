@@ -1,0 +1,164 @@
+"""``reaper dead-letters redrive``."""
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+from redis.asyncio import Redis
+
+from reaper.cli.options import connected, find_pair, operator_options, operator_settings, pair_options
+from reaper.cli.selection import (
+    all_option,
+    ids_argument,
+    json_option,
+    read_rate,
+    read_selection,
+    reason_option,
+    signature_option,
+)
+from reaper.operations.dead_letters import Selection, select
+from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Outcome, Redrive, Redriven, redrive
+from reaper.settings import ReaperSettings
+from workers.protocol.keys import GroupKeys
+from workers.runtime.options import errors_as_sentences, examples
+from workers.telemetry.setup import exported
+
+INCOMPLETE_EXIT = 1
+"""Something that was asked for was not done; the output says what."""
+
+
+@click.command(
+    "redrive",
+    epilog=examples(
+        "reaper dead-letters redrive 1766000000000-0",
+        "reaper dead-letters redrive --reason max_deliveries --dry-run",
+        "reaper dead-letters redrive --all --rate 50/s --json",
+    ),
+)
+@ids_argument
+@pair_options
+@reason_option
+@signature_option
+@all_option
+@click.option("--rate", metavar="N/s", callback=lambda _c, _p, value: read_rate(value), help="At most N a second.")
+@click.option("--dry-run", is_flag=True, help="Say what would be redriven; write nothing.")
+@click.option(
+    "--max-generation",
+    type=click.IntRange(min=1),
+    default=DEFAULT_MAX_GENERATION,
+    show_default=True,
+    help="Loop guard: leave jobs that were redriven this often already.",
+)
+@click.option("--force", is_flag=True, help="Redrive without the loop guard.")
+@json_option
+@operator_options
+@click.pass_context
+def redrive_dead_letters(
+    context: click.Context,
+    /,
+    ids: tuple[str, ...],
+    stream: str | None,
+    group: str | None,
+    reason: str | None,
+    signature: str | None,
+    everything: bool,
+    rate: float | None,
+    dry_run: bool,
+    max_generation: int,
+    force: bool,
+    machine: bool,
+    config: Path | None,
+    **flags: Any,
+) -> None:
+    """Make dead letters ready again, by ID, by --reason, by --signature, or --all: a new generation of each job.
+
+    Exit code 0 all were redriven, 1 not all could be, 2 not possible. Traced jobs' redrives are exported where the
+    environment asks for telemetry (OTEL_EXPORTER_OTLP_ENDPOINT).
+    """
+    with errors_as_sentences():
+        settings = operator_settings(config, flags)
+        how = Redrive(
+            policy=settings.redelivery,
+            max_generation=None if force else max_generation,
+            dry_run=dry_run,
+            rate=rate,
+            journal=settings.journal,
+            journal_maxlen=settings.journal_maxlen,
+            linkage=settings.trace_linkage,
+        )
+        what = read_selection(ids, reason=reason, signature=signature, everything=everything)
+        with exported("reaper"):
+            counts = anyio.run(_redrive, settings, stream, group, what, how, machine)
+    complete = set(counts) <= {Outcome.REDRIVEN}
+    context.exit(0 if complete else INCOMPLETE_EXIT)
+
+
+async def _redrive(
+    settings: ReaperSettings, stream: str | None, group: str | None, what: Selection, how: Redrive, machine: bool
+) -> Counter[Outcome]:
+    counts: Counter[Outcome] = Counter()
+    results: list[Redriven] = []
+    async with connected(settings) as (client, _):
+        keys = await find_pair(client, settings, stream, group)
+        try:
+            async for result in redrive(client, keys, _ids(client, keys, what), how):
+                counts[result.outcome] += 1
+                if machine:
+                    results.append(result)
+                elif how.dry_run or what.ids or result.outcome is not Outcome.REDRIVEN:
+                    click.echo(_result_line(result, how))
+        finally:  # what was done before a failure is told all the same
+            click.echo(_redrive_json(results, how) if machine else _summary(counts, keys, how))
+    return counts
+
+
+async def _ids(client: Redis, keys: GroupKeys, what: Selection) -> AsyncIterator[str]:
+    """Yield the IDs to send: those that were named even if they are not there, so that each has a result."""
+    if what.ids:
+        for entry_id in what.ids:
+            yield entry_id
+        return
+    async for letter in select(client, keys, what):
+        yield letter.entry_id
+
+
+def _result_line(result: Redriven, how: Redrive) -> str:
+    texts = {
+        Outcome.REDRIVEN: f"would go to {result.target}" if how.dry_run else f"ready as {result.detail}",
+        Outcome.GONE: "is not there",
+        Outcome.LOOPED: f"left: generation {result.detail}, it dies each time (--force redrives it all the same)",
+        Outcome.HELD: f"left: cannot be copied: {result.detail}",
+        Outcome.UNKNOWN: "unknown: a reply was lost; it is not there any more, so most likely it is ready",
+    }
+    job = f"  job {result.job_id}" if result.job_id else ""
+    return f"{result.entry_id}{job}  {texts[result.outcome]}"
+
+
+def _summary(counts: Counter[Outcome], keys: GroupKeys, how: Redrive) -> str:
+    done = f"{keys.pair}: {counts[Outcome.REDRIVEN]} dead letters {'would be ' if how.dry_run else ''}redriven"
+    rest = [f"{counts[outcome]} {outcome.name.lower()}" for outcome in Outcome if outcome is not Outcome.REDRIVEN]
+    return ", ".join([done, *(part for part in rest if not part.startswith("0 "))])
+
+
+def _redrive_json(results: Sequence[Redriven], how: Redrive) -> str:
+    counts = Counter(result.outcome for result in results)
+    return json.dumps(
+        {
+            "dry_run": how.dry_run,
+            **{outcome.name.lower(): counts[outcome] for outcome in Outcome if outcome is not Outcome.PUT_OFF},
+            "results": [
+                {
+                    "id": result.entry_id,
+                    "outcome": result.outcome.name.lower(),
+                    "job": result.job_id,
+                    "target": result.target,
+                    "detail": result.detail,
+                }
+                for result in results
+            ],
+        }
+    )

@@ -1,0 +1,180 @@
+"""``reaper top``: the state of the service, live in a terminal."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import click
+
+from reaper.cli.options import connected, operator_options, operator_settings
+from reaper.cli.selection import json_option
+from reaper.operations.judgement import GroupState, Problem, Snapshot, SourceState, judge, notes
+from reaper.operations.snapshot import take_snapshot
+from reaper.operations.status_text import as_json, duration
+from reaper.settings import ReaperSettings
+from workers.protocol.errors import ConfigurationError, StreamReaperError
+from workers.protocol.messages import on_one_line
+from workers.runtime.options import errors_as_sentences, examples
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+COLUMNS = ("group", "mode", "ready", "oldest", "pending", "idle", "scheduled", "suspects", "dead", "recovered", "/s")
+REASON_MISSING = (
+    "`reaper top` needs the package 'rich': pip install 'stream-reaper[top]' (or use `reaper status --watch 1`)."
+)
+
+
+@click.command(epilog=examples("reaper top", "reaper top --interval 0.5 --groups orders/billing"))
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), metavar="NUMBER", help="End after so many looks.")
+@json_option
+@operator_options
+def top(interval: float, rounds: int | None, machine: bool, config: Path | None, **flags: Any) -> None:
+    """Show leader, groups and what is wrong, live, until Ctrl-C. With --json, one document a line.
+
+    Exit code 0, or 2 where Redis cannot be reached at the start; later outages are shown and waited out.
+    """
+    with errors_as_sentences():
+        settings = operator_settings(config, flags)
+        show = _Lines() if machine else _screen()
+        try:
+            anyio.run(_watch, settings, interval, rounds, show)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            show.close()
+
+
+async def _watch(settings: ReaperSettings, interval: float, rounds: int | None, show: "_Lines | _Screen") -> None:
+    before: Snapshot | None = None
+    number = 0
+    while rounds is None or number < rounds:
+        if number:
+            await anyio.sleep(interval)
+        number += 1
+        try:
+            async with connected(settings) as (client, version):
+                snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
+        except StreamReaperError as error:
+            if before is None:
+                raise
+            show.failed(before, str(error))
+            continue
+        show.look(snapshot, before)
+        before = snapshot
+
+
+class _Lines:
+    """For machines."""
+
+    def look(self, snapshot: Snapshot, before: Snapshot | None) -> None:  # noqa: ARG002 - as `_Screen`
+        click.echo(json.dumps(as_json(snapshot, judge(snapshot))))
+
+    def failed(self, before: Snapshot, why: str) -> None:  # noqa: ARG002 - as `_Screen`
+        click.echo(json.dumps({"status": "unreachable", "error": why}))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _screen() -> "_Screen":
+    if not sys.stdout.isatty():
+        raise ConfigurationError("`reaper top` needs a terminal: use `reaper status --watch 1`, or --json.")
+    try:
+        return _Screen()
+    except ImportError as error:
+        raise ConfigurationError(REASON_MISSING) from error
+
+
+class _Screen:
+    """For people."""
+
+    def __init__(self) -> None:
+        from rich.live import Live  # an extra
+
+        self._live = Live(auto_refresh=False, screen=True)
+        self._live.start()
+
+    def look(self, snapshot: Snapshot, before: Snapshot | None) -> None:
+        self._live.update(screen(snapshot, judge(snapshot), before), refresh=True)
+
+    def failed(self, before: Snapshot, why: str) -> None:
+        self._live.update(screen(before, (), None, failure=why), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def screen(snapshot: Snapshot, problems: Sequence[Problem], before: Snapshot | None, *, failure: str = "") -> "Group":
+    """Return what is shown of a snapshot; rates are those since ``before``."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*COLUMNS, expand=True, header_style="dim", box=None)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for group in snapshot.groups:
+        table.add_row(
+            *(Text(cell) for cell in cells(group, _rate(snapshot, before, group))), style=_style(group, problems)
+        )
+    lines = [Text(_leader_text(snapshot), style="bold")]
+    if failure:
+        lines.append(Text(f"unreachable: {failure}", style="bold red"))
+    told = [Text(f"- {one.pair + ': ' if one.pair else ''}{one.text}", style="red") for one in problems]
+    told += [Text(f"note  {note}", style="yellow") for note in notes(snapshot)]
+    return Group(*lines, Text(""), table, Text(""), *(told or [Text("" if failure else "healthy", style="green")]))
+
+
+def _leader_text(snapshot: Snapshot) -> str:
+    leader = snapshot.leader
+    who = (
+        f"leader {leader.id}  term {leader.token}  lease {duration(snapshot.lease_left_ms)}" if leader else "no leader"
+    )
+    return f"{snapshot.namespace}  Redis {snapshot.redis_version}  {who}  {len(snapshot.followers)} followers"
+
+
+def _style(group: GroupState, problems: Sequence[Problem]) -> str:
+    return "red" if any(problem.pair == group.pair for problem in problems) else ""
+
+
+def _rate(snapshot: Snapshot, before: Snapshot | None, group: GroupState) -> str:
+    """Return recoveries per second since the look before."""
+    earlier = next((one for one in before.groups if one.pair == group.pair), None) if before else None
+    if before is None or earlier is None or snapshot.now_ms <= before.now_ms:
+        return ""
+    return f"{max(0, group.recovered - earlier.recovered) * 1000 / (snapshot.now_ms - before.now_ms):.1f}"
+
+
+def cells(group: GroupState, rate: str) -> list[str]:
+    """Return one row; the retry stream counts with the stream."""
+    sources = (group.main, group.retry)
+    return [
+        on_one_line(group.pair),
+        f"{group.mode or '-'}{' paused' if group.paused else ''}",
+        " + ".join(str(source.ready) for source in sources if source.exists) or "-",
+        _oldest(sources, "oldest_ready_ms"),
+        str(sum(source.pending for source in sources)),
+        _oldest(sources, "oldest_pending_ms"),
+        str(group.scheduled),
+        f"{group.suspects_parked}/{group.suspects_out}",
+        str(group.dead_letters),
+        str(group.recovered),
+        rate,
+    ]
+
+
+def _oldest(sources: Sequence[SourceState], name: str) -> str:
+    ages = [age for source in sources if (age := getattr(source, name)) is not None]
+    return duration(max(0, *ages)) if ages else ""

@@ -1,0 +1,369 @@
+"""Elects one leader among the replicas of a namespace, and keeps it honest.
+
+Two states, two methods: `_follow` waits and attempts, `_lead` holds the lease while the work runs. Leadership ends by
+itself: the work runs inside a cancel scope whose deadline is the trust window, counted from *before* the last renewal
+that succeeded, so a renewal that hangs or fails needs nobody to notice it. A monotonic clock stops while a machine is
+suspended, hence the fencing token as well as the deadline.
+"""
+
+import logging
+import random
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from time import monotonic
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from reaper.election.lease import Attempt, Lease, Renewal
+from reaper.failpoints import failpoint
+from reaper.settings import ReaperSettings
+from workers.protocol.connection import is_contact_error
+from workers.protocol.events import EventName, encode_data
+from workers.runtime.clock import monotonic_ms
+from workers.runtime.grace import Grace
+
+logger = logging.getLogger(__name__)
+
+EXPIRY_JITTER_S = 0.1
+"""Followers that wait for the same expiry do not attempt in the same instant."""
+RELEASE_JITTER_S = 0.05
+RENEWALS_TRIED = 3
+"""An answer to a renewal is given up early enough for so many attempts within the trust."""
+RELEASE_ATTEMPTS = 3
+RELEASE_TIMEOUT_S = 1.0
+FAILURE_PAUSE_S = 0.5
+LOOK_S = 0.1
+"""How often it is looked whether Redis owes us an answer."""
+PAUSED_S = 1.0
+"""Looks further apart than this say that this process was paused, not Redis."""
+
+
+class EndOfTerm(StrEnum):
+    """Why a term ended."""
+
+    RELEASED = "released"
+    """The replica stops, or gave up on purpose."""
+    STEPPED_DOWN = "stepped_down"
+    """An operator asked the leader to release (`reaper leader step-down`)."""
+    EXPIRED = "expired"
+    """No renewal within the trust window."""
+    NOT_OURS = "not_ours"
+    """The lease is somebody else's, or gone."""
+    STALE = "stale"
+    """A fence refused a write: a later term acts."""
+    TOKEN_BEHIND = "token_behind"  # noqa: S105 - a reason, no secret
+    """A fence holds a token as high as ours: the counter was lost or went back, and has been raised."""
+    FAILED = "failed"
+    """The work raised an error nobody expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One continuous holding of the lease."""
+
+    holder: str
+    token: int
+    started_ms: int
+    """Server time."""
+
+
+Work = Callable[[Term], Awaitable[EndOfTerm]]
+
+
+class Elector:
+    """Runs elections until cancelled. ``work`` is called for each term and cancelled when the term ends."""
+
+    def __init__(self, client: Redis, reader: Redis, settings: ReaperSettings, replica_id: str, grace: Grace) -> None:
+        self._client = client
+        self._reader = reader
+        self._settings = settings
+        self._keys = settings.namespace_keys
+        self._ttl_s = settings.lease_ttl.total_seconds()
+        self._lease = Lease(client, self._keys, round(self._ttl_s * 1000), settings.journal_maxlen)
+        self._replica_id = replica_id
+        self._grace = grace
+        self._journal_seen: bytes | None = None
+        self._outage_logged = False
+        self._answer_due: float | None = None
+        self._token_met = 0
+        self._renewed_at: float | None = None
+        """By the process's clock, not the loop's: it is read in threads that have none."""
+        self.term: Term | None = None
+        self.terms = 0
+        self.renewals_failed = 0
+        self.clock_offset_ms = 0
+        """Server time minus our monotonic time, from the last contact."""
+
+    @property
+    def since_renewal_s(self) -> float | None:
+        """Seconds since the last renewal that succeeded, while we lead by a lease. For any thread."""
+        renewed_at = self._renewed_at
+        return None if renewed_at is None else monotonic() - renewed_at
+
+    async def run(self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]) -> None:
+        """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch_contact)
+            await self._follow_and_lead(work, began, ended)
+
+    async def _follow_and_lead(
+        self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]
+    ) -> None:
+        while True:
+            term, trusted_until = await self._follow()
+            self.term, self.terms = term, self.terms + 1
+            logger.info("leadership acquired: token %d", term.token)
+            began(term)
+            end = EndOfTerm.RELEASED
+            self._renewed_at = monotonic() if self._settings.leader_election else None
+            try:
+                end = await self._lead(term, trusted_until, work)
+            finally:
+                self.term = self._renewed_at = None
+                ended(term, end)
+                with anyio.CancelScope(shield=True):
+                    await self._leave(term, end)
+            if end is EndOfTerm.FAILED:
+                await anyio.sleep(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S))
+
+    # ---- following
+
+    async def _follow(self) -> tuple[Term, float]:
+        """Attempt until the lease is ours; return the term and until when it is to be trusted."""
+        holder = self._new_holder()
+        try:
+            return await self._attempt_until_won(holder)
+        except anyio.get_cancelled_exc_class():
+            # Whether the attempt that was cut off had won is unknown: the lease must not stay behind.
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + RELEASE_TIMEOUT_S):
+                with suppress(RedisError, OSError):
+                    await self._lease.release(holder, 0, EndOfTerm.RELEASED)
+            raise
+
+    async def _attempt_until_won(self, holder: str) -> tuple[Term, float]:
+        while True:
+            started = anyio.current_time()
+            attempt = await self._attempt(holder)
+            if attempt is None:
+                # Whether the lost attempt won is unknown: the same holder asks again, and its own value counts as won.
+                await anyio.sleep(random.uniform(0.1, FAILURE_PAUSE_S))
+                continue
+            if attempt.won:
+                term = Term(holder, attempt.token, attempt.server_ms)
+                return term, started + self._settings.trust.total_seconds()
+            await self._wait_for_chance(attempt)
+
+    def _new_holder(self) -> str:
+        return f"{self._replica_id}.{secrets.token_hex(4)}@{round(self._ttl_s * 1000)}"
+
+    async def _attempt(self, holder: str) -> Attempt | None:
+        """Attempt once; None where the outcome is unknown."""
+        self._ask()
+        try:
+            if self._journal_seen is None:
+                self._journal_seen = await self._newest_journal_entry()
+            failpoint("elect.before_acquire")
+            if self._settings.leader_election:
+                attempt = await self._lease.acquire(holder)
+            else:
+                attempt = await self._next_token(holder)
+            failpoint("elect.after_acquire")
+            await self._note_contact(attempt.server_ms, new_term=attempt.won)
+        except (RedisError, OSError) as error:
+            self._note_failure(error, "to acquire the lease")
+            return None
+        return attempt
+
+    async def _next_token(self, holder: str) -> Attempt:
+        """Without election there is no lease; each start is a term of its own, and the fence stays."""
+        token, server_ms = await self._lease.next_token(self._token_met)
+        return Attempt(True, token, holder, 0, server_ms)
+
+    async def _wait_for_chance(self, attempt: Attempt) -> None:
+        """Sleep until the lease can be free: its expiry, a release that wakes us, or the retry interval."""
+        until_expiry = attempt.left_ms / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
+        wait_s = min(until_expiry, self._settings.acquire_retry.total_seconds())
+        try:
+            woken = await self._journal_moved(wait_s)
+        except (RedisError, OSError) as error:
+            if is_contact_error(error):
+                self._note_failure(error, "to wait for a release")
+            else:
+                self._answer_due = None
+            # A journal that cannot be read only costs the early wake-up.
+            await anyio.sleep(wait_s)
+            return
+        if woken:
+            await anyio.sleep(random.uniform(0, RELEASE_JITTER_S))
+
+    async def _journal_moved(self, wait_s: float) -> bool:
+        self._ask(wait_s)
+        reply = await self._reader.execute_command(
+            "XREAD", "COUNT", 100, "BLOCK", max(1, round(wait_s * 1000)), "STREAMS",
+            self._keys.journal, self._journal_seen or b"0-0",
+        )  # fmt: skip
+        self._answer_due = None
+        if not reply:
+            return False
+        self._journal_seen = reply[0][1][-1][0]
+        return True
+
+    async def _newest_journal_entry(self) -> bytes:
+        try:
+            rows = await self._client.execute_command("XREVRANGE", self._keys.journal, "+", "-", "COUNT", 1)
+        except RedisError as error:
+            if is_contact_error(error):
+                raise
+            return b"$"  # no stream: followers then wait for the expiry
+        return bytes(rows[0][0]) if rows else b"0-0"
+
+    # ---- leading
+
+    async def _lead(self, term: Term, trusted_until: float, work: Work) -> EndOfTerm:
+        """Run ``work`` while the lease is renewed; return why the term ended."""
+        end = EndOfTerm.EXPIRED
+        deadline = trusted_until if self._settings.leader_election else float("inf")
+        with anyio.CancelScope(deadline=deadline) as trust:
+
+            async def do_work() -> None:
+                nonlocal end
+                try:
+                    end = await work(term)
+                except Exception:
+                    logger.exception("the work of term %d failed", term.token)
+                    end = EndOfTerm.FAILED
+                trust.cancel()
+
+            async def keep() -> None:
+                nonlocal end
+                end = await self._renew_until_lost(term, trust)
+                trust.cancel()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(do_work)
+                if self._settings.leader_election:
+                    group.start_soon(keep)
+                else:
+                    group.start_soon(self._stay_in_contact)
+        return end
+
+    async def _renew_until_lost(self, term: Term, trust: anyio.CancelScope) -> EndOfTerm:
+        """Renew, moving the deadline of ``trust``, until the lease is not ours or an operator wants it released."""
+        interval = self._settings.renew.total_seconds()
+        pause = interval
+        while True:
+            await anyio.sleep(pause)
+            started = anyio.current_time()
+            self._ask()
+            try:
+                failpoint("elect.before_renew")
+                renewal, server_ms = await self._renew(term)
+                await self._note_contact(server_ms)
+            except (RedisError, OSError) as error:
+                self.renewals_failed += 1
+                self._note_failure(error, "to renew the lease")
+                pause = min(interval / 3, FAILURE_PAUSE_S)
+                continue
+            if renewal is Renewal.NOT_OURS:
+                return EndOfTerm.NOT_OURS
+            if renewal is Renewal.ASKED_TO_STEP_DOWN:
+                return EndOfTerm.STEPPED_DOWN
+            trust.deadline = started + self._settings.trust.total_seconds()
+            self._renewed_at = monotonic()
+            pause = interval
+
+    async def _renew(self, term: Term) -> tuple[Renewal, int]:
+        """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
+        patience_s = (self._settings.trust - self._settings.renew).total_seconds() / RENEWALS_TRIED
+        with anyio.move_on_after(patience_s):
+            return await self._lease.renew(term.holder)
+        raise TimeoutError(f"no answer for {patience_s:.2g} s")
+
+    async def _stay_in_contact(self) -> None:
+        """Notice outages without a lease to renew."""
+        while True:
+            await anyio.sleep(self._settings.renew.total_seconds())
+            self._ask()
+            try:
+                seconds, microseconds = await self._client.time()
+                await self._note_contact(seconds * 1000 + microseconds // 1000)
+            except (RedisError, OSError) as error:
+                self._note_failure(error, "to reach Redis")
+
+    async def _leave(self, term: Term, end: EndOfTerm) -> None:
+        """Give the lease up where it may still be ours, in bounded time; else the expiry is the safety net."""
+        logger.info("leadership lost: token %d, %s", term.token, end)
+        if not self._settings.leader_election:
+            return  # there was no lease
+        told = False
+        for _ in range(RELEASE_ATTEMPTS):
+            with anyio.move_on_after(RELEASE_TIMEOUT_S), suppress(RedisError, OSError):
+                released = end is not EndOfTerm.NOT_OURS and await self._lease.release(term.holder, term.token, end)
+                if not released and not told:
+                    await self._journal_loss(term, end)
+                return
+            told = True  # perhaps: an attempt whose reply was lost has journalled the end
+
+    async def _journal_loss(self, term: Term, end: EndOfTerm) -> None:
+        data = encode_data({"holder": term.holder, "token": term.token, "reason": end})
+        await self._client.execute_command(
+            "XADD", self._keys.journal, "MAXLEN", "~", self._settings.journal_maxlen, "*",
+            "event", EventName.LEASE_LOST, "job", "", "data", data,
+        )  # fmt: skip
+
+    async def raise_token(self, term: Term, found: int) -> bool:
+        """Lift the token counter past ``found``; False where the lease is not ours any more."""
+        if not self._settings.leader_election:
+            self._token_met = found
+            return True
+        return await self._lease.raise_token(term.holder, found)
+
+    # ---- contact
+
+    def _ask(self, wait_s: float = 0) -> None:
+        """Note that Redis owes us an answer, after ``wait_s`` at the latest."""
+        if self._answer_due is None:
+            self._answer_due = anyio.current_time() + wait_s
+
+    async def _watch_contact(self) -> None:
+        """Tell the grace of answers that do not come. A hung attempt that is cancelled fails nowhere else."""
+        last = anyio.current_time()
+        while True:
+            await anyio.sleep(LOOK_S)
+            now = anyio.current_time()
+            if now - last > PAUSED_S:
+                self._grace.paused(round((now - last) * 1000))
+            elif self._answer_due is not None and now > self._answer_due + LOOK_S:
+                self._grace.failed(monotonic_ms())
+            last = now
+
+    async def _note_contact(self, server_ms: int, *, new_term: bool = False) -> None:
+        now = monotonic_ms()
+        if new_term or self._outage_logged:
+            # A server that has just started answers as if nothing had been: its uptime tells.
+            info = await self._client.info("server")
+            self._grace.server_uptime(now, int(info["uptime_in_seconds"]) * 1000)
+        asked = now if self._answer_due is None else self._answer_due * 1000
+        if now - asked > PAUSED_S * 1000:
+            # Perhaps we were paused with the answer at hand: it would look like a jump of the server's clock.
+            self._grace.contact(now, None)
+        else:
+            self._grace.contact(now, server_ms)
+            self.clock_offset_ms = server_ms - now
+        self._answer_due = None
+        if self._outage_logged:
+            self._outage_logged = False
+            logger.warning("Redis answers again")
+
+    def _note_failure(self, error: BaseException, what: str) -> None:
+        away = is_contact_error(error)
+        if away:  # a server that answers, if only with a refusal, was there
+            self._grace.failed(monotonic_ms())
+        if not self._outage_logged:
+            self._outage_logged = True
+            logger.warning("%s %s: %s", "cannot reach Redis" if away else "Redis refuses us", what, error)

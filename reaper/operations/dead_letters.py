@@ -1,0 +1,193 @@
+"""Dead letters as operators handle them: read, select, purge (`reaper.operations.redrive` gives them back).
+
+A dead letter is an entry of an ordinary stream: the job's own fields byte for byte, then what is known of its
+end (``docs/protocol.md``).
+"""
+
+import base64
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from reaper.operations.signatures import signature_of
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import (
+    DEAD_PREFIX,
+    FIELD_CONSUMERS,
+    RESERVED_PREFIX,
+    Pairs,
+    entry_ms,
+    pair_up,
+    read_metadata,
+    text,
+    whole_number,
+)
+
+PAGE = 100
+"""Dead letters read at a time."""
+PURGE_BATCH = 500
+
+_TRACE_FIELDS = (b"traceparent", b"tracestate")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One dead letter, read defensively: the stream is open to others. Times are server milliseconds."""
+
+    entry_id: str
+    job_id: str
+    payload: Pairs
+    """The job's own fields, byte for byte, duplicates and order kept."""
+    deliveries: int
+    generation: int
+    first_ms: int
+    consumers: tuple[str, ...]
+    stream: str
+    group: str
+    source_entry: str
+    """ID of the entry that was given up."""
+    reason: str
+    error: str
+    traceback: str
+    last_ms: int
+    """Time of the last delivery."""
+    at_ms: int
+    traceparent: str
+    tracestate: str
+
+    @property
+    def signature(self) -> str:
+        """What it died of, as dead letters share it that died of the same thing."""
+        return signature_of(self.reason, self.error, self.traceback)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what ``--json`` prints. A value that is no UTF-8 is written as ``{"base64": …}``."""
+        return {
+            "id": self.entry_id,
+            "job": self.job_id,
+            "stream": self.stream,
+            "group": self.group,
+            "entry": self.source_entry,
+            "reason": self.reason,
+            "error": self.error,
+            "signature": self.signature,
+            "deliveries": self.deliveries,
+            "generation": self.generation,
+            "consumers": list(self.consumers),
+            "first_ms": self.first_ms,
+            "last_ms": self.last_ms,
+            "at_ms": self.at_ms,
+            "traceparent": self.traceparent,
+            "tracestate": self.tracestate,
+            "fields": [[_json_value(name), _json_value(value)] for name, value in self.payload],
+        }
+
+
+def _json_value(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
+    """Read one entry of a dead-letter stream; what is missing or garbage reads as empty or 0."""
+    pairs = pair_up(flat)
+    found = dict(pairs)  # the last one of a name counts
+    metadata = read_metadata(entry_id, pairs)
+
+    def end(name: bytes) -> str:
+        return text(found.get(DEAD_PREFIX + name, b""))
+
+    return DeadLetter(
+        entry_id=text(entry_id),
+        job_id=text(metadata.job_id),
+        payload=[pair for pair in pairs if not pair[0].startswith(RESERVED_PREFIX) and pair[0] not in _TRACE_FIELDS],
+        deliveries=metadata.deliveries,
+        generation=metadata.generation,
+        first_ms=metadata.first_ms,
+        consumers=tuple(name for name in text(found.get(FIELD_CONSUMERS, b"")).split(",") if name),
+        stream=end(b"stream"),
+        group=end(b"group"),
+        source_entry=end(b"entry"),
+        reason=end(b"reason"),
+        error=end(b"error"),
+        traceback=end(b"traceback"),
+        last_ms=whole_number(found.get(DEAD_PREFIX + b"last_ms"), 0),
+        at_ms=whole_number(found.get(DEAD_PREFIX + b"at_ms"), entry_ms(entry_id)),
+        traceparent=text(found.get(b"traceparent", b"")),
+        tracestate=text(found.get(b"tracestate", b"")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead letters are meant: by ID, or all that match ``reason``, ``signature`` and ``before_ms``."""
+
+    ids: tuple[str, ...] = ()
+    reason: str | None = None
+    before_ms: int | None = None
+    """Only those that died before this server time."""
+    signature: str | None = None
+    """Only those that died of the same thing, see `reaper.operations.signatures`."""
+
+    def matches(self, letter: DeadLetter) -> bool:
+        """Tell whether a letter that was read belongs to the selection."""
+        return (
+            (self.reason is None or letter.reason == self.reason)
+            and (self.before_ms is None or letter.at_ms < self.before_ms)
+            and (self.signature is None or letter.signature == self.signature)
+        )
+
+
+def check_ids(ids: Sequence[str]) -> tuple[str, ...]:
+    """Return ``ids`` without repetitions. Raises ConfigurationError where one is no entry ID."""
+    for entry_id in ids:
+        if not re.fullmatch(r"\d{1,20}-\d{1,20}", entry_id):
+            raise ConfigurationError(
+                f"{entry_id!r} is no ID of a dead letter: write it as `reaper dead-letters list` shows it, "
+                "for example 1766000000000-0."
+            )
+    return tuple(dict.fromkeys(ids))
+
+
+async def find(client: Redis, keys: GroupKeys, entry_id: str) -> DeadLetter | None:
+    """Return one dead letter, or None where it is not there."""
+    rows: Any = await client.xrange(keys.dead, entry_id, entry_id)
+    return read_dead_letter(*rows[0]) if rows else None
+
+
+async def select(client: Redis, keys: GroupKeys, selection: Selection) -> AsyncIterator[DeadLetter]:
+    """Read the selected dead letters, oldest first: those that are there now, not those that arrive later.
+
+    (A job that dies again while it is redriven would otherwise be redriven for ever.)
+    """
+    if selection.ids:
+        for entry_id in selection.ids:
+            letter = await find(client, keys, entry_id)
+            if letter:
+                yield letter
+        return
+    newest: Any = await client.xrevrange(keys.dead, "+", "-", 1)
+    start = "-"
+    while newest:
+        rows: Any = await client.xrange(keys.dead, start, newest[0][0], PAGE)
+        for row in rows:
+            letter = read_dead_letter(*row)
+            if selection.matches(letter):
+                yield letter
+        if len(rows) < PAGE:
+            return
+        start = f"({text(rows[-1][0])}"
+
+
+async def purge(client: Redis, keys: GroupKeys, ids: Sequence[str]) -> int:
+    """Delete dead letters for good; return how many were there. Raises what redis-py raises."""
+    purged = 0
+    for start in range(0, len(ids), PURGE_BATCH):
+        purged += int(await client.xdel(keys.dead, *ids[start : start + PURGE_BATCH]))
+    return purged

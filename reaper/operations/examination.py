@@ -1,0 +1,253 @@
+"""Gathers what ``reaper doctor`` judges. Reads only; what the user may not ask reads as None."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from reaper.operations.acl import Role, rules_of
+from reaper.operations.groups import known_pairs
+from reaper.operations.judgement import Snapshot
+from reaper.operations.snapshot import take_snapshot
+from reaper.settings import ReaperSettings
+from workers.protocol.connection import is_contact_error
+from workers.protocol.events import decode_event
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import RecoveryMode, entry_order, text
+from workers.protocol.scripts import load_script
+
+PINGS = 9
+EVENTS_READ = 5_000
+"""Journal entries that run times are taken from."""
+Span = tuple[int, int | None]
+"""A run time in ms, or the bounds of one: at least, below (None = no upper bound is known)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What the server says of itself."""
+
+    version: str
+    info: dict[str, Any]
+    config: dict[str, str] | None
+    """None where CONFIG GET is not allowed."""
+    capabilities: dict[str, bool | None]
+    round_trip_ms: float
+    ahead_ms: int
+    """The server's clock minus ours."""
+    user: str | None
+    missing_rights: tuple[str, ...] | None
+    """Commands that our user lacks for a reaper's work; None where that cannot be asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """What one stream/group pair looks like beyond its `GroupState`."""
+
+    keys: GroupKeys
+    layout_refusal: str = ""
+    """Why the agreed policy cannot work with the stream; '' = it can."""
+    groups: int = 0
+    """Consumer groups of the stream."""
+    trimmed_pending: int = 0
+    """Pending entries whose payload is gone (at least; the oldest ones were looked at)."""
+    trimmed_unread: bool = False
+    """Entries were deleted that the group had not been given yet."""
+    ahead_ms: int = 0
+    """How far the stream's last ID lies ahead of the server's clock."""
+    run_times: Sequence[tuple[Span, int]] = ()
+    """Observed run times, and how often."""
+    retry_consumers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """Everything that is judged."""
+
+    settings: ReaperSettings
+    """Of whoever asks."""
+    server: Server
+    snapshot: Snapshot
+    groups: Sequence[GroupFacts] = field(default_factory=tuple)
+    configured: bool = False
+    """Groups were named by flags, environment or file: the settings are those of the service."""
+
+
+async def examine(client: Redis, settings: ReaperSettings, version: str) -> Examination:
+    """Look at everything. Raises what redis-py raises where there is no contact."""
+    snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
+    pairs = known_pairs(settings.watched, snapshot.live or snapshot.replicas)
+    server = await _examine_server(client, settings, version, pairs)
+    groups = [await _examine_group(client, keys, snapshot) for keys in pairs]
+    return Examination(
+        settings=settings, server=server, snapshot=snapshot, groups=groups, configured=bool(settings.groups)
+    )
+
+
+async def _allowed(client: Redis, *words: Any) -> Any:
+    """Run a command; None where it is refused or unknown. Raises where contact is lost."""
+    try:
+        return await client.execute_command(*words)
+    except RedisError as error:
+        if is_contact_error(error):
+            raise
+        return None
+
+
+# --- the server ---------------------------------------------------------------------------------------------
+
+
+async def _examine_server(client: Redis, settings: ReaperSettings, version: str, pairs: Sequence[GroupKeys]) -> Server:
+    info: Any = await client.info()
+    config: Any = await _allowed(client, "CONFIG", "GET", "*")
+    trips, ahead_ms = [], 0
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        seconds, microseconds = await client.time()
+        trips.append((time.perf_counter() - began) * 1000)
+        ahead_ms = int(seconds) * 1000 + int(microseconds) // 1000 - round(time.time() * 1000)
+    user: Any = await _allowed(client, "ACL", "WHOAMI")
+    return Server(
+        version=version,
+        info=dict(info),
+        config=_pairs(config),
+        capabilities=await _capabilities(client, settings),
+        round_trip_ms=sorted(trips)[PINGS // 2],
+        ahead_ms=ahead_ms,
+        user=text(user) if user else None,
+        missing_rights=await _missing_rights(client, settings, text(user), pairs) if user and pairs else None,
+    )
+
+
+def _pairs(config: Any) -> dict[str, str] | None:
+    """Read what CONFIG GET answers: a flat array, or a map."""
+    if config is None:
+        return None
+    pairs = config.items() if isinstance(config, dict) else zip(config[::2], config[1::2], strict=True)
+    return {text(name): text(value) for name, value in pairs}
+
+
+async def _capabilities(client: Redis, settings: ReaperSettings) -> dict[str, bool | None]:
+    """Ask by trying, on a key that is not there: nothing is written, and the refusal tells."""
+    absent = f"{settings.namespace_keys.lease}:absent"
+    return {
+        "XNACK": await _knows(client, "XNACK"),
+        "XACKDEL": await _knows(client, "XACKDEL"),
+        "CLAIM": await _knows(
+            client, "XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "CLAIM", "1000", "STREAMS", absent, ">"
+        ),
+    }
+
+
+async def _knows(client: Redis, *words: str) -> bool | None:
+    try:
+        await client.execute_command(*words)
+    except ResponseError as error:
+        told = str(error).lower()
+        if "no permissions" in told or "noperm" in told:
+            return None
+        return not ("unknown command" in told or "syntax error" in told or "unbalanced" in told)
+    return True
+
+
+async def _missing_rights(
+    client: Redis, settings: ReaperSettings, user: str, pairs: Sequence[GroupKeys]
+) -> tuple[str, ...] | None:
+    """Return what the user may not run of what a reaper needs, by ACL DRYRUN (Redis 7)."""
+    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys])
+    missing = []
+    for command in rules.commands:
+        answer = await _allowed(client, "ACL", "DRYRUN", user, *sample_call(command, pairs[0]))
+        if answer is None:
+            return None
+        if text(answer) != "OK":
+            missing.append(command)
+    return tuple(missing)
+
+
+_SAMPLES: dict[str, Sequence[str]] = {
+    "ping": (), "info": (), "time": (), "eval": ("return 1", "1", "KEY"), "evalsha": ("0" * 40, "1", "KEY"),
+    "xread": ("STREAMS", "KEY", "0"), "subscribe": ("CHANNEL",), "xinfo|consumers": ("KEY", "g"),
+    "xgroup|create": ("KEY", "g", "0"), "xgroup|delconsumer": ("KEY", "g", "c"),
+}  # fmt: skip
+_ARGUMENTS = {
+    "set": 1, "pexpire": 1, "hget": 1, "hdel": 1, "hmget": 1, "zrem": 1, "xdel": 1, "xpending": 1, "hset": 2,
+    "hincrby": 2, "zadd": 2, "zrange": 2, "zrangebyscore": 2, "zcount": 2, "xack": 2, "xrange": 2, "xrevrange": 2,
+    "xadd": 3, "xclaim": 4,
+}  # fmt: skip
+
+
+def sample_call(command: str, keys: GroupKeys) -> list[str]:
+    """Return a call of ``command`` on the stream with as many words as Redis wants before it judges rights."""
+    name = [word.upper() for word in command.split("|")]
+    words = _SAMPLES.get(command)
+    if words is None:
+        words = ["KEY", *["1"] * _ARGUMENTS.get(command, 0)]
+    return name + [{"KEY": keys.stream, "CHANNEL": keys.schedule}.get(word, word) for word in words]
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+
+
+async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot) -> GroupFacts:
+    if await client.type(keys.stream) != b"stream":
+        return GroupFacts(keys=keys, run_times=await _run_times(client, keys))
+    state = next((one for one in snapshot.groups if one.pair == keys.pair), None)
+    policy = state.policy if state and state.policy else "stream"
+    info: Any = await client.xinfo_stream(keys.stream)
+    groups: Any = await client.xinfo_groups(keys.stream)
+    own = next((one for one in groups if text(one["name"]) == keys.group), None)
+    last_ms = int(bytes(info["last-generated-id"]).partition(b"-")[0])
+    return GroupFacts(
+        keys=keys,
+        layout_refusal=text(await load_script("reaper", "inspect_layout").run(client, [keys.stream], [policy])),
+        groups=len(groups),
+        trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
+        trimmed_unread=bool(own) and _lost_unread(info, own),
+        ahead_ms=last_ms - snapshot.now_ms,
+        run_times=await _run_times(client, keys),
+        retry_consumers=state.retry.consumers if state else 0,
+    )
+
+
+def _lost_unread(info: Any, group: Any) -> bool:
+    """Tell whether the newest deleted entry lies behind what the group was given (Redis 7 remembers it)."""
+    deleted = info.get("max-deleted-entry-id")
+    return bool(deleted) and entry_order(deleted) > entry_order(group["last-delivered-id"])
+
+
+async def _trimmed_pending(client: Redis, keys: GroupKeys, most: int = 100) -> int:
+    """Count pending entries that the stream does not hold any more, among the oldest: trimming takes those first."""
+    rows: Any = await client.execute_command("XPENDING", keys.stream, keys.group, "-", "+", most)
+    pipe = client.pipeline(transaction=False)
+    for row in rows:
+        pipe.xrange(keys.stream, row[0], row[0])
+    return sum(not entries for entries in await pipe.execute())
+
+
+async def _run_times(client: Redis, keys: GroupKeys) -> list[tuple[Span, int]]:
+    """Return how long jobs ran, as workers and the leader's scans journalled it."""
+    if await client.type(keys.journal) != b"stream":
+        return []
+    rows: Any = await client.xrevrange(keys.journal, "+", "-", EVENTS_READ)
+    found: list[tuple[Span, int]] = []
+    for row in rows:
+        try:
+            event = decode_event(*row)
+        except ValueError:
+            continue
+        if event.data.get("group") == keys.group:
+            found += _spans(event.event, event.data)
+    return found
+
+
+def _spans(name: str, data: Any) -> list[tuple[Span, int]]:
+    run_ms = data.get("run_ms")
+    if name == "acked" and isinstance(run_ms, int):
+        return [((run_ms, run_ms), 1)]
+    if name == "scanned" and isinstance(data.get("gone_ages"), list):
+        return [((int(low), None if high is None else int(high)), int(count)) for low, high, count in data["gone_ages"]]
+    return []

@@ -1,0 +1,178 @@
+"""Says why a job is not done: what it waits for, when that comes, and what stands in the way. Pure decisions."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from reaper.operations.job_search import FoundJob, Place
+from reaper.operations.judgement import REFUSALS, GroupState, Snapshot
+from reaper.operations.status_text import duration
+
+DEFAULT_VISIBILITY_MS = 30_000
+DEFAULT_MAX_DELIVERIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything ``reaper explain`` shows of a job in one group."""
+
+    job: FoundJob
+    group: GroupState
+    now_ms: int
+    leader: str
+    token: int
+    due_in_ms: int | None
+    """Until the next thing happens by itself; 0 = now, None = nothing is due at a known time."""
+    next: str
+    """What happens next, and when."""
+    obstacles: tuple[str, ...]
+    """What keeps it from happening."""
+
+    @property
+    def deliveries(self) -> int:
+        """Counted deliveries, the one under way included."""
+        return count_deliveries(self.job, self.max_deliveries)
+
+    @property
+    def max_deliveries(self) -> int:
+        """The limit in force."""
+        return self.group.max_deliveries or DEFAULT_MAX_DELIVERIES
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what ``reaper explain --json`` prints of this group."""
+        facts = asdict(self.job)
+        facts.pop("keys")
+        events = facts.pop("events")
+        return {
+            "pair": self.group.pair,
+            **facts,
+            "place": str(self.job.place),
+            "deliveries": self.deliveries,
+            "max_deliveries": self.max_deliveries,
+            "visibility_ms": visibility_of(self.job, self.group),
+            "mode": self.group.mode,
+            "policy": self.group.policy,
+            "leader": self.leader,
+            "token": self.token,
+            "due_in_ms": self.due_in_ms,
+            "next": self.next,
+            "obstacles": list(self.obstacles),
+            "events": events,
+        }
+
+
+def count_deliveries(job: FoundJob, max_deliveries: int) -> int:
+    """Return the counted deliveries, by the rule of ``delivery_count`` in ``prelude.lua``."""
+    if job.place is not Place.PENDING:
+        return job.deliveries_before
+    return min(job.deliveries_before, max_deliveries - 1) + job.times_delivered
+
+
+def visibility_of(job: FoundJob, group: GroupState) -> int:
+    """Return the visibility timeout of this job in ms; a longer one of its own counts in reaper mode only."""
+    agreed = group.visibility_ms or DEFAULT_VISIBILITY_MS
+    return agreed if group.mode == "embedded" else max(agreed, job.own_visibility_ms)
+
+
+def explain(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Explanation:
+    """Decide what happens next with a job."""
+    due, then = _next(job, group, snapshot.now_ms)
+    leader = snapshot.leader
+    waits = job.place in (Place.PENDING, Place.SCHEDULED, Place.SUSPECT)
+    return Explanation(
+        job=job,
+        group=group,
+        now_ms=snapshot.now_ms,
+        leader=leader.id if leader else "",
+        token=leader.token if leader else snapshot.token,
+        due_in_ms=due,
+        next=then,
+        obstacles=tuple(_obstacles(group, snapshot)) if waits else tuple(_obstacles_to_reading(job, group)),
+    )
+
+
+def _next(job: FoundJob, group: GroupState, now_ms: int) -> tuple[int | None, str]:
+    match job.place:
+        case Place.PENDING:
+            return _next_of_pending(job, group)
+        case Place.READY:
+            return None, _next_of_ready(job, group)
+        case Place.SCHEDULED:
+            left = max(0, job.due_ms - now_ms)
+            return left, f"becomes ready in {duration(left)}" if left else "is due, and becomes ready now"
+        case Place.SUSPECT:
+            before = f"after {job.parked_before} others" if job.parked_before else "as the next one"
+            return None, (
+                f"has one delivery left, so it waits to run alone: it becomes ready {before}, once the "
+                f"{group.suspects_out} that are out have settled"
+            )
+        case Place.DEAD:
+            return None, f"nothing by itself: `reaper dead-letters redrive {job.entry_id}` makes it ready again"
+        case Place.SETTLED:
+            return None, "nothing: it is done"
+        case _:
+            return None, "unknown: Redis holds nothing of it that was looked at"
+
+
+def _next_of_pending(job: FoundJob, group: GroupState) -> tuple[int | None, str]:
+    left = 0 if job.idle_ms < 0 else max(0, visibility_of(job, group) - job.idle_ms)
+    if job.idle_ms < 0:
+        when = "nobody owns it, so at the next look"
+    elif left:
+        when = f"unless it is settled or extended within {duration(left)}"
+    else:
+        late = duration(job.idle_ms - visibility_of(job, group))
+        when = f"its visibility timeout passed {late} ago, so at the next look"
+    return left, f"{when} it is {_fate(job, group)}"
+
+
+def _fate(job: FoundJob, group: GroupState) -> str:
+    """Return what recovery makes of a pending delivery, by the rules of ``recovery.lua``."""
+    most = group.max_deliveries or DEFAULT_MAX_DELIVERIES
+    count = count_deliveries(job, most)
+    if count >= most:
+        return f"dead-lettered: {count} of {most} deliveries are used up"
+    if count == most - 1:
+        return f"parked as a suspect: its next delivery ({count + 1} of {most}) is its last, and runs alone"
+    if group.mode == "embedded":
+        return f"claimed by a live worker, as delivery {count + 1} of {most}"
+    target = group.retry_key if group.policy == "retry-stream" else group.stream
+    return f"copied to {target} and ready again, for delivery {count + 1} of {most}"
+
+
+def _next_of_ready(job: FoundJob, group: GroupState) -> str:
+    source = group.retry if job.source == group.retry_key else group.main
+    ready = "1 job is" if str(source.ready) == "1" else f"{source.ready} jobs are"
+    return f"a worker reads it: {ready} ready there, and {source.consumers} consumers are known"
+
+
+def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
+    """Say what stops recovery in this group."""
+    if group.paused:
+        yield f"recovery is paused: `reaper resume {group.group}` ends that"
+    if group.mode == "embedded":
+        return
+    leader, report = snapshot.leader, group.report
+    if leader is None:
+        yield "there is no leader: nothing is recovered before one is elected"
+    elif report is None:
+        yield "the leader does not watch this pair: add it to the replicas' groups"
+    elif leader.observe:
+        yield "the leader only observes: nothing is recovered"
+    if report and report.refusal:
+        yield f"recovery refuses: {REFUSALS.get(report.refusal, report.refusal)}"
+    if report and report.grace_ms_left:
+        yield f"recovery waits {duration(report.grace_ms_left)} more, after an outage"
+    if report and report.error:
+        yield report.error
+
+
+def _obstacles_to_reading(job: FoundJob, group: GroupState) -> Iterator[str]:
+    """Say what keeps a ready job from being read."""
+    if job.place is not Place.READY:
+        return
+    source = group.retry if job.source == group.retry_key else group.main
+    if not source.consumers:
+        yield f"no consumer reads {job.source}: start a worker" + (
+            " that reads the retry stream too" if job.source == group.retry_key else ""
+        )

@@ -1,0 +1,226 @@
+"""Operations on one stream/group pair: find it, pause and resume its recovery, forget it.
+
+A pair is known from the settings of whoever asks and from the replicas' heartbeats, so that an operator needs no
+settings file at hand.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from reaper.recovery.writer import CALL_BYTES
+from reaper.replicas import Replica
+from reaper.settings import GroupSettings, WatchedGroup
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
+from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys
+from workers.protocol.messages import Redelivery, text
+from workers.protocol.scripts import load_script
+
+
+async def server_ms(client: Redis) -> int:
+    """Return the server's time in milliseconds."""
+    seconds, microseconds = await client.time()
+    return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ...]:
+    """Return every heartbeat that can be read, fresh or not, by name."""
+    fields: Any = await client.hgetall(keys.replicas)
+    return parse_replicas(fields.values())
+
+
+def parse_replicas(values: Iterable[bytes]) -> tuple[Replica, ...]:
+    """Decode heartbeats; one that nobody can read tells nothing and is left out."""
+    replicas = []
+    for value in values:
+        try:
+            replicas.append(Replica.from_json(value))
+        except ValueError:
+            continue
+    return tuple(sorted(replicas, key=lambda replica: (replica.name, replica.id)))
+
+
+# --- finding ------------------------------------------------------------------------------------------------
+
+
+def known_pairs(configured: Iterable[GroupSettings | WatchedGroup], replicas: Iterable[Replica]) -> list[GroupKeys]:
+    """Return the pairs that settings or heartbeats name, each once, sorted."""
+    pairs = {(group.stream, group.group) for group in configured}
+    pairs |= {(report.stream, report.group) for replica in replicas for report in replica.groups.values()}
+    return [group_keys(stream, group) for stream, group in sorted(pairs)]
+
+
+def matching(known: Iterable[GroupKeys], *, stream: str | None, group: str | None) -> list[GroupKeys]:
+    """Return the known pairs that ``stream`` and ``group`` (or ``stream/group`` as group) leave."""
+    return [
+        keys
+        for keys in known
+        if (stream is None or keys.stream == stream) and (group is None or group in (keys.group, keys.pair))
+    ]
+
+
+def choose_pair(known: Sequence[GroupKeys], *, stream: str | None, group: str | None) -> GroupKeys:
+    """Return the one pair that is meant. Where both names are given, it need not be known.
+
+    Raises ConfigurationError, naming the candidates.
+    """
+    found = matching(known, stream=stream, group=group)
+    if len(found) == 1:
+        return found[0]
+    if stream is not None and group is not None:
+        return group_keys(stream, group)
+    names = ", ".join(keys.pair for keys in known)
+    if found:
+        raise ConfigurationError(f"which of {', '.join(keys.pair for keys in found)}? Name --stream and the group.")
+    if group is None:
+        raise ConfigurationError("no group is known here: name --stream and the group.")
+    raise ConfigurationError(
+        f"no group {group!r} is known from the settings or from live replicas"
+        + (f" (known are {names}): correct the name, or add --stream." if names else ": add --stream.")
+    )
+
+
+async def check_exists(client: Redis, keys: GroupKeys) -> None:
+    """Refuse a pair of which Redis knows nothing (a typing error). Raises ConfigurationError."""
+    if keys.group in await group_names(client, keys.stream):
+        return
+    if not await client.exists(keys.agreement, keys.fence, keys.schedule, keys.retry, keys.dead):
+        raise ConfigurationError(
+            f"stream {keys.stream!r} has no group {keys.group!r}, and nothing is kept for it: correct the name."
+        )
+
+
+async def group_names(client: Redis, stream: str) -> set[str]:
+    """Return the names of a stream's consumer groups; none where there is no such stream."""
+    if not await client.exists(stream):
+        return set()
+    groups: Any = await client.xinfo_groups(stream)
+    return {text(group["name"]) for group in groups}
+
+
+# --- pause and resume ---------------------------------------------------------------------------------------
+
+
+async def set_paused(client: Redis, keys: GroupKeys, paused: bool) -> bool:
+    """Put the group's brake on or off; return whether that changed anything. Raises what redis-py raises."""
+    script = load_script("reaper", "pause_group")
+    return bool(await script.run_idempotent(client, [keys.agreement], [int(paused)]))
+
+
+# --- forget -------------------------------------------------------------------------------------------------
+
+
+class ForgetRefusedError(ConfigurationError):
+    """The group cannot be forgotten now; nothing was removed. The message says what to do first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What `forget` did."""
+
+    removed: tuple[str, ...]
+    """Keys that were there and are gone."""
+    kept: tuple[str, ...]
+    """Keys that stay, each with the reason."""
+    made_ready: int
+    """Jobs that waited in the group's schedule and are ready now."""
+
+
+async def forget(
+    client: Redis,
+    keys: GroupKeys,
+    *,
+    namespace: str,
+    dead_letters: bool = False,
+    known: Iterable[GroupKeys] = (),
+    policy: Redelivery = Redelivery.STREAM,
+    journal: JournalLevel = JournalLevel.SETTLEMENTS,
+    journal_maxlen: int = DEFAULT_JOURNAL_MAXLEN,
+) -> Forgotten:
+    """Remove what is kept of a group. Jobs that wait with us become ready first; no job is lost.
+
+    ``known`` are other pairs; the journal stays while one of the same stream is served. Raises
+    `ForgetRefusedError`, and what redis-py raises.
+    """
+    fence = text(await client.get(keys.fence) or b"")
+    await _check_unserved(client, keys, {namespace, fence.partition(":")[0] or namespace})
+    candidates = [
+        keys.fence,
+        keys.agreement,
+        keys.suspects,
+        keys.schedule,
+        keys.retry,
+        keys.journal,
+        keys.dead,
+    ]
+    before = [key for key in candidates if await client.exists(key)]
+    others = await _other_agreements(client, keys, known)
+    made_ready = 0
+    while True:
+        code, moved, detail = await load_script("reaper", "forget_group").run_idempotent(
+            client,
+            [
+                keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement,
+                keys.journal, *others,
+            ],
+            [
+                keys.group, fence, int(dead_letters), CALL_BYTES, policy,
+                int(journal is not JournalLevel.OFF), journal_maxlen,
+            ],
+        )  # fmt: skip
+        made_ready += moved
+        if code != b"more":
+            break
+    _check_done(keys, text(code), detail, made_ready)
+    after = [key for key in before if await client.exists(key)]
+    return Forgotten(
+        removed=tuple(key for key in before if key not in after),
+        kept=tuple(f"{key} ({_why_kept(keys, key)})" for key in after),
+        made_ready=made_ready,
+    )
+
+
+async def _check_unserved(client: Redis, keys: GroupKeys, namespaces: set[str]) -> None:
+    now = await server_ms(client)
+    for namespace in sorted(namespaces):
+        for replica in await read_replicas(client, namespace_keys(namespace)):
+            if replica.is_live(now) and keys.pair in replica.groups:
+                raise ForgetRefusedError(
+                    f"{keys.pair} is still served by replica {replica.id} ({replica.role}) of namespace "
+                    f"{namespace!r}: take the pair out of its settings (SIGHUP reloads them) or stop it first."
+                )
+
+
+async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[GroupKeys]) -> list[str]:
+    names = await group_names(client, keys.stream)
+    names |= {other.group for other in known if other.stream == keys.stream}
+    return [group_keys(keys.stream, name).agreement for name in sorted(names - {keys.group})]
+
+
+def _check_done(keys: GroupKeys, code: str, detail: Any, made_ready: int) -> None:
+    reasons = {
+        "served": f"a leader has just acted on {keys.pair}: stop the replicas that serve it first",
+        "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to "
+        f"read them: create it first (XGROUP CREATE {keys.stream} {keys.group} 0)",
+        "held": f"a job in {keys.schedule} cannot be made ready ({_detail(detail)}): mend that first",
+        "retry_waiting": f"{keys.retry} holds {_detail(detail)} entries, with jobs that are not settled: let "
+        "workers settle them first",
+    }
+    if code in reasons:
+        ready = f" ({made_ready} waiting jobs were made ready)" if made_ready else ""
+        raise ForgetRefusedError(f"{reasons[code]}; then forget again{ready}.")
+
+
+def _detail(detail: bytes | int) -> str:
+    return str(detail) if isinstance(detail, int) else text(detail)
+
+
+def _why_kept(keys: GroupKeys, key: str) -> str:
+    if key == keys.dead:
+        return "dead letters are in it; --dead-letters removes them"
+    if key == keys.journal:
+        return "another group of the stream uses it"
+    return "written again meanwhile"

@@ -1,0 +1,279 @@
+"""Finds a job by its ID: in the streams, the pending entries lists, the schedules, the dead letters and the journal.
+
+Redis keeps no index of job IDs, so everything is read in pages, newest first, and no further than told. Nothing is
+written.
+"""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from redis.asyncio import Redis
+
+from reaper.operations.dead_letters import read_dead_letter
+from workers.protocol.events import LifecycleEvent, decode_event
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import (
+    Metadata,
+    Pending,
+    entry_order,
+    pair_up,
+    read_metadata,
+    text,
+    whole_number,
+)
+from workers.protocol.scripts import load_script
+
+PAGE = 500
+DEFAULT_DEPTH = 20_000
+"""Entries of each stream and journal that are looked at."""
+SUSPECT_SCORE = 2**52
+MOST_EVENTS = 100
+
+
+class Place(StrEnum):
+    """Where a job is."""
+
+    READY = "ready"
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    SUSPECT = "suspect"
+    """Parked in the group's schedule with one delivery left."""
+    DEAD = "dead"
+    SETTLED = "settled"
+    UNKNOWN = "unknown"
+    """Neither in Redis nor in the part of the journal that was looked at."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundJob:
+    """What Redis holds of one job in one group. Instants are server ms."""
+
+    keys: GroupKeys
+    wanted: str
+    """What was asked for: a job ID or an entry ID."""
+    job_id: str = ""
+    place: Place = Place.UNKNOWN
+    source: str = ""
+    """Key that holds the entry or the packed job."""
+    entry_id: str = ""
+    owner: str = ""
+    idle_ms: int = 0
+    times_delivered: int = 0
+    """By this entry."""
+    deliveries_before: int = 0
+    """Counted deliveries before this entry."""
+    generation: int = 0
+    first_ms: int = 0
+    own_visibility_ms: int = 0
+    """What the job asks for by itself."""
+    due_ms: int = 0
+    """When a scheduled job becomes ready."""
+    parked_before: int = 0
+    """Suspects in front of it."""
+    reason: str = ""
+    """Why it is dead."""
+    error: str = ""
+    consumers: tuple[str, ...] = ()
+    events: list[LifecycleEvent] = field(default_factory=list)
+    """Its lifecycle events, oldest first."""
+    complete: bool = True
+    """Everything was looked at."""
+
+    def take_metadata(self, metadata: Metadata) -> None:
+        """Note what the entry's reserved fields say."""
+        self.job_id = text(metadata.job_id)
+        self.deliveries_before = metadata.deliveries
+        self.generation = metadata.generation
+        self.first_ms = metadata.first_ms
+        self.own_visibility_ms = metadata.visibility_ms
+
+
+async def find_job(client: Redis, keys: GroupKeys, wanted: str, *, depth: int = DEFAULT_DEPTH) -> FoundJob:
+    """Look for a job in one group. Raises what redis-py raises."""
+    found = FoundJob(keys=keys, wanted=wanted)
+    await _read_events(client, found, depth)
+    for look in (_in_entries, _in_schedules, _in_dead_letters):
+        if await look(client, found, depth):
+            return found
+    if found.events:
+        found.place = _place_of_last(found.events)
+    return found
+
+
+# --- journal ------------------------------------------------------------------------------------------------
+
+
+async def _read_events(client: Redis, found: FoundJob, depth: int) -> None:
+    """Collect the job's events. An entry ID leads to the job that had it."""
+    names = {found.wanted}
+    events: list[LifecycleEvent] = []
+    async for row in _newest_first(client, found.keys.journal, depth, found):
+        try:
+            event = decode_event(*row)
+        except ValueError:
+            continue
+        if event.data.get("group", found.keys.group) != found.keys.group:
+            continue
+        if event.job in names or found.wanted in (event.data.get("entry"), event.data.get("new_entry")):
+            names.add(event.job)
+            events.append(event)
+    events = [event for event in events if event.job in names][:MOST_EVENTS]
+    found.events = events[::-1]
+    if events:
+        found.job_id = events[0].job
+        found.generation = int(events[0].data.get("generation") or 0)
+
+
+async def _newest_first(client: Redis, key: str, depth: int, found: FoundJob) -> AsyncIterator[Sequence[Any]]:
+    """Read a stream backwards, page by page; notes where ``depth`` cut it short."""
+    if await client.type(key) != b"stream":
+        return
+    end, seen = "+", 0
+    while seen < depth:
+        rows: Any = await client.xrevrange(key, end, "-", min(PAGE, depth - seen))
+        for row in rows:
+            yield row
+        if len(rows) < min(PAGE, depth - seen):
+            return
+        seen += len(rows)
+        end = f"({text(rows[-1][0])}"
+    found.complete = False
+
+
+_ENDS = {"acked": Place.SETTLED, "lost_payload": Place.SETTLED}
+
+
+def _place_of_last(events: Sequence[LifecycleEvent]) -> Place:
+    """Return where the journal leaves a job that Redis holds nothing of any more."""
+    settled = [event for event in events if event.event in _ENDS]
+    return Place.SETTLED if settled else Place.UNKNOWN
+
+
+# --- streams ------------------------------------------------------------------------------------------------
+
+
+async def _in_entries(client: Redis, found: FoundJob, depth: int) -> bool:
+    """Look in the stream and the retry stream: an entry that is pending or ready counts before one that is settled."""
+    settled: tuple[str, str, Metadata] | None = None
+    for source in (found.keys.retry, found.keys.stream):
+        last_delivered = await _last_delivered(client, source, found.keys.group)
+        if last_delivered is None:
+            continue
+        async for entry_id, metadata in _entries_of(client, source, found, depth):
+            pending = await _pending(client, source, found.keys.group, entry_id)
+            if pending or entry_order(entry_id) > entry_order(last_delivered):
+                _take_entry(found, source, entry_id, metadata, pending)
+                return True
+            settled = settled or (source, entry_id, metadata)
+    if settled and not await _is_kept_elsewhere(client, found):
+        source, entry_id, metadata = settled
+        found.place, found.source, found.entry_id = Place.SETTLED, source, entry_id
+        found.take_metadata(metadata)
+        return True
+    return False
+
+
+async def _is_kept_elsewhere(client: Redis, found: FoundJob) -> bool:
+    """Tell whether the job of an acknowledged entry goes on: it was scheduled, parked or given up."""
+    return await _in_schedules(client, found, 0) or await _in_dead_letters(client, found, DEFAULT_DEPTH)
+
+
+async def _entries_of(client: Redis, source: str, found: FoundJob, depth: int) -> AsyncIterator[tuple[str, Metadata]]:
+    """Yield the job's entries in one stream: those that are named first, then by walking through it."""
+    named = dict.fromkeys(_named_entries(found))
+    for entry_id in named:
+        rows: Any = await client.xrange(source, entry_id, entry_id)
+        for row in rows:
+            yield entry_id, read_metadata(row[0], pair_up(row[1]))
+    ids = {found.wanted.encode(), found.job_id.encode()} - {b""}
+    async for row in _newest_first(client, source, depth, found):
+        metadata = read_metadata(row[0], pair_up(row[1]))
+        if metadata.job_id in ids and text(row[0]) not in named:
+            yield text(row[0]), metadata
+
+
+def _named_entries(found: FoundJob) -> list[str]:
+    """Return entry IDs that may be the job's present one, likeliest first."""
+    names = [str(event.data.get("new_entry") or "") for event in reversed(found.events)]
+    names += [str(event.data.get("entry") or "") for event in reversed(found.events)]
+    names += [found.wanted, found.job_id]
+    return [name for name in names if _is_entry_id(name)]
+
+
+def _is_entry_id(name: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,20}-[0-9]{1,20}", name) is not None
+
+
+async def _last_delivered(client: Redis, source: str, group: str) -> bytes | None:
+    if await client.type(source) != b"stream":
+        return None
+    groups: Any = await client.xinfo_groups(source)
+    return next((one["last-delivered-id"] for one in groups if text(one["name"]) == group), None)
+
+
+async def _pending(client: Redis, source: str, group: str, entry_id: str) -> Pending | None:
+    rows: Any = await client.execute_command("XPENDING", source, group, entry_id, entry_id, 1)
+    return Pending(*rows[0]) if rows else None
+
+
+def _take_entry(found: FoundJob, source: str, entry_id: str, metadata: Metadata, pending: Pending | None) -> None:
+    found.place = Place.PENDING if pending else Place.READY
+    found.source, found.entry_id = source, entry_id
+    found.take_metadata(metadata)
+    if pending:
+        found.owner = text(pending.consumer)
+        found.idle_ms = int(pending.idle_ms)
+        found.times_delivered = int(pending.delivery_count)
+
+
+# --- schedules and dead letters -----------------------------------------------------------------------------
+
+
+async def _in_schedules(client: Redis, found: FoundJob, _depth: int) -> bool:
+    for schedule in (found.keys.schedule, found.keys.stream_schedule):
+        if await client.type(schedule) == b"zset" and await _in_schedule(client, found, schedule):
+            return True
+    return False
+
+
+async def _in_schedule(client: Redis, found: FoundJob, schedule: str) -> bool:
+    for wanted in dict.fromkeys(name for name in (found.job_id, found.wanted) if name):
+        rank = 0
+        while rank >= 0:
+            reply = await load_script("reaper", "find_scheduled").run(client, [schedule], [wanted, rank, PAGE])
+            if len(reply) > 1:
+                await _take_scheduled(client, found, schedule, reply)
+                return True
+            rank = int(reply[0])
+    return False
+
+
+async def _take_scheduled(client: Redis, found: FoundJob, schedule: str, reply: Sequence[Any]) -> None:
+    score = float(reply[2])
+    found.source, found.entry_id = schedule, text(reply[9])
+    found.job_id = text(reply[4])
+    found.deliveries_before = whole_number(reply[5], 0)
+    found.generation = whole_number(reply[6], 0)
+    found.first_ms = whole_number(reply[7], 0)
+    found.consumers = tuple(name for name in text(reply[8]).split(",") if name)
+    if score >= SUSPECT_SCORE:
+        found.place = Place.SUSPECT
+        found.parked_before = int(reply[1]) - int(await client.zcount(schedule, "-inf", f"({SUSPECT_SCORE}"))
+    else:
+        found.place, found.due_ms = Place.SCHEDULED, int(score)
+
+
+async def _in_dead_letters(client: Redis, found: FoundJob, depth: int) -> bool:
+    ids = {found.wanted, found.job_id} - {""}
+    async for row in _newest_first(client, found.keys.dead, depth, found):
+        letter = read_dead_letter(*row)
+        if letter.job_id in ids or letter.source_entry in ids or letter.entry_id in ids:
+            found.place, found.source, found.entry_id = Place.DEAD, found.keys.dead, letter.entry_id
+            found.job_id, found.generation, found.first_ms = letter.job_id, letter.generation, letter.first_ms
+            found.deliveries_before, found.consumers = letter.deliveries, letter.consumers
+            found.reason, found.error = letter.reason, letter.error
+            return True
+    return False

@@ -1,0 +1,308 @@
+"""Decides whether the service is healthy, from a snapshot: pure, and says why not.
+
+`reaper.operations.snapshot` gathers the facts from Redis, `reaper.operations.status_text` prints them. Times are
+milliseconds; instants are the server's clock.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reaper.replicas import LEADER, GroupReport, Replica
+from workers.protocol.keys import group_keys
+from workers.protocol.messages import RecoveryMode
+
+SCANS_MISSED = 3
+"""A scan is too old once this many were missed…"""
+SCAN_SLACK_MS = 1_000
+SLOW_SCAN_PER_MS = 20
+"""… and the slowest full scan we have an understanding for (entries per ms) would be done."""
+
+REFUSALS = {
+    "several_groups": "the stream has several groups, and with redelivery 'stream' the others would see every "
+    "copy: set redelivery = 'retry-stream'",
+    "explicit_ids": "the stream's entry IDs are not the server's own: set redelivery = 'retry-stream'",
+    "foreign_namespace": "the reapers of another namespace serve this group: stop one of the two",
+    "no_group": "the stream or its group does not exist: create it, or set recreate_groups",
+}
+
+
+class Trouble(StrEnum):
+    """Kinds of problems; each of them makes the service degraded."""
+
+    NO_REPLICA = "no_replica"
+    NO_LEADER = "no_leader"
+    NO_GROUPS = "no_groups"
+    UNSERVED = "unserved"
+    REFUSED = "refused"
+    MISMATCH = "mismatch"
+    SCAN_TOO_OLD = "scan_too_old"
+    FOREIGN_CLAIMS = "foreign_claims"
+    RETRY_UNREAD = "retry_unread"
+    PAUSED = "paused"
+    HELD = "held"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One reason why the service is degraded. ``pair`` is empty where it concerns all."""
+
+    trouble: Trouble
+    pair: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many; ``at_least`` where counting was cut short."""
+
+    number: int = 0
+    at_least: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.number}+" if self.at_least else str(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class SilentConsumer:
+    """A consumer that holds deliveries and has shown no life for longer than the visibility timeout."""
+
+    name: str
+    pending: int
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """What waits and is pending in one stream for the group: the stream itself, or its retry stream."""
+
+    exists: bool = False
+    """There is such a stream, with this group."""
+    entries: int = 0
+    ready: Count = Count()
+    oldest_ready_ms: int | None = None
+    """Age of the oldest entry that waits, where it is known."""
+    pending: int = 0
+    oldest_pending_ms: int | None = None
+    """Idle time of the oldest pending entry; -1 = nobody owns it."""
+    consumers: int = 0
+    last_read_ms: int | None = None
+    """How long ago a consumer last took something here; None = never."""
+    silent: tuple[SilentConsumer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """One stream/group pair: what Redis says, and what the replica that leads reports."""
+
+    stream: str
+    group: str
+    mode: str = ""
+    """Recovery mode that the group agreed on; '' = nobody has served it yet."""
+    policy: str = ""
+    visibility_ms: int = 0
+    max_deliveries: int = 0
+    mismatches: tuple[str, ...] = ()
+    paused: bool = False
+    main: SourceState = SourceState()
+    retry: SourceState = SourceState()
+    scheduled: int = 0
+    """Delayed jobs, of the group and of the stream."""
+    suspects_parked: int = 0
+    suspects_out: int = 0
+    dead_letters: int = 0
+    recovered: int = 0
+    stale_writes_refused: int = 0
+    """Writes of earlier terms that the fence refused."""
+    """Since the group was first served."""
+    served_by: str = ""
+    """ID of the live replica that leads and watches the pair."""
+    report: GroupReport | None = None
+    reported_ms: int = 0
+
+    @property
+    def pair(self) -> str:
+        """The pair as people write it: ``orders/billing``."""
+        return f"{self.stream}/{self.group}"
+
+    @property
+    def retry_key(self) -> str:
+        """The group's retry stream."""
+        return group_keys(self.stream, self.group).retry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything ``reaper status`` shows, at one instant of the server's clock."""
+
+    now_ms: int
+    namespace: str
+    redis_version: str
+    holder: str = ""
+    """Who holds the lease; '' = nobody."""
+    lease_left_ms: int = 0
+    token: int = 0
+    """Fencing token of the latest term."""
+    replicas: tuple[Replica, ...] = ()
+    groups: tuple[GroupState, ...] = ()
+
+    @property
+    def live(self) -> tuple[Replica, ...]:
+        """Replicas with a fresh heartbeat."""
+        return tuple(replica for replica in self.replicas if replica.is_live(self.now_ms))
+
+    @property
+    def silent(self) -> tuple[Replica, ...]:
+        """Replicas that have stopped registering."""
+        return tuple(replica for replica in self.replicas if not replica.is_live(self.now_ms))
+
+    @property
+    def leader(self) -> Replica | None:
+        """The live replica that leads, as far as anybody knows: the lease's holder before what replicas say."""
+        leaders = [replica for replica in self.live if replica.leads]
+        holding = [replica for replica in self.live if self.holder.startswith(replica.id + ".")]
+        candidates = holding or leaders
+        return max(candidates, key=lambda replica: replica.token) if candidates else None
+
+    @property
+    def needs_no_reaper(self) -> bool:
+        """Tell whether there is none, and all groups are recovered by their workers."""
+        embedded = bool(self.groups) and all(group.mode == RecoveryMode.EMBEDDED for group in self.groups)
+        return embedded and not self.live
+
+    @property
+    def followers(self) -> tuple[Replica, ...]:
+        """The live replicas that could take over."""
+        leader = self.leader
+        return tuple(replica for replica in self.live if replica is not leader and not replica.leads)
+
+
+def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
+    """Return every reason why the service is degraded; empty = healthy."""
+    problems = [*_judge_leadership(snapshot)]
+    for group in snapshot.groups:
+        problems += _judge_group(snapshot, group)
+    return tuple(problems)
+
+
+def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
+    if snapshot.needs_no_reaper:
+        return
+    if not snapshot.live:
+        yield Problem(
+            Trouble.NO_REPLICA,
+            "",
+            f"no live replica in namespace {snapshot.namespace!r}: start `reaper run`, or name its namespace",
+        )
+    elif snapshot.leader is None:
+        holder = f"the lease is held by {snapshot.holder}, which is not alive" if snapshot.holder else "no lease"
+        yield Problem(Trouble.NO_LEADER, "", f"no leader: {holder}")
+    if not snapshot.groups:
+        yield Problem(Trouble.NO_GROUPS, "", "no group is watched: set groups")
+
+
+def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[Problem]:
+    def problem(trouble: Trouble, text: str) -> Problem:
+        return Problem(trouble, group.pair, text)
+
+    report = group.report
+    if report is None and snapshot.leader is not None:
+        yield problem(Trouble.UNSERVED, "the leader does not watch this pair: add it to the replicas' groups")
+    if group.paused:
+        yield problem(Trouble.PAUSED, f"recovery is paused: `reaper resume {group.group}` ends that")
+    refusal = report.refusal if report else ""
+    if not group.main.exists and not refusal:
+        refusal = "no_group"
+    if refusal:
+        yield problem(Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}")
+    for mismatch in group.mismatches:
+        yield problem(Trouble.MISMATCH, mismatch)
+    if report is not None:
+        yield from _judge_report(group, report)
+    if _retry_is_unread(group):
+        yield problem(
+            Trouble.RETRY_UNREAD,
+            f"{group.retry.ready} jobs wait in the retry stream and nobody reads them: let the workers read it too",
+        )
+
+
+def _judge_report(group: GroupState, report: GroupReport) -> Iterator[Problem]:
+    def problem(trouble: Trouble, text: str) -> Problem:
+        return Problem(trouble, group.pair, text)
+
+    age = group.reported_ms - report.last_scan_ms
+    if report.last_scan_ms and age > _oldest_scan_ms(report):
+        yield problem(Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported")
+    if report.foreign_claims:
+        yield problem(
+            Trouble.FOREIGN_CLAIMS,
+            f"{report.foreign_claims} deliveries were claimed by somebody else: stop the XAUTOCLAIM loop beside us",
+        )
+    if report.held:
+        yield problem(Trouble.HELD, f"{report.held} overdue deliveries cannot be copied; the leader's log says why")
+    if report.error:
+        yield problem(Trouble.ERROR, report.error)
+
+
+def _oldest_scan_ms(report: GroupReport) -> int:
+    """Return how old a scan may be when it is reported; a full scan of a long list takes its time."""
+    return report.scan_interval_ms * SCANS_MISSED + SCAN_SLACK_MS + report.scan_entries // SLOW_SCAN_PER_MS
+
+
+def _retry_is_unread(group: GroupState) -> bool:
+    """Tell whether redelivery copies wait where no consumer has read since they came.
+
+    Redis before 7.2 does not tell of reads that found nothing, so a consumer gets the visibility timeout to take
+    what waits before it counts as absent.
+    """
+    retry = group.retry
+    if not retry.exists:
+        return retry.entries > 0
+    if not retry.ready.number:
+        return False
+    if not retry.consumers or retry.last_read_ms is None:
+        return True
+    waited = retry.oldest_ready_ms or 0
+    return waited > group.visibility_ms and retry.last_read_ms > waited
+
+
+def notes(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return what an operator should know although nothing is wrong now."""
+    return (*_replica_notes(snapshot), *(note for group in snapshot.groups for note in _group_notes(group)))
+
+
+def _replica_notes(snapshot: Snapshot) -> Iterator[str]:
+    leader = snapshot.leader
+    if leader and leader.observe:
+        yield "the leader only observes: nothing is recovered"
+    if leader and leader.role == LEADER and not snapshot.followers:
+        yield "there is no follower: nobody takes over when the leader dies"
+    for replica in snapshot.live:
+        if replica.leads and replica is not leader:
+            yield f"replica {replica.id} still says that it leads (token {replica.token}); the fence refuses its writes"
+    for replica in snapshot.silent:
+        yield f"replica {replica.id} has not registered for {(snapshot.now_ms - replica.at_ms) // 1000} s"
+    versions = sorted({replica.version for replica in snapshot.live})
+    if len(versions) > 1:
+        yield f"replicas of several versions are running: {', '.join(versions)}"
+
+
+def _group_notes(group: GroupState) -> Iterator[str]:
+    report = group.report
+    if group.mode == RecoveryMode.EMBEDDED:
+        yield f"{group.pair}: its workers recover what stalls (embedded mode)"
+    if report and not report.last_scan_ms:
+        yield f"{group.pair}: the first scan of this term is under way"
+    if report and report.grace_ms_left:
+        yield f"{group.pair}: recovery waits {report.grace_ms_left / 1000:.1f} s more, after an outage"
+    if report and report.lost_payload:
+        yield (
+            f"{group.pair}: {report.lost_payload} jobs were trimmed or deleted by somebody while they were pending: "
+            "their payloads are lost"
+        )
+    for consumer in (*group.main.silent, *group.retry.silent):
+        yield (
+            f"{group.pair}: consumer {consumer.name} holds {consumer.pending} deliveries and has been silent for "
+            f"{consumer.idle_ms // 1000} s"
+        )

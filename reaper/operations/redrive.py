@@ -1,0 +1,165 @@
+"""Redrives dead letters: their jobs become ready again, as a next generation whose deliveries count from 0.
+
+Each dead letter is checked, copied and deleted by one script, so a lost reply redrives nothing twice.
+"""
+
+import math
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from time import time_ns
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+
+from reaper.recovery.telemetry import tell_redrive
+from reaper.recovery.writer import CALL_BYTES
+from workers.protocol.connection import is_contact_error
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import Redelivery, text
+from workers.protocol.scripts import RETRY_DELAYS_S, load_script
+from workers.telemetry import names as telemetry
+from workers.telemetry.names import TraceLinkage
+
+REDRIVE_BATCH = 100
+DEFAULT_MAX_GENERATION = 5
+
+
+class Outcome(IntEnum):
+    """What became of one dead letter. Numbers as in ``redrive_dead_letters.lua``, but for `UNKNOWN`."""
+
+    GONE = 0
+    REDRIVEN = 1
+    LOOPED = 2
+    HELD = 3
+    PUT_OFF = 4
+    UNKNOWN = 5
+    """Not there any more after a call whose reply was lost: most likely redriven by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """Result for one dead letter. ``detail``: new entry ID, its generation (looped), or why it is held."""
+
+    entry_id: str
+    outcome: Outcome
+    detail: str
+    job_id: str
+    target: str
+    """Stream where the job is ready again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """How dead letters are redriven."""
+
+    policy: Redelivery = Redelivery.STREAM
+    """Where the group has agreed on none."""
+    max_generation: int | None = DEFAULT_MAX_GENERATION
+    """Jobs of this generation are not redriven again (they die each time); None = no guard."""
+    dry_run: bool = False
+    rate: float | None = None
+    """Dead letters per second; None = as fast as it goes."""
+    journal: JournalLevel = JournalLevel.SETTLEMENTS
+    journal_maxlen: int = DEFAULT_JOURNAL_MAXLEN
+    linkage: TraceLinkage = TraceLinkage.PARENT
+
+    @property
+    def batch(self) -> int:
+        """Dead letters per call; with a rate, what a tenth of a second allows, so that the flow is even."""
+        return REDRIVE_BATCH if self.rate is None else max(1, min(REDRIVE_BATCH, math.floor(self.rate / 10)))
+
+
+async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: Redrive) -> AsyncIterator[Redriven]:
+    """Make dead letters ready again; yields one result each, as they are done.
+
+    Raises ConfigurationError where the group does not exist, and what redis-py raises.
+    """
+    started, sent = anyio.current_time(), 0
+    async for batch in _in_batches(ids, how.batch):
+        if how.rate and not how.dry_run:
+            await anyio.sleep_until(started + sent / how.rate)
+        left = batch
+        while left:
+            results = await _redrive_batch(client, keys, left, how)
+            for result in results:
+                if result.outcome is not Outcome.PUT_OFF:
+                    yield result
+            left = [result.entry_id for result in results if result.outcome is Outcome.PUT_OFF]
+        sent += len(batch)
+
+
+async def _in_batches(items: AsyncIterable[str], size: int) -> AsyncIterator[list[str]]:
+    """Group ``items`` into lists of at most ``size``."""
+    batch: list[str] = []
+    async for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how: Redrive) -> list[Redriven]:
+    began_ns = time_ns()
+    reply, reply_was_lost = await _run_again_if_lost(
+        client,
+        [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
+        [
+            keys.group, how.policy, "" if how.max_generation is None else how.max_generation,
+            int(how.dry_run), int(how.journal is not JournalLevel.OFF), how.journal_maxlen, CALL_BYTES,
+            *ids,
+        ],
+    )  # fmt: skip
+    if reply[0] != b"ok":
+        raise ConfigurationError(
+            f"group {keys.group!r} does not exist on stream {keys.stream!r}, so nobody would read what is "
+            "redriven: create the group, or start its workers, first."
+        )
+    if telemetry.is_tracing():
+        _tell(keys, how.linkage, reply[2:], began_ns)
+    target = keys.stream if reply[1] == b"stream" else keys.retry
+    return [_result(entry_id, row, target, reply_was_lost) for entry_id, row in zip(ids, reply[2:], strict=True)]
+
+
+def _tell(keys: GroupKeys, linkage: TraceLinkage, rows: Sequence[Sequence[Any]], began_ns: int) -> None:
+    """Tell of those whose producer's trace is sampled."""
+    ended_ns = time_ns()
+    for _, new_entry, job_id, *traced in rows:
+        if traced:
+            tell_redrive(
+                keys,
+                linkage,
+                traced[0],
+                job_id=job_id,
+                new_entry=text(new_entry),
+                began_ns=began_ns,
+                ended_ns=ended_ns,
+            )
+
+
+def _result(entry_id: str, row: Sequence[Any], target: str, reply_was_lost: bool) -> Redriven:
+    outcome = Outcome(row[0])
+    if outcome is Outcome.GONE and reply_was_lost:
+        outcome = Outcome.UNKNOWN
+    detail = row[1] if isinstance(row[1], int) else text(row[1])
+    return Redriven(entry_id, outcome, str(detail), text(row[2]), target)
+
+
+async def _run_again_if_lost(client: Redis, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, bool]:
+    """Run the redrive script, again after a lost contact; also tell whether a reply was lost on the way."""
+    script = load_script("reaper", "redrive_dead_letters")
+    reply_was_lost = False
+    for delay in RETRY_DELAYS_S:
+        try:
+            return await script.run(client, keys, args), reply_was_lost
+        except Exception as error:
+            if not is_contact_error(error):
+                raise
+        reply_was_lost = True
+        await anyio.sleep(delay)
+    return await script.run(client, keys, args), reply_was_lost

@@ -1,0 +1,194 @@
+"""Gathers from Redis what ``reaper status`` shows. Reads only, in few round trips, bounded in what it counts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from redis.asyncio import Redis
+
+from reaper.operations.groups import known_pairs, parse_replicas
+from reaper.operations.judgement import Count, GroupState, SilentConsumer, Snapshot, SourceState
+from reaper.recovery.writer import CALL_BYTES
+from reaper.replicas import GroupReport, Replica
+from reaper.settings import WatchedGroup
+from workers.protocol.keys import GroupKeys, NamespaceKeys
+from workers.protocol.messages import entry_ms, text, whole_number
+from workers.protocol.scripts import load_script
+from workers.runtime.settings import to_ms
+
+MOST_COUNTED = 10_000
+"""Ready jobs that are counted one by one where the server does not know how many there are."""
+COUNT_CALLS = 40
+SUSPECT_SCORE = 2**52
+"""Where parked suspects begin in a group's schedule; see ``recover_entries.lua``."""
+_NOTHING_THERE = ("WRONGTYPE", "NOGROUP", "no such key")
+
+
+async def take_snapshot(
+    client: Redis, keys: NamespaceKeys, configured: Sequence[WatchedGroup] = (), redis_version: str = ""
+) -> Snapshot:
+    """Read the state of a namespace and of its pairs: those of ``configured``, or that live replicas watch.
+
+    Raises what redis-py raises where there is no contact; a key that holds something foreign reads as empty.
+    """
+    pipe = client.pipeline(transaction=False)
+    pipe.time()
+    pipe.get(keys.lease)
+    pipe.pttl(keys.lease)
+    pipe.get(keys.token)
+    pipe.hgetall(keys.replicas)
+    time, lease, lease_left, token, heartbeats = _readable(await pipe.execute(raise_on_error=False))
+    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    snapshot = Snapshot(
+        now_ms=now_ms,
+        namespace=keys.namespace,
+        redis_version=redis_version,
+        holder=text(lease or b""),
+        lease_left_ms=max(0, lease_left or 0),
+        token=whole_number(token, 0),
+        replicas=parse_replicas((heartbeats or {}).values()),
+    )
+    states = [
+        await _read_group(client, pair, snapshot.leader, now_ms, _settings_of(pair, configured))
+        for pair in known_pairs(configured, snapshot.live or snapshot.replicas)
+    ]
+    return replace(snapshot, groups=tuple(states))
+
+
+def _readable(replies: Iterable[Any]) -> list[Any]:
+    """Put None for what is not there, or is something foreign. Raises every other error that Redis answered."""
+    readable = []
+    for reply in replies:
+        if isinstance(reply, Exception) and not str(reply).startswith(_NOTHING_THERE):
+            raise reply
+        readable.append(None if isinstance(reply, Exception) else reply)
+    return readable
+
+
+def _settings_of(keys: GroupKeys, configured: Iterable[WatchedGroup]) -> WatchedGroup | None:
+    return next((one for one in configured if (one.stream, one.group) == (keys.stream, keys.group)), None)
+
+
+async def _read_group(
+    client: Redis, keys: GroupKeys, leader: Replica | None, now_ms: int, configured: WatchedGroup | None
+) -> GroupState:
+    pipe = client.pipeline(transaction=False)
+    pipe.hgetall(keys.agreement)
+    pipe.zcard(keys.schedule)
+    pipe.zcount(keys.schedule, SUSPECT_SCORE, "+inf")
+    pipe.zcard(keys.stream_schedule)
+    pipe.hlen(keys.suspects)
+    pipe.xlen(keys.dead)
+    agreed, scheduled, parked, delayed, out, dead = _readable(await pipe.execute(raise_on_error=False))
+    agreement = {text(name): text(value) for name, value in (agreed or {}).items()}
+    report = leader.groups.get(keys.pair) if leader else None
+    visibility_ms = _first_number(
+        agreement.get("visibility_ms"),
+        report.visibility_ms if report else None,
+        to_ms(configured.visibility_timeout) if configured else None,
+    )
+    max_deliveries = _first_number(
+        agreement.get("max_deliveries"),
+        report.max_deliveries if report else None,
+        configured.max_deliveries if configured else None,
+    )
+    return GroupState(
+        stream=keys.stream,
+        group=keys.group,
+        mode=agreement.get("recovery", ""),
+        policy=agreement.get("policy") or (report.redelivery if report else ""),
+        visibility_ms=visibility_ms,
+        max_deliveries=max_deliveries,
+        mismatches=find_mismatches(agreement, None if leader and leader.observe else report),
+        paused=agreement.get("paused") == "1",
+        main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms),
+        retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms),
+        scheduled=(scheduled or 0) - (parked or 0) + (delayed or 0),
+        suspects_parked=parked or 0,
+        suspects_out=out or 0,
+        dead_letters=dead or 0,
+        recovered=_first_number(agreement.get("recovered")),
+        stale_writes_refused=_first_number(agreement.get("refused")),
+        served_by=leader.id if leader and report else "",
+        report=report,
+        reported_ms=leader.at_ms if leader else 0,
+    )
+
+
+def _first_number(*values: str | int | None) -> int:
+    for value in values:
+        number = whole_number(value.encode(), 0) if isinstance(value, str) else value
+        if number:
+            return number
+    return 0
+
+
+def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None) -> tuple[str, ...]:
+    """Name what the group agreed on and the leader has otherwise, and what a worker has complained of.
+
+    An observer (no ``report``) acts on nothing, and may have other values to try them.
+    """
+    found = [agreement["mismatch"]] if agreement.get("mismatch") else []
+    if report is not None:
+        leads = {
+            "recovery": "reaper",
+            "policy": report.redelivery,
+            "visibility_ms": str(report.visibility_ms),
+            "max_deliveries": str(report.max_deliveries),
+        }
+        found += [
+            f"the group agreed on {name} = {agreement[name]}, and the leader has {value}: give all processes the same"
+            for name, value in leads.items()
+            if agreement.get(name) and agreement[name] != value
+        ]
+    return tuple(found)
+
+
+async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibility_ms: int) -> SourceState:
+    pipe = client.pipeline(transaction=False)
+    pipe.xlen(key)
+    pipe.xinfo_groups(key)
+    pipe.xinfo_consumers(key, group)
+    pipe.execute_command("XPENDING", key, group, "-", "+", 1)
+    entries, groups, consumers, oldest = _readable(await pipe.execute(raise_on_error=False))
+    info = next((one for one in groups or () if text(one["name"]) == group), None)
+    if info is None:
+        return SourceState(entries=entries or 0)
+    ready, first = await _count_ready(client, key, info)
+    return SourceState(
+        exists=True,
+        entries=entries or 0,
+        ready=ready,
+        oldest_ready_ms=max(0, now_ms - entry_ms(first)) if first else None,
+        pending=int(info["pending"]),
+        oldest_pending_ms=int(oldest[0][2]) if oldest else None,
+        consumers=len(consumers or ()),
+        last_read_ms=min((int(one["idle"]) for one in consumers or ()), default=None),
+        silent=tuple(
+            SilentConsumer(text(one["name"]), int(one["pending"]), int(one["idle"]))
+            for one in consumers or ()
+            if one["pending"] and visibility_ms and one["idle"] > visibility_ms
+        ),
+    )
+
+
+async def _count_ready(client: Redis, key: str, info: Mapping[str, Any]) -> tuple[Count, bytes]:
+    """Return how many entries wait behind the last delivered one, and the first of them (empty = none)."""
+    lag = info.get("lag")  # Redis 7 and later, and there only while nothing was deleted behind the last delivery
+    if lag is not None:
+        _, _, _, first = await _count_after(client, key, info["last-delivered-id"], 1)
+        return Count(max(0, int(lag))), first
+    last, number, first = info["last-delivered-id"], 0, b""
+    for _ in range(COUNT_CALLS):
+        counted, last, complete, first_here = await _count_after(client, key, last, MOST_COUNTED - number)
+        number, first = number + counted, first or first_here
+        if complete or number >= MOST_COUNTED:
+            return Count(number, at_least=not complete), first
+    return Count(number, at_least=True), first
+
+
+async def _count_after(client: Redis, key: str, last: bytes, most: int) -> tuple[int, bytes, bool, bytes]:
+    counted, last, complete, first = await load_script("reaper", "count_after").run(
+        client, [key], [last, most, CALL_BYTES]
+    )
+    return int(counted), last, bool(complete), first

@@ -1,0 +1,145 @@
+"""Prints a snapshot: one screen for people, JSON for machines."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from reaper.operations.judgement import Count, GroupState, Problem, Snapshot, SourceState, notes
+from reaper.replicas import STANDALONE
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+def duration(milliseconds: int) -> str:
+    """Return a duration as people read it: ``850 ms``, ``3.2 s``, ``4 min``."""
+    for size, unit in _UNITS:
+        if milliseconds >= size:
+            amount = milliseconds / size
+            return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
+    return f"{milliseconds} ms"
+
+
+def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
+    """Return what ``reaper status --json`` prints."""
+    leader = snapshot.leader
+    return {
+        "status": "degraded" if problems else "healthy",
+        "problems": [asdict(problem) for problem in problems],
+        "notes": list(notes(snapshot)),
+        "now_ms": snapshot.now_ms,
+        "namespace": snapshot.namespace,
+        "redis_version": snapshot.redis_version,
+        "leader": leader.id if leader else None,
+        "holder": snapshot.holder,
+        "token": snapshot.token,
+        "lease_left_ms": snapshot.lease_left_ms,
+        "replicas": [asdict(replica) | {"live": replica in snapshot.live} for replica in snapshot.replicas],
+        "groups": [_group_as_json(group) for group in snapshot.groups],
+    }
+
+
+def _group_as_json(group: GroupState) -> dict[str, Any]:
+    return {"pair": group.pair, **asdict(group)}
+
+
+def status_text(snapshot: Snapshot, problems: Sequence[Problem]) -> str:
+    """Return the screen of ``reaper status``, with colours (click takes them out where they do not belong)."""
+    lines = [*_leadership_lines(snapshot)]
+    for group in snapshot.groups:
+        troubles = [problem for problem in problems if problem.pair == group.pair]
+        lines += ["", *_group_lines(snapshot, group, troubles)]
+    lines += ["", *_verdict_lines(problems, notes(snapshot))]
+    return "\n".join(lines)
+
+
+def _row(label: str, *parts: str) -> str:
+    return f"  {click.style(f'{label:<10}', dim=True)}{' · '.join(part for part in parts if part)}"
+
+
+def _leadership_lines(snapshot: Snapshot) -> Iterator[str]:
+    leader = snapshot.leader
+    yield _row("namespace", snapshot.namespace, f"Redis {snapshot.redis_version}")
+    if leader is None:
+        yield _row("leader", click.style("none", fg="red"))
+    else:
+        yield _row(
+            "leader",
+            click.style(leader.id, bold=True),
+            f"term {leader.token}",
+            "election off" if leader.role == STANDALONE else f"lease {duration(snapshot.lease_left_ms)} left",
+            f"renewals failed {leader.renewals_failed}" if leader.renewals_failed else "",
+            click.style("observes only", fg="yellow") if leader.observe else "",
+        )
+    yield _row("followers", *([follower.id for follower in snapshot.followers] or ["none"]))
+
+
+def _group_lines(snapshot: Snapshot, group: GroupState, problems: Sequence[Problem]) -> Iterator[str]:
+    state = click.style("degraded", fg="red") if problems else click.style("healthy", fg="green")
+    yield f"{click.style(group.pair, bold=True)}  {state}"
+    yield _row(
+        "recovery",
+        group.mode or "not agreed",
+        group.policy,
+        f"visibility timeout {duration(group.visibility_ms)}" if group.visibility_ms else "",
+        f"max deliveries {group.max_deliveries}" if group.max_deliveries else "",
+        click.style("paused", fg="yellow") if group.paused else "",
+    )
+    yield _row(
+        "jobs",
+        _ready(group.main),
+        _pending(group.main),
+        f"scheduled {group.scheduled}",
+        f"suspects {group.suspects_parked} parked, {group.suspects_out} out",
+        f"dead letters {group.dead_letters}",
+    )
+    if group.retry.entries or group.policy == "retry-stream":
+        yield _row("retries", _ready(group.retry), _pending(group.retry))
+    yield _leader_line(snapshot, group)
+    silent = len(group.main.silent) + len(group.retry.silent)
+    yield _row("consumers", str(group.main.consumers), f"silent with deliveries {silent}" if silent else "")
+
+
+def _ready(source: SourceState) -> str:
+    waiting = source.ready if source.exists else Count(source.entries)
+    age = f" (oldest {duration(source.oldest_ready_ms)})" if source.oldest_ready_ms is not None else ""
+    return f"ready {waiting}{age}"
+
+
+def _pending(source: SourceState) -> str:
+    if source.oldest_pending_ms is None:
+        return f"pending {source.pending}"
+    if source.oldest_pending_ms < 0:
+        return f"pending {source.pending} (oldest: owned by nobody)"
+    return f"pending {source.pending} (oldest idle {duration(source.oldest_pending_ms)})"
+
+
+def _leader_line(snapshot: Snapshot, group: GroupState) -> str:
+    report = group.report
+    if report is None:
+        return _row("watched", "by nobody", f"recovered {group.recovered}")
+    since = snapshot.now_ms - group.reported_ms
+    due = "none" if report.next_due_ms is None else duration(max(0, report.next_due_ms - since))
+    scanned = (
+        duration(max(0, group.reported_ms - report.last_scan_ms)) + " before" if report.last_scan_ms else "not yet"
+    )
+    return _row(
+        "watched",
+        f"timers {report.timers}",
+        f"next due {due}",
+        f"recovered {group.recovered} ({report.recovered} this term)",
+        *([f"stale writes refused {group.stale_writes_refused}"] if group.stale_writes_refused else []),
+        f"reported {duration(max(0, since))} ago, last scan {scanned}",
+    )
+
+
+def _verdict_lines(problems: Sequence[Problem], remarks: Sequence[str]) -> Iterator[str]:
+    for remark in remarks:
+        yield f"{click.style('note', fg='yellow')}  {remark}"
+    if not problems:
+        yield click.style("healthy", fg="green", bold=True)
+        return
+    yield click.style("degraded", fg="red", bold=True)
+    for problem in problems:
+        yield f"  - {problem.pair + ': ' if problem.pair else ''}{problem.text}"

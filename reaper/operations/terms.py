@@ -1,0 +1,110 @@
+"""What operators see and do about leadership: the last terms and why they ended, and asking a leader to step down."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.keys import NamespaceKeys
+from workers.protocol.messages import text, whole_number
+from workers.protocol.scripts import load_script
+
+TERMS_READ = 500
+"""Journal entries that are looked at for the last terms: two a term, and what drills leave there."""
+UNTOLD = "untold"
+"""How a term ended whose leader could not say so: killed, paused or cut off; the lease expired."""
+WATCH_S = 0.1
+
+_NONCE = re.compile(r"\.[0-9a-f]+@\d+$")
+
+
+def replica_of(holder: str) -> str:
+    """Return the ID of the replica that made a holder: ``replica.nonce@TTL``."""
+    return _NONCE.sub("", holder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastTerm:
+    """One term as the namespace's journal tells it. Instants are the server's clock, in ms; 0 = not told."""
+
+    token: int
+    holder: str
+    began_ms: int = 0
+    ended_ms: int = 0
+    end: str = ""
+    """Why it ended, see `reaper.election.elector.EndOfTerm`; '' = it goes on; `UNTOLD` = nobody could say."""
+
+    @property
+    def replica(self) -> str:
+        """ID of the replica that led."""
+        return replica_of(self.holder)
+
+
+async def read_terms(client: Redis, keys: NamespaceKeys, most: int = 10) -> tuple[PastTerm, ...]:
+    """Return the last terms, newest first. Raises what redis-py raises."""
+    if await client.type(keys.journal) != b"stream":
+        return ()
+    rows: Any = await client.xrevrange(keys.journal, "+", "-", TERMS_READ)
+    holder = text(await client.get(keys.lease) or b"")
+    return tell_terms(_events(rows), holder)[:most]
+
+
+def _events(rows: Sequence[Any]) -> Iterable[LifecycleEvent]:
+    for row in rows:
+        try:
+            yield decode_event(*row)
+        except ValueError:
+            continue  # the journal is open to others
+
+
+def tell_terms(events: Iterable[LifecycleEvent], holder: str) -> tuple[PastTerm, ...]:
+    """Put terms together from the namespace's events, newest first; ``holder`` has the lease now."""
+    terms: dict[int, PastTerm] = {}
+    for event in events:
+        token = event.data.get("token")
+        if not isinstance(token, int) or token < 1:
+            continue
+        term = terms.get(token) or PastTerm(token=token, holder=str(event.data.get("holder", "")))
+        if event.event == EventName.LEASE_ACQUIRED:
+            term = replace(term, began_ms=event.at_ms)
+        elif event.event in (EventName.LEASE_RELEASED, EventName.LEASE_LOST):
+            term = replace(term, ended_ms=event.at_ms, end=str(event.data.get("reason", UNTOLD)))
+        terms[token] = term
+    return tuple(
+        term if term.end or term.holder == holder else replace(term, end=UNTOLD)
+        for _, term in sorted(terms.items(), reverse=True)
+    )
+
+
+async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: int) -> str:
+    """Ask the leader to release its lease, and to leave it to the others for ``cooldown_ms``; return its holder.
+
+    It does so at its next renewal. Raises ConfigurationError where nobody holds the lease.
+    """
+    script = load_script("reaper", "step_down")
+    while True:
+        holder = text(await client.get(keys.lease) or b"")
+        if not holder:
+            raise ConfigurationError(
+                f"nobody holds the lease of namespace {keys.namespace!r}: there is no leader, or leader election is "
+                "off; `reaper leader show` tells."
+            )
+        if await script.run_idempotent(client, [keys.lease, keys.step_down], [holder, cooldown_ms]):
+            return holder
+
+
+async def await_successor(client: Redis, keys: NamespaceKeys, holder: str, timeout_s: float) -> tuple[str, int]:
+    """Wait until somebody else than ``holder`` has the lease; return its holder and token, or ("", 0)."""
+    with anyio.move_on_after(timeout_s):
+        while True:
+            current = text(await client.get(keys.lease) or b"")
+            if current and current != holder:
+                token: Any = await client.get(keys.token)
+                return current, whole_number(token, 0)
+            await anyio.sleep(WATCH_S)
+    return "", 0

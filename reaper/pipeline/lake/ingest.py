@@ -1,0 +1,292 @@
+"""Runs the query that brings journals and dead letters into the lake, and starts it again where it fails.
+
+Each entry comes into the lake exactly once. Spark writes down the range of a batch before it begins, and that it is
+done after it ended; a batch in between is replayed, with the same number and range; and a batch is published by a
+rename that happens once (`reaper.pipeline.lake.layout`). Until then the journal has to keep what the batch reads.
+"""
+
+import json
+import logging
+import os
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+
+import anyio
+from py4j.protocol import Py4JError
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import reaper.pipeline
+from reaper.pipeline.lake.batches import BatchWriter
+from reaper.pipeline.lake.events import RAW
+from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, replace_text, spark_path
+from reaper.pipeline.lake.tables import only_ingester
+from reaper.pipeline.redis_stream import source as redis_stream
+from reaper.pipeline.settings import PipelineSettings
+from reaper.pipeline.spark.session import is_submitted
+from workers.protocol.connection import check_server, commands_client, hide_password
+from workers.protocol.errors import ConfigurationError, StreamReaperError
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+FAILURES_IN_VAIN = 5
+"""Failures in a row, without a batch between them, after which a run that should come to an end gives up."""
+LOOK_EVERY_S = 0.1
+TELL_EVERY_S = 0.5
+"""Seconds between two looks at how far the query is, which cost Spark more than a look at whether it still runs."""
+_URL_VARIABLE = "STREAM_REAPER_SOURCE_URL"
+
+
+class IngestError(StreamReaperError):
+    """Ingestion cannot go on by itself. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a run has brought so far."""
+
+    batches: int = 0
+    events: int = 0
+    dead_letters: int = 0
+    malformed: int = 0
+    behind: int | None = None
+    """Entries that were waiting when the last batch was planned; None where Redis does not count them."""
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How to run, beside the settings."""
+
+    available_now: bool = False
+    """End when everything is ingested that was there at the start."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set from outside, it ends the run."""
+    tell: Callable[[Progress], None] = lambda _: None
+    """Called again and again with what the run has brought."""
+
+
+def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[], SparkSession], run: Run) -> Progress:
+    """Ingest until ``run`` says that it is over.
+
+    Raises LakeBusyError, ConfigurationError, UnreachableError, or IngestError where going on would lose or repeat
+    entries.
+    """
+    with only_ingester(layout):
+        _check_checkpoint(layout)
+        if not settings.remote:
+            anyio.run(_check_redis, settings)
+        options = source_options(settings)
+        session = open_session()
+        layout.create()
+        _note_source(layout, settings)
+        token = uuid.uuid4().hex
+        layout.install_fence(token)
+        for left_by_a_kill in layout.staging.glob("batch-*"):
+            remove(left_by_a_kill)
+        ship_by_value(session)
+        return Supervisor(lambda: _start_query(session, settings, layout, options, token, run), layout, run).run()
+
+
+async def _check_redis(settings: PipelineSettings) -> None:
+    url = redis_url(settings)
+    client = commands_client(url)
+    try:
+        await check_server(client, url)
+    finally:
+        await client.aclose()
+
+
+def redis_url(settings: PipelineSettings) -> str:
+    """Return the address of Redis. Raises ConfigurationError where the variable that should hold it is not set."""
+    if not settings.redis_url_env:
+        return settings.redis_url
+    url = os.environ.get(settings.redis_url_env)
+    if not url:
+        raise ConfigurationError(f"redis_url_env names {settings.redis_url_env}, and this variable is not set here.")
+    return url
+
+
+def _check_checkpoint(layout: Layout) -> None:
+    """Refuse a lake with batches whose checkpoint is gone: everything would be ingested a second time."""
+    begun = any((layout.checkpoint / "offsets").glob("[0-9]*"))
+    if not begun and layout.exists() and any(layout.batches(table) for table in TABLES):
+        raise ConfigurationError(
+            f"the lake {layout.root} has data, but its checkpoint ({layout.checkpoint}) is gone, so nobody knows what "
+            "was ingested: restore it, or begin a new lake."
+        )
+
+
+def _note_source(layout: Layout, settings: PipelineSettings) -> None:
+    known = not settings.redis_url_env or settings.redis_url_env in os.environ  # else only Spark's machines know it
+    source = {
+        "redis": hide_password(redis_url(settings)) if known else "",
+        "journals": settings.journals,
+        "dead_letters": settings.dead_letters,
+    }
+    replace_text(layout.source, json.dumps(source))
+
+
+def ship_by_value(session: SparkSession) -> None:
+    """Make the data source known, and have what Spark runs elsewhere travel with the query."""
+    redis_stream.register(session)
+    cloudpickle.register_pickle_by_value(reaper.pipeline)  # type: ignore[no-untyped-call]
+
+
+def source_options(settings: PipelineSettings) -> dict[str, str]:
+    """Return the options of the data source."""
+    patterns = filter(None, (settings.journals, settings.dead_letters))
+    return {
+        **_address(settings),
+        "streamPattern": ",".join(patterns),
+        "maxEntriesPerTrigger": str(settings.max_entries_per_trigger),
+        "partitions": str(settings.partitions),
+        "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
+        "ignoreDeletes": "true",  # a redrive deletes dead letters, whether we have seen them or not
+        "discoverSeconds": f"{min(10.0, settings.trigger.total_seconds()):g}",
+    }
+
+
+def _address(settings: PipelineSettings) -> dict[str, str]:
+    """Return where Redis is, without letting a password into an option: Spark shows those."""
+    if settings.redis_url_env:
+        return {"urlEnv": settings.redis_url_env}
+    if hide_password(settings.redis_url) == settings.redis_url:
+        return {"url": settings.redis_url}
+    if settings.remote or is_submitted():
+        raise ConfigurationError(
+            "redis_url holds a password, and Spark, which runs already, would show it: put the address into an "
+            "environment variable of Spark's driver, and give that variable's name as redis_url_env."
+        )
+    os.environ[_URL_VARIABLE] = settings.redis_url  # Spark, which starts after this, hands it on to its workers
+    return {"urlEnv": _URL_VARIABLE}
+
+
+def _start_query(
+    session: SparkSession, settings: PipelineSettings, layout: Layout, options: dict[str, str], token: str, run: Run
+) -> StreamingQuery:
+    entries = session.readStream.format(redis_stream.NAME).schema(RAW).options(**options).load()
+    writer = entries.writeStream.foreachBatch(BatchWriter(str(layout.root), token, settings.partitions))
+    writer = writer.queryName("stream-reaper").option("checkpointLocation", spark_path(layout.checkpoint))
+    if run.available_now:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.trigger.total_seconds() * 1000:.0f} milliseconds").start()
+
+
+class Supervisor:
+    """Keeps the query running: starts it again from its checkpoint, with a pause that grows while nothing gets done."""
+
+    def __init__(self, start: Callable[[], StreamingQuery], layout: Layout, run: Run) -> None:
+        self._start, self._layout, self._run = start, layout, run
+        self._before = newest_counts(layout)
+        self._behind: int | None = None
+        self._restarts = 0
+
+    def run(self) -> Progress:
+        """Return once the run is over. Raises IngestError."""
+        failures, done = 0, self._before.batch
+        pauses = growing_pauses()
+        while True:
+            error = self._attempt()
+            if error is None:
+                return self.progress()
+            if (now := newest_counts(self._layout).batch) > done:
+                failures, done, pauses = 0, now, growing_pauses()
+            failures += 1
+            self._restarts += 1
+            reason = reason_of(error)
+            if is_final(error) or (self._run.available_now and failures >= FAILURES_IN_VAIN):
+                raise IngestError(f"ingestion stopped: {reason}")
+            pause = next(pauses)
+            logger.warning("the query failed, and starts again in %g s: %s", pause, reason)
+            if self._run.stop.wait(pause):
+                return self.progress()
+
+    def _attempt(self) -> Exception | None:
+        """Run the query until it ends. Returns why it failed, or None where it is over."""
+        try:
+            return self._watch(self._start())
+        except PySparkException as error:
+            return None if self._run.stop.is_set() else error
+        except (Py4JError, OSError) as error:
+            if self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
+                return None
+            raise IngestError(f"Spark's driver is gone, start again: {type(error).__name__}: {error}") from error
+
+    def _watch(self, query: StreamingQuery) -> Exception | None:
+        looked = monotonic()
+        while query.isActive and not self._run.stop.wait(LOOK_EVERY_S):
+            if monotonic() >= looked + TELL_EVERY_S:
+                self._look_at(query)
+                looked = monotonic()
+        if self._run.stop.is_set():
+            query.stop()
+            return None
+        self._look_at(query)
+        return query.exception()
+
+    def _look_at(self, query: StreamingQuery) -> None:
+        last = query.lastProgress
+        self._behind = _behind(last.sources[0].latestOffset) if last else None
+        self._run.tell(self.progress())
+
+    def progress(self) -> Progress:
+        """Return what the run has brought so far."""
+        now, before = newest_counts(self._layout), self._before
+        return Progress(
+            now.batch - before.batch,
+            now.total_events - before.total_events,
+            now.total_dead_letters - before.total_dead_letters,
+            now.total_malformed - before.total_malformed,
+            self._behind,
+            self._restarts,
+        )
+
+
+def _behind(latest: str | None) -> int | None:
+    """Read what the data source reports of its streams' ends."""
+    streams = json.loads(latest) if latest else None
+    if not isinstance(streams, dict):
+        return None
+    return sum(int(stream.get("behind", 0)) for stream in streams.values())
+
+
+def newest_counts(layout: Layout) -> BatchCounts:
+    """Return the counts of the newest batch; of a batch before all others where there is none."""
+    numbers = [int(path.stem) for path in layout.counts.glob("[0-9]*.json")]
+    found = layout.read_counts(max(numbers)) if numbers else None
+    return found or BatchCounts(-1, 0, 0, 0, 0, 0, 0)
+
+
+def growing_pauses() -> Iterator[float]:
+    """Yield how long to wait before each attempt, in seconds."""
+    pause = FIRST_PAUSE_S
+    while True:
+        yield pause
+        pause = min(LONGEST_PAUSE_S, pause * 2)
+
+
+_FINAL = re.compile(r"\b(DataLossError|RedisStreamError|ReplacedError): ")
+_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+
+
+def is_final(error: Exception) -> bool:
+    """Tell whether starting the query again would only fail again, or repeat what must not be repeated."""
+    return _FINAL.search(str(error)) is not None
+
+
+def reason_of(error: Exception) -> str:
+    """Return the sentence in an error of Spark, which quotes tracebacks and plans around it."""
+    ours = re.search(_FINAL.pattern + r"(.+)", str(error))
+    if ours:
+        return ours[2].strip()
+    raised = _RAISED.findall(str(error))
+    return f"{raised[-1][0]}: {raised[-1][1]}" if raised else (str(error).strip().splitlines() or ["?"])[0]

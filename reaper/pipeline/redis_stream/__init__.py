@@ -1,0 +1,1 @@
+"""A Python Data Source for Spark that reads and writes Redis streams."""

@@ -1,0 +1,452 @@
+"""Generates a lake: the journal that a few groups would have left, for benchmarks of what reads it.
+
+Jobs of all groups interleave in time, as in a real journal. Everything follows from the seed and a job's number by
+hashing, so the same seed gives the same rows however many cores work on it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from reaper.pipeline.lake.layout import Layout
+from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS
+from reaper.pipeline.lake.tables import lake_at, only_ingester
+from reaper.pipeline.rehearsal.stories import STORIES, Moment, Step
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.events import FULL_ONLY, EventName
+from workers.protocol.keys import group_keys, namespace_keys
+
+BEGIN_MS = round(datetime(2026, 1, 5, 6, tzinfo=UTC).timestamp() * 1000)
+JOBS_PER_S = 50
+TERM_MS = 2 * 3_600_000
+"""How long one replica leads."""
+SCAN_MS = 30_000
+ROWS_PER_FILE = 500_000
+_STEPS_OF_A_JOB = 64
+"""No job has more: an event's number within its millisecond is the job's number times this, plus the step's."""
+_METHOD_LIMIT = "spark.sql.codegen.hugeMethodLimit"
+_NAMESPACE = namespace_keys("reaper")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Jobs of one type in one group."""
+
+    stream: str
+    group: str
+    per_thousand: int
+    """How many of a thousand jobs are of this kind."""
+    visibility_ms: int
+    median_ms: int
+    """Of the run times, which are log-normal with ``sigma``."""
+    sigma: float
+    type: str | None = None
+    mode: str = "reaper"
+    full: bool = False
+    """The workers journal at level full."""
+    workers: int = 12
+    foreign: bool = False
+    """The workers are somebody else's, and journal nothing."""
+
+
+KINDS = (
+    Kind("orders", "billing", 300, 30_000, 180, 0.9, type="invoice", full=True),
+    Kind("orders", "billing", 100, 30_000, 60, 0.6, type="refund", full=True),
+    Kind("orders", "billing", 30, 30_000, 4_000, 1.1, type="report", full=True),
+    Kind("mail", "sender", 320, 10_000, 40, 1.0, workers=4),
+    Kind("media", "encoder", 150, 60_000, 120, 0.7, type="thumbnail", mode="embedded", workers=6),
+    Kind("media", "encoder", 50, 60_000, 9_000, 0.8, type="video", mode="embedded", workers=6),
+    Kind("events", "search", 50, 20_000, 300, 1.2, foreign=True, workers=3),
+)
+
+_ERRORS = (
+    ("ConnectionError", "could not connect to 10.0.17.%2$d:5432 after %1$d ms", "connect", "app/database.py"),
+    ("ValueError", "invoice 'INV-%d' of %d lines is empty", "check", "app/invoices.py"),
+    ("KeyError", "'customer_%d_%d'", "look_up", "app/customers.py"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: '/srv/data/%d/%d.json'", "load", "app/files.py"),
+    ("TimeoutError", "gateway did not answer request %d-%d within 30 s", "charge", "app/gateway.py"),
+)
+_KILLED = "not settled within the visibility timeout"
+
+
+def generate_lake(spark: SparkSession, path: str | Path, *, events: int, seed: int = 1) -> int:
+    """Make a new lake at ``path`` with about ``events`` lifecycle events; return how many jobs they tell of.
+
+    Raises ConfigurationError where the lake holds something already.
+    """
+    layout = lake_at(path)
+    with only_ingester(layout):
+        layout.create()
+        if layout.batches("events"):
+            raise ConfigurationError(f"the lake {layout.root} is not empty: name a new folder.")
+        jobs = max(1, round(events / _events_per_job()))
+        files = max(2, -(-events // ROWS_PER_FILE))
+        with _small_methods(spark):
+            _write(journal(spark, jobs, seed, files), layout, "events")
+            _write(dead_letters(spark, jobs, seed, 2), layout, "dead_letters")
+    return jobs
+
+
+@contextmanager
+def _small_methods(spark: SparkSession) -> Iterator[None]:
+    """Let Spark generate no method that is too long for the JVM's compiler: it would be interpreted, 4 times slower."""
+    before = spark.conf.get(_METHOD_LIMIT)
+    spark.conf.set(_METHOD_LIMIT, "8000")
+    try:
+        yield
+    finally:
+        spark.conf.set(_METHOD_LIMIT, before or "65535")
+
+
+def _write(rows: DataFrame, layout: Layout, table: str) -> None:
+    staged = layout.staging / f"{table}.synthetic"
+    rows.write.mode("overwrite").partitionBy("date").parquet(staged.as_uri())
+    with layout.changing_tables():
+        layout.publish(table, 0, staged)
+
+
+def _events_per_job() -> float:
+    told = [
+        kind.per_thousand * story.per_million * sum(_is_told(kind, step) for step in story.steps)
+        for kind in KINDS
+        for story in STORIES
+    ]
+    return sum(told) / 1e9
+
+
+def _is_told(kind: Kind, step: Step) -> bool:
+    if step.event in FULL_ONLY and not kind.full:
+        return False
+    return step.by != "worker" or not kind.foreign
+
+
+# ---- the tables
+
+
+def journal(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
+    """Return the lifecycle events of ``jobs`` jobs (`EVENTS`), in order of time within each of ``files`` parts."""
+    events = _steps(spark, jobs, seed, files).select(*(_column(name) for name in EVENTS.names))
+    # `date` first: files are written by date, and would be sorted once more.
+    events = events.sortWithinPartitions("date", "at", "seq")
+    return events.union(_scans(spark, jobs, seed)).union(_leadership(spark, jobs))
+
+
+def dead_letters(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
+    """Return the dead letters of the same jobs (`DEAD_LETTERS`)."""
+    dead = _steps(spark, jobs, seed, files).where(F.col("event") == EventName.DEAD_LETTERED)
+    kind, what, function, file = (_of_error(part) for part in range(4))
+    trace = F.concat(
+        F.lit('Traceback (most recent call last):\n  File "/venv/lib/python3.12/site-packages/workers/execution.py"'),
+        F.lit(", line 107, in call\n"),
+        F.format_string('  File "/srv/%s", line 42, in %s\n', file, function),
+        F.concat(kind, F.lit(": "), what),
+        F.lit("\n"),
+    )
+    columns = {
+        "id": F.concat_ws("-", "at_ms", "job_no"),
+        "stream": F.col("dead"),
+        "at": F.timestamp_millis("at_ms"),
+        "seq": F.col("job_no"),
+        "job": F.col("job"),
+        "group": F.col("group"),
+        "source_stream": F.col("source"),
+        "entry": _entry("entry"),
+        "reason": F.col("reason"),
+        "error": _error(),
+        "traceback": F.when(F.col("failed"), trace),
+        "deliveries": F.col("delivery"),
+        "generation": F.col("generation"),
+        "consumers": _consumer(),
+        "first_ms": F.col("enqueued_ms"),
+        "last_ms": F.coalesce(F.col("enqueued_ms") + F.col("delivered"), F.col("at_ms") - F.col("idle")),
+        "dead_at_ms": F.col("at_ms"),
+        "payload": F.create_map(F.lit("n"), F.col("job_no").cast("string")),
+        "date": F.col("date"),
+    }
+    return dead.select(*(columns[name].cast(DEAD_LETTERS[name].dataType).alias(name) for name in DEAD_LETTERS.names))
+
+
+# ---- jobs and their steps
+
+
+def _uniform(seed: int, what: str, *more: str) -> Column:
+    """Return a number in [0, 1) that belongs to the job."""
+    bits = F.shiftrightunsigned(F.xxhash64(F.lit(seed), F.lit(what), "job_no", *more), 11)
+    return bits / F.lit(float(2**53))
+
+
+def _pick(uniform: Column, weights: Sequence[int]) -> Column:
+    """Return an index, each as often as its weight says."""
+    total, below = sum(weights), 0
+    picked = F.lit(len(weights) - 1)
+    bounds = []
+    for index, weight in enumerate(weights[:-1]):
+        below += weight
+        bounds.append((index, below / total))
+    for index, bound in reversed(bounds):
+        picked = F.when(uniform < bound, F.lit(index)).otherwise(picked)
+    return picked
+
+
+def _jobs(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
+    """Return one row a job: its kind, its story, and its own times."""
+    gap_ms = 1000 / JOBS_PER_S
+    numbered = spark.range(0, jobs, 1, files).withColumnRenamed("id", "job_no")
+    rare_first = _pick(_uniform(seed, "story"), [story.per_million for story in STORIES])
+    return numbered.select(
+        "job_no",
+        _pick(_uniform(seed, "kind"), [kind.per_thousand for kind in KINDS]).alias("kind"),
+        rare_first.alias("story"),
+        (F.lit(BEGIN_MS) + F.floor((F.col("job_no") + _uniform(seed, "arrival")) * gap_ms)).alias("enqueued_ms"),
+        # Two uniform numbers make a normal one.
+        (F.sqrt(-2 * F.ln(1 - _uniform(seed, "z1"))) * F.cos(2 * 3.141592653589793 * _uniform(seed, "z2"))).alias("z"),
+        F.floor(-8 * F.ln(1 - _uniform(seed, "wait"))).alias("waits"),
+        F.floor(1 - 6 * F.ln(1 - _uniform(seed, "delay"))).alias("delay_ms"),
+        F.floor(_uniform(seed, "error") * len(_ERRORS)).cast("int").alias("error_no"),
+        F.floor(_uniform(seed, "detail") * 90_000).cast("int").alias("detail"),
+        F.lit(seed).alias("seed"),
+    )
+
+
+def _kinds(spark: SparkSession) -> DataFrame:
+    """Return what jobs of each kind share: numbers for their times, names for their events."""
+    rows = []
+    for number, kind in enumerate(KINDS):
+        keys = group_keys(kind.stream, kind.group)
+        rows.append(
+            (number, kind.visibility_ms, kind.median_ms, kind.sigma, kind.mode == "embedded", kind.full, kind.foreign,
+             keys.journal, keys.dead, kind.stream, kind.group, kind.type, kind.mode, kind.workers)
+        )  # fmt: skip
+    names = (
+        "kind int, timeouts bigint, median_ms bigint, sigma double, embedded boolean, full boolean, foreign boolean, "
+        "journal string, dead string, source string, group string, type string, kind_mode string, workers int"
+    )
+    return spark.createDataFrame(rows, names)
+
+
+_MOMENTS = ("at", "entry", "delivered", "run", "idle", "new_entry")
+_FACTS = ("by", "delivery", "generation", "reason", "verb", "counts", "failed")
+_TIMES = ("timeouts", "runs", "waits", "delays")
+"""A job's own times, in ms; columns of a job, as `Moment` counts them."""
+
+
+def _script(spark: SparkSession) -> DataFrame:
+    """Return the table of steps: one row a step of each story."""
+    rows: list[tuple[Any, ...]] = [
+        (number, place, str(step.event), *(getattr(step, name) for name in _FACTS), *_flat(step))
+        for number, story in enumerate(STORIES)
+        for place, step in enumerate(story.steps)
+    ]
+    moments = ", ".join(f"{name}_{part} int" for name in _MOMENTS for part in Moment._fields)
+    names = (
+        "story int, step int, event string, by string, delivery int, generation int, reason string, verb string, "
+        f"counts boolean, failed boolean, {moments}"
+    )
+    return spark.createDataFrame(rows, names)
+
+
+def _flat(step: Step) -> Iterable[int | None]:
+    for name in _MOMENTS:
+        yield from getattr(step, name) or [None] * len(Moment._fields)
+
+
+def _steps(spark: SparkSession, jobs: int, seed: int, files: int) -> DataFrame:
+    """Return one row an event of each job, with everything its columns are made of."""
+    kinds, script = _kinds(spark), _script(spark)
+    happened = _moments(_jobs(spark, jobs, seed, files), kinds, script)
+    names = kinds.select("kind", "journal", "dead", "source", "group", "type", "kind_mode", "workers", "foreign")
+    facts = script.drop(*(f"at_{part}" for part in Moment._fields))
+    named = happened.join(F.broadcast(names), "kind").join(F.broadcast(facts), ["story", "step"])
+    moments = {moment: _span(moment) for moment in _MOMENTS if moment != "at"}
+    return named.withColumns({**moments, "job": F.concat_ws("-", "enqueued_ms", "job_no")})
+
+
+def _moments(jobs: DataFrame, kinds: DataFrame, script: DataFrame) -> DataFrame:
+    """Return one row an event: which it is, when it happens, and the times of its job."""
+    of_kind = kinds.select("kind", "timeouts", "median_ms", "sigma", "embedded", "full", "foreign")
+    timed = jobs.join(F.broadcast(of_kind), "kind")
+    # Embedded workers look for stalled deliveries now and then: up to a quarter of the visibility timeout late.
+    late = F.when(F.col("embedded"), F.floor(F.pmod("detail", F.col("timeouts") / 4))).otherwise(0)
+    timed = timed.withColumns(
+        {
+            "runs": (F.floor(F.col("median_ms") * F.exp(F.col("sigma") * F.col("z"))) + 1).cast("bigint"),
+            "delays": (F.col("delay_ms") + late).cast("bigint"),
+        }
+    ).drop("z", "delay_ms", "median_ms", "sigma", "embedded")
+    told = (F.col("by") != "worker") | ~F.col("foreign")
+    at_level = F.col("full") | ~F.col("event").isin(*FULL_ONLY)
+    when = script.select("story", "step", "event", "by", *(f"at_{part}" for part in Moment._fields))
+    steps = timed.join(F.broadcast(when), "story").where(told & at_level)
+    at_ms = F.col("enqueued_ms") + _span("at")
+    return steps.select(
+        *jobs.drop("z", "delay_ms").columns,
+        *(name for name in _TIMES if name != "waits"),
+        "step",
+        at_ms.alias("at_ms"),
+        F.to_date(F.timestamp_millis(at_ms)).alias("date"),
+        (F.col("job_no") * _STEPS_OF_A_JOB + F.col("step")).alias("seq"),
+    )
+
+
+def _span(moment: str) -> Column:
+    """Return a moment in ms since the job was enqueued; null where the step has none."""
+    parts = [F.col(f"{moment}_{part}") * F.col(part) for part in _TIMES]
+    return (sum(parts[1:], parts[0]) + F.col(f"{moment}_ms")).cast("bigint")
+
+
+def _entry(moment: str) -> Column:
+    """Return the ID of an entry that was made at a moment."""
+    made_ms = (F.col("enqueued_ms") + F.col(moment)).cast("string")
+    return F.concat(made_ms, F.lit("-"), F.col("job_no").cast("string"))  # null where there is no such moment
+
+
+def _term(at_ms: Column) -> Column:
+    return (F.floor((at_ms - BEGIN_MS) / TERM_MS) + 1).cast("bigint")
+
+
+def _consumer() -> Column:
+    """Return who held the delivery: a worker, as the process it was in these hours."""
+    worker = F.pmod(F.xxhash64("seed", "job_no", "delivery"), "workers")
+    life = F.floor((F.col("enqueued_ms") - BEGIN_MS) / (6 * 3_600_000))
+    nonce = F.substring(F.lpad(F.lower(F.hex(F.xxhash64("seed", "source", worker, life))), 16, "0"), 1, 12)
+    ours = F.concat(F.col("source"), F.lit("-"), worker, F.lit("."), nonce)
+    return F.when(F.col("foreign"), F.concat(F.lit("bare-"), worker)).otherwise(ours)
+
+
+def _of_error(part: int) -> Column:
+    text = F.element_at(F.array(*(F.lit(error[part]) for error in _ERRORS)), F.col("error_no") + 1)
+    if part != 1:
+        return text
+    filled = [F.format_string(error[1], "detail", (F.col("detail") % 97).cast("int")) for error in _ERRORS]
+    return F.element_at(F.array(*filled), F.col("error_no") + 1)
+
+
+def _error() -> Column:
+    raised = F.concat(_of_error(0), F.lit(": "), _of_error(1))
+    killed = (F.col("event") == EventName.DEAD_LETTERED) & (F.col("by") == "leader")
+    return F.when(F.col("failed"), raised).when(killed, F.lit(_KILLED))
+
+
+def _mode() -> Column:
+    stalled = F.when(F.col("kind_mode") == "embedded", F.lit("embedded")).otherwise("reaper")
+    return (
+        F.when(F.col("by") == "operator", F.lit("operator"))
+        .when(F.col("by") == "leader", stalled)
+        .otherwise(F.col("kind_mode"))
+    )
+
+
+def _column(name: str) -> Column:
+    """Return a column of `EVENTS`, made of a step's."""
+    by_leader, by_worker = F.col("by") == "leader", F.col("by") == "worker"
+    told_of_delivery = F.col("event") != EventName.LOST_PAYLOAD
+    made = {
+        "id": F.concat_ws("-", "at_ms", "seq"),
+        "stream": F.col("journal"),
+        "at": F.timestamp_millis("at_ms"),
+        "seq": F.col("seq"),
+        "event": F.col("event"),
+        "job": F.col("job"),
+        "group": F.col("group"),
+        "entry": _entry("entry"),
+        "consumer": F.when((F.col("by") != "operator") & (F.coalesce("reason", F.lit("")) != "suspect"), _consumer()),
+        "delivery": F.when(told_of_delivery, F.col("delivery")),
+        "generation": F.col("generation"),
+        "mode": _mode(),
+        "type": F.when(by_worker, F.col("type")),
+        "token": F.when(by_leader & (F.col("kind_mode") == "reaper"), _term(F.col("at_ms"))),
+        "reason": F.col("reason"),
+        "error": _error(),
+        "enqueued_ms": F.col("enqueued_ms"),
+        "delivered_ms": F.col("enqueued_ms") + F.col("delivered"),
+        "wait_ms": F.col("delivered") - F.col("entry"),
+        "run_ms": F.col("run"),
+        "visibility_ms": F.when(by_leader, F.col("timeouts")),
+        "idle_ms": F.col("idle"),
+        "new_entry": _entry("new_entry"),
+        "dead_letter": F.when(F.col("event") == EventName.DEAD_LETTERED, F.concat_ws("-", "at_ms", F.col("job_no"))),
+        "counts": F.col("counts"),
+        "verb": F.col("verb"),
+        "v": F.lit(1),
+        "date": F.col("date"),
+    }
+    return made.get(name, F.lit(None)).cast(EVENTS[name].dataType).alias(name)
+
+
+# ---- leaders
+
+
+def _span_ms(jobs: int) -> int:
+    return max(1, jobs * 1000 // JOBS_PER_S)
+
+
+def _scans(spark: SparkSession, jobs: int, seed: int) -> DataFrame:
+    """Return what the leader's full scans told of each group it serves."""
+    groups = {kind.group: kind for kind in KINDS if kind.mode == "reaper"}
+    scans = spark.range(0, -(-_span_ms(jobs) // SCAN_MS), 1, 1).withColumnRenamed("id", "job_no")
+    tables = [_scans_of(scans, place, kind, seed) for place, kind in enumerate(groups.values())]
+    union = tables[0]
+    for table in tables[1:]:
+        union = union.union(table)
+    return union.coalesce(1)
+
+
+def _scans_of(scans: DataFrame, place: int, kind: Kind, seed: int) -> DataFrame:
+    at_ms = F.lit(BEGIN_MS + place) + F.col("job_no") * SCAN_MS
+    pending, short, long = (
+        F.floor(_uniform(seed, f"{what}.{place}") * most).cast("int")
+        for what, most in (("pending", 40), ("short", 60), ("long", 12))
+    )
+    oldest = F.floor(_uniform(seed, f"oldest.{place}") * kind.visibility_ms).cast("int")
+    extra = F.format_string(
+        '{"pending":%d,"oldest_idle_ms":%d,"pending_ages":[[0,%d]],"gone":%d,"gone_ages":[[0,1024,%d],[1024,8192,%d]],'
+        f'"period_ms":{SCAN_MS},"scan_interval_ms":1000}}',
+        pending, oldest, pending, short + long, short, long,
+    )  # fmt: skip
+    facts = {"event": "scanned", "group": kind.group, "mode": "reaper", "visibility_ms": kind.visibility_ms, "v": 1}
+    made = {name: F.lit(value) for name, value in facts.items()} | {
+        "id": F.concat_ws("-", at_ms, F.lit(0)),
+        "stream": F.lit(group_keys(kind.stream, kind.group).journal),
+        "at": F.timestamp_millis(at_ms),
+        "seq": F.lit(0),
+        "token": _term(at_ms),
+        "extra": extra,
+        "date": F.to_date(F.timestamp_millis(at_ms)),
+    }
+    return scans.select(*(made.get(name, F.lit(None)).cast(EVENTS[name].dataType).alias(name) for name in EVENTS.names))
+
+
+def _leadership(spark: SparkSession, jobs: int) -> DataFrame:
+    """Return the terms: each ends by a release, every third one by silence until another replica leads."""
+    rows = []
+    for term in range(1, _span_ms(jobs) // TERM_MS + 2):
+        begin, end = BEGIN_MS + (term - 1) * TERM_MS, BEGIN_MS + term * TERM_MS - 900
+        holder = f"r{term % 3 + 1}"
+        rows.append(_lease_event(EventName.LEASE_ACQUIRED, begin, term, holder))
+        if end < BEGIN_MS + _span_ms(jobs) and term % 3:
+            rows.append(_lease_event(EventName.LEASE_RELEASED, end, term, holder))
+    return spark.createDataFrame(rows, EVENTS).coalesce(1)
+
+
+def _lease_event(event: EventName, at_ms: int, term: int, holder: str) -> tuple[Any, ...]:
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    facts = {
+        "id": f"{at_ms}-{term}",
+        "stream": _NAMESPACE.journal,
+        "at": at,
+        "seq": term,
+        "event": str(event),
+        "holder": f"{holder}.{term:012x}",
+        "token": term,
+        "v": 1,
+        "extra": json.dumps({"ttl_ms": 10_000}),
+        "date": at.date(),
+    }
+    return tuple(facts.get(name) for name in EVENTS.names)

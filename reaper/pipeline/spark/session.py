@@ -1,0 +1,196 @@
+"""Builds the Spark session: embedded by default, and unchanged on a cluster or through Spark Connect.
+
+Where Spark runs is decided by, in this order: ``remote`` and ``master`` given here, ``spark-submit`` or Spark's own
+environment (``SPARK_REMOTE``, ``MASTER``) and ``spark-defaults.conf``; where none of them says, ``local[*]``.
+"""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkException, PySparkImportError
+from pyspark.sql import SparkSession
+
+from reaper.pipeline.spark.class_cache import using_classes
+from reaper.pipeline.spark.java import cache_folder, find_java, java_home, write_once
+from workers.protocol.errors import ConfigurationError
+
+DEFAULT_HEAP = "2g"
+_LOOPBACK = "127.0.0.1"
+
+EVERYWHERE: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's own default is INT96: other tools read it as nanoseconds, and Spark then refuses what they wrote.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Entries may have a field twice, and JSON a key: no reason for a query to fail.
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+}
+"""What every session of ours needs; all of it can be set on a running session, also on a remote one."""
+
+_QUIET: Mapping[str, str] = {"spark.ui.showConsoleProgress": "false"}
+
+_EMBEDDED: Mapping[str, str] = {
+    "spark.ui.enabled": "false",  # opens a port
+    "spark.driver.bindAddress": _LOOPBACK,
+    "spark.driver.host": _LOOPBACK,
+}
+
+_LOG4J = """\
+# Warnings of Spark are for those who run Spark; what concerns our users is said by us.
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %p spark.%c{1}: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+# Each failed attempt of a query is told by our own supervisor, in one line.
+logger.streams.name = org.apache.spark.sql.execution.streaming
+logger.streams.level = off
+"""
+
+
+class SparkMissingError(ConfigurationError):
+    """Spark cannot be started or reached. The message says what to do."""
+
+
+def build_session(
+    master: str | None = None,
+    remote: str | None = None,
+    app: str = "stream-reaper",
+    heap: str = DEFAULT_HEAP,
+    conf: Mapping[str, str] | None = None,
+    java_options: str = "",
+    *,
+    class_cache: bool = True,
+) -> SparkSession:
+    """Return the session of this process; an existing one is returned as it is, but for the settings all of ours share.
+
+    ``heap`` is the driver's memory, as Java writes it; it counts only where this call starts the driver. ``conf`` is
+    stronger than what is set here. ``class_cache``: use one where there is one (see
+    `reaper.pipeline.spark.class_cache`). Raises JavaMissingError, SparkMissingError or ConfigurationError.
+    """
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
+    if remote and master:
+        raise ConfigurationError("give either master or remote: a Spark Connect server has its own master.")
+    if remote or "SPARK_REMOTE" in os.environ:
+        session = _connect(remote or os.environ["SPARK_REMOTE"], app)
+    else:
+        session = _start(
+            master, app, _classic_conf(master, heap, java_options, class_cache=class_cache) | dict(conf or {})
+        )
+    for name, value in {**EVERYWHERE, **_settable(session, conf or {})}.items():
+        session.conf.set(name, value)
+    return session
+
+
+@contextmanager
+def spark_session(
+    master: str | None = None, remote: str | None = None, app: str = "stream-reaper", heap: str = DEFAULT_HEAP
+) -> Iterator[SparkSession]:
+    """Build a session, and stop it at the end of the block."""
+    session = build_session(master, remote, app, heap)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _connect(remote: str, app: str) -> SparkSession:
+    try:
+        return SparkSession.builder.remote(remote).appName(app).getOrCreate()
+    except PySparkImportError as error:
+        raise SparkMissingError(
+            f"Spark Connect needs more packages ({_first_line(error)}): pip install 'stream-reaper[connect]'."
+        ) from error
+    except Exception as error:
+        if not _is_about_contact(error):
+            raise
+        raise SparkMissingError(f"no Spark Connect server at {remote}: {_first_line(error)}") from error
+
+
+def _is_about_contact(error: Exception) -> bool:
+    return isinstance(error, (PySparkException, ValueError)) or type(error).__module__.startswith("grpc")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSession:
+    _prepare_environment(master)
+    builder = SparkSession.builder.appName(app)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    if master:
+        builder = builder.master(master)
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise SparkMissingError(f"Spark did not start: {_first_line(error)}") from error
+
+
+def _prepare_environment(master: str | None) -> None:
+    """Set what Spark's launcher reads from the environment, where nobody has."""
+    if is_submitted():
+        return
+    os.environ["JAVA_HOME"] = str(java_home())
+    if is_embedded(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+        # Spark's workers are `python3` of the PATH otherwise: not that of an environment that is not activated.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cache: bool = True) -> dict[str, str]:
+    if is_submitted():
+        return dict(EVERYWHERE)
+    if not re.fullmatch(r"[1-9]\d*[mMgG]", heap):
+        raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
+    classes = using_classes(find_java()) if class_cache and is_embedded(master) else ""
+    options = f"-Xss8m -Dlog4j2.configurationFile={_log4j_file().as_uri()} {classes} {java_options}".strip()
+    conf = {**EVERYWHERE, **_QUIET, "spark.driver.memory": heap, "spark.driver.extraJavaOptions": options}
+    return conf | dict(_EMBEDDED) if is_embedded(master) else conf
+
+
+def _log4j_file() -> Path:
+    return write_once(cache_folder() / "log4j2.properties", _LOG4J)
+
+
+def _settable(session: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in conf.items() if session.conf.isModifiable(name)}
+
+
+def is_submitted() -> bool:
+    """Tell whether ``spark-submit`` has started the driver already: its settings are no longer ours to choose."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def is_embedded(master: str | None) -> bool:
+    """Tell whether everything will run in this process and its children."""
+    return (master or _master_elsewhere() or "local").startswith("local")
+
+
+def _master_elsewhere() -> str | None:
+    """Return the master that Spark itself will find: in the environment, or in its defaults."""
+    return os.environ.get("MASTER") or _defaults().get("spark.master")
+
+
+def _defaults() -> dict[str, str]:
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    if not folder:
+        return {}
+    try:
+        text = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    pairs = re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE)
+    return dict(pairs)

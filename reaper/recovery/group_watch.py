@@ -1,0 +1,329 @@
+"""Watches one stream/group pair for one term: takes it over, scans, recovers, lets suspects out.
+
+What only one process knows is lost with it and does not matter: the pending entries list is the truth.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.abc import TaskGroup
+from redis.exceptions import RedisError
+
+from reaper.election.elector import EndOfTerm
+from reaper.failpoints import failpoint
+from reaper.operations.groups import group_names
+from reaper.recovery.ages import take_together
+from reaper.recovery.context import TermContext
+from reaper.recovery.housekeeping import Housekeeping
+from reaper.recovery.notes import GroupNotes, settings_report
+from reaper.recovery.rate import RateLimit
+from reaper.recovery.schedule_watch import ScheduleWatch
+from reaper.recovery.source_watch import SHIELD_S, SourceWatch
+from reaper.recovery.telemetry import GroupTelemetry
+from reaper.recovery.writer import FOREIGN_NAMESPACE, TOKEN_BEHIND, GroupWriter, Refusal
+from reaper.replicas import GroupReport
+from reaper.settings import WatchedGroup
+from workers.protocol.events import JournalLevel
+from workers.protocol.messages import RecoveryMode, Redelivery
+from workers.runtime.clock import monotonic_ms
+from workers.runtime.settings import to_ms
+
+logger = logging.getLogger(__name__)
+
+INSIST_S = (0.1, 1.0)
+"""Pause between attempts to take a group over: the first, and the longest."""
+SUSPECTS_POLL_S = (0.02, 0.5)
+"""How often released suspects are looked at: quickly while they settle, slowly while a long one runs."""
+LEASES_SERVED = 2
+"""For so many leases embedded workers stand by after the last sign of a leader: another may be elected meanwhile."""
+GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
+"""Timers outnumber pending entries by this ratio and number: a full scan now. Asked every n-th scan."""
+
+
+class GroupWatch:
+    """One pair, one term."""
+
+    def __init__(self, context: TermContext, group: WatchedGroup) -> None:
+        self.group = group
+        self._context = context
+        self._keys = group.keys
+        self._settings = context.settings
+        self._notes = GroupNotes(group, context.callbacks)
+        self._telemetry = GroupTelemetry(group, context.term.token, context.settings.trace_linkage)
+        self._writer = GroupWriter(
+            client=context.client,
+            group=group,
+            keys=group.keys,
+            namespace=context.settings.namespace,
+            token=context.term.token,
+            holder=context.term.holder,
+            journal=context.settings.journal,
+            journal_maxlen=context.settings.journal_maxlen,
+            serves_for_ms=LEASES_SERVED * to_ms(context.settings.lease_ttl),
+        )
+        self._housekeeping = Housekeeping(self._writer, context.settings)
+        self._schedule = ScheduleWatch(self._writer, context.notices, notes=self._notes, refused=self._call_refused)
+        self._rate = RateLimit(context.settings.recovery_rate)
+        self._sources: dict[str, SourceWatch] = {}
+        self._parked = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._next_full = float("-inf")
+        self._told_at_ms: int | None = None
+
+    # ---- lifecycle
+
+    async def run(self) -> None:
+        """Take the group over, then watch it until cancelled or stopped. Redis errors never end it."""
+        with self._scope:
+            await self._insist("take over", self._take_over)
+            async with anyio.create_task_group() as tasks:
+                self._add_source(self._keys.stream, tasks)
+                tasks.start_soon(self._scan_loop, tasks)
+                if not self._settings.observe:
+                    tasks.start_soon(self._suspects_loop)
+                    tasks.start_soon(self._schedule.run)
+
+    def stop(self) -> None:
+        """Stop watching (the pair was removed from the settings)."""
+        self._scope.cancel()
+
+    def _add_source(self, source: str, tasks: TaskGroup) -> None:
+        watch = SourceWatch(
+            self._context,
+            self._writer,
+            source,
+            notes=self._notes,
+            telemetry=self._telemetry,
+            rate=self._rate,
+            refused=self._call_refused,
+            wake_suspects=self._wake_suspects,
+        )
+        self._sources[source] = watch
+        tasks.start_soon(watch.run)
+
+    async def _insist(self, what: str, action: Callable[[], Awaitable[bool]]) -> None:
+        """Repeat ``action`` until it says True."""
+        pause, longest = INSIST_S
+        while True:
+            try:
+                if await action():
+                    self._notes.worked(what)
+                    return
+                pause = longest
+            except (RedisError, OSError) as error:
+                self._notes.failed(what, error)
+                pause = min(pause * 2, longest)
+            await anyio.sleep(pause)
+
+    # ---- taking over
+
+    async def _take_over(self) -> bool:
+        """Install the fence; return whether the group is ours to serve."""
+        if self._settings.observe:
+            self._notes.layout(await self._writer.layout())
+            return True
+        failpoint("take_over.before_write")
+        answer = await self._writer.take_over()
+        if answer.code == TOKEN_BEHIND:
+            await self._raise_token(int(answer.detail))
+            return False
+        if answer.code == FOREIGN_NAMESPACE:
+            self._notes.refused(
+                "foreign_namespace",
+                f"namespace {answer.detail!r} serves this group: stop its reapers, or run `reaper forget "
+                f"{self.group.group}` with their settings; until then {self._settings.namespace!r} writes nothing here",
+            )
+            return False
+        self._log_change(answer.before)
+        self._notes.layout(answer.detail)
+        return True
+
+    async def _raise_token(self, found: int) -> None:
+        logger.warning(
+            "%s: a fence holds token %d, ours is %d: the counter was lost or went back; a new term follows",
+            self._keys.pair,
+            found,
+            self._writer.token,
+        )
+        raised = await self._context.elector.raise_token(self._context.term, found)
+        self._context.end(EndOfTerm.TOKEN_BEHIND if raised else EndOfTerm.NOT_OURS)
+
+    def _log_change(self, before: tuple[str, ...]) -> None:
+        group = self.group
+        visibility_ms = str(to_ms(group.visibility_timeout))
+        now = (group.redelivery.value, visibility_ms, str(group.max_deliveries), RecoveryMode.REAPER.value)
+        names = ("redelivery", "visibility_timeout in ms", "max_deliveries", "recovery")
+        for name, old, new in zip(names, before, now, strict=False):
+            if old and old != new:
+                logger.warning("%s: %s was %s, is %s from now on", self._keys.pair, name, old, new)
+
+    # ---- scanning
+
+    async def _scan_loop(self, tasks: TaskGroup) -> None:
+        interval = self._settings.scan_interval_of(self.group).total_seconds()
+        tails = 0
+        while True:
+            try:
+                tails += 1
+                if anyio.current_time() >= self._next_full or await self._mostly_gone(tails):
+                    await self._full_scan(tasks)
+                    tails = 0
+                else:
+                    with self._telemetry.scanning("tail"):
+                        for source in list(self._sources.values()):
+                            await source.scanner.tail()
+                self._notes.scanned(self._context.server_ms())
+            except (RedisError, OSError) as error:
+                await self._scan_failed(error)
+            await anyio.sleep(interval)
+
+    async def _full_scan(self, tasks: TaskGroup) -> None:
+        await self._watch_retry_stream(tasks)
+        entries = 0
+        with self._telemetry.scanning("full"):
+            for source in list(self._sources.values()):
+                entries += await source.scanner.full()
+        self._next_full = anyio.current_time() + self._settings.full_scan_interval.total_seconds()
+        self._notes.scanned_fully(self._context.server_ms(), entries)
+        if not self._settings.observe:
+            self._parked.set()  # suspects may have been parked in an earlier term
+            await self._tell_scan()
+            await self._housekeeping.run()
+
+    async def _tell_scan(self) -> None:
+        """Journal what the scan found; nothing where it found nothing."""
+        ages = take_together(source.ages for source in self._sources.values())
+        now, before = monotonic_ms(), self._told_at_ms
+        self._told_at_ms = now
+        if self._settings.journal is JournalLevel.OFF or not (ages.pending or ages.gone):
+            return
+        refusal = await self._writer.tell_scan(
+            {
+                "visibility_ms": to_ms(self.group.visibility_timeout),
+                **ages.as_data(),
+                "period_ms": None if before is None else now - before,
+                "scan_interval_ms": to_ms(self._settings.scan_interval_of(self.group)),
+            }
+        )
+        if refusal:
+            self._call_refused(refusal)
+
+    async def _watch_retry_stream(self, tasks: TaskGroup) -> None:
+        """Watch the group's retry stream while it exists, whatever the policy is now."""
+        retry = self._keys.retry
+        # A stream without the group is what a copy makes that was written just after somebody deleted the stream.
+        exists = self.group.group in await group_names(self._context.client, retry)
+        if not exists and self.group.redelivery is Redelivery.RETRY_STREAM and not self._settings.observe:
+            exists = await self._take_over()  # makes the stream and its group
+        if exists and retry not in self._sources:
+            self._add_source(retry, tasks)
+        elif not exists and retry in self._sources:
+            self._sources.pop(retry).stop()
+
+    async def _mostly_gone(self, tails: int) -> bool:
+        """Tell whether most timers are for settled deliveries: nothing tells the leader of an XACK."""
+        timers = sum(len(source.timers) for source in self._sources.values())
+        if timers < GONE_FLOOR or tails % GONE_EVERY:
+            return False
+        pending = 0
+        for source in self._sources:
+            summary = await self._context.client.execute_command("XPENDING", source, self.group.group)
+            pending += int(summary[0])
+        return timers > pending * GONE_RATIO + GONE_FLOOR
+
+    async def _scan_failed(self, error: BaseException) -> None:
+        if not str(error).startswith("NOGROUP"):
+            self._notes.failed("scan", error)
+            return
+        if f"'{self._keys.retry}'" in str(error):
+            self._next_full = anyio.current_time()  # it was deleted: the next full scan drops it or makes it anew
+            return
+        self._notes.refused(
+            "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
+        )
+        if not self._settings.observe:
+            watched = list(self._sources[self._keys.stream].timers.ids())
+            await self._insist("recreate the group", lambda: self._housekeeping.restore(watched))
+
+    # ---- suspects
+
+    async def _suspects_loop(self) -> None:
+        """Let suspects out one by one while there are any; sleep while there are none."""
+        quick, slow = SUSPECTS_POLL_S
+        while True:
+            await self._parked.wait()
+            more, pause = True, quick
+            while more:
+                self._parked = anyio.Event()
+                try:
+                    more, moved = await self._release_suspects()
+                except (RedisError, OSError) as error:
+                    self._notes.failed("release suspects", error)
+                    moved = False
+                pause = quick if moved else min(pause * 1.5, slow)
+                if more:
+                    with anyio.move_on_after(pause):
+                        await self._parked.wait()
+
+    def _wake_suspects(self) -> None:
+        self._parked.set()
+
+    async def _release_suspects(self) -> tuple[bool, bool]:
+        """Release what may be out; return whether there is more to watch, and whether anything moved."""
+        failpoint("suspects.before_write")
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
+            released = await self._writer.release_suspects()
+        if isinstance(released, Refusal):
+            self._call_refused(released)
+            return True, False
+        self._notes.worked("release suspects")
+        for job_id, new_entry in released.jobs:
+            self._notes.suspect_released(job_id, new_entry)
+        return released.parked + released.out > 0, bool(released.jobs or released.settled)
+
+    def _call_refused(self, refusal: Refusal) -> None:
+        """Act on a call that did nothing."""
+        self._telemetry.refused(refusal)
+        if refusal.kind == "stale":
+            logger.warning(
+                "%s: a write of token %d was refused, the fence is %r: this term is over",
+                self._keys.pair,
+                self._writer.token,
+                refusal.detail,
+            )
+            self._context.end(EndOfTerm.STALE)
+        elif refusal.kind == "paused":
+            self._notes.paused()
+        elif refusal.kind == "late":
+            logger.info("%s: a recovery call came too late to the server and did nothing", self._keys.pair)
+        else:
+            self._notes.layout(refusal.detail)
+
+    # ---- status
+
+    def report(self) -> GroupReport:
+        """Return what is registered for ``reaper status``."""
+        now, tally = monotonic_ms(), self._notes.tally
+        timers = [source.timers for source in self._sources.values()]
+        dues = [due for timer in timers if (due := timer.next_due()) is not None]
+        visibility_ms = to_ms(self.group.visibility_timeout)
+        return settings_report(
+            self._settings,
+            self.group,
+            timers=sum(map(len, timers)),
+            next_due_ms=max(0, min(dues) - now) if dues else None,
+            last_scan_ms=tally.last_scan_ms,
+            scan_entries=tally.scan_entries,
+            last_full_scan_ms=tally.last_full_scan_ms,
+            recovered=tally.recovered,
+            suspected=tally.suspected,
+            dead_lettered=tally.dead_lettered,
+            held=tally.held,
+            lost_payload=tally.lost_payload,
+            foreign_claims=tally.foreign_claims,
+            refusal=tally.refusal,
+            paused=tally.paused,
+            grace_ms_left=max(0, self._context.grace.until(visibility_ms) - now),
+            error=tally.error,
+        )

@@ -1,0 +1,270 @@
+"""What the leader knows and tells of one group: counters for the status, log lines and callbacks.
+
+A state (an error, a refusal, a pause) is logged when it begins and when it ends, not each time it is met.
+"""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from reaper.recovery.writer import Outcome, Recovered
+from reaper.replicas import GroupReport
+from reaper.settings import ReaperSettings, WatchedGroup
+from workers.protocol.connection import is_contact_error
+from workers.protocol.messages import Pending, on_one_line, text
+from workers.runtime.callbacks import Callbacks
+from workers.runtime.settings import to_ms
+
+logger = logging.getLogger(__name__)
+
+FOREIGN_CLAIM_LOG_S = 60.0
+
+# `<name>.<nonce>`: how our own workers name their consumers. They raise counts when they adopt, as nobody else of ours.
+_OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{12}$")
+
+_MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
+_OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
+
+LAYOUT_ADVICE = {
+    "several_groups": "the stream has several groups, and with redelivery 'stream' the others would see every copy: "
+    "set redelivery = 'retry-stream' for this pair",
+    "explicit_ids": "the stream's entry IDs are not the server's own, and with redelivery 'stream' a copy would move "
+    "its last ID past them: set redelivery = 'retry-stream' for this pair",
+}
+
+
+def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any) -> GroupReport:
+    """Return what a follower can say of a group; ``found`` is what the leader adds."""
+    return GroupReport(
+        stream=group.stream,
+        group=group.group,
+        visibility_ms=to_ms(group.visibility_timeout),
+        max_deliveries=group.max_deliveries,
+        redelivery=group.redelivery,
+        scan_interval_ms=to_ms(settings.scan_interval_of(group)),
+        **found,
+    )
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counters and states since the term began; fields as in `GroupReport`."""
+
+    last_scan_ms: int = 0
+    scan_entries: int = 0
+    last_full_scan_ms: int = 0
+    recovered: int = 0
+    suspected: int = 0
+    dead_lettered: int = 0
+    held: int = 0
+    lost_payload: int = 0
+    foreign_claims: int = 0
+    refusal: str = ""
+    paused: bool = False
+    error: str = ""
+
+
+class GroupNotes:
+    """Counters and news of one group in one term."""
+
+    def __init__(self, group: WatchedGroup, callbacks: Callbacks[str]) -> None:
+        self.tally = Tally()
+        self._group = group
+        self._pair = group.keys.pair
+        self._callbacks = callbacks
+        self._foreign_logged_at = float("-inf")
+        self._errors: dict[str, str] = {}
+
+    def _report(self, name: str, **facts: Any) -> None:
+        self._callbacks.report(name, stream=self._group.stream, group=self._group.group, **facts)
+
+    # ---- states
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """``what`` could not be done."""
+        message = f"{what}: {error}"
+        if message != self._errors.get(what):
+            level = logging.WARNING if is_contact_error(error) else logging.ERROR
+            logger.log(level, "%s: cannot %s", self._pair, message)
+            self._report("error", error=message)
+        self._errors[what] = message
+        self.tally.error = "; ".join(self._errors.values())
+
+    def worked(self, *what: str) -> None:
+        """``what`` works: errors noted for it have passed."""
+        passed = [self._errors.pop(name) for name in what if name in self._errors]
+        if passed:
+            logger.info("%s: works again (%s)", self._pair, ", ".join(what))
+            self.tally.error = "; ".join(self._errors.values())
+
+    def scanned(self, server_ms: int) -> None:
+        """A scan went through: the group exists."""
+        self.tally.last_scan_ms = server_ms
+        self.worked("scan")
+        if self.tally.refusal == "no_group":
+            self._served_again()
+
+    def scanned_fully(self, server_ms: int, entries: int) -> None:
+        """A full scan went through; what is still held will be found again."""
+        self.tally.scan_entries = entries
+        self.tally.last_full_scan_ms = server_ms
+        self.tally.held = 0
+
+    def refused(self, kind: str, message: str) -> None:
+        """Recovery refuses to act here, and why."""
+        if kind != self.tally.refusal:
+            logger.error("%s: refused: %s", self._pair, message)
+            self._report("error", error=f"{kind}: {message}")
+        self.tally.refusal = kind
+
+    def layout(self, refusal: str) -> None:
+        """The policy cannot work with this stream's layout, or ('') it can."""
+        if refusal:
+            self.refused(refusal, LAYOUT_ADVICE.get(refusal, refusal))
+        elif self.tally.refusal and self.tally.refusal != "no_group":
+            self._served_again()
+
+    def _served_again(self) -> None:
+        logger.info("%s: served again", self._pair)
+        self.tally.refusal = ""
+
+    def paused(self) -> None:
+        """An operator paused the group."""
+        if not self.tally.paused:
+            logger.warning("%s: paused (`reaper resume %s` ends it)", self._pair, self._group.group)
+        self.tally.paused = True
+
+    def call_done(self) -> None:
+        """A recovery call went through: nothing is paused or refused any more."""
+        self.worked("recover")
+        if self.tally.paused:
+            logger.warning("%s: resumed", self._pair)
+            self.tally.paused = False
+        self.layout("")
+
+    # ---- deliveries
+
+    def batch(self, rows: Sequence[Recovered]) -> None:
+        """Count, log and report what one recovery call found overdue, and what became of it."""
+        became = Counter(row.outcome for row in rows)
+        tally = self.tally
+        tally.recovered += became[Outcome.REDELIVERED]
+        tally.suspected += became[Outcome.SUSPECTED]
+        tally.dead_lettered += became[Outcome.DEAD_LETTERED]
+        tally.lost_payload += became[Outcome.LOST_PAYLOAD]
+        tally.held += became[Outcome.HELD]
+        if became[Outcome.REDELIVERED] or became[Outcome.SUSPECTED]:
+            self._log_moved(rows, became)
+        # Hot in a mass recovery: facts are gathered for those who listen, and for what needs a line of its own.
+        listeners = any(self._callbacks.wants(name) for name in ("stalled", "recovered"))
+        for row in rows:
+            if row.outcome in _OVERDUE and (listeners or row.outcome not in _MOVED):
+                self._tell(row)
+
+    def _log_moved(self, rows: Sequence[Recovered], became: Mapping[Outcome, int]) -> None:
+        consumers = sorted({row.consumer for row in rows if row.outcome in _MOVED})
+        logger.info(
+            "%s: %d deliveries of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
+            self._pair,
+            became[Outcome.REDELIVERED] + became[Outcome.SUSPECTED],
+            ", ".join(map(on_one_line, consumers[:3])) + (" …" if len(consumers) > 3 else ""),
+            became[Outcome.REDELIVERED],
+            became[Outcome.SUSPECTED],
+        )
+
+    def _tell(self, row: Recovered) -> None:
+        facts: dict[str, Any] = {
+            "job": text(row.job_id),
+            "entry": text(row.entry_id),
+            "consumer": text(row.consumer),
+            "idle_ms": row.idle_ms,
+            "delivery": row.delivery_count,
+        }
+        self._report("stalled", **facts)
+        detail = text(row.detail) if isinstance(row.detail, bytes) else str(row.detail)
+        match row.outcome:
+            case Outcome.REDELIVERED:
+                self._report("recovered", **facts, new_entry=detail, reason="visibility_timeout")
+            case Outcome.DEAD_LETTERED:
+                self._dead_lettered(facts, detail)
+            case Outcome.LOST_PAYLOAD:
+                self._lost_payload(facts)
+            case Outcome.HELD:
+                self._held(facts, detail)
+
+    def _dead_lettered(self, facts: dict[str, Any], dead_letter: str) -> None:
+        logger.error(
+            "dead letter %s: stream=%s group=%s job=%s limit=%d consumer=%s reason=max_deliveries",
+            dead_letter,
+            self._group.stream,
+            self._group.group,
+            on_one_line(facts["job"]),
+            self._group.max_deliveries,
+            on_one_line(facts["consumer"]),
+        )
+        self._report("dead_lettered", **facts, dead_letter=dead_letter, reason="max_deliveries")
+
+    def _lost_payload(self, facts: dict[str, Any]) -> None:
+        logger.error(
+            "%s: entry %s was deleted while it was pending: its payload is lost; acknowledged",
+            self._pair,
+            facts["entry"],
+        )
+        self._report("error", **facts, error="lost_payload")
+
+    def _held(self, facts: dict[str, Any], why: str) -> None:
+        logger.error(
+            "%s: entry %s cannot be copied (%s): it stays pending and is tried again at the next full scan",
+            self._pair,
+            facts["entry"],
+            why,
+        )
+        self._report("error", **facts, error=f"held: {why}")
+
+    def suspect_released(self, job_id: bytes, new_entry: bytes) -> None:
+        """A parked suspect is ready again."""
+        self.tally.recovered += 1
+        self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="suspect")
+
+    def would_recover(self, entry_id: bytes, row: Pending) -> None:
+        """A delivery is overdue, and we only observe."""
+        self.tally.recovered += 1
+        logger.info(
+            "%s: would recover entry %s: held by %s, idle for %.1f s, delivered %d times",
+            self._pair,
+            text(entry_id),
+            on_one_line(row.consumer),
+            row.idle_ms / 1000,
+            row.delivery_count,
+        )
+        self._report(
+            "stalled",
+            job="",
+            entry=text(entry_id),
+            consumer=text(row.consumer),
+            idle_ms=row.idle_ms,
+            delivery=row.delivery_count,
+        )
+
+    def claimed(self, entry_id: bytes, consumer: bytes) -> None:
+        """A delivery changed its owner, and not by us: somebody else's XCLAIM or XAUTOCLAIM loop."""
+        if _OUR_CONSUMER.search(consumer):
+            return
+        self.tally.foreign_claims += 1
+        now = anyio.current_time()
+        if now - self._foreign_logged_at < FOREIGN_CLAIM_LOG_S:
+            return
+        self._foreign_logged_at = now
+        logger.warning(
+            "%s: entry %s was claimed by %s, not by us: an XCLAIM or XAUTOCLAIM loop runs next to the reaper "
+            "(%d claims seen). Both recover, and deliveries are counted twice: stop one of them",
+            self._pair,
+            text(entry_id),
+            on_one_line(consumer),
+            self.tally.foreign_claims,
+        )

@@ -1,0 +1,89 @@
+"""Reads the pending entries list, page by page, and arms a timer for each pending delivery.
+
+A full scan replaces the timers of what is gone, streaming (`Timers.begin_sweep`). Between full scans only what lies
+past the highest ID seen is read: new deliveries have higher IDs. Old IDs come back too (``XCLAIM FORCE``, ``XGROUP
+SETID``, a refilled stream), which is what the periodic full scan is for.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from anyio.lowlevel import checkpoint
+from redis.asyncio import Redis
+
+from reaper.failpoints import failpoint
+from reaper.recovery.ages import Ages
+from reaper.recovery.timers import Sight, Timers
+from workers.runtime.clock import monotonic_ms
+
+FIRST = b"-"
+
+
+class Scanner:
+    """Scans one source (a stream or retry stream) of one group into its timers, and notes ages on the way."""
+
+    def __init__(
+        self,
+        client: Redis,
+        source: str,
+        group: str,
+        visibility_ms: int,
+        page: int,
+        timers: Timers,
+        ages: Ages,
+        armed: Callable[[], None],
+    ) -> None:
+        """``armed`` is called after each page, so that who sleeps for the next timer can look again."""
+        self._client = client
+        self._source = source
+        self._group = group
+        self._visibility_ms = visibility_ms
+        self._page = page
+        self._timers = timers
+        self._ages = ages
+        self._armed = armed
+        self._highest = FIRST
+        self._oldest_ms = 0
+
+    async def full(self) -> int:
+        """Scan everything, forget timers of what is gone; return how much is pending. Raises what redis-py raises."""
+        self._timers.begin_sweep()
+        self._highest, self._oldest_ms = FIRST, 0
+        entries = await self.tail()
+        now = monotonic_ms()
+        while not self._timers.sweep(forgets=partial(self._ages.add_gone, now_ms=now)):
+            await checkpoint()
+        self._ages.scanned(self._timers.cohorts(), now, self._oldest_ms)
+        return entries
+
+    async def tail(self) -> int:
+        """Scan what lies past the highest ID seen; return how much that was. Raises what redis-py raises."""
+        entries = 0
+        while True:
+            failpoint("scan.before_page")
+            rows = await self._read_page()
+            self._arm(rows)
+            entries += len(rows)
+            if len(rows) < self._page:
+                return entries
+
+    async def _read_page(self) -> list[Any]:
+        start = self._highest if self._highest is FIRST else b"(" + self._highest
+        reply = await self._client.execute_command("XPENDING", self._source, self._group, start, "+", self._page)
+        return list(reply)
+
+    def _arm(self, rows: list[Any]) -> None:
+        if not rows:
+            return
+        # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
+        now, visibility_ms, arm = monotonic_ms(), self._visibility_ms, self._timers.arm
+        self._timers.seen_ms = now
+        for entry_id, _consumer, idle_ms, _count in rows:
+            if 0 <= idle_ms < visibility_ms:
+                arm(entry_id, now + visibility_ms - idle_ms)
+            else:
+                arm(entry_id, now, Sight.UNSURE if idle_ms < 0 else Sight.OVERDUE)
+                self._oldest_ms = max(self._oldest_ms, idle_ms)
+        self._highest = rows[-1][0]
+        self._armed()

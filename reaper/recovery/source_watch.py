@@ -1,0 +1,201 @@
+"""Watches one source of a group (the stream, or the group's retry stream): its timers, and the task that fires them.
+
+A timer is a hint; the script decides.
+"""
+
+from collections.abc import Callable, Mapping
+from time import time_ns
+
+import anyio
+from redis.exceptions import RedisError
+
+from reaper.failpoints import failpoint
+from reaper.recovery.ages import Ages
+from reaper.recovery.context import TermContext
+from reaper.recovery.notes import GroupNotes
+from reaper.recovery.observer import overdue_now
+from reaper.recovery.rate import RateLimit
+from reaper.recovery.scanner import Scanner
+from reaper.recovery.telemetry import GroupTelemetry
+from reaper.recovery.timers import Cohort, Sight, Timers
+from reaper.recovery.writer import GroupWriter, Outcome, Recovered, Refusal
+from workers.protocol.messages import entry_order
+from workers.runtime.clock import monotonic_ms
+from workers.runtime.settings import to_ms
+
+RETRY_MS = 1_000
+"""When a delivery is tried again whose recovery call did not come back."""
+LATEST_WAKE_S = 5.0
+"""Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
+CALLS_UNDER_WAY = 2
+"""Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
+CALL_VALID_MS = 2_000
+"""A call that the server runs later than this after it was decided does nothing: see ``recover_entries.lua``."""
+SHIELD_S = 30.0
+"""Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
+
+_RECOVERIES = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
+
+
+class SourceWatch:
+    """Timers of one source, kept by its scanner and fired here."""
+
+    def __init__(
+        self,
+        context: TermContext,
+        writer: GroupWriter,
+        source: str,
+        *,
+        notes: GroupNotes,
+        telemetry: GroupTelemetry,
+        rate: RateLimit,
+        refused: Callable[[Refusal], None],
+        wake_suspects: Callable[[], None],
+    ) -> None:
+        self.timers = Timers()
+        self._context = context
+        self._writer = writer
+        self._source = source
+        self._notes = notes
+        self._rate = rate
+        self._refused = refused
+        self._wake_suspects = wake_suspects
+        self._visibility_ms = to_ms(writer.group.visibility_timeout)
+        self._telemetry = telemetry
+        self.ages = Ages(self._visibility_ms)
+        self._armed = anyio.Event()
+        self._sleeps_until: int | None = None
+        self._scope = anyio.CancelScope()
+        self._room = anyio.Semaphore(CALLS_UNDER_WAY)
+        self.scanner = Scanner(
+            client=context.client,
+            source=source,
+            group=writer.group.group,
+            visibility_ms=self._visibility_ms,
+            page=context.settings.scan_page,
+            timers=self.timers,
+            ages=self.ages,
+            armed=self._wake_if_earlier,
+        )
+
+    async def run(self) -> None:
+        """Fire timers until cancelled or stopped."""
+        with self._scope:
+            async with anyio.create_task_group() as calls:
+                while True:
+                    await self._sleep_until_due()
+                    await self._room.acquire()
+                    calls.start_soon(self._fire)
+
+    def stop(self) -> None:
+        """Stop firing (the stream is gone)."""
+        self._scope.cancel()
+
+    # ---- sleeping
+
+    def _wake_if_earlier(self) -> None:
+        due = self.timers.next_due()
+        if due is not None and (self._sleeps_until is None or due < self._sleeps_until):
+            self._armed.set()
+
+    async def _sleep_until_due(self) -> None:
+        while True:
+            now, ready_at = monotonic_ms(), self._ready_at()
+            if ready_at is not None and ready_at <= now:
+                return
+            self._sleeps_until = ready_at
+            with anyio.move_on_after(
+                LATEST_WAKE_S if ready_at is None else min(LATEST_WAKE_S, (ready_at - now) / 1000)
+            ):
+                await self._armed.wait()
+            self._armed = anyio.Event()
+
+    def _ready_at(self) -> int | None:
+        """Return the instant of the next recovery: a timer is due, no grace holds, the rate allows it."""
+        due = self.timers.next_due()
+        if due is None:
+            return None
+        return max(due, self._context.grace.until(self._visibility_ms), self._rate.ready_at_ms(monotonic_ms()))
+
+    # ---- firing
+
+    async def _fire(self) -> None:
+        try:
+            await self._fire_batch()
+        finally:
+            self._room.release()
+
+    async def _fire_batch(self) -> None:
+        now = monotonic_ms()
+        cohorts = self.timers.pop_cohorts(now, self._rate.most(self._context.settings.recover_batch, now))
+        if not cohorts:
+            return
+        due = {entry_id: cohort for cohort, ids in cohorts for entry_id in ids}
+        # Armed again before anything is sent: a lost reply loses no timer.
+        for entry_id in due:
+            self.timers.arm(entry_id, now + RETRY_MS, Sight.UNSURE)
+        act = self._observe if self._context.settings.observe else self._recover
+        try:
+            await act(due)
+        except (RedisError, OSError) as error:
+            self._notes.failed("recover", error)
+            self._wake_suspects()  # some may have been parked all the same
+            await anyio.sleep(RETRY_MS / 1000)
+
+    async def _recover(self, due: Mapping[bytes, Cohort]) -> None:
+        self._rate.spend(len(due))  # before the call: another one may be under way
+        not_after_ms = self._context.server_ms() + CALL_VALID_MS
+        began_ns = time_ns()
+        failpoint("recover.before_write")
+        # Begun is finished: a term that ends meanwhile must know what became of the batch. The fence decides.
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
+            result = await self._writer.recover(self._source, sorted(due, key=entry_order), not_after_ms=not_after_ms)
+        failpoint("recover.after_write")
+        if isinstance(result, Refusal):
+            self._rate.spend(-len(due))
+            self._refused(result)
+            await anyio.sleep(RETRY_MS / 1000)
+            return
+        self._notes.call_done()
+        self.timers.seen_ms = now = monotonic_ms()
+        for row in result:
+            self._apply(row, now)
+            if row.outcome is Outcome.GONE:
+                self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
+        self._notes.batch(result)
+        self._telemetry.recovered(result, began_ns)
+        self._rate.spend(-sum(row.outcome not in _RECOVERIES for row in result))
+
+    def _apply(self, row: Recovered, now: int) -> None:
+        """Bring the timer in line with what the script found."""
+        if row.outcome is Outcome.NOT_DUE:
+            # Older than the group's timeout: the job has a longer one of its own.
+            sight = Sight.DATED if row.idle_ms < self._visibility_ms else Sight.OVERDUE
+            self.timers.arm(row.entry_id, now + int(row.detail), sight)
+            if row.delivery_count > 1:
+                self._notes.claimed(row.entry_id, row.consumer)
+            return
+        if row.outcome is Outcome.PUT_OFF:
+            self.timers.arm(row.entry_id, now, Sight.UNSURE)
+            return
+        self.timers.disarm(row.entry_id)
+        if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
+            self._wake_suspects()
+
+    async def _observe(self, due: Mapping[bytes, Cohort]) -> None:
+        """Report what would be recovered; write nothing."""
+        self.timers.seen_ms = now = monotonic_ms()
+        found = await overdue_now(
+            self._context.client, self._source, self._writer.group.group, sorted(due, key=entry_order)
+        )
+        for entry_id in due:
+            row = found.get(entry_id)
+            if row is None:
+                self.timers.disarm(entry_id)
+            elif 0 <= row.idle_ms < self._visibility_ms:
+                self.timers.arm(entry_id, now + self._visibility_ms - row.idle_ms)
+                if row.delivery_count > 1:
+                    self._notes.claimed(entry_id, row.consumer)
+            else:
+                self.timers.arm(entry_id, now + self._visibility_ms, Sight.OVERDUE)
+                self._notes.would_recover(entry_id, row)

@@ -1,0 +1,129 @@
+"""What the leader tells of one group: each lost delivery in its worker's place, its `recover`, and measurements.
+
+And what is told of a redrive, by whoever asked for it.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter, time_ns
+from typing import Any
+
+from opentelemetry.trace import Link, SpanContext, SpanKind
+
+from reaper.recovery.writer import Outcome, Recovered, Refusal
+from reaper.settings import WatchedGroup
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import RecoveryMode, text
+from workers.runtime.settings import to_ms
+from workers.telemetry import instruments
+from workers.telemetry import names as telemetry
+from workers.telemetry.names import Attributes, Delivery, Lost, Story, TraceLinkage
+
+_ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
+
+
+class GroupTelemetry:
+    """Spans and metrics of one group in one term; costs a look at two flags where nobody listens."""
+
+    def __init__(self, group: WatchedGroup, token: int, linkage: TraceLinkage) -> None:
+        self._group = group
+        self._token = token
+        self._linkage = linkage
+        self._traces, self._measures = telemetry.is_tracing(), telemetry.is_measuring()
+        self._visibility_ms = to_ms(group.visibility_timeout)
+        self._labels: Attributes = {telemetry.DESTINATION: group.stream, telemetry.GROUP: group.group}
+
+    # ---- recoveries
+
+    def recovered(self, rows: Sequence[Recovered], began_ns: int) -> None:
+        """Tell of what a recovery call that began at ``began_ns`` has ended."""
+        if self._measures:
+            self._measure(rows)
+        if not self._traces:
+            return
+        ended_ns = time_ns()
+        for row in rows:
+            if row.traced and row.outcome in _ENDED:
+                self._tell(row, row.traced, began_ns, ended_ns)
+
+    def _tell(self, row: Recovered, traced: Sequence[bytes], began_ns: int, ended_ns: int) -> None:
+        read = Lost.read(
+            traced,
+            stream=self._group.stream,
+            group=self._group.group,
+            job_id=row.job_id,
+            linkage=self._linkage,
+            entry_id=text(row.entry_id),
+            attempt=row.delivery_count,
+            consumer=text(row.consumer),
+            idle_ms=row.idle_ms,
+        )
+        if read:
+            telemetry.tell_recovery(
+                *read,
+                reason=telemetry.VISIBILITY_TIMEOUT,
+                outcome=row.outcome.name.lower(),
+                mode=RecoveryMode.REAPER,
+                began_ns=began_ns,
+                ended_ns=ended_ns,
+                token=self._token,
+            )
+
+    def _measure(self, rows: Sequence[Recovered]) -> None:
+        by_mode = self._labels | {telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER)}
+        ended = [row for row in rows if row.outcome in _ENDED]
+        for outcome, count in Counter(row.outcome for row in ended).items():
+            instruments.RECOVERED.add(count, by_mode | {telemetry.RECOVERY_OUTCOME: outcome.name.lower()})
+        for row in ended:
+            if row.idle_ms >= 0:  # else nobody owned it, and it had no deadline
+                late_s = max(0, row.idle_ms - self._visibility_ms) / 1000
+                instruments.RECOVERY_LATENCY.record(late_s, by_mode)
+
+    # ---- the rest
+
+    def refused(self, refusal: Refusal) -> None:
+        """Count a call that a fence refused."""
+        if self._measures and refusal.kind == "stale":
+            instruments.WRITES_REFUSED.add(1, self._labels)
+
+    @contextmanager
+    def scanning(self, kind: str) -> Iterator[None]:
+        """Measure a scan: ``full``, or ``tail`` for what is new. One that fails is not measured."""
+        began = perf_counter()
+        yield
+        if self._measures:
+            instruments.SCAN_DURATION.record(perf_counter() - began, self._labels | {telemetry.SCAN: kind})
+
+
+def tell_redrive(
+    keys: GroupKeys,
+    linkage: TraceLinkage,
+    traced: Sequence[Any],
+    *,
+    job_id: bytes,
+    new_entry: str,
+    began_ns: int,
+    ended_ns: int,
+) -> None:
+    """Tell that a job is ready again as its next generation: in its trace, linked to its last delivery.
+
+    ``traced`` is what ``redrive_dead_letters.lua`` says of it.
+    """
+    traceparent, tracestate, previous, generation = traced
+    creation = telemetry.read_context(traceparent, tracestate)
+    if creation is None:
+        return
+    links = Story(creation, linkage).links_to(Delivery(keys.stream, keys.group, job_id, b""), previous)
+    parent: SpanContext | None = creation
+    if linkage is TraceLinkage.LINK:  # in the trace of the job's last delivery, as a recovery is
+        parent = links[0].context if links else None
+        links.append(Link(creation, {telemetry.LINK_KIND: telemetry.SEND}))
+    about: Attributes = {
+        telemetry.MESSAGE_ID: new_entry,
+        telemetry.JOB_ID: text(job_id),
+        telemetry.GENERATION: generation,
+    }
+    common = telemetry.common(telemetry.REDRIVE, telemetry.SETTLE, keys.stream, keys.group)
+    name = f"{telemetry.REDRIVE} {keys.stream}"
+    telemetry.begin(name, parent, SpanKind.CLIENT, {**common, **about}, links, at_ns=began_ns).end(ended_ns)

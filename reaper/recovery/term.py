@@ -1,0 +1,86 @@
+"""The work of one term of leadership: a watch for each stream/group pair."""
+
+import anyio
+from anyio.abc import TaskGroup
+from redis.asyncio import Redis
+
+from reaper.election.elector import Elector, EndOfTerm, Term
+from reaper.recovery.context import TermContext
+from reaper.recovery.group_watch import GroupWatch
+from reaper.recovery.notes import settings_report
+from reaper.replicas import GroupReport
+from reaper.settings import ReaperSettings, WatchedGroup
+from workers.runtime.callbacks import Callbacks
+from workers.runtime.grace import Grace
+from workers.runtime.notices import Notices
+
+
+class Leadership:
+    """What a replica does while it leads. Pairs can be added and removed meanwhile."""
+
+    def __init__(
+        self,
+        client: Redis,
+        notices: Notices,
+        settings: ReaperSettings,
+        elector: Elector,
+        grace: Grace,
+        callbacks: Callbacks[str],
+    ) -> None:
+        self._client = client
+        self._notices = notices
+        self._settings = settings
+        self._elector = elector
+        self._grace = grace
+        self._callbacks = callbacks
+        self._watches: dict[str, GroupWatch] = {}
+        self._tasks: TaskGroup | None = None
+        self._context: TermContext | None = None
+
+    async def work(self, term: Term) -> EndOfTerm:
+        """Watch until cancelled, or until a fence says that the term is over."""
+        ended: list[EndOfTerm] = []
+
+        def end(reason: EndOfTerm) -> None:
+            ended.append(reason)
+            tasks.cancel_scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                self._context = TermContext(
+                    self._client, self._settings, term, self._elector, self._grace, self._callbacks, end, self._notices
+                )
+                tasks.start_soon(self._notices.run)
+                for group in self._settings.watched:
+                    self._start(group, self._context, tasks)
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = self._context = None
+            self._watches.clear()
+        return ended[0] if ended else EndOfTerm.RELEASED
+
+    def reload(self, settings: ReaperSettings) -> None:
+        """Start watching new pairs, stop watching removed ones, restart those whose settings changed."""
+        self._settings = settings
+        if self._context is None or self._tasks is None:
+            return
+        wanted = {group.keys.pair: group for group in settings.watched}
+        for pair, watch in list(self._watches.items()):
+            if wanted.get(pair) != watch.group:
+                watch.stop()
+                del self._watches[pair]
+        for pair, group in wanted.items():
+            if pair not in self._watches:
+                self._start(group, self._context, self._tasks)
+
+    def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup) -> None:
+        watch = GroupWatch(context, group)
+        self._watches[group.keys.pair] = watch
+        tasks.start_soon(watch.run)
+
+    def reports(self) -> dict[str, GroupReport]:
+        """Return a report for each watched pair, by pair; settings alone while this replica follows."""
+        if self._context is None:
+            return {group.keys.pair: settings_report(self._settings, group) for group in self._settings.watched}
+        return {pair: watch.report() for pair, watch in self._watches.items()}

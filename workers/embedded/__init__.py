@@ -1,0 +1,1 @@
+"""Recovery without a reaper: what workers do for their group by themselves."""

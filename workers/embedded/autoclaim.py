@@ -1,0 +1,439 @@
+"""Embedded recovery: one more source of deliveries, next to reading. Nobody but the workers watches what stalls.
+
+Each worker walks over the pending entries list of each source, a page a call, the cursor kept from call to call, so
+that what is alive in front never hides what is dead behind it. What is overdue is claimed for free slots; where there
+are none for a while, it is made ready for anybody (see ``autoclaim.lua``).
+
+Nobody polls. A walk tells when the next delivery it met falls due, and what is delivered after it began is due a whole
+visibility timeout later at the earliest: so nothing needs to be looked at before the sooner of the two.
+
+While a mass is recovered, the next page is asked for before the last one is unpacked: server and worker are both busy
+then. A call takes half of the slots at most: one half is being claimed while the other one is run.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from math import inf
+from time import monotonic, time_ns
+from typing import Any, NamedTuple
+
+from anyio.lowlevel import cancel_shielded_checkpoint
+from redis.asyncio import Redis
+
+from workers.loop.job import Job, Source
+from workers.loop.membership import Membership
+from workers.loop.reporting import Reporter, explained
+from workers.protocol.connection import KeptConnection
+from workers.protocol.events import EventName, journalled
+from workers.protocol.messages import on_one_line, text
+from workers.protocol.scripts import load_script
+from workers.runtime.contact import Contact
+from workers.runtime.settings import to_ms
+from workers.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+AUTOCLAIM = load_script("workers.protocol", "autoclaim")
+
+START = "-"
+"""The cursor in front of the first entry."""
+PAGE = 500
+"""Pending entries that one call looks at."""
+LEAST_CLAIM = 64
+"""Slots that one call may fill at least: smaller calls cost the server more than waiting for the worker does."""
+TELL_EVERY_S = 1.0
+"""How often a line tells of what stalled while a walk goes on."""
+PAGE_OVERDUE, PAGE_BYTES = 128, 512 * 1024
+"""Overdue ones after which a call ends, and payload: no call may block the server for more than 5 ms."""
+PAGE_PAUSE_S = 0.005
+"""Between pages of a walk: a long list of deliveries that live is no reason to hurry."""
+SPACING_PART, SHORTEST_SPACING_S, LONGEST_SPACING_S = 100, 0.02, 0.25
+"""Between walks at least this part of the visibility timeout: what falls due one by one is taken together."""
+PATIENCE_PART, LONGEST_PATIENCE_S = 4, 1.0
+"""How long what is overdue waits for a free slot of a worker before it is made ready for anybody, at most."""
+CALL_VALID_MS = 2_000
+"""A call that the server runs later than this after it was made does nothing: everything looks idle after a hang."""
+HELD_KNOWN = 1_000
+"""Entries that cannot be copied and were told of; beyond it, all are told again."""
+REFUSED_S = 1.0
+"""Pause after a call that was refused."""
+
+
+class Outcome(IntEnum):
+    """What became of an overdue delivery that was not claimed. Numbers as in ``recovery.lua``."""
+
+    REDELIVERED = 1
+    SUSPECTED = 2
+    DEAD_LETTERED = 3
+    LOST_PAYLOAD = 5
+    HELD = 6
+
+
+_ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
+
+
+class _Call(NamedTuple):
+    """A page that is being asked for."""
+
+    walk: "Walk"
+    sent: float
+    """When the call was made, monotonic."""
+    reply: "asyncio.Task[list[Any]]"
+
+
+class Recovered(NamedTuple):
+    """One of them. ``detail``: new entry ID, dead letter's ID, or why it is held."""
+
+    outcome: Outcome
+    detail: str
+    idle_ms: int
+    consumer: str
+    job_id: str
+    delivery: int
+    entry_id: str
+    traced: Sequence[bytes] | None = None
+    """What ``recovery.lua`` tells of a traced job."""
+
+
+@dataclass(slots=True)
+class Stalled:
+    """What was moved and not told of yet: one line each second, and at the end of a walk, not one a page."""
+
+    claimed: int = 0
+    ready: int = 0
+    parked: int = 0
+    consumers: set[bytes | str] = field(default_factory=set)
+    told_at: float = -inf
+
+    def add(self, rows: Sequence[Recovered], claimed: Sequence[Any]) -> None:
+        """Add what one call has done: results, and what was claimed."""
+        self.claimed += len(claimed)
+        self.consumers.update([row[3] for row in claimed])
+        for row in rows:
+            self.consumers.add(row.consumer)
+            self.ready += row.outcome is Outcome.REDELIVERED
+            self.parked += row.outcome is Outcome.SUSPECTED
+
+    def tell(self, source: str, now: float) -> None:
+        """Write the line, if there is anything to tell, and begin anew."""
+        moved = self.claimed + self.ready + self.parked
+        if moved:
+            named = sorted({on_one_line(text(name)) for name in self.consumers})
+            logger.info(
+                "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
+                source,
+                moved,
+                ", ".join(named[:3]) + (" …" if len(named) > 3 else ""),
+                self.claimed,
+                self.ready,
+                self.parked,
+            )
+            self.told_at = now
+        self.claimed = self.ready = self.parked = 0
+        self.consumers.clear()
+
+
+@dataclass(slots=True)
+class Walk:
+    """Where we are in the pending entries list of one source. Instants are monotonic seconds."""
+
+    source: Source
+    cursor: str = START
+    began: float = 0.0
+    due_at: float = 0.0
+    """When to look on."""
+    soonest: float = inf
+    """When the first of those is due that this walk has met and left alone."""
+    waiting: bool = False
+    """This walk has left overdue ones for want of a free slot."""
+    wants_room: bool = False
+    """There is something to claim as soon as a slot is free."""
+    abandoned: set[bytes] = field(default_factory=set)
+    """Overdue entries that are ours and that we do not run: read by a call whose reply was lost, or not settleable."""
+
+    stalled: Stalled = field(default_factory=Stalled)
+
+    def due_in_s(self, now: float, free: int, visibility_s: float) -> float:
+        """Return in how many seconds to make the next call; 0 = now.
+
+        Not later than a visibility timeout after the walk began, should that have become shorter meanwhile.
+        """
+        if self.wants_room and free > 0:
+            return 0.0
+        return max(0.0, min(self.due_at, self.began + visibility_s + LONGEST_SPACING_S) - now)
+
+
+class Autoclaim:
+    """What a worker of an embedded group recovers, and when."""
+
+    def __init__(
+        self,
+        client: Redis,
+        settings: WorkerSettings,
+        consumer: str,
+        membership: Membership,
+        reporter: Reporter,
+        contact: Contact,
+        suspects_wait: Callable[[], None],
+    ) -> None:
+        """``suspects_wait`` is called where suspects of the group are parked, or out."""
+        self._connection = KeptConnection(client)
+        self._settings = settings
+        self._consumer = consumer
+        self._membership = membership
+        self._reporter = reporter
+        self._contact = contact
+        self._suspects_wait = suspects_wait
+        self._journals = journalled(EventName.RECOVERED, settings.journal)
+        self._walks = {source.key: Walk(source) for source in (membership.main, membership.retries)}
+        self._most = max(LEAST_CLAIM, settings.concurrency // 2)
+        self._ahead: _Call | None = None
+        self.asked_at = 0.0
+        """When the call was made that the last jobs came of, monotonic."""
+        self._not_before = 0.0
+        self._standing_by = ""
+        self._held: set[tuple[str, str]] = set()
+
+    # ---- when
+
+    def is_due(self, free: int) -> bool:
+        """Tell whether to look for stalled deliveries now, with so many slots free."""
+        return self.due_in_s(free) <= 0
+
+    def due_in_s(self, free: int) -> float:
+        """Return in how many seconds to look next; inf while others recover."""
+        if self._ahead:
+            return 0.0
+        if not self._membership.recovers:
+            return inf
+        now = monotonic()
+        if self._not_before > now:
+            return self._not_before - now
+        return min(due_in_s for due_in_s, _ in self._walks_now(now, free))
+
+    def _walks_now(self, now: float, free: int) -> list[tuple[float, Walk]]:
+        """Return the walks with the time until their next calls."""
+        visibility_s = self._membership.visibility_s
+        walks = [self._walks[source.key] for source in self._membership.sources]
+        return [(walk.due_in_s(now, free, visibility_s), walk) for walk in walks]
+
+    # ---- doing it
+
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether a page was asked for that nobody has taken yet: `take` must follow, it may have claimed."""
+        return self._ahead is not None
+
+    async def take(self, room: int, room_ahead: Callable[[], int] = lambda: 0) -> list[Job]:
+        """Recover what is overdue on the next page; return what is ours by that: at most ``room`` deliveries.
+
+        Where there is more behind them, the next page is asked for already, for as many deliveries as there are slots
+        free by then, says ``room_ahead``; they are reserved until the next `take`.
+
+        Raises what redis-py raises. What was claimed by a call whose reply was lost is ours without our knowing: it is
+        found when stock is taken (`workers.loop.adoption`), or falls due again.
+        """
+        walk, reply = await self._next_page(room)
+        if walk is None:
+            return []
+        kind = text(reply[0])
+        if kind != "ok":
+            await self._refused(kind, reply)
+            return []
+        self._stand_by("")
+        self._contact.answered(reply[1])
+        _, _, cursor, soonest_ms, ended, waiting, doubtful, results, claimed, ours = reply
+        self._advance(walk, text(cursor), soonest_ms, text(ended), waiting)
+        self._look_for_abandoned(walk, ours)
+        if claimed and ended:
+            await self._ask_ahead(walk, room_ahead() - len(claimed))
+        if doubtful:
+            self._suspects_wait()
+        self._tell(walk, results, claimed)
+        return self._jobs(walk.source, claimed)
+
+    def abandon(self) -> None:
+        """Wait no more for a page that was asked for: the process is about to end."""
+        if self._ahead:
+            self._ahead.reply.cancel()
+            self._ahead = None
+
+    async def _next_page(self, room: int) -> tuple[Walk | None, Sequence[Any]]:
+        """Return the reply about the next page; no walk within a grace."""
+        call, self._ahead = self._ahead, None
+        if call is not None:
+            self.asked_at = call.sent
+            return call.walk, await call.reply
+        walk = await self._walk_to_go_on(room)
+        if walk is None:
+            return None, ()
+        self.asked_at = monotonic()
+        return walk, await self._call(walk, room)
+
+    async def _walk_to_go_on(self, room: int) -> Walk | None:
+        """Return the walk whose turn it is; none within a grace."""
+        grace_s = await self._contact.wait_s()
+        now = monotonic()
+        if grace_s > 0:
+            self._not_before = now + grace_s
+            return None
+        _, walk = min(self._walks_now(now, room), key=lambda one: (one[0], one[1].due_at))
+        if walk.cursor == START:
+            walk.began = now
+        return walk
+
+    async def _ask_ahead(self, walk: Walk, room: int) -> None:
+        """Ask for the page behind the one that has just come, if there is room for it."""
+        if room > 0 and self._membership.recovers:
+            reply = asyncio.get_running_loop().create_task(self._call(walk, room))
+            self._ahead = _Call(walk, monotonic(), reply)
+            await cancel_shielded_checkpoint()  # it is sent now
+
+    async def _call(self, walk: Walk, room: int) -> list[Any]:
+        keys, settings, agreement = self._settings.keys, self._settings, self._membership.agreement
+        reply: list[Any] = await AUTOCLAIM.run(
+            self._connection,
+            [
+                walk.source.key, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement,
+                keys.journal,
+            ],
+            [
+                keys.group, self._consumer, to_ms(agreement.visibility_timeout), agreement.max_deliveries,
+                agreement.redelivery, int(self._journals), settings.journal_maxlen,
+                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, min(room, self._most),
+                round(self._patience_s() * 1000), PAGE,
+                PAGE_BYTES, PAGE_OVERDUE, *walk.abandoned,
+            ],
+        )  # fmt: skip
+        return reply
+
+    def _patience_s(self) -> float:
+        return min(self._membership.visibility_s / PATIENCE_PART, LONGEST_PATIENCE_S)
+
+    def _advance(self, walk: Walk, cursor: str, soonest_ms: int, ended: str, waiting: int) -> None:
+        """Note how far the walk has come, and when it goes on."""
+        now = monotonic()
+        if soonest_ms >= 0:
+            walk.soonest = min(walk.soonest, now + soonest_ms / 1000)
+        walk.waiting = walk.waiting or waiting > 0
+        if cursor:
+            walk.cursor = cursor
+            walk.wants_room = walk.wants_room or walk.waiting
+            walk.due_at = now + {"room": self._patience_s(), "full": 0.0}.get(ended, PAGE_PAUSE_S)
+            return
+        if self._reporter.telemetry:
+            self._reporter.telemetry.walked(now - walk.began)
+        visibility_s = self._membership.visibility_s
+        spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
+        walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing
+        walk.cursor, walk.soonest = START, inf
+        walk.wants_room, walk.waiting = walk.waiting, False
+        walk.abandoned.clear()
+
+    def _look_for_abandoned(self, walk: Walk, ours: Sequence[bytes]) -> None:
+        """Go back to overdue deliveries of ours that nobody has in hand here."""
+        abandoned = [entry_id for entry_id in ours if entry_id not in walk.source.deliveries]
+        if abandoned:
+            walk.abandoned.update(abandoned)
+            walk.cursor, walk.due_at = text(abandoned[0]), 0.0
+
+    def _jobs(self, source: Source, claimed: Sequence[Any]) -> list[Job]:
+        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
+        asked_at = self.asked_at
+        jobs = [
+            Job(source, entry_id, flat, times, max_deliveries, now_ms, asked_at)
+            for entry_id, times, flat, _, _ in claimed
+        ]
+        if source.kept:
+            source.kept.difference_update(job.raw_entry_id for job in jobs)
+        self._reporter.claimed([(job, row[3], row[4]) for job, row in zip(jobs, claimed, strict=True)])
+        return jobs
+
+    # ---- refusals
+
+    async def _refused(self, kind: str, reply: Sequence[Any]) -> None:
+        self._not_before = monotonic() + REFUSED_S
+        pair = self._settings.keys.pair
+        if kind == "reaper":
+            await self._membership.join()
+        elif kind == "late":
+            logger.info("%s: a recovery call came too late to the server and did nothing", pair)
+            self._membership.set_clock(reply[1])
+            self._contact.answered(reply[1])
+        elif kind == "paused":
+            self._stand_by(f"{pair} is paused (`reaper resume {self._settings.group}` ends it)")
+        else:
+            self._stand_by(f"{pair}: recovery refuses to act: {explained(text(reply[1]))}")
+
+    def _stand_by(self, why: str) -> None:
+        if why != self._standing_by:
+            self._standing_by = why
+            logger.warning("%s", why or f"{self._settings.keys.pair}: recovery goes on")
+
+    # ---- telling
+
+    def _tell(self, walk: Walk, results: Sequence[Any], claimed: Sequence[Any]) -> None:
+        rows = [_recovered(result) for result in results]
+        walk.stalled.add(rows, claimed)
+        now = monotonic()
+        if walk.stalled.told_at + TELL_EVERY_S < now or walk.cursor == START:
+            walk.stalled.tell(walk.source.key, now)
+        for row in rows:
+            self._tell_of(walk.source, row)
+            if self._reporter.telemetry and row.outcome in _ENDED:
+                self._reporter.telemetry.recovered(
+                    row.traced,
+                    row.job_id,
+                    outcome=row.outcome.name.lower(),
+                    began_ns=time_ns(),
+                    entry_id=row.entry_id,
+                    attempt=row.delivery,
+                    consumer=row.consumer,
+                    idle_ms=row.idle_ms,
+                )
+
+    def _tell_of(self, source: Source, row: Recovered) -> None:
+        facts = {"entry": row.entry_id, "consumer": row.consumer, "delivery": row.delivery}
+        match row.outcome:
+            case Outcome.REDELIVERED:
+                self._reporter.recovered(
+                    row.job_id, **facts, idle_ms=row.idle_ms, new_entry=row.detail, reason="visibility_timeout"
+                )
+            case Outcome.DEAD_LETTERED:
+                self._reporter.write_dead_letter(
+                    row.job_id,
+                    limit=self._membership.agreement.max_deliveries,
+                    **facts,
+                    reason="max_deliveries",
+                    error="not settled within the visibility timeout",
+                    dead_letter=row.detail,
+                )
+            case Outcome.LOST_PAYLOAD:
+                self._reporter.lost_payload(source.key, row.entry_id)
+            case Outcome.HELD if self._is_news(row):
+                logger.error(
+                    "entry %s of %s, held by %s, is overdue and cannot be copied: %s. It stays pending",
+                    row.entry_id,
+                    source.key,
+                    on_one_line(row.consumer),
+                    explained(row.detail),
+                )
+
+    def _is_news(self, row: Recovered) -> bool:
+        """Tell whether it is not known yet that an entry is held: it is met again and again."""
+        if len(self._held) >= HELD_KNOWN:
+            self._held.clear()
+        known = (row.entry_id, row.detail) in self._held
+        self._held.add((row.entry_id, row.detail))
+        return not known
+
+
+def _recovered(result: Sequence[Any]) -> Recovered:
+    code, detail, idle_ms, consumer, job_id, delivery, entry_id, *traced = result
+    return Recovered(
+        Outcome(code), text(detail), idle_ms, text(consumer), text(job_id), delivery, text(entry_id), *traced
+    )

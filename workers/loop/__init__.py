@@ -1,0 +1,1 @@
+"""One worker at work: read, execute, settle, and prove meanwhile that it lives."""

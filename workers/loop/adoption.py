@@ -1,0 +1,237 @@
+"""Takes over deliveries that nobody runs.
+
+They are those of earlier processes of the worker's name, and our own whose read was answered into the void. A sweep
+walks over what one consumer holds of one source, a page at a time, as slots become free. Deliveries of a process
+that died are counted, since it may have died of them; the last one that a job may have is a suspect, and suspects
+run one at a time, the next only once the one before has settled.
+"""
+
+import logging
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from time import time_ns
+from typing import Any
+
+from redis.asyncio import Redis
+
+from workers.loop.job import Job, Source
+from workers.loop.membership import Membership
+from workers.loop.reporting import Reporter
+from workers.loop.telemetry import ADOPT as BY_ADOPTION
+from workers.loop.telemetry import RESTART
+from workers.protocol.events import EventName, journalled
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+from workers.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+ADOPT = load_script("workers.protocol", "adopt")
+DELETE_CONSUMER = load_script("workers.protocol", "delete_consumer")
+
+NONCE_BYTES = 6
+"""A consumer name is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
+
+
+class Mode(StrEnum):
+    """Why deliveries are taken over; the values are those of ``adopt.lua``."""
+
+    RESTART = "restart"
+    REREAD = "reread"
+
+
+@dataclass(slots=True, eq=False)
+class Sweep:
+    """One walk over what ``owner`` holds of ``source``."""
+
+    source: Source
+    owner: str
+    mode: Mode
+    start: str = "-"
+    for_suspects: bool = False
+    """The second walk over an earlier process's deliveries, which takes the suspects."""
+    suspects_left: int = 0
+
+
+def is_earlier_process(consumer: str, name: str, ours: str) -> bool:
+    """Tell whether ``consumer`` was a process of the worker ``name``, and is not ours."""
+    return consumer != ours and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{{NONCE_BYTES * 2}}}", consumer) is not None
+
+
+class Adoption:
+    """What is still to be taken over, and how."""
+
+    def __init__(
+        self, client: Redis, settings: WorkerSettings, consumer: str, membership: Membership, reporter: Reporter
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._consumer = consumer
+        self._membership = membership
+        self._reporter = reporter
+        self._journals = journalled(EventName.RECOVERED, settings.journal)
+        self._sweeps: deque[Sweep] = deque()
+        self._suspect: Job | None = None
+
+    # ---- what is to be done
+
+    async def look_for_earlier_processes(self) -> None:
+        """Plan to take over what earlier processes of our name hold. Raises what redis-py raises."""
+        for source in self._membership.sources:
+            rows = await self._client.xinfo_consumers(source.key, self._settings.group)
+            earlier = {
+                text(row["name"]): row["pending"]
+                for row in rows
+                if is_earlier_process(text(row["name"]), self._settings.base_name, self._consumer)
+            }
+            await self._delete_consumers(source, list(earlier))
+            for owner, pending in earlier.items():
+                if pending:
+                    logger.info("taking over %d deliveries of %s from %s", pending, source.key, owner)
+                    self._sweeps.append(Sweep(source, owner, Mode.RESTART))
+
+    def take_stock(self) -> None:
+        """Plan to look for deliveries of ours that we know nothing of."""
+        for source in self._membership.sources:
+            if not any(sweep.mode is Mode.REREAD and sweep.source is source for sweep in self._sweeps):
+                self._sweeps.appendleft(Sweep(source, self._consumer, Mode.REREAD))
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether there is something to take over now."""
+        return self._next_sweep() is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether suspects wait until the one that is out has settled."""
+        return bool(self._sweeps)
+
+    def _next_sweep(self) -> Sweep | None:
+        for sweep in self._sweeps:
+            if not (sweep.for_suspects and self._suspect_is_out()):
+                return sweep
+        return None
+
+    def _suspect_is_out(self) -> bool:
+        suspect = self._suspect
+        return suspect is not None and suspect.source.deliveries.get(suspect.raw_entry_id) is suspect
+
+    # ---- doing it
+
+    async def take(self, room: int) -> list[Job]:
+        """Take over at most ``room`` deliveries, in one call. Raises what redis-py raises.
+
+        After an error, take stock: what was taken over without our learning of it is ours by then.
+        """
+        sweep = self._next_sweep()
+        if sweep is None:
+            return []
+        began_ns = time_ns()
+        reply = await self._adopt(sweep, 1 if sweep.for_suspects else room)
+        start, suspects_left, dead_letters, held, taken = reply
+        sweep.start = text(start)
+        sweep.suspects_left += suspects_left
+        self._tell_of_dead_letters(sweep, dead_letters, began_ns)
+        self._tell_of_held(sweep, held)
+        jobs = self._jobs(sweep, taken)
+        if sweep.for_suspects and jobs:
+            self._suspect = jobs[0]
+        if not sweep.start:
+            self._sweeps.remove(sweep)
+            await self._finish(sweep)
+        return jobs
+
+    async def _adopt(self, sweep: Sweep, room: int) -> list[Any]:
+        keys, source = self._settings.keys, sweep.source
+        in_flight = [*source.deliveries, *source.kept] if sweep.mode is Mode.REREAD else []
+        reply: list[Any] = await ADOPT.run(
+            self._client,
+            (source.key, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects),
+            (
+                keys.group,
+                self._consumer,
+                sweep.owner,
+                sweep.mode,
+                room,
+                int(sweep.for_suspects),
+                self._membership.agreement.max_deliveries,
+                int(self._journals),
+                self._settings.journal_maxlen,
+                sweep.start,
+                *in_flight,
+            ),
+        )
+        return reply
+
+    def _jobs(self, sweep: Sweep, taken: Sequence[Any]) -> list[Job]:
+        agreement, now_ms = self._membership.agreement, self._membership.now_ms()
+        jobs = [
+            Job(
+                sweep.source,
+                entry_id,
+                flat,
+                times_delivered=times,
+                max_deliveries=agreement.max_deliveries,
+                delivered_ms=now_ms,
+            )
+            for entry_id, times, flat, _ in taken
+        ]
+        for job, row in zip(jobs, taken, strict=True):
+            self._reporter.adopted(job, sweep.owner, row[3])
+        return jobs
+
+    async def _finish(self, sweep: Sweep) -> None:
+        if sweep.suspects_left:
+            self._sweeps.append(Sweep(sweep.source, sweep.owner, Mode.RESTART, for_suspects=True))
+        elif sweep.mode is Mode.RESTART:
+            await self._delete_consumers(sweep.source, [sweep.owner])
+
+    async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
+        if consumers:
+            await DELETE_CONSUMER.run(self._client, (source.key,), (self._settings.group, *consumers))
+
+    async def leave(self) -> None:
+        """Remove our own consumer where it holds nothing. Raises what redis-py raises."""
+        for source in self._membership.sources:
+            await self._delete_consumers(source, [self._consumer])
+
+    # ---- telling
+
+    def _tell_of_dead_letters(self, sweep: Sweep, dead_letters: Sequence[Any], began_ns: int) -> None:
+        for job_id, entry_id, delivery, dead_letter, idle_ms, *traced in dead_letters:
+            if self._reporter.telemetry:
+                self._reporter.telemetry.recovered(
+                    traced[0] if traced else None,
+                    text(job_id),
+                    reason=RESTART,
+                    mode=BY_ADOPTION,
+                    outcome="dead_lettered",
+                    began_ns=began_ns,
+                    entry_id=text(entry_id),
+                    attempt=delivery,
+                    consumer=sweep.owner,
+                    idle_ms=idle_ms,
+                )
+            self._reporter.write_dead_letter(
+                text(job_id),
+                limit=self._membership.agreement.max_deliveries,
+                entry=text(entry_id),
+                delivery=delivery,
+                consumer=sweep.owner,
+                reason="max_deliveries",
+                error="the worker process ended while it held the job",
+                dead_letter=text(dead_letter),
+            )
+
+    def _tell_of_held(self, sweep: Sweep, held: Sequence[Any]) -> None:
+        for entry_id, why in held:
+            logger.error(
+                "entry %s of %s, held by %s, had its last delivery and cannot be dead-lettered: %s. It stays pending",
+                text(entry_id),
+                sweep.source.key,
+                sweep.owner,
+                text(why),
+            )

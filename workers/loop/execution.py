@@ -1,0 +1,214 @@
+"""One delivery's way through a handler: invoke, judge, and nothing else. What comes out is a verdict.
+
+The verdict is written by `workers.loop.settlement` alone. A delivery whose runner is cancelled has none: its entry is
+left pending, which is always allowed.
+"""
+
+import asyncio
+import inspect
+import logging
+import math
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+
+from workers.backoff import AT_ONCE, Backoff
+from workers.loop.job import Job
+from workers.runtime.settings import LONGEST, to_ms
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Job], Any]
+"""What a program gives us: ``async def handle(job)``, or a plain ``def`` that then runs in a thread."""
+
+Invoke = Callable[[Job], Awaitable[object]]
+
+MAX_TEXT = 2_000
+"""Characters of an error or a reason that are kept: it travels with the dead letter."""
+
+MAX_TRACEBACK_BYTES = 8_192
+"""Of a traceback, the end is kept: it says what went wrong."""
+
+REASON_MAX_DELIVERIES = "max_deliveries"
+REASON_REJECTED = "rejected"
+REASON_TIMEOUT = "timeout"
+
+
+class Retry(Exception):  # noqa: N818 - a verdict of the handler, not an error
+    """Raise (or return) it to give the job back: it is made ready again later.
+
+    ``delay`` (seconds, or a timedelta) says when; without it the worker's backoff does. ``counts=False`` is for a
+    failure that is not the job's (a service is down): the delivery does not count, until the job is older than
+    `uncounted_max_age`. Raises ValueError for a delay that is none.
+    """
+
+    def __init__(self, reason: str = "", *, delay: float | timedelta | None = None, counts: bool = True) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.delay_ms = None if delay is None else delay_in_ms(delay)
+        self.counts = counts
+
+
+def delay_in_ms(delay: float | timedelta) -> int:
+    """Return ``delay`` (seconds, or a timedelta) in ms. Raises ValueError for one that is negative or no number."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST.total_seconds():
+        raise ValueError(f"delay cannot be {delay!r}: give seconds from 0 to {LONGEST.total_seconds():.0f}")
+    return to_ms(timedelta(seconds=seconds))
+
+
+class Reject(Exception):  # noqa: N818 - a verdict of the handler, not an error
+    """Raise (or return) it to make the job a dead letter now: no delivery can succeed."""
+
+    def __init__(self, reason: str = REASON_REJECTED) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Outcome(StrEnum):
+    """How a delivery ends. The values are the verbs of ``settle.lua``."""
+
+    ACK = "ack"
+    NACK = "nack"
+    """It failed, and that counts."""
+    RETRY = "retry"
+    """It failed, and that does not count."""
+    HAND_BACK = "hand_back"
+    """It was not run, or not to its end: ready again at once, and it does not count."""
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An outcome, and what to keep of it where it was no success."""
+
+    outcome: Outcome
+    reason: str = ""
+    """Why the job is a dead letter, if it becomes one."""
+    error: str = ""
+    """What went wrong, for people."""
+    delay_ms: int = 0
+    """How long the job waits before it is ready again."""
+    traceback: str = ""
+    """Where it went wrong; travels with the dead letter, if the job becomes one."""
+    exception: str = field(default="", compare=False)
+    """Type of what the handler raised, where that was no verdict of its own."""
+
+
+ACKED = Verdict(Outcome.ACK)
+HANDED_BACK = Verdict(Outcome.HAND_BACK)
+
+
+Execute = Callable[[Invoke, Job, Backoff], Awaitable[Verdict]]
+"""How a delivery is executed: as `execute` does."""
+
+
+async def execute(invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Verdict:
+    """Run the handler on ``job``. Raises only where the runner itself is being cancelled, or the process exits."""
+    try:
+        answer = await invoke(job)
+    except asyncio.CancelledError as error:
+        if _being_cancelled():
+            raise
+        return judge(job, error, backoff)  # it leaked out of something the handler awaited: a failure like any other
+    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its verdict
+        return judge(job, error, backoff)
+    return ACKED if answer is None else judge(job, answer, backoff)
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def judge(job: Job, answer: object, backoff: Backoff = AT_ONCE) -> Verdict:
+    """Turn what a handler raised or returned into a verdict."""
+    if isinstance(answer, Reject):
+        cause = describe(answer.__cause__) if answer.__cause__ else ""
+        return Verdict(Outcome.REJECT, _clip(answer.reason) or REASON_REJECTED, cause, traceback=trace_of(answer))
+    if isinstance(answer, Retry):
+        return _judge_retry(job, answer, backoff)
+    if isinstance(answer, BaseException):
+        logger.warning("job %s failed in delivery %d", job.id, job.deliveries, exc_info=answer)
+        kind = type(answer).__qualname__
+        return failed(job, describe(answer), backoff, traceback=trace_of(answer), exception=kind)
+    return ACKED
+
+
+def failed(
+    job: Job,
+    error: str,
+    backoff: Backoff,
+    *,
+    reason: str = REASON_MAX_DELIVERIES,
+    traceback: str = "",
+    exception: str = "",
+) -> Verdict:
+    """Return the verdict on a delivery that failed and counts: ready again after the backoff."""
+    return Verdict(Outcome.NACK, reason, error, backoff.delay_ms(job.deliveries), traceback, exception)
+
+
+def _judge_retry(job: Job, retry: Retry, backoff: Backoff) -> Verdict:
+    too_old = job.delivered_ms - job.first_ms > backoff.uncounted_max_age_ms
+    outcome = Outcome.NACK if retry.counts or too_old else Outcome.RETRY
+    failures = job.deliveries if outcome is Outcome.NACK else job.waits + 1
+    delay_ms = backoff.delay_ms(failures) if retry.delay_ms is None else retry.delay_ms
+    return Verdict(outcome, REASON_MAX_DELIVERIES, _clip(retry.reason), delay_ms, trace_of(retry))
+
+
+def describe(error: BaseException) -> str:
+    """Return ``Type: message``, also where the message cannot be had."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a user's exception class may do anything
+        message = "(its message could not be read)"
+    name = type(error).__name__
+    return _clip(f"{name}: {message}" if message else name)
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the end of the traceback of ``error``, at most `MAX_TRACEBACK_BYTES`; nothing where it was not raised."""
+    if error.__traceback__ is None:
+        return ""
+    try:
+        lines = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - a user's exception class may do anything
+        return ""
+    tail = lines.encode("utf-8", "backslashreplace")[-MAX_TRACEBACK_BYTES:]
+    return tail.decode("utf-8", "ignore")
+
+
+def _clip(text: object) -> str:
+    # Exceptions about file names hold lone surrogates, which no UTF-8 text can.
+    clean = str(text).encode("utf-8", "backslashreplace").decode()
+    return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"
+
+
+def invoker(handler: Handler, concurrency: int) -> Invoke:
+    """Return how to call ``handler``: awaited in the event loop, or, for a plain function, in a thread of a pool.
+
+    A thread cannot be stopped. When its delivery is cancelled at the drain deadline, the thread goes on by itself;
+    whatever it does then is not settled by us.
+    """
+    if is_async(handler):
+        return handler
+    threads = CapacityLimiter(concurrency)
+
+    async def call_in_thread(job: Job) -> object:
+        answer = await to_thread.run_sync(handler, job, abandon_on_cancel=True, limiter=threads)
+        # A plain function may return a coroutine (a lambda around an async def): nothing has run yet then.
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return call_in_thread
+
+
+def is_async(handler: Handler) -> bool:
+    """Tell whether calling ``handler`` returns a coroutine, also for objects with an async ``__call__``."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not whether it can be called
+    )

@@ -1,0 +1,242 @@
+"""Proof of life: extends the deliveries in hand, so that nobody takes a busy worker for a dead one.
+
+A thread of its own does it, over a blocking connection of its own, because a handler may block the event loop for as
+long as it is allowed to run. Every third of the visibility timeout it extends what is queued and what runs. Not
+extended, and so recovered, is
+
+- a job that runs longer than its timeout, and
+- everything this process holds while its event loop is blocked by such a job: nothing here would be run or settled.
+
+What the thread shares with the event loop. It reads: `Source.deliveries`, copied by one call into C that no other
+thread can interrupt, and of each job plain attributes, which the loop replaces as a whole (`stage`, `started`,
+`interruption`); whichever value it sees was right a moment ago, and the script decides. It writes one thing:
+`Job.proven`. All else it hands to the loop by ``call_soon_threadsafe``, and the loop looks again: a delivery whose
+verdict came meanwhile was not lost, it was settled.
+
+A handler in C that keeps the interpreter's lock stops this thread as well.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from math import inf
+from time import monotonic
+from typing import Any
+
+import anyio
+import redis
+from anyio import to_thread
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from workers.backoff import pause_s
+from workers.loop.facts import DeliveryFacts
+from workers.loop.job import ENDED, RUNNING, Interruption, Job, Source
+from workers.loop.membership import Membership
+from workers.loop.reporting import Reporter
+from workers.protocol.connection import COMMAND_TIMEOUT_S, blocking_client
+from workers.protocol.events import EventName, journalled
+from workers.protocol.scripts import load_script
+from workers.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+EXTEND_VISIBILITY = load_script("workers.protocol", "extend_visibility")
+
+BEATS = 3
+"""Extensions in one visibility timeout."""
+MAX_BATCH = 500
+MAX_BATCH_BYTES = 1_048_576
+"""Payload that one call may look at, give or take one job: no call blocks the server for long."""
+SHORTEST_TIMEOUT_S = 0.5
+"""How long a call may take at least, whatever the visibility timeout."""
+LONGEST_SLEEP_S = 1.0
+"""So soon is a new agreement noticed."""
+END_S = 1.0
+"""How long the thread may take to end; it ends by itself in any case."""
+
+
+class Extension(IntEnum):
+    """What ``extend_visibility.lua`` did."""
+
+    REFUSED = 0
+    EXTENDED = 1
+    PAYLOAD_GONE = 2
+
+
+class Heartbeat:
+    """The thread, from `start` to `stop`, and what the event loop does with what it learns."""
+
+    def __init__(
+        self, commands: Redis, settings: WorkerSettings, consumer: str, membership: Membership, reporter: Reporter
+    ) -> None:
+        self._commands = commands
+        self._settings = settings
+        self._consumer = consumer
+        self._membership = membership
+        self._reporter = reporter
+        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)
+        self._journals = journalled(EventName.EXTENDED, settings.journal)
+        self._sources = (membership.main, membership.retries)
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_answered = True
+        for source in self._sources:
+            source.extend = self.extend
+
+    # ---- in the event loop
+
+    def start(self) -> None:
+        """Begin to extend. The group is joined."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {self._consumer}", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
+        self._ending.set()
+        if self._thread is not None:
+            with anyio.move_on_after(END_S):
+                await to_thread.run_sync(self._thread.join, abandon_on_cancel=True)
+
+    async def extend(self, job: Job) -> bool:
+        """Extend one delivery now; returns False where it is not ours. Raises what redis-py raises."""
+        if job.interruption is Interruption.LOST or not job.source.holds(job):
+            return False
+        began = monotonic()
+        [result] = await EXTEND_VISIBILITY.run(self._commands, *self._call(job.source, [job]))
+        if result == Extension.REFUSED:
+            return False
+        job.proven = began
+        return True
+
+    async def still_owns(self, job: Job) -> bool:
+        """Ask about a delivery that nobody has extended for a visibility timeout, before it is started.
+
+        The event loop was blocked, or Redis out of reach: somebody may have recovered it. Asks until it is answered.
+        """
+        failures = 0
+        while True:
+            try:
+                ours = await self.extend(job)
+            except (RedisError, OSError) as error:
+                failures += 1
+                self._reporter.failed("extending", error)
+                await anyio.sleep(pause_s(failures))
+                continue
+            self._reporter.works("extending")
+            if not ours:
+                self._lose(job)
+            return ours
+
+    def _learn(self, batch: Sequence[Job], results: Sequence[int]) -> None:
+        self._reporter.works("extending")
+        for job, result in zip(batch, results, strict=True):
+            if result == Extension.REFUSED:
+                self._lose(job)
+
+    def _lose(self, job: Job) -> None:
+        """Take a delivery that is not ours any more from its handler; what the handler returns is not settled."""
+        if job.stage is ENDED or not job.source.holds(job):
+            return  # it has ended, and perhaps been settled, since the thread asked
+        job.source.forget(job)
+        run_ms = round((monotonic() - job.started) * 1000) if job.stage is RUNNING else 0
+        self._reporter.refused(job, "extension", run_ms)
+        job.proven = 0.0  # where it is queued, whoever takes it looks again
+        job.interrupt(Interruption.LOST)
+
+    def _answer(self) -> None:
+        self._loop_answered = True
+
+    # ---- in the thread
+
+    def _run(self) -> None:
+        client = blocking_client(self._settings.redis_url, timeout_s=self._timeout_s())
+        failures, last = 0, monotonic()
+        try:
+            while not self._ending.is_set():
+                pause = min(self._period_s(), pause_s(failures) if failures else inf)
+                left = last + pause - monotonic()
+                if left > 0:
+                    self._ending.wait(min(left, LONGEST_SLEEP_S))
+                    continue
+                last = monotonic()
+                try:
+                    self._beat(client, last)
+                    failures = 0
+                except (RedisError, OSError) as error:
+                    failures += 1
+                    client.connection_pool.disconnect()
+                    self._tell(self._reporter.failed, "extending", error)
+        except _LoopIsClosedError:
+            logger.debug("%s: the event loop is closed", self._consumer)
+        finally:
+            client.close()
+
+    def _period_s(self) -> float:
+        return self._membership.visibility_s / BEATS
+
+    def _timeout_s(self) -> float:
+        return max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
+
+    def _beat(self, client: "redis.Redis", now: float) -> None:
+        in_hand = [(source, list(source.deliveries.values())) for source in self._sources]
+        loop_hangs = not self._loop_answered
+        self._loop_answered = False
+        self._tell(self._answer)
+        if loop_hangs and any(job.is_overdue(now) for _, jobs in in_hand for job in jobs):
+            return
+        for source, jobs in in_hand:
+            for batch in _batches([job for job in jobs if self._is_due(job, now)]):
+                self._extend(client, source, batch)
+
+    def _is_due(self, job: Job, now: float) -> bool:
+        if job.stage is ENDED or job.interruption is not None or job.is_overdue(now):
+            return False
+        return now - job.proven > self._period_s() / 2  # else the next beat is early enough
+
+    def _extend(self, client: "redis.Redis", source: Source, batch: Sequence[Job]) -> None:
+        began = monotonic()
+        results: list[int] = EXTEND_VISIBILITY.run_blocking(client, *self._call(source, batch))
+        for job, result in zip(batch, results, strict=True):
+            if result != Extension.REFUSED:
+                job.proven = began
+        self._tell(self._learn, batch, results)
+
+    def _call(self, source: Source, batch: Sequence[Job]) -> tuple[Sequence[str], Sequence[str | bytes | int]]:
+        """Return keys and arguments of the script."""
+        keys, settings = self._settings.keys, self._settings
+        args: list[str | bytes | int] = [keys.group, self._consumer, int(self._journals), settings.journal_maxlen]
+        for job in batch:
+            data = self._facts.of_delivery(job) if self._journals else b""
+            args += (job.raw_entry_id, job.times_delivered, job.raw_id, data)
+        return (source.key, keys.journal), args
+
+    def _tell(self, function: Any, *arguments: Any) -> None:
+        """Have the event loop call ``function``."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError as error:
+            raise _LoopIsClosedError from error
+
+
+class _LoopIsClosedError(Exception):
+    """The program has ended its event loop without stopping us."""
+
+
+def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Split into calls, by number and by bytes; neighbours in the pending entries list are looked up together."""
+    batch: list[Job] = []
+    size = 0
+    for job in sorted(jobs, key=lambda job: job.raw_entry_id):
+        batch.append(job)
+        size += job.payload_bytes
+        if len(batch) == MAX_BATCH or size >= MAX_BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

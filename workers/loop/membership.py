@@ -1,0 +1,191 @@
+"""What this process knows of its group: what was agreed on, where retries wait, and the server's clock."""
+
+import logging
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from math import inf
+from time import monotonic
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from workers.loop.change import Change
+from workers.loop.job import Source
+from workers.loop.reporting import Reporter
+from workers.protocol.connection import is_contact_error
+from workers.protocol.messages import RecoveryMode, Redelivery, text, whole_number
+from workers.protocol.scripts import load_script
+from workers.runtime.settings import to_ms
+from workers.settings import (
+    DEFAULT_MAX_DELIVERIES,
+    DEFAULT_REDELIVERY,
+    DEFAULT_VISIBILITY_TIMEOUT,
+    WorkerSettings,
+)
+
+logger = logging.getLogger(__name__)
+
+JOIN_GROUP = load_script("workers.protocol", "join_group")
+
+STAND_BY_JITTER_S = 0.2
+"""So that embedded workers do not all ask at once whether the reaper is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all processes of the group go by: agreed values, and ours where nothing was agreed."""
+
+    redelivery: Redelivery
+    visibility_timeout: timedelta
+    max_deliveries: int
+    recovery: RecoveryMode
+    reads_retries: bool
+    """There is a retry stream to read, or there will be one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """The reply of ``join_group.lua``."""
+
+    agreement: Agreement
+    created_at: str
+    groups: int
+    server_ms: int
+    mismatch: str
+    served_ms: int
+    begins: bool
+
+
+def read_reply(reply: list[Any], settings: WorkerSettings) -> _Joined:
+    """Read what ``join_group.lua`` answered; a value that nobody set, or set to nonsense, is ours or the default."""
+    policy, visibility_ms, max_deliveries, recovery = (text(value) for value in reply[:4])
+    known = {policy.value for policy in Redelivery}
+    modes = {mode.value for mode in RecoveryMode}
+    ours = settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT
+    agreement = Agreement(
+        redelivery=Redelivery(policy) if policy in known else settings.redelivery or DEFAULT_REDELIVERY,
+        visibility_timeout=timedelta(milliseconds=whole_number(visibility_ms.encode(), 0)) or ours,
+        max_deliveries=whole_number(max_deliveries.encode(), 0) or settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
+        recovery=RecoveryMode(recovery) if recovery in modes else settings.recovery,
+        reads_retries=reply[4] == 1,
+    )
+    return _Joined(agreement, text(reply[5]), reply[6], reply[7], text(reply[8]), reply[9], reply[10] == 1)
+
+
+class Membership:
+    """Joins the group and keeps what it learnt fresh."""
+
+    agreement: Agreement
+    visibility_s: float
+    """The agreed visibility timeout."""
+
+    def __init__(self, client: Redis, settings: WorkerSettings, reporter: Reporter) -> None:
+        self._client = client
+        self._settings = settings
+        self._reporter = reporter
+        self._clock_offset_ms = 0.0
+        self._warned = ""
+        self._served_s = 0.0
+        self.joined = Change()
+        self.joins = 0
+        """How often the group was joined; the reader takes stock after each."""
+        keys, timeout_s = settings.keys, settings.timeout.total_seconds() if settings.timeout else inf
+        self.main = Source(keys.stream, keys.stream, timeout_s)
+        self.retries = Source(keys.retry, keys.stream, timeout_s)
+        self.sources: tuple[Source, ...] = (self.main,)
+        """What is to be read now."""
+
+    @property
+    def recovers(self) -> bool:
+        """Tell whether this worker is to recover what stalls: it is set to, and the group has agreed on it."""
+        return self._settings.recovery is self.agreement.recovery is RecoveryMode.EMBEDDED
+
+    def now_ms(self) -> int:
+        """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch."""
+        return int(monotonic() * 1000 + self._clock_offset_ms)
+
+    def set_clock(self, server_ms: int) -> None:
+        """Note what time the server has now."""
+        self._clock_offset_ms = server_ms - monotonic() * 1000
+
+    async def join(self) -> None:
+        """Join the group, creating what is missing. Raises what redis-py raises."""
+        settings, keys = self._settings, self._settings.keys
+        reply = await JOIN_GROUP.run_idempotent(
+            self._client,
+            (keys.stream, keys.retry, keys.agreement, keys.fence),
+            (
+                keys.group,
+                settings.group_start,
+                settings.redelivery or "",
+                to_ms(settings.visibility_timeout) if settings.visibility_timeout else "",
+                settings.max_deliveries or "",
+                settings.recovery,
+                settings.base_name,
+            ),
+        )
+        self._take(read_reply(reply, settings))
+
+    def _take(self, joined: _Joined) -> None:
+        self.set_clock(joined.server_ms)
+        self._tell(joined)
+        self.agreement = joined.agreement
+        self.visibility_s = joined.agreement.visibility_timeout.total_seconds()
+        self.sources = (self.main, self.retries) if joined.agreement.reads_retries else (self.main,)
+        self._served_s = joined.served_ms / 1000
+        self.joins += 1
+        self.joined.notify()
+
+    def _tell(self, joined: _Joined) -> None:
+        pair = self._settings.keys.pair
+        if joined.created_at and self.joins:
+            logger.error(
+                "group %s was gone; created it again from %s: jobs in between may be lost or run again",
+                pair,
+                joined.created_at,
+            )
+        elif joined.created_at:
+            logger.info("created group %s from %s", pair, joined.created_at)
+        if self.joins and joined.agreement != self.agreement:
+            logger.warning("group %s has a new agreement: %s", pair, joined.agreement)
+        if joined.begins:
+            logger.info("no reaper serves group %s: its workers recover what stalls", pair)
+        warning = self._warning(joined)
+        if warning and warning != self._warned:
+            logger.warning("%s", warning)
+        self._warned = warning
+
+    def _warning(self, joined: _Joined) -> str:
+        pair = self._settings.keys.pair
+        warnings = []
+        if joined.mismatch:
+            warnings.append(
+                f"settings of this worker differ from what group {pair} has agreed on, which counts: {joined.mismatch}"
+            )
+        if self._settings.delete_settled and joined.groups > 1:
+            warnings.append(
+                f"delete_settled is set, but stream {self._settings.stream} has {joined.groups} groups: "
+                "nothing is deleted"
+            )
+        return "; ".join(warnings)
+
+    def _until_next_join_s(self) -> float:
+        """Return the refresh interval, or less where the reaper we stand by for may be gone before."""
+        interval = self._settings.refresh_interval.total_seconds()
+        if self._settings.recovery is RecoveryMode.EMBEDDED and self._served_s:
+            return min(interval, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
+        return interval
+
+    async def keep_fresh(self) -> None:
+        """Join again every `refresh_interval`, until cancelled: the agreement and the retry stream may have changed."""
+        while True:
+            await anyio.sleep(self._until_next_join_s())
+            try:
+                await self.join()
+                self._reporter.works("looking at the group")
+            except (RedisError, OSError) as error:
+                if not is_contact_error(error):  # the reader tells of an outage
+                    self._reporter.failed("looking at the group", error)

@@ -1,0 +1,212 @@
+"""What a worker tells people and programs: log lines, callbacks and counts."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Literal
+
+from workers.loop.execution import Verdict
+from workers.loop.job import Job
+from workers.loop.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
+from workers.protocol.connection import is_contact_error
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import on_one_line, text
+from workers.runtime.callbacks import Callbacks
+from workers.telemetry.names import VISIBILITY_TIMEOUT
+
+logger = logging.getLogger("workers")
+
+WorkerEvent = Literal["recovered", "dead_lettered", "refused", "held", "error"]
+EVENTS: frozenset[str] = frozenset({"recovered", "dead_lettered", "refused", "held", "error"})
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one run of a worker has done so far."""
+
+    read: int = 0
+    """Deliveries that came by reading the streams."""
+    adopted: int = 0
+    """Deliveries taken over from earlier processes of the name, or found again after a lost reply."""
+    claimed: int = 0
+    """Stalled deliveries taken over from their consumers (embedded recovery)."""
+    acked: int = 0
+    nacked: int = 0
+    """Failed, or to be tried again: ready again, or scheduled."""
+    dead_lettered: int = 0
+    refused: int = 0
+    """The delivery was not ours any more: recovered, or taken by another process."""
+    unknown: int = 0
+    """Settled by a call whose reply was lost: by us, or by another process after a recovery."""
+    timed_out: int = 0
+    """Ran longer than they may; they count among the failed ones as well."""
+    handed_back: int = 0
+    """Not started when the worker stopped, or cancelled at the drain deadline: ready again, and not counted."""
+    held: int = 0
+    """Could not be made ready or dead-lettered; left pending."""
+    abandoned: int = 0
+    """Neither settled nor handed back at the end; left pending."""
+
+
+class Reporter:
+    """Tells what happened to the deliveries of one consumer, and whether Redis serves us."""
+
+    def __init__(self, keys: GroupKeys, consumer: str, callbacks: Callbacks[str], counts: Counts) -> None:
+        self.counts = counts
+        self.telemetry: WorkerTelemetry | None = None
+        """Set where anybody listens."""
+        self._keys = keys
+        self._consumer = consumer
+        self._callbacks = callbacks
+        self._failing: set[str] = set()
+        self._failing_since = 0.0
+
+    # ---- an outage: told once when it begins and once when it ends, whichever part notices
+
+    def failed(self, part: str, error: BaseException) -> None:
+        """Note that ``part`` (``reading``, ``settling``, …) could not do its work."""
+        if not self._failing:
+            self._failing_since = monotonic()
+            what = "no contact with Redis" if is_contact_error(error) else "Redis refuses"
+            logger.error("%s: %s while %s: %s. Trying until it works", self._consumer, what, part, error)
+            self._callbacks.report("error", part=part, error=str(error))
+        self._failing.add(part)
+
+    def works(self, part: str) -> None:
+        """Note that ``part`` works (again)."""
+        if part in self._failing:
+            self._failing.discard(part)
+            if not self._failing:
+                logger.warning(
+                    "%s: Redis serves us again after %.1f s", self._consumer, monotonic() - self._failing_since
+                )
+
+    # ---- deliveries
+
+    def adopted(self, job: Job, owner: str, idle_ms: int) -> None:
+        """Note that a delivery was taken over from ``owner``: an earlier process, or this one."""
+        self.counts.adopted += 1
+        if self.telemetry:
+            if owner == self._consumer:
+                self.telemetry.found_again(job)
+            else:
+                self.telemetry.taken_over(job, owner, idle_ms=idle_ms, reason=RESTART, mode=ADOPT)
+        if owner != self._consumer and self._callbacks.wants("recovered"):
+            self._callbacks.report("recovered", **self._facts(job), owner=owner)
+
+    def claimed(self, deliveries: Sequence[tuple[Job, bytes, int]]) -> None:
+        """Note that stalled deliveries were taken over: each with its owner, and its idle time in ms."""
+        self.counts.claimed += len(deliveries)
+        if self.telemetry:
+            for job, owner, idle_ms in deliveries:
+                self.telemetry.taken_over(job, text(owner), idle_ms=idle_ms, reason=VISIBILITY_TIMEOUT, mode=EMBEDDED)
+        if self._callbacks.wants("recovered"):
+            for job, owner, idle_ms in deliveries:
+                self._callbacks.report("recovered", **self._facts(job), owner=text(owner), idle_ms=idle_ms)
+
+    def recovered(self, job_id: str, **facts: Any) -> None:
+        """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""
+        if self._callbacks.wants("recovered"):
+            self._callbacks.report("recovered", stream=self._keys.stream, group=self._keys.group, job=job_id, **facts)
+
+    def lost_payload(self, source: str, entry_id: str) -> None:
+        """Note that a pending entry was deleted by somebody; it was acknowledged."""
+        logger.error("entry %s of %s was deleted while it was pending: its payload is lost", entry_id, source)
+        self._callbacks.report("error", part="recovering", error=f"lost_payload: entry {entry_id} of {source}")
+
+    def dead_lettered(self, job: Job, verdict: Verdict, dead_letter: str, limit: int) -> None:
+        """Note that a delivery of ours ended as a dead letter."""
+        self.write_dead_letter(
+            job.id,
+            entry=job.entry_id,
+            delivery=job.deliveries,
+            limit=limit,
+            consumer=self._consumer,
+            reason=verdict.reason,
+            error=verdict.error,
+            dead_letter=dead_letter,
+        )
+
+    def write_dead_letter(self, job_id: str, *, limit: int, **facts: Any) -> None:
+        """Write the one line that every dead letter gets. ``facts`` as in the journal."""
+        self.counts.dead_lettered += 1
+        logger.error(  # the leader's line has the same form (`reaper.recovery.notes`), so that one alert finds both
+            "dead letter %s: stream=%s group=%s job=%s limit=%d consumer=%s reason=%s error=%s",
+            facts["dead_letter"],
+            self._keys.stream,
+            self._keys.group,
+            on_one_line(job_id),
+            limit,
+            on_one_line(facts["consumer"]),
+            on_one_line(facts["reason"]),
+            on_one_line(facts["error"] or "-"),
+        )
+        self._callbacks.report(
+            "dead_lettered", stream=self._keys.stream, group=self._keys.group, job=job_id, limit=limit, **facts
+        )
+
+    def refused(self, job: Job, verb: str, run_ms: int) -> None:
+        """Note that a settlement came too late."""
+        self.counts.refused += 1
+        logger.warning(
+            "the %s of job %s was refused after %d ms: delivery %d (entry %s) is not ours any more. Its visibility "
+            "timeout has passed, or another process works under our name",
+            verb,
+            job.id,
+            run_ms,
+            job.deliveries,
+            job.entry_id,
+        )
+        if self._callbacks.wants("refused"):
+            self._callbacks.report("refused", **self._facts(job), verb=verb)
+
+    def timed_out(self, job: Job, *, goes_on: bool) -> None:
+        """Note that a delivery ran longer than it may; where its handler ``goes_on``, nobody can stop it."""
+        self.counts.timed_out += 1
+        logger.warning(
+            "job %s (entry %s) ran longer than its timeout of %g s, in delivery %d: %s",
+            job.id,
+            job.entry_id,
+            job.timeout_s,
+            job.deliveries,
+            "its thread is left to itself" if goes_on else "its handler is cancelled",
+        )
+
+    def held(self, job: Job, verdict: Verdict, why: str) -> None:
+        """Note that a delivery could neither be made ready nor dead-lettered."""
+        self.counts.held += 1
+        logger.error(
+            "job %s of %s failed (%s) and can be neither made ready nor dead-lettered: %s. Entry %s stays pending",
+            job.id,
+            self._keys.pair,
+            verdict.error or verdict.reason,
+            explained(why),
+            job.entry_id,
+        )
+        if self._callbacks.wants("held"):
+            self._callbacks.report("held", **self._facts(job), why=why)
+
+    def _facts(self, job: Job) -> dict[str, Any]:
+        return {
+            "stream": job.stream,
+            "group": self._keys.group,
+            "job": job.id,
+            "entry": job.entry_id,
+            "consumer": self._consumer,
+            "delivery": job.deliveries,
+            "generation": job.generation,
+        }
+
+
+def explained(why: str) -> str:
+    """Say what a script's reason means, and what to do."""
+    return _EXPLAINED.get(why, why)
+
+
+_EXPLAINED = {
+    "several_groups": "the stream has several groups, and policy 'stream' would show the copy to all of them; set "
+    "redelivery to 'retry-stream'",
+    "explicit_ids": "the stream's entry IDs are not automatic, so policy 'stream' cannot append to it; set redelivery "
+    "to 'retry-stream'",
+}

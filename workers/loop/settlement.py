@@ -1,0 +1,296 @@
+"""Writes verdicts to Redis, many in one call: for a moment, and while a call is on its way, the next ones gather.
+
+A settlement is never given up because contact was lost: it is sent again until it is answered, and told to the script
+as such, since the first call may have done the work. Meanwhile runners wait once `capacity` verdicts have gathered.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import islice
+from time import monotonic, time_ns
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from workers.backoff import pause_s
+from workers.loop.change import Change
+from workers.loop.execution import Outcome, Verdict
+from workers.loop.facts import DeliveryFacts
+from workers.loop.job import ENDED, Interruption, Job, Source
+from workers.loop.membership import Membership
+from workers.loop.reporting import Reporter
+from workers.protocol.connection import KeptConnection, is_failover_error, is_uncoded_error
+from workers.protocol.events import EventName, journalled
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+from workers.settings import WorkerSettings
+
+SETTLE = load_script("workers.protocol", "settle")
+
+GATHER_BATCHES = 4
+"""How many full batches may gather before runners wait: memory stays bounded through an outage."""
+
+GATHER_S = 0.001
+"""How long a verdict waits for others to fill its call. Its slot is free meanwhile."""
+
+MAX_ENTRY_ID_BYTES = 41
+"""Two numbers of 64 bits and a dash."""
+
+MAX_COPIED_BYTES = 1_048_576
+"""Payload that one call may copy, give or take one job: no call blocks the server for long."""
+
+
+Word = str | bytes | int
+"""An argument of a script."""
+
+
+class Result(IntEnum):
+    """What ``settle.lua`` did with a verdict."""
+
+    REFUSED = 0
+    DONE = 1
+    DEAD = 2
+    UNKNOWN = 3
+    HELD = 4
+
+
+Settlement = tuple[Job, Verdict, int]
+"""A verdict on its way to Redis, and for how many milliseconds the handler ran."""
+
+
+@dataclass(slots=True)
+class _Pile:
+    """Verdicts on deliveries of one source."""
+
+    source: Source
+    waiting: deque[Settlement] = field(default_factory=deque)
+    reply_was_lost: int = 0
+    """So many of the first ones have been sent before, without an answer."""
+    limit: int = 0
+    """How many to send at a time while the server refuses a call; 0 = as many as the settings allow."""
+
+
+class Settlements:
+    """Gathers verdicts and settles them, one call at a time."""
+
+    def __init__(
+        self,
+        client: Redis,
+        settings: WorkerSettings,
+        consumer: str,
+        membership: Membership,
+        reporter: Reporter,
+    ) -> None:
+        self._client = client
+        self._connection = KeptConnection(client)
+        self._settings = settings
+        self._keys = settings.keys
+        self._consumer = consumer
+        self._membership = membership
+        self._reporter = reporter
+        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)
+        self._journals = journalled(EventName.ACKED, settings.journal)
+        self._capacity = GATHER_BATCHES * settings.settle_batch
+        self._piles = {source.key: _Pile(source) for source in (membership.main, membership.retries)}
+        self._gathered = 0
+        self._failures = 0
+        self._arrived = Change()
+        self._filled = Change()
+        self._settled = Change()
+
+    # ---- for runners
+
+    def add(self, job: Job, verdict: Verdict, started: float) -> bool:
+        """Gather the verdict on a delivery that ends now; returns at once.
+
+        Returns whether more wait than may: then `wait_for_room` before the next job is run.
+        """
+        job.stage = ENDED
+        self._piles[job.source.key].waiting.append((job, verdict, int((monotonic() - started) * 1000 + 0.5)))
+        self._gathered += 1
+        self._arrived.notify()
+        if self._gathered == self._settings.settle_batch:
+            self._filled.notify()
+        return self._gathered >= self._capacity
+
+    @property
+    def waiting(self) -> int:
+        """Verdicts that are not answered yet."""
+        return self._gathered
+
+    async def wait_for_room(self) -> None:
+        """Wait until verdicts may gather again."""
+        while self._gathered >= self._capacity:
+            await self._settled.wait()
+
+    async def wait_until_settled(self) -> None:
+        """Wait until every verdict is answered; `run` must be running."""
+        while self._gathered:
+            await self._settled.wait()
+
+    # ---- the settler
+
+    async def run(self) -> None:
+        """Settle what gathers until cancelled. What was being sent then counts as sent without an answer."""
+        while True:
+            if not self._gathered:
+                await self._arrived.wait()
+            await self._wait_for_more()
+            await self._settle_what_waits()
+
+    async def flush(self) -> None:
+        """Settle everything that has gathered, however long Redis is out of reach. Not while `run` is running."""
+        while self._gathered:
+            await self._settle_what_waits()
+
+    async def _wait_for_more(self) -> None:
+        """Let others join the first verdict, for a moment: a call costs as much as dozens of verdicts."""
+        if self._gathered >= self._settings.settle_batch:
+            return
+        timer = asyncio.get_running_loop().call_later(GATHER_S, self._filled.notify)
+        try:
+            await self._filled.wait()
+        finally:
+            timer.cancel()
+
+    async def _settle_what_waits(self) -> None:
+        answered = [await self._settle_some(pile) for pile in self._piles.values() if pile.waiting]
+        if all(answered):
+            self._failures = 0
+        else:
+            self._failures += 1
+            await anyio.sleep(pause_s(self._failures))
+
+    async def _settle_some(self, pile: _Pile) -> bool:
+        """Make one call. Returns False where it failed and has to be made again."""
+        batch = self._next_batch(pile)
+        lost = pile.reply_was_lost > 0
+        pile.reply_was_lost = max(pile.reply_was_lost, len(batch))
+        telemetry = self._reporter.telemetry
+        began_ns = time_ns() if telemetry else 0
+        try:
+            results = await self._send(pile.source, batch, lost=lost)
+        except (RedisError, OSError) as error:
+            return await self._failed(pile, batch, error)
+        self._reporter.works("settling")
+        self._answered(pile, batch, results)
+        if telemetry:
+            telemetry.settled(batch, results, began_ns)
+        pile.limit = 0
+        return True
+
+    def _next_batch(self, pile: _Pile) -> list[Settlement]:
+        """Choose the first verdicts that fit into one call: by their number, and by the bytes it has to copy."""
+        size = min(pile.limit or self._settings.settle_batch, len(pile.waiting))
+        if pile.reply_was_lost:  # never mixed with new ones: a new one is not "unknown"
+            size = min(size, pile.reply_was_lost)
+        batch = list(islice(pile.waiting, size))
+        copied = 0
+        for at, (job, verdict, _) in enumerate(batch, start=1):
+            if verdict.outcome is not Outcome.ACK:
+                copied += job.payload_bytes + len(verdict.traceback)
+                if copied >= MAX_COPIED_BYTES:
+                    del batch[at:]
+                    break
+        # Neighbours in the pending entries list are looked up together by the script.
+        batch.sort(key=_in_order)
+        return batch
+
+    async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> Any:
+        keys, settings, agreement = self._keys, self._settings, self._membership.agreement
+        words: list[Word] = [
+            keys.group,
+            self._consumer,
+            agreement.max_deliveries,
+            agreement.redelivery,
+            int(self._journals),
+            settings.journal_maxlen,
+            int(lost),
+            int(settings.delete_settled),
+        ]
+        self._add_items(words, batch)
+        return await SETTLE.run(
+            self._connection,
+            (source.key, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule),
+            words,
+        )
+
+    def _add_items(self, words: list[Word], batch: Sequence[Settlement]) -> None:
+        """Write the items as the script reads them: in runs with verb and delivery count in common."""
+        facts = self._facts.of_settlement if self._journals else _no_facts
+        verb, times, head, n = None, 0, 0, 0
+        for job, verdict, run_ms in batch:
+            if verdict.outcome is not verb or job.times_delivered != times:
+                if verb:
+                    words[head] = n
+                verb, times, n = verdict.outcome, job.times_delivered, 0
+                words += (verb, times, 0)
+                head = len(words) - 1
+            n += 1
+            words += (job.raw_entry_id, job.raw_id, facts(job, verdict, run_ms))
+            if verb is not Outcome.ACK:
+                words += (verdict.reason, verdict.error, verdict.delay_ms or "", verdict.traceback)
+        words[head] = n
+
+    # ---- what came of it
+
+    async def _failed(self, pile: _Pile, batch: Sequence[Settlement], error: Exception) -> bool:
+        if isinstance(error, ResponseError) and not is_failover_error(error):
+            if "NOGROUP" in str(error):
+                self._answered(pile, batch, [Result.REFUSED] * len(batch))
+                return True
+            if len(batch) == 1 and is_uncoded_error(error):  # its own fault: the others must not wait for it
+                self._answered(pile, batch, [(Result.HELD, str(error))])
+                return True
+            pile.limit = max(1, len(batch) // 2)
+        self._reporter.failed("settling", error)
+        await self._client.connection_pool.disconnect(inuse_connections=False)
+        return False
+
+    def _answered(self, pile: _Pile, batch: Sequence[Settlement], results: Any) -> None:
+        waiting, forget = pile.waiting, pile.source.forget
+        for job, _, _ in batch:
+            waiting.popleft()
+            forget(job)
+        if isinstance(results, int):  # every one was acknowledged
+            self._reporter.counts.acked += results
+        else:
+            for settlement, result in zip(batch, results, strict=True):
+                self._count(settlement, result)
+        self._gathered -= len(batch)
+        pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
+        self._settled.notify()
+
+    def _count(self, settlement: Settlement, result: Any) -> None:
+        job, verdict, run_ms = settlement
+        if result == Result.DONE:
+            if verdict.outcome is Outcome.ACK:
+                self._reporter.counts.acked += 1
+            elif verdict.outcome is Outcome.HAND_BACK:
+                self._reporter.counts.handed_back += 1
+            else:
+                self._reporter.counts.nacked += 1
+        elif result == Result.REFUSED:
+            if job.interruption is not Interruption.LOST:  # else that is told already
+                self._reporter.refused(job, verdict.outcome, run_ms)
+        elif result == Result.UNKNOWN:
+            self._reporter.counts.unknown += 1
+        elif result[0] == Result.DEAD:
+            limit = self._membership.agreement.max_deliveries
+            self._reporter.dead_lettered(job, verdict, text(result[1]), limit)
+        else:
+            job.source.kept.add(job.raw_entry_id)
+            self._reporter.held(job, verdict, text(result[1]))
+
+
+def _in_order(settlement: Settlement) -> bytes:
+    return settlement[0].raw_entry_id.rjust(MAX_ENTRY_ID_BYTES)  # 5-9 before 5-10
+
+
+def _no_facts(_job: Job, _verdict: Verdict, _run_ms: int) -> bytes:
+    return b""

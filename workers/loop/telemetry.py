@@ -1,0 +1,289 @@
+"""What a worker tells as spans and metrics: `receive`, `process` and `ack` of its deliveries, and what it recovers.
+
+A job that its producer's trace does not sample costs a look at one field. The span of a delivery is only handed in once
+its settlement is: a delivery that was taken away meanwhile has been told of by whoever recovered it, under the same ID.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import time_ns
+from typing import Any
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.util.types import AttributeValue
+
+from workers.backoff import AT_ONCE, Backoff
+from workers.loop.execution import REASON_TIMEOUT, Invoke, Outcome, Verdict, execute
+from workers.loop.job import Job
+from workers.protocol.messages import FIELD_PREVIOUS, FIELD_TRACEPARENT, FIELD_TRACESTATE
+from workers.settings import WorkerSettings
+from workers.telemetry import instruments
+from workers.telemetry import names as telemetry
+from workers.telemetry.names import Attributes, Delivery, Lost, Story
+
+EMBEDDED, ADOPT = "embedded", "adopt"
+RESTART = "restart"
+
+_TO_SEND, _TO_RECEIVE = {telemetry.LINK_KIND: telemetry.SEND}, {telemetry.LINK_KIND: telemetry.RECEIVE}
+
+_REFUSED_RESULT = 0
+"""As `workers.settlement.Result.REFUSED`."""
+
+
+@dataclass(slots=True)
+class JobTrace:
+    """What is to be told of one delivery."""
+
+    story: Story | None
+    """None = its producer wrote no trace context."""
+    links: list[Link] = field(default_factory=list)
+    span: Span | None = None
+    ended_ns: int = 0
+
+
+class WorkerTelemetry:
+    """Spans and metrics of one run of a worker. `make` returns None where nobody listens."""
+
+    def __init__(self, settings: WorkerSettings, consumer: str, *, traces: bool, measures: bool) -> None:
+        self._stream, self._group = settings.stream, settings.group
+        self._linkage = settings.trace_linkage
+        self._consumer = consumer
+        self._traces = traces
+        self._measures = measures
+        self._process = telemetry.common(telemetry.PROCESS, telemetry.PROCESS, self._stream, self._group)
+        self._receive = telemetry.common(telemetry.RECEIVE, telemetry.RECEIVE, self._stream, self._group)
+        self._of_settling = telemetry.common(telemetry.SETTLE, telemetry.SETTLE, self._stream, self._group)
+        self._labels: Attributes = {telemetry.DESTINATION: self._stream, telemetry.GROUP: self._group}
+        self._closes: list[Callable[[], None]] = []
+        self._of_results: dict[str, Mapping[str, AttributeValue]] = {"": self._process}
+
+    @classmethod
+    def make(cls, settings: WorkerSettings, consumer: str) -> "WorkerTelemetry | None":
+        """Return one, if a tracer or meter provider is set."""
+        traces, measures = telemetry.is_tracing(), telemetry.is_measuring()
+        return cls(settings, consumer, traces=traces, measures=measures) if traces or measures else None
+
+    def watch_journal(self, dropped: Callable[[], int]) -> None:
+        """Show how many lifecycle events were ``dropped``, until `close`."""
+        self._closes.append(
+            instruments.OBSERVATIONS.add(instruments.JOURNAL_DROPS, lambda: [(dropped(), self._labels)])
+        )
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        while self._closes:
+            self._closes.pop()()
+
+    # ---- reading
+
+    def received(self, jobs: Sequence[Job]) -> None:
+        """Tell of a read that has found ``jobs``."""
+        if self._measures:
+            instruments.CONSUMED.add(len(jobs), self._receive)
+        if not self._traces:
+            return
+        stories = [story for job in jobs if not job.is_unsampled and (story := self._notice(job)) is not None]
+        if not stories:
+            return
+        many = {telemetry.BATCH_COUNT: len(jobs)} if len(jobs) > 1 else {telemetry.MESSAGE_ID: jobs[0].entry_id}
+        span = telemetry.begin(
+            f"{telemetry.RECEIVE} {self._stream}",
+            None,
+            SpanKind.CLIENT,
+            {**self._receive, telemetry.CLIENT_ID: self._consumer, **many},
+            [Link(story.creation, _TO_SEND) for story in stories],
+        )
+        span.end()
+        if not span.get_span_context().trace_flags.sampled:
+            return
+        link = Link(span.get_span_context(), _TO_RECEIVE)
+        for job in jobs:
+            if job.trace is not None and job.trace.story is not None:
+                job.trace.links.append(link)
+
+    def _notice(self, job: Job) -> Story | None:
+        """Look whether a delivery is to be told of; returns its story where its producer's trace is sampled."""
+        traceparent = job.value_of(FIELD_TRACEPARENT)
+        if traceparent is None:
+            job.trace = JobTrace(None)
+            return None
+        creation = telemetry.read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
+        if creation is None:
+            instruments.CONTEXT_MALFORMED.add(1, self._labels)
+            job.trace = JobTrace(None)
+            return None
+        if not creation.trace_flags.sampled:
+            return None
+        story = Story(creation, self._linkage)
+        previous = job.value_of(FIELD_PREVIOUS) if job.times_delivered == 1 else None
+        job.trace = JobTrace(story, story.links_to(self._delivery(job), previous) if previous else [])
+        return story
+
+    def _delivery(self, job: Job, times_delivered: int | None = None) -> Delivery:
+        times = job.times_delivered if times_delivered is None else times_delivered
+        name = b"%d.%d.%d" % (job.generation, job.copies, times)
+        return Delivery(self._stream, self._group, job.raw_id, name)
+
+    # ---- recovering
+
+    def taken_over(self, job: Job, owner: str, *, idle_ms: int, reason: str, mode: str) -> None:
+        """Tell of a delivery that we have taken from ``owner``, and of the one that was lost by that."""
+        self._count_recovery(idle_ms, mode, "claimed")
+        if not self._traces:
+            return
+        story = self._notice(job)
+        if story is None or job.trace is None:
+            return
+        lost = Lost(
+            self._delivery(job, job.times_delivered - 1),
+            job.entry_id,
+            max(1, job.deliveries - 1),
+            owner,
+            idle_ms,
+            (job.value_of(FIELD_PREVIOUS) or b"") if job.times_delivered == 2 else b"",
+        )
+        now = time_ns()
+        job.trace.links += telemetry.tell_recovery(
+            story, lost, reason=reason, outcome="claimed", mode=mode, began_ns=now, ended_ns=now
+        )
+
+    def found_again(self, job: Job) -> None:
+        """Take note of a delivery of ours whose read was answered into the void."""
+        if self._traces:
+            self._notice(job)
+
+    def recovered(
+        self,
+        traced: Sequence[bytes] | None,
+        job_id: str,
+        *,
+        outcome: str,
+        began_ns: int,
+        reason: str = telemetry.VISIBILITY_TIMEOUT,
+        mode: str = EMBEDDED,
+        **facts: Any,
+    ) -> None:
+        """Tell of a delivery that was ended for its consumer, by us (``facts`` as in `Lost`)."""
+        self._count_recovery(facts["idle_ms"], mode, outcome)
+        if not (traced and self._traces):
+            return
+        read = Lost.read(
+            traced, stream=self._stream, group=self._group, job_id=job_id.encode(), linkage=self._linkage, **facts
+        )
+        if read:
+            telemetry.tell_recovery(
+                *read, reason=reason, outcome=outcome, mode=mode, began_ns=began_ns, ended_ns=time_ns()
+            )
+
+    def walked(self, took_s: float) -> None:
+        """Measure a walk over what is pending, from its first page to its last."""
+        if self._measures:
+            instruments.SCAN_DURATION.record(took_s, self._labels | {telemetry.SCAN: "full"})
+
+    def _count_recovery(self, idle_ms: int, mode: str, outcome: str) -> None:
+        if self._measures:
+            labels = self._labels | {telemetry.RECOVERY_MODE: mode, telemetry.RECOVERY_OUTCOME: outcome}
+            instruments.RECOVERED.add(1, labels)
+            if mode == EMBEDDED and self.visibility_s is not None:
+                late_s = max(0.0, idle_ms / 1000 - self.visibility_s())
+                instruments.RECOVERY_LATENCY.record(late_s, self._labels | {telemetry.RECOVERY_MODE: mode})
+
+    visibility_s: Callable[[], float] | None = None
+    """Tells the group's visibility timeout; set once it is known."""
+
+    # ---- running
+
+    def execute(self, invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Coroutine[Any, Any, Verdict]:
+        """Run the handler on ``job``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
+        told = job.trace
+        return execute(invoke, job, backoff) if told is None else self._execute(invoke, job, backoff, told)
+
+    async def _execute(self, invoke: Invoke, job: Job, backoff: Backoff, told: JobTrace) -> Verdict:
+        told.span = span = self._begin(job, told)
+        token = contexts.attach(trace.set_span_in_context(span))
+        try:
+            return await execute(invoke, job, backoff)
+        finally:
+            contexts.detach(token)
+            told.ended_ns = time_ns()
+
+    def _begin(self, job: Job, told: JobTrace) -> Span:
+        about: Attributes = {
+            **self._process,
+            telemetry.MESSAGE_ID: job.entry_id,
+            telemetry.CLIENT_ID: self._consumer,
+            telemetry.JOB_ID: job.id,
+            telemetry.ATTEMPT: job.deliveries,
+            telemetry.GENERATION: job.generation,
+        }
+        if told.story is not None:
+            return told.story.begin(self._delivery(job), about, told.links)
+        return telemetry.begin(f"{telemetry.PROCESS} {self._stream}", None, SpanKind.CONSUMER, about)
+
+    # ---- settling
+
+    def settled(self, batch: Sequence[tuple[Job, Verdict, int]], results: Any, began_ns: int) -> None:
+        """Tell of deliveries whose settlement is answered: ``results`` as of ``settle.lua``."""
+        now = time_ns()
+        if self._measures:
+            self._measure(batch, results, (now - began_ns) / 1e9)
+        if not self._traces:
+            return
+        for n, (job, verdict, _) in enumerate(batch):
+            told = job.trace
+            if told is not None and told.span is not None and told.span.is_recording():
+                refused = not isinstance(results, int) and results[n] == _REFUSED_RESULT
+                self._tell_settled(job, told.span, told.ended_ns, verdict, refused, began_ns, now)
+
+    def _tell_settled(
+        self, job: Job, span: Span, ended_ns: int, verdict: Verdict, refused: bool, began_ns: int, now: int
+    ) -> None:
+        about: Attributes = {
+            **self._of_settling,
+            telemetry.OPERATION: verdict.outcome.value,
+            telemetry.MESSAGE_ID: job.entry_id,
+            telemetry.CLIENT_ID: self._consumer,
+        }
+        if refused:
+            about[telemetry.ERROR_TYPE] = telemetry.REFUSED
+        settlement = telemetry.begin(
+            f"{verdict.outcome.value} {self._stream}", span.get_span_context(), SpanKind.CLIENT, about, at_ns=began_ns
+        )
+        if refused:
+            settlement.set_status(Status(StatusCode.ERROR, "the delivery was not ours any more"))
+        settlement.end(now)
+        if refused:
+            return  # its span has been told by whoever recovered it
+        failure = error_type(verdict)
+        if failure:
+            span.set_attribute(telemetry.ERROR_TYPE, verdict.exception or failure)
+            span.set_status(Status(StatusCode.ERROR, verdict.error or verdict.reason))
+        span.end(ended_ns)
+
+    def _measure(self, batch: Sequence[tuple[Job, Verdict, int]], results: Any, took_s: float) -> None:
+        instruments.OPERATION_DURATION.record(took_s, self._of_settling)
+        record, plain = instruments.PROCESS_DURATION.record, self._process
+        for _, verdict, run_ms in batch:
+            if verdict.outcome is Outcome.ACK:
+                record(run_ms / 1000, plain)
+            elif verdict.outcome is not Outcome.HAND_BACK:
+                record(run_ms / 1000, self._failed_as(error_type(verdict)))
+        if not isinstance(results, int):
+            refused = sum(result == _REFUSED_RESULT for result in results)
+            if refused:
+                instruments.WRITES_REFUSED.add(refused, self._labels)
+
+    def _failed_as(self, error: str) -> Mapping[str, AttributeValue]:
+        labels = self._of_results.get(error)
+        if labels is None:
+            labels = self._of_results[error] = self._process | {telemetry.ERROR_TYPE: error}
+        return labels
+
+
+def error_type(verdict: Verdict) -> str:
+    """Return what a verdict says of a failure, as one of few words; '' where it was none."""
+    if verdict.outcome in (Outcome.ACK, Outcome.HAND_BACK):
+        return ""
+    return REASON_TIMEOUT if verdict.reason == REASON_TIMEOUT else str(verdict.outcome)

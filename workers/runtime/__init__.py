@@ -1,0 +1,1 @@
+"""What every process of ours needs, worker or reaper: settings, logs, contact with Redis, health, callbacks."""

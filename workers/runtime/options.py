@@ -1,0 +1,137 @@
+"""Builds a command line from a settings class: one flag a field, so that no flag can be forgotten or drift.
+
+A flag that is not given stays None, so that `workers.runtime.settings.load_settings` can tell; values are
+read and checked there, by the same rules as those from the environment and the file.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from pydantic.fields import FieldInfo
+
+from workers.protocol.errors import StreamReaperError
+from workers.runtime.logs import CONSOLE, LOG_FORMATS
+from workers.runtime.logs import log_to_stderr as log_to_stderr
+from workers.runtime.settings import Settings
+from workers.runtime.settings_errors import bare_type
+
+USAGE_EXIT = 2
+"""Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def settings_options(kind: type[Settings], *, exclude: Collection[str] = ()) -> Callable[[CommandT], CommandT]:
+    """Return a decorator that adds ``--config FILE`` and ``--kebab-name`` for each field of ``kind``.
+
+    The command gets ``config: Path | None`` and every field by its own name: None where the flag was not
+    given, text where it was (a bool for ``--x/--no-x``). Hand them to ``load_settings(kind, flags=…, file=config)``.
+    """
+
+    def decorate(command: CommandT) -> CommandT:
+        prefix = str(kind.model_config.get("env_prefix", ""))
+        for name, field in reversed(kind.model_fields.items()):
+            if name not in exclude:
+                command = _option(name, field, prefix)(command)
+        return _config_option(prefix)(command)
+
+    return decorate
+
+
+def _config_option(prefix: str) -> Callable[[CommandT], CommandT]:
+    return click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        envvar=f"{prefix}CONFIG",
+        help=f"TOML file with settings. Flags and the environment are stronger.  [env: {prefix}CONFIG]",
+    )
+
+
+def _option(name: str, field: FieldInfo, prefix: str) -> Callable[[CommandT], CommandT]:
+    flag = f"--{name.replace('_', '-')}"
+    kind = bare_type(field.annotation)
+    text = f"{field.description or ''}  [{_origin(name, field, prefix)}]".strip()
+    if kind is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        choices = [str(member.value) for member in kind]
+        return click.option(flag, name, type=click.Choice(choices), default=None, help=text)
+    return click.option(flag, name, type=str, metavar=_metavar(kind), default=None, help=text)
+
+
+def _metavar(kind: Any) -> str:
+    if kind is timedelta:
+        return "SECONDS"
+    if kind in (int, float):
+        return "NUMBER"
+    return "TEXT" if kind is str else "TEXT,…"
+
+
+def _origin(name: str, field: FieldInfo, prefix: str) -> str:
+    default = _readable(field.default) if not field.is_required() else ""
+    return f"env: {prefix}{name.upper()}" + (f"; default: {default}" if default else "")
+
+
+def _readable(default: Any) -> str:
+    if default is None or default in ("", ()):
+        return ""  # the description says what that means
+    if isinstance(default, timedelta):
+        return f"{default.total_seconds():g}"
+    if isinstance(default, Enum):
+        return str(default.value)
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: how it is used, one line each, as they are."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+log_level_option = click.option(
+    "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
+)
+"""The flag that `reaper run` and `worker run` share; give its value to `log_to_stderr`."""
+
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default=CONSOLE,
+    show_default=True,
+    help="Log lines for people, or JSON, one object a line.",
+)
+"""Another one they share."""
+
+
+@contextmanager
+def errors_as_sentences() -> Iterator[None]:
+    """Print our own errors as they are, without a traceback, and exit with ``USAGE_EXIT``."""
+    try:
+        yield
+    except StreamReaperError as error:
+        _give_up(error)
+    except BaseExceptionGroup as group:
+        ours = group.subgroup(StreamReaperError)
+        if ours is None:
+            raise
+        _give_up(_first(ours))
+
+
+def _first(group: BaseExceptionGroup[StreamReaperError]) -> StreamReaperError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, StreamReaperError)
+    return error
+
+
+def _give_up(error: StreamReaperError) -> None:
+    click.echo(f"error: {error}", err=True)
+    raise SystemExit(USAGE_EXIT) from error

@@ -1,0 +1,185 @@
+"""Settings from flags, environment and a TOML file, in that order of strength, with errors people can act on.
+
+A variable of the environment may name a file that holds the value (``REAPER_REDIS_URL_FILE``): so secrets get in.
+"""
+
+import math
+import os
+import tomllib
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from workers.protocol.errors import ConfigurationError
+from workers.runtime.settings_errors import did_you_mean, explain
+
+LONGEST = timedelta(days=3660)
+"""Beyond that a duration in milliseconds is a mistake (and, far beyond, no exact number in a script)."""
+_TOO_LONG = f"write a number of seconds up to {LONGEST.total_seconds():.0f}, such as 30 or 0.5"
+
+
+def _read_seconds(value: object) -> object:
+    """Read ``30``, ``"30"`` and ``"1.5s"`` as seconds: pydantic refuses plain numbers in strings for a timedelta."""
+    if isinstance(value, bool):
+        return "true" if value else "false"  # no number: pydantic says so
+    if isinstance(value, str):
+        try:
+            value = float(value.strip().removesuffix("s"))
+        except ValueError:
+            return value  # ISO 8601 durations, or pydantic's own error
+    if isinstance(value, (int, float)):
+        if not math.isfinite(value) or abs(value) > LONGEST.total_seconds():
+            raise ValueError(_TOO_LONG)
+        return timedelta(seconds=value)
+    return value
+
+
+def _check_duration(value: timedelta) -> timedelta:
+    if timedelta(0) < value < timedelta(milliseconds=1):
+        raise ValueError("the shortest duration is a millisecond: write 0.001 or more")
+    if value > LONGEST:
+        raise ValueError(_TOO_LONG)
+    return value
+
+
+FILE_SUFFIX = "_FILE"
+"""End of the variables that name a file with a value instead of holding it."""
+
+Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
+
+
+def to_ms(duration: timedelta) -> int:
+    """Return whole milliseconds, the unit of every Redis call."""
+    return round(duration.total_seconds() * 1000)
+
+
+class Settings(BaseSettings):
+    """Base of both processes' settings. Build instances by `load_settings`, or directly in a program."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_ignore_empty=True, validate_default=True, allow_inf_nan=False
+    )
+
+    other_env: ClassVar[frozenset[str]] = frozenset()
+    """Environment variables with the prefix that are no settings (the demo's, for example)."""
+    other_prefixes: ClassVar[tuple[str, ...]] = ()
+    """Longer prefixes, of somebody else's settings."""
+
+
+class Section(Settings):
+    """A table inside the settings, read from its parent only (never from the environment by itself)."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take values from the constructor alone."""
+        return (init_settings,)
+
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+def load_settings(
+    kind: type[SettingsT],
+    *,
+    flags: Mapping[str, Any] | None = None,
+    file: Path | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> SettingsT:
+    """Build ``kind`` from ``flags`` (unset ones are None), the environment, ``file`` and a program's ``arguments``.
+
+    Raises ConfigurationError with one sentence per problem: which setting, why, what to write instead.
+    """
+    given = {name: value for name, value in (flags or {}).items() if value not in (None, ())}
+    from_file = _read_file(file, kind) if file else {}
+    prefix = kind.model_config.get("env_prefix", "")
+    _check_environment(kind, prefix)
+    in_environment = {name for name in kind.model_fields if os.environ.get(f"{prefix}{name.upper()}")}
+    named_files = _named_files(kind, prefix, in_environment)
+    from_named = {name: _read_value(variable) for name, variable in named_files.items() if name not in given}
+    # Weakest first: a value from a program or file counts only where neither a flag nor the environment speaks.
+    weaker = dict(arguments or {}) | from_file
+    values = {name: value for name, value in weaker.items() if name not in in_environment} | from_named | given
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        sources = {
+            **dict.fromkeys(from_file, f"in {file}"),
+            **{name: f"in the environment as {prefix}{name.upper()}" for name in in_environment},
+            **{name: f"in the file that {variable} names" for name, variable in named_files.items()},
+            **{name: f"as flag --{name.replace('_', '-')}" for name in given},
+        }
+        raise ConfigurationError(explain(kind, error, sources)) from error
+
+
+def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"settings file {file} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"settings file {file} is no valid TOML: {error}.") from error
+    for name in values:
+        if name not in kind.model_fields:
+            raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, kind.model_fields)}")
+    return values
+
+
+def _named_files(kind: type[Settings], prefix: str, in_environment: Collection[str]) -> dict[str, str]:
+    """Return the variables that name files, by setting. Raises ConfigurationError where a value is there, too."""
+    variables = {
+        name: f"{prefix}{name.upper()}{FILE_SUFFIX}"
+        for name in kind.model_fields
+        if f"{name}{FILE_SUFFIX.lower()}" not in kind.model_fields  # that one is a setting of its own
+    }
+    named = {name: variable for name, variable in variables.items() if os.environ.get(variable)}
+    for name, variable in named.items():
+        if name in in_environment:
+            raise ConfigurationError(f"{prefix}{name.upper()} and {variable} are both set: leave one of them out.")
+    return named
+
+
+def _read_value(variable: str) -> str:
+    """Return what is in the file that ``variable`` names, without white space around it. Raises ConfigurationError."""
+    file = Path(os.environ[variable])
+    try:
+        value = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"file {file}, which {variable} names, cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"file {file}, which {variable} names, is no UTF-8 text.") from error
+    if not value:
+        raise ConfigurationError(f"file {file}, which {variable} names, is empty: write the value into it.")
+    return value
+
+
+def _check_environment(kind: type[Settings], prefix: str) -> None:
+    """Refuse misspelt variables: pydantic-settings ignores them silently."""
+    settings = {f"{prefix}{name.upper()}" for name in kind.model_fields}
+    known = settings | kind.other_env
+    for variable in os.environ:
+        ours = prefix and variable.startswith(prefix) and not variable.startswith(kind.other_prefixes)
+        if ours and variable not in known and variable.removesuffix(FILE_SUFFIX) not in settings:
+            raise ConfigurationError(f"unknown setting {variable!r} in the environment{did_you_mean(variable, known)}")
+
+
+__all__ = [
+    "Seconds",
+    "Section",
+    "Settings",
+    "did_you_mean",
+    "load_settings",
+    "to_ms",
+]

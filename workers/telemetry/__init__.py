@@ -1,0 +1,1 @@
+"""Traces and metrics: names, spans of deliveries, instruments, and how they are exported."""

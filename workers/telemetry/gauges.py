@@ -1,0 +1,88 @@
+"""Gauges of groups: what was last seen of each, shown when metrics are collected. The same in both recovery modes.
+
+The leader looks in reaper mode; in embedded mode every worker does. Collecting happens in another thread, which only
+reads what was last seen.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from redis.asyncio import Redis
+
+from workers.protocol.keys import GroupKeys
+from workers.protocol.scripts import load_script
+from workers.telemetry import instruments
+from workers.telemetry import names as telemetry
+from workers.telemetry.instruments import OBSERVATIONS
+from workers.telemetry.names import Attributes
+
+LOOK_INTERVAL_S = 10.0
+"""How often to look: what is collected is at most that old."""
+
+Values = Iterator[tuple[float, Attributes]]
+
+
+class Sight(NamedTuple):
+    """What is seen of one group, in the order of ``look_at_group.lua``."""
+
+    in_flight: int
+    oldest_ready_ms: int
+    """Age of the oldest job that waits to be read; 0 = none does."""
+    oldest_pending_ms: int
+    scheduled: int
+    suspects: int
+    dead_letters: int
+
+
+async def look_at_group(client: Redis, keys: GroupKeys) -> Sight:
+    """Look at a group, in one call that writes nothing. Raises what redis-py raises."""
+    places = [keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead]
+    return Sight(*await load_script("workers.protocol", "look_at_group").run(client, places, [keys.group]))
+
+
+class GroupGauges:
+    """What is shown of groups, while they are ours to look after.
+
+    ``is_ours`` tells that, and ``grace`` whether recovery waits after an outage, None where that is not known.
+    """
+
+    def __init__(self, is_ours: Callable[[], bool], grace: Callable[[GroupKeys], bool | None]) -> None:
+        self._is_ours = is_ours
+        self._grace = grace
+        self.seen: Mapping[GroupKeys, Sight] = {}
+        """Replaced as a whole: another thread reads it."""
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show what is seen while the block runs."""
+        with ExitStack() as ends:
+            ends.callback(OBSERVATIONS.add(instruments.GRACE_ACTIVE, self._in_grace))
+            for gauge, value in _VALUES:
+                ends.callback(OBSERVATIONS.add(gauge, lambda value=value: self._of_each(value)))  # type: ignore[misc]
+            yield
+
+    def _of_each(self, value: Callable[[Sight], float]) -> Values:
+        for keys, sight in self.seen.items() if self._is_ours() else ():
+            yield value(sight), labels_of(keys)
+
+    def _in_grace(self) -> Values:
+        for keys in self.seen if self._is_ours() else ():
+            waits = self._grace(keys)
+            if waits is not None:
+                yield int(waits), labels_of(keys)
+
+
+def labels_of(keys: GroupKeys) -> Attributes:
+    """Return the labels of everything that is measured of a group."""
+    return {telemetry.DESTINATION: keys.stream, telemetry.GROUP: keys.group}
+
+
+_VALUES: tuple[tuple[instruments.Gauge, Callable[[Sight], float]], ...] = (
+    (instruments.IN_FLIGHT, lambda sight: sight.in_flight),
+    (instruments.READY_AGE, lambda sight: max(0, sight.oldest_ready_ms) / 1000),
+    (instruments.PENDING_AGE, lambda sight: max(0, sight.oldest_pending_ms) / 1000),
+    (instruments.SCHEDULED, lambda sight: sight.scheduled),
+    (instruments.SUSPECTS, lambda sight: sight.suspects),
+    (instruments.DEAD_LETTERS, lambda sight: sight.dead_letters),
+)

@@ -1,0 +1,115 @@
+"""Every metric: of the messaging conventions, and ours. Labels name streams and groups, never jobs or consumers.
+
+They cost next to nothing while no meter provider is set. What is observed (`GAUGES`) is looked at when metrics are
+collected.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from workers.telemetry.names import SCOPE, SEMCONV, Attributes
+
+MESSAGING_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+LONG_JOB_BUCKETS_S = (*MESSAGING_BUCKETS_S, 30, 60, 300, 900, 3600)
+"""Of the view that the command line sets for `messaging.process.duration`: jobs run longer than messages."""
+
+PROCESS_DURATION_NAME = "messaging.process.duration"
+METER = metrics.get_meter(SCOPE, schema_url=SEMCONV)
+
+SENT = METER.create_counter("messaging.client.sent.messages", "{message}", "Jobs that were enqueued.")
+CONSUMED = METER.create_counter("messaging.client.consumed.messages", "{message}", "Deliveries that were read.")
+OPERATION_DURATION = METER.create_histogram(
+    "messaging.client.operation.duration",
+    "s",
+    "How long a call that sends or settles takes.",
+    explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S,
+)
+PROCESS_DURATION = METER.create_histogram(
+    PROCESS_DURATION_NAME,
+    "s",
+    "How long a handler runs.",
+    explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S,
+)
+RECOVERED = METER.create_counter("reaper.recovered", "{delivery}", "Deliveries that were recovered.")
+RECOVERY_LATENCY = METER.create_histogram(
+    "reaper.recovery.latency",
+    "s",
+    "How long after its visibility deadline a delivery was recovered.",
+    explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S,
+)
+WRITES_REFUSED = METER.create_counter(
+    "reaper.writes.refused",
+    "{write}",
+    "Writes that came too late: an earlier term's, or a worker's that lost its job.",
+)
+ELECTIONS = METER.create_counter("reaper.elections", "{term}", "Terms that began.")
+SCAN_DURATION = METER.create_histogram(
+    "reaper.scan.duration",
+    "s",
+    "How long a scan of a group's pending entries takes.",
+    explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S,
+)
+CONTEXT_MALFORMED = METER.create_counter(
+    "reaper.trace_context.malformed", "{job}", "Jobs whose traceparent is nonsense."
+)
+
+
+class Gauge(NamedTuple):
+    """Something that is looked at when metrics are collected."""
+
+    name: str
+    unit: str
+    description: str
+
+
+LEASE_HELD = Gauge("reaper.lease.held", "{lease}", "1 on the replica that leads, else 0.")
+TERM = Gauge("reaper.term", "{token}", "Fencing token of the replica's current or last term.")
+GRACE_ACTIVE = Gauge("reaper.grace.active", "{group}", "1 while recovery of the group waits after an outage.")
+IN_FLIGHT = Gauge("reaper.in_flight", "{delivery}", "Deliveries that are pending.")
+READY_AGE = Gauge("reaper.ready.oldest_age", "s", "Age of the oldest job that waits to be read.")
+PENDING_AGE = Gauge("reaper.pending.oldest_age", "s", "Idle time of the oldest pending delivery.")
+SCHEDULED = Gauge("reaper.scheduled", "{job}", "Jobs that wait for their time.")
+SUSPECTS = Gauge("reaper.suspects", "{job}", "Suspects, parked or out.")
+DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept.")
+JOURNAL_DROPS = Gauge("reaper.journal.dropped", "{event}", "Lifecycle events that could not be written. Counts up.")
+
+GAUGES = (
+    LEASE_HELD, TERM, GRACE_ACTIVE, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, SUSPECTS, DEAD_LETTERS, JOURNAL_DROPS,
+)  # fmt: skip
+
+Look = Callable[[], Iterable[tuple[float, Attributes]]]
+"""Returns values with their labels; called in the thread that collects."""
+
+
+class Observations:
+    """What is looked at. An instrument is made once for a process; a look that has ended shows nothing any more."""
+
+    def __init__(self, meter: metrics.Meter = METER) -> None:
+        self._meter = meter
+        self._looks: dict[str, list[Look]] = {}
+
+    def add(self, gauge: Gauge, look: Look) -> Callable[[], None]:
+        """Show what ``look`` returns from now on; returns what ends that."""
+        looks = self._looks.get(gauge.name)
+        if looks is None:
+            looks = self._looks[gauge.name] = []
+            asked = (gauge.name, [self._callback(looks)], gauge.unit, gauge.description)
+            if gauge is JOURNAL_DROPS:
+                self._meter.create_observable_counter(*asked)
+            else:
+                self._meter.create_observable_gauge(*asked)
+        looks.append(look)
+        return lambda: looks.remove(look)
+
+    @staticmethod
+    def _callback(looks: Sequence[Look]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_options: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(value, labels) for look in list(looks) for value, labels in look()]
+
+        return observe
+
+
+OBSERVATIONS = Observations()

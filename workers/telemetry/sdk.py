@@ -1,0 +1,222 @@
+"""The OpenTelemetry SDK, set up as our spans and metrics need it. Needs the extra ``telemetry``.
+
+A program of one's own sets its providers itself: a ``TracerProvider`` needs `DeliveryIds` and `KeepsDecisions`.
+
+Exports run in threads, with bounded queues: what an endpoint that is dead or slow does not take is dropped.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, cast
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult
+from opentelemetry.trace import Link, SpanKind, TraceState
+from opentelemetry.util.types import Attributes
+
+from workers.runtime.health_server import METRICS
+from workers.telemetry import names as telemetry
+from workers.telemetry.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
+from workers.telemetry.names import DELIVERY_IDS
+from workers.telemetry.quick_encoding import encode
+from workers.telemetry.quick_spans import QuickSpans
+from workers.telemetry.setup import CONSOLE, NONE, OTLP, exporter
+
+logger = logging.getLogger(__name__)
+
+SPAN_DELAY_MS = 200
+"""How long ended spans wait for company: what has not left a process that is killed is lost."""
+MOST_SPANS_WAITING = 16_384
+"""Some ten megabytes. With the SDK's own 2,048 a worker that is busy with short jobs loses spans of every tenth."""
+SPANS_AT_ONCE = 2_048
+"""Half a megabyte. A request costs milliseconds whatever it holds, and takes them from the event loop."""
+LOUD = ("opentelemetry.exporter", "opentelemetry.sdk")
+"""Loggers that would write a traceback for each export that fails."""
+
+LONG_JOBS = View(
+    instrument_name=PROCESS_DURATION_NAME, aggregation=ExplicitBucketHistogramAggregation(LONG_JOB_BUCKETS_S)
+)
+"""Buckets up to an hour: the conventions end at ten seconds."""
+
+
+class DeliveryIds(RandomIdGenerator):
+    """Names the spans of deliveries so that everybody can work it out, and all others at random."""
+
+    def generate_span_id(self) -> int:
+        """Return what the next span is to be called."""
+        ids = DELIVERY_IDS.get()
+        return super().generate_span_id() if ids is None else ids.span_id
+
+    def generate_trace_id(self) -> int:
+        """Return what the next trace is to be called."""
+        ids = DELIVERY_IDS.get()
+        return super().generate_trace_id() if ids is None else ids.trace_id
+
+
+class KeepsDecisions(Sampler):
+    """Samples a new trace that links to a sampled one, since the producer has decided. Else ``others`` decides."""
+
+    def __init__(self, others: Sampler) -> None:
+        self._others = others
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        """Decide about a span without parent."""
+        if any(link.context.trace_flags.sampled for link in links or ()):
+            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, trace_state)
+        return self._others.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
+
+    def get_description(self) -> str:
+        """Return what it is called."""
+        return f"KeepsDecisions({self._others.get_description()})"
+
+
+def set_up(service: str, *, shows_metrics: bool) -> list[Callable[[], object]]:
+    """Set the providers by the environment; return what closes them. Raises ConfigurationError."""
+    for name in LOUD:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME") or service})
+    closes: list[Callable[[], object]] = []
+    if exporter("TRACES") != NONE:
+        closes.append(_set_up_traces(resource))
+    readers = _readers(shows_metrics=shows_metrics)
+    if readers:
+        closes.append(_set_up_metrics(resource, readers))
+    return closes
+
+
+def _set_up_traces(resource: Resource) -> Callable[[], object]:
+    chosen = TracerProvider(shutdown_on_exit=False).sampler  # by OTEL_TRACES_SAMPLER
+    provider = TracerProvider(
+        sampler=ParentBased(KeepsDecisions(chosen)),
+        resource=resource,
+        shutdown_on_exit=False,
+        id_generator=DeliveryIds(),
+    )
+    processor = _batches(_span_exporter())
+    provider.add_span_processor(processor)
+    trace.set_tracer_provider(provider)
+    telemetry.QUICK.begin = QuickSpans(processor, resource).begin
+    return provider.shutdown
+
+
+def _batches(exports: SpanExporter) -> BatchSpanProcessor:
+    """Return the SDK's own processor, with our sizes where the environment has none."""
+    queue = int(os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") or MOST_SPANS_WAITING)
+    return BatchSpanProcessor(
+        exports,
+        max_queue_size=queue,
+        schedule_delay_millis=float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or SPAN_DELAY_MS),
+        max_export_batch_size=int(os.environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") or min(SPANS_AT_ONCE, queue)),
+    )
+
+
+def _span_exporter() -> SpanExporter:
+    if exporter("TRACES") == CONSOLE:
+        return ConsoleSpanExporter(out=sys.stderr)
+    from opentelemetry.exporter.otlp.proto.http import trace_exporter
+
+    if hasattr(trace_exporter, "encode_spans"):  # else it has changed, and encodes by itself
+        setattr(trace_exporter, "encode_spans", _Encoded)  # noqa: B010 - it has another type
+    return cast("SpanExporter", _told_once(trace_exporter.OTLPSpanExporter(), "traces"))
+
+
+class _Encoded:
+    """Stands for the message that the exporter would build of spans, to write it."""
+
+    def __init__(self, spans: Sequence[ReadableSpan]) -> None:
+        self._spans = spans
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - as of a protobuf message
+        return encode(self._spans)
+
+    SerializePartialToString = SerializeToString
+
+
+def _set_up_metrics(resource: Resource, readers: Sequence[MetricReader]) -> Callable[[], object]:
+    provider = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False, views=[LONG_JOBS])
+    metrics.set_meter_provider(provider)
+    return provider.shutdown
+
+
+def _readers(*, shows_metrics: bool) -> list[MetricReader]:
+    readers: list[MetricReader] = []
+    chosen = exporter("METRICS")
+    if chosen == CONSOLE:
+        readers.append(PeriodicExportingMetricReader(ConsoleMetricExporter(out=sys.stderr)))
+    elif chosen == OTLP:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+        readers.append(PeriodicExportingMetricReader(_told_once(OTLPMetricExporter(), "metrics")))
+    if shows_metrics:
+        readers.append(_prometheus_reader())
+    return readers
+
+
+def _prometheus_reader() -> MetricReader:
+    """Return a reader whose metrics the health port shows as ``/metrics``."""
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
+    from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
+
+    def render() -> tuple[bytes, str]:
+        return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
+
+    METRICS.render = render
+    return PrometheusMetricReader()
+
+
+def _told_once(exports: Any, what: str) -> Any:
+    """Make an exporter tell once that it fails, and once that it works again."""
+    export, outage = exports.export, _Outage(what)
+
+    def tells(*arguments: Any, **named: Any) -> Any:
+        try:
+            result = export(*arguments, **named)
+        except Exception as error:
+            outage.failed(f"{type(error).__name__}: {error}")
+            raise
+        if result.value == 0:
+            outage.worked()
+        else:
+            outage.failed("the endpoint does not take them")
+        return result
+
+    exports.export = tells
+    return exports
+
+
+class _Outage:
+    """Tells of the first failure, and of its end."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._since: float | None = None
+
+    def failed(self, why: str) -> None:
+        if self._since is None:
+            self._since = monotonic()
+            logger.warning("%s are not exported: %s. Jobs go on; what waits too long is dropped", self._what, why)
+
+    def worked(self) -> None:
+        if self._since is not None:
+            logger.warning("%s are exported again after %.1f s", self._what, monotonic() - self._since)
+            self._since = None
