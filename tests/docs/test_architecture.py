@@ -1,4 +1,4 @@
-"""The code map is of this code: every room is on it with a docstring of its own, and every file that it names exists."""
+"""The code map is of this code: every room is on it and says what it is for, and every file that it names exists."""
 
 import ast
 import re
@@ -8,10 +8,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-PACKAGES = [file.parent for package in ("reaper", "workers") for file in sorted((ROOT / package).rglob("__init__.py"))]
-FOLDERS = sorted(
-    {*PACKAGES, *(file.parent for package in ("reaper", "workers") for file in (ROOT / package).rglob("*.lua"))}
-)
+_CODE = [file for package in ("reaper", "workers") for file in sorted((ROOT / package).rglob("*"))]
+PACKAGES = [file.parent for file in _CODE if file.name == "__init__.py"]
+FOLDERS = sorted({*PACKAGES, *(file.parent for file in _CODE if file.suffix == ".lua")})
 PATHS = sorted(set(re.findall(r"`((?:reaper|workers|tests|deploy|docs)/[\w/.]*)`", PAGE)))
 SCRIPTS = sorted(set(re.findall(r"`(\w+\.lua)`", PAGE)))
 
