@@ -4,6 +4,7 @@ The session starts each server once. A test that uses `server` runs once per ver
 empty each time.
 """
 
+import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack
@@ -15,10 +16,11 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.support.distribution import GroupScheduling, uses_spark
+from tests.support.patience import SLOWNESS, slowness
 from tests.support.processes import Processes
 from tests.support.proxy import Proxy, started_proxy
 from tests.support.servers import RedisServer, binaries_at_hand, started_server, version_of
-from tests.support.watchdog import LONGEST_TEST_S, watched
+from tests.support.watchdog import watched
 from workers.protocol.connection import commands_client
 
 # The same examples in every run, however busy the machine is.
@@ -27,16 +29,22 @@ hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:
-    """Have Ctrl-C heard: a shell's background job ignores it, and so would every program that a test interrupts."""
+    """Have Ctrl-C heard (a shell's background job ignores it, and so would its programs), and measure the machine."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Measured once, and before other processes of the run make it busy.
+    os.environ.setdefault(SLOWNESS, str(slowness()))
+
+
+def pytest_report_header() -> str:
+    """Say what limits are multiplied by."""
+    return f"patience: limits are {slowness():g} times as long as on the machine they were made for"
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_call() -> Iterator[None]:
     """Run each test under the watchdog."""
-    longest = item.get_closest_marker("longest")
-    with watched(longest.args[0] if longest else LONGEST_TEST_S):
+    with watched():
         return (yield)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio.to_thread
 
-TIMEOUT_S = 10.0
+from tests.support.patience import PATIENCE_S, scaled
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ async def request(
     """Send one request; underscores in the names of headers are dashes."""
 
     def send() -> Reply:
-        connection = HTTPConnection(host, port, timeout=TIMEOUT_S)
+        connection = HTTPConnection(host, port, timeout=scaled(PATIENCE_S))
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, named)

@@ -12,7 +12,8 @@ from pathlib import Path
 import anyio
 
 from tests.support.launch import launch
-from tests.support.waiting import wait_until
+from tests.support.patience import PATIENCE_S
+from tests.support.waiting import happens, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 _SETTINGS = ("REAPER_", "WORKER_")
@@ -71,16 +72,21 @@ class Running:
         """Ask it to read its settings file again (SIGHUP)."""
         self._signal(signal.SIGHUP)
 
-    async def wait(self, timeout: float = 10.0) -> int:
-        """Wait for its end and return the exit code. Raises AssertionError after ``timeout`` seconds."""
+    async def wait(self, patience: float = PATIENCE_S) -> int:
+        """Wait for its end and return the exit code.
+
+        Raises AssertionError once nothing has happened for ``patience`` seconds: see `tests.support.waiting`.
+        """
         if self.running:
-            with anyio.move_on_after(timeout):
-                await _exited(self._process)
+            try:
+                await happens(lambda: _exited(self._process), f"{self.name} ends", patience, progress=self._printed)
+            except AssertionError as error:
+                raise AssertionError(f"{self.name} still runs; it printed:\n{self.output}") from error
         code = self.exit_code
-        assert code is not None, f"{self.name} still runs after {timeout:g} s; it printed:\n{self.output}"
+        assert code is not None
         return code
 
-    async def prints(self, pattern: str, timeout: float = 10.0) -> "re.Match[str]":
+    async def prints(self, pattern: str, patience: float = PATIENCE_S) -> "re.Match[str]":
         """Wait until it has printed something that the regular expression ``pattern`` finds."""
 
         def found() -> "re.Match[str] | None":
@@ -88,9 +94,13 @@ class Running:
             assert match or self.running, f"{self.name} ended without printing {pattern!r}:\n{self.output}"
             return match
 
-        match = await wait_until(found, f"{self.name} prints {pattern!r}", timeout)
+        match = await wait_until(found, f"{self.name} prints {pattern!r}", patience, progress=self._printed)
         assert match
         return match
+
+    def _printed(self) -> int:
+        """Return how much it has printed."""
+        return self._printed_to.stat().st_size
 
     def _signal(self, number: signal.Signals) -> None:
         """Send ``number`` to the process alone. Harmless once it is gone."""
@@ -105,7 +115,7 @@ class Running:
 async def _exited(process: "subprocess.Popen[bytes]") -> None:
     """Wait for the end of ``process``: the kernel says so, where it can."""
     if not hasattr(os, "pidfd_open"):
-        await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+        await wait_until(lambda: process.poll() is not None, "it has ended")
         return
     descriptor = os.pidfd_open(process.pid)
     try:

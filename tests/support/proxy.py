@@ -13,8 +13,10 @@ from contextlib import asynccontextmanager, suppress
 
 import anyio
 
+from tests.support.patience import PATIENCE_S
 from tests.support.resp import ProtocolError, Request, read_reply, read_request
 from tests.support.servers import RedisServer
+from tests.support.waiting import happens
 from workers.protocol.scripts import Script
 
 Predicate = Callable[[Request], bool]
@@ -57,10 +59,9 @@ class Catch:
         """Tell whether the reply has been dropped, or the request is being held."""
         return self._caught.is_set()
 
-    async def wait(self, timeout: float = 10.0) -> None:
-        """Wait until it has happened. Raises TimeoutError after ``timeout`` seconds."""
-        with anyio.fail_after(timeout):
-            await self._caught.wait()
+    async def wait(self, patience: float = PATIENCE_S) -> None:
+        """Wait until it has happened. Raises AssertionError as `tests.support.waiting` says."""
+        await happens(self._caught.wait, "the request came that the proxy waits for", patience)
 
     def release(self) -> None:
         """Let a held request go on to the server."""

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,9 +20,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.support.launch import launch
+from tests.support.patience import PATIENCE_S, scaled
+from tests.support.waiting import wait_until_here
 
-START_TIMEOUT_S = 20.0
-STOP_TIMEOUT_S = 10.0
 _START_ATTEMPTS = 5  # another process may take the free port between our asking for it and the server's bind
 
 Version = tuple[int, ...]
@@ -33,7 +32,9 @@ Version = tuple[int, ...]
 def version_of(binary: Path) -> Version | None:
     """Return the version that ``binary --version`` prints, or None where it does not run."""
     try:
-        printed = subprocess.run([binary, "--version"], capture_output=True, timeout=10, check=True).stdout
+        printed = subprocess.run(
+            [binary, "--version"], capture_output=True, timeout=scaled(PATIENCE_S), check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     found = re.search(rb"v=(\d+)\.(\d+)\.(\d+)", printed)
@@ -76,8 +77,8 @@ def free_port() -> int:
         return port
 
 
-def _client(port: int, timeout_s: float) -> redis.Redis:
-    return redis.Redis(port=port, socket_timeout=timeout_s, protocol=2, retry=Retry(NoBackoff(), 0))
+def _client(port: int) -> redis.Redis:
+    return redis.Redis(port=port, socket_timeout=scaled(PATIENCE_S), protocol=2, retry=Retry(NoBackoff(), 0))
 
 
 @dataclass
@@ -127,18 +128,16 @@ class RedisServer:
         argv = [str(self.binary), *(part for name, value in options.items() for part in (f"--{name}", value))]
         with (self.folder / "server.log").open("ab") as log:
             self._process = launch(argv, output=log, cwd=self.folder)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while self._process.poll() is None and time.monotonic() < deadline:
-            if self._answers(port):
+        with suppress(AssertionError):
+            if wait_until_here(lambda: "ended" if not self.running else self._answers(port), "it answers") is True:
                 return True
-            time.sleep(0.005)
         self.kill()
         return False
 
     def _answers(self, port: int) -> bool:
         """Tell whether *our* server answers on ``port`` (not somebody else's), with its data loaded."""
         try:
-            with _client(port, START_TIMEOUT_S) as client:
+            with _client(port) as client:
                 info: Any = client.info()
                 return bool(info["process_id"] == self.pid and not info["loading"])
         except redis.RedisError:
@@ -146,12 +145,12 @@ class RedisServer:
 
     def command(self, *words: Any) -> Any:
         """Run one command and return redis-py's reply; for set-up and inspection, not for what is tested."""
-        with _client(self.port, STOP_TIMEOUT_S) as client:
+        with _client(self.port) as client:
             return client.execute_command(*words)
 
     def reset(self) -> None:
         """Make it as new: no data, no scripts, default memory limits, no clients of earlier tests."""
-        with _client(self.port, STOP_TIMEOUT_S) as client:
+        with _client(self.port) as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             for name, value in (("maxmemory", "0"), ("maxmemory-policy", "noeviction"), *self.config.items()):
                 if name.startswith("maxmemory"):
@@ -167,7 +166,7 @@ class RedisServer:
         self.resume()
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(scaled(PATIENCE_S))
         self.kill()
 
     def kill(self) -> None:

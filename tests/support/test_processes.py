@@ -39,7 +39,7 @@ async def test_a_paused_process_does_nothing_until_it_is_resumed(processes: Proc
     child.pause()
     child.terminate()
     with pytest.raises(AssertionError, match="still runs"):
-        await child.wait(timeout=0.1)
+        await child.wait(patience=0.1)
     child.resume()
     assert await child.wait() == 7
 

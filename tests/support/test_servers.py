@@ -8,7 +8,6 @@ import redis
 
 from tests.conftest import StartServer
 from tests.support.servers import RedisServer, binaries_at_hand, version_of
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -59,16 +58,6 @@ def test_a_paused_server_accepts_but_does_not_answer(start_server: StartServer) 
             connection.recv(1)
     server.resume()
     assert server.command("PING")
-
-
-async def test_waiting_ends_with_the_first_true_value() -> None:
-    answers = iter([0, "", "yes"])
-    assert await wait_until(lambda: next(answers), "an answer is true") == "yes"
-
-
-async def test_waiting_in_vain_says_for_what() -> None:
-    with pytest.raises(AssertionError, match=r"until pigs fly \(last value: 0\)"):
-        await wait_until(lambda: 0, "pigs fly", timeout=0.01)
 
 
 def test_no_server_process_is_left_when_its_block_ends(start_server: StartServer) -> None:

@@ -11,7 +11,9 @@ import math
 import selectors
 from typing import Any
 
-STUCK_AFTER_S = 5.0
+from tests.support.patience import PATIENCE_S, scaled
+
+STUCK_AFTER_S = PATIENCE_S
 """Seconds of real time in which another thread must wake a loop that has no timer left."""
 
 
@@ -41,7 +43,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            ready = super().select(STUCK_AFTER_S)
+            ready = super().select(scaled(STUCK_AFTER_S))
             if not ready:
                 raise RuntimeError("nothing is scheduled, and nobody calls: the program waits for ever")
             return ready

@@ -1,0 +1,173 @@
+"""How long tests are patient: by what happens, in seconds that are as long as the machine is slow.
+
+A limit of seconds by the clock says how busy the machine was, not whether something is wrong. So a limit counts only
+time in which *nothing happened*: what is waited for looks as before, and the processes of the test neither ran nor
+wanted to. And a second is longer on a slow machine, which is measured once at the start of a run.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+PATIENCE_S = 60.0
+"""How long nothing may happen while a test waits, on the machine of `_REFERENCE_S`. Costs a failing test a minute."""
+
+SLOWNESS = "STREAM_REAPER_SLOWNESS"
+"""The environment variable that hands `slowness` to other processes of a run. Whoever sets it decides."""
+
+_REFERENCE_S = 0.025
+"""What a round of `measured` takes on two cores of a small virtual machine that has nothing else to do."""
+_ROUNDS = 9
+_SLOWEST = 20.0
+
+_LONGEST_TURN_S = 0.5
+_LOOK_EVERY_S = 1.0
+_NOTHING_YET = object()
+_BUSY_COUNTS = 1 / 8
+"""Some busy loops get nowhere: time in which processes were busy counts for so much, so that all waits end."""
+
+
+# --- how slow this machine is -------------------------------------------------------------------------------
+
+
+@cache
+def slowness() -> float:
+    """Return by what factor this machine is slower than the one that limits are made for; at least 1."""
+    told = os.environ.get(SLOWNESS)
+    return max(1.0, float(told)) if told else measured()
+
+
+def scaled(seconds: float) -> float:
+    """Return ``seconds``, as long as they have to be on this machine."""
+    return seconds * slowness()
+
+
+def measured(
+    work: Callable[[], object] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    reference_s: float = _REFERENCE_S,
+) -> float:
+    """Measure `slowness` in a fraction of a second: the median of rounds of what tests do most."""
+    times = []
+    for _ in range(_ROUNDS):
+        began = clock()
+        (work or _round)()
+        times.append(clock() - began)
+    return round(min(max(1.0, median(times) / reference_s), _SLOWEST), 2)
+
+
+def _round() -> None:
+    """Compute a little, and start a process."""
+    total = 0
+    for number in range(200_000):
+        total += number * number & 7
+    subprocess.run([sys.executable, "-I", "-S", "-c", "pass"], check=True)
+
+
+# --- what our processes do ----------------------------------------------------------------------------------
+
+
+def busy_times(root: int | None = None) -> dict[int, float]:
+    """Return how many seconds each thread of process ``root`` (this one) and its descendants was busy.
+
+    Busy is a thread that runs, or would if it was given a processor. Empty where the kernel does not tell.
+    """
+    found: dict[int, float] = {}
+    for pid in _family(root or os.getpid()):
+        with suppress(OSError):  # it has ended
+            for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - thousands of them
+                with suppress(OSError):
+                    ran, waited, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+                    found[int(thread)] = (int(ran) + int(waited)) / 1e9
+    return found
+
+
+def _family(root: int) -> list[int]:
+    """Return a process and its descendants, as far as there is a /proc."""
+    children: dict[int, list[int]] = {}
+    with suppress(OSError):
+        for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of them
+            if name.isdecimal():
+                with suppress(OSError):
+                    parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]
+                    children.setdefault(int(parent), []).append(int(name))
+    family = [root]
+    for pid in family:
+        family += children.get(pid, ())
+    return family
+
+
+# --- what has happened --------------------------------------------------------------------------------------
+
+
+_beats = 0
+
+
+def beat() -> None:
+    """Say that the test gets on: its watchdog begins anew."""
+    global _beats
+    _beats += 1
+
+
+def beats() -> int:
+    """Return a number that is another one after a `beat` in this process."""
+    return _beats
+
+
+class Patience:
+    """Runs out when nothing has happened for ``limit_s`` seconds. Ask it again and again.
+
+    ``now`` are seconds of any clock that goes forward, a virtual one too. What our processes do is looked up only by
+    those who wait for longer than a second: it costs milliseconds. A turn that took longer than ``longest_turn_s`` was
+    not ours: the machine slept, or gave us no time. It counts for so much and no more.
+    """
+
+    def __init__(
+        self,
+        now: float,
+        limit_s: float = PATIENCE_S,
+        *,
+        longest_turn_s: float = _LONGEST_TURN_S,
+        busy: Callable[[], Mapping[int, float]] = busy_times,
+    ) -> None:
+        self.limit_s = scaled(limit_s)
+        self.idle_s = 0.0
+        """How long nothing has happened."""
+        self._now, self._longest_turn_s, self._busy = now, longest_turn_s, busy
+        self._known: Mapping[int, float] | None = None
+        self._since_look_s = 0.0
+        self._seen: object = _NOTHING_YET
+
+    def is_new(self, now: float, seen: object) -> bool:
+        """Tell whether ``seen`` is something else than the last time: something has happened, and patience is whole."""
+        before, self._seen = self._seen, seen
+        if before is _NOTHING_YET or before == seen:
+            return False
+        self._now, self.idle_s, self._since_look_s = now, 0.0, 0.0
+        return True
+
+    def is_over(self, now: float) -> bool:
+        """Take a turn: tell whether patience has run out."""
+        self._since_look_s += min(now - self._now, self._longest_turn_s)
+        self._now = now
+        if self._since_look_s >= _LOOK_EVERY_S or self.idle_s + self._since_look_s >= self.limit_s:
+            self._look()
+        return self.idle_s >= self.limit_s
+
+    def _look(self) -> None:
+        """Count the time since the last look, but for that in which somebody was busy."""
+        before, self._known = self._known, self._busy()
+        busy_s = _difference(before, self._known) if before is not None else 0.0
+        self.idle_s += max(self._since_look_s - busy_s, self._since_look_s * _BUSY_COUNTS)
+        self._since_look_s = 0.0
+
+
+def _difference(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Return how busy all threads were in between, those that began then too. What ended is forgotten."""
+    return sum(max(0.0, busy_s - before.get(thread, 0.0)) for thread, busy_s in after.items())
