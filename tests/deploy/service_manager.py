@@ -31,9 +31,9 @@ class Ear:
         """How often the watchdog was fed."""
         return self._all().count("WATCHDOG=1")
 
-    async def hears(self, line: str, timeout: float = 20.0) -> None:
+    async def hears(self, line: str) -> None:
         """Wait until ``line`` was told."""
-        await wait_until(lambda: line in self._all(), f"systemd hears {line}", timeout)
+        await wait_until(lambda: line in self._all(), f"systemd hears {line}")
 
     def _all(self) -> list[str]:
         while True:

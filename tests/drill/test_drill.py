@@ -196,7 +196,7 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
     processes: Processes, tmp_path: Path, ending: str, code: int
 ) -> None:
     drill = _drill(processes, "--limit", "350", *_faults("none"), folder=tmp_path)
-    await drill.prints(r"1\.\d s .* leader r\d", timeout=40)
+    await drill.prints(r"1\.\d s .* leader r\d")
     children = _children(drill.pid)
     assert len(children) == 8, "Redis, four workers, three reapers"
     getattr(drill, ending)()

@@ -4,6 +4,7 @@ It notes starts and completions in the stream `LEDGER`. A job with the field ``k
 would; one with ``hold`` waits until the test opens the gate of this process.
 """
 
+import math
 import os
 import signal
 
@@ -30,5 +31,5 @@ async def handle(job: Job) -> None:
         if b"kill" in job.fields:
             os.kill(os.getpid(), signal.SIGKILL)
         if b"hold" in job.fields:
-            await wait_until(lambda: client.exists(gate_of(os.getpid())), "the gate is open", timeout=60)
+            await wait_until(lambda: client.exists(gate_of(os.getpid())), "the gate is open", math.inf)
         await note(client, LEDGER, "completion", job.id, job.generation)

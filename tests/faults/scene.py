@@ -147,9 +147,9 @@ async def running_reaper(url: str, **changes: Any) -> AsyncIterator[Reaper]:
         yield reaper
 
 
-async def leads(reaper: Reaper, timeout: float = 10.0) -> int:
+async def leads(reaper: Reaper) -> int:
     """Wait until ``reaper`` leads; return its token."""
-    term = await wait_until(lambda: reaper.term, "the replica leads", timeout)
+    term = await wait_until(lambda: reaper.term, "the replica leads")
     assert term
     return term.token
 
@@ -157,14 +157,14 @@ async def leads(reaper: Reaper, timeout: float = 10.0) -> int:
 # --- what came of it ----------------------------------------------------------------------------------------
 
 
-async def nothing_left(client: Redis, timeout: float = 10.0) -> None:
+async def nothing_left(client: Redis) -> None:
     """Wait until no job is ready, pending or scheduled."""
 
     async def empty() -> bool:
         state = await read_state(client, KEYS)
         return not (state.ready or state.pending or state.scheduled or state.released_suspects)
 
-    await wait_until(empty, "nothing is ready, pending or scheduled", timeout)
+    await wait_until(empty, "nothing is ready, pending or scheduled")
 
 
 async def events(client: Redis, *names: str) -> list[LifecycleEvent]:
@@ -210,7 +210,7 @@ def times(notes: Sequence[Execution | LifecycleEvent]) -> Counter[str]:
     return Counter(note.job for note in notes)
 
 
-async def scanned_by_term_after(client: Redis, token: int, timeout: float = 10.0) -> GroupReport:
+async def scanned_by_term_after(client: Redis, token: int) -> GroupReport:
     """Wait until a leader of a later term than ``token`` has scanned everything; return what it registered."""
 
     async def report() -> GroupReport | None:
@@ -220,6 +220,6 @@ async def scanned_by_term_after(client: Redis, token: int, timeout: float = 10.0
                 return group
         return None
 
-    found = await wait_until(report, f"a term after {token} has scanned", timeout)
+    found = await wait_until(report, f"a term after {token} has scanned")
     assert found
     return found

@@ -51,7 +51,7 @@ class Fleet:
 
         async def keep_alive() -> None:
             while True:
-                await self.start(target).wait(timeout=60)
+                await self.start(target).wait()
 
         async with anyio.create_task_group() as supervisor:
             for _ in range(count):
@@ -75,7 +75,7 @@ async def all_done(case: Case) -> None:
     async def done() -> bool:
         return nothing_left(await case.state())
 
-    await wait_until(done, "all work is done", timeout=40)
+    await wait_until(done, "all work is done")
 
 
 async def events_of(case: Case, name: str, count: int) -> bool:

@@ -24,7 +24,7 @@ from workers.protocol.messages import text
 
 pytestmark = pytest.mark.anyio
 
-HOPELESSLY_LONG: dict[str, Any] = {"lease_ttl": 60}
+HOPELESSLY_LONG: dict[str, Any] = {"lease_ttl": 3_600}
 """Nobody sees this lease expire within a test."""
 
 

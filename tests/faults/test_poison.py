@@ -80,7 +80,7 @@ async def supervised(start: Start, *names: str) -> AsyncIterator[None]:
 
     async def keep_alive(name: str) -> None:
         while True:
-            await start(name).wait(timeout=60)
+            await start(name).wait()
 
     async with anyio.create_task_group() as supervisor:
         for name in names:
@@ -103,7 +103,7 @@ async def all_over(case: Case) -> None:
     async def over() -> bool:
         return nothing_left(await case.state())
 
-    await wait_until(over, "all jobs are settled or dead-lettered", timeout=30)
+    await wait_until(over, "all jobs are settled or dead-lettered")
     jobs = {pairs[0][1].decode(): job for job, pairs in case.enqueued.items()}  # by number, as workers note them
     starts, completions = await read_notes(case.client, LEDGER)
     case.starts = [Execution(jobs[start.job]) for start in starts]
@@ -171,7 +171,7 @@ async def under_steady_load(case: Case, start: Start) -> None:
             async def given_up() -> bool:
                 return bool((await case.state()).dead)
 
-            await wait_until(given_up, "the poison is given up", timeout=30)
+            await wait_until(given_up, "the poison is given up")
         await all_over(case)
     await only_the_poison_was_given_up(case, poison)
 

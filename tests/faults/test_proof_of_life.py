@@ -39,11 +39,11 @@ def said(worker: Running, what: str) -> list[str]:
     return re.findall(rf"^{what} (\S+)$", worker.output, re.MULTILINE)
 
 
-async def all_done(case: Case, timeout: float = 15.0) -> None:
+async def all_done(case: Case) -> None:
     async def done() -> bool:
         return nothing_left(await case.state())
 
-    await wait_until(done, "all work is done", timeout)
+    await wait_until(done, "all work is done")
 
 
 async def names(case: Case) -> Counter[str]:
@@ -135,7 +135,7 @@ async def test_a_rolling_restart_under_full_load_redelivers_nothing_finished_and
 
     async def start() -> tuple[Running, str]:
         running = start_worker(processes, server, *flags, concurrency=8)
-        return running, (await running.prints(r"(\S+) works on", timeout=20))[1]
+        return running, (await running.prints(r"(\S+) works on"))[1]
 
     async with leading(quick_settings(server, max_deliveries=2, redelivery=policy)):
         workers = [await start() for _ in range(3)]
@@ -149,7 +149,7 @@ async def test_a_rolling_restart_under_full_load_redelivers_nothing_finished_and
             assert await running.wait() == 0
             assert await held_by(client, case, consumer) == 0
             everybody.append((await start())[0])
-        await all_done(case, timeout=40)
+        await all_done(case)
         for running in everybody[3:]:
             running.terminate()
             assert await running.wait() == 0

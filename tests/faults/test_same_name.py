@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 JOBS = 3
-LONG_S = "30"
+LONG_S = "3600"
 MOST_DEATHS = 8
 
 

@@ -123,7 +123,7 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
             "XCLAIM", STREAM, GROUP, "gone", 0, *enqueued, "IDLE", 60_000, "RETRYCOUNT", 1, "JUSTID"
         )
         handler.open_gate()
-        await nothing_left(client, timeout=20)
+        await nothing_left(client)
         assert await mode(client) == "embedded"
     assert await modes_of_recoveries(client) == {"embedded"}
     assert caplog.text.count("no reaper serves group orders/billing: its workers recover what stalls") == 2
@@ -164,7 +164,7 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServ
     handler = Handler()
     async with embedded_worker(server.url, handler, redelivery=policy), Producer(server.url, STREAM) as producer:
         delayed = await producer.enqueue({"n": "late"}, delay=0.1)
-        await nothing_left(client, timeout=30)
+        await nothing_left(client)
     assert times(handler.starts) == dict.fromkeys([*enqueued, delayed], 1)
     assert await modes_of_recoveries(client) == {"reaper", "embedded"}
     assert await violations(client, {**enqueued, delayed: [(b"n", b"late")]}, [handler], finished=True) == []
@@ -192,7 +192,7 @@ async def test_a_reaper_takes_up_what_embedded_workers_have_left(
         handler = Handler()
         handler.open_gate()
         async with running_reaper(server.url, redelivery=policy), running_worker(server.url, handler):
-            await nothing_left(client, timeout=30)
+            await nothing_left(client)
     assert times(handler.starts) == dict.fromkeys([*enqueued, delayed], 1)
     assert await modes_of_recoveries(client) == {"reaper", "embedded"}
     assert await violations(client, {**enqueued, delayed: [(b"n", b"late")]}, [handler], finished=True) == []
@@ -252,8 +252,8 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
                 await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
                 await load()
             await load()
-            await wait_until(lambda: _is_mode(client, "embedded"), "the workers have taken over", timeout=20)
-        await nothing_left(client, timeout=30)
+            await wait_until(lambda: _is_mode(client, "embedded"), "the workers have taken over")
+        await nothing_left(client)
     assert await violations(client, enqueued, handlers, finished=True, visibility_ms=1_000) == []
     completed = [done.job for handler in handlers for done in handler.completions]
     assert len(completed) == len(set(completed))

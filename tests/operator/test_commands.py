@@ -30,7 +30,8 @@ async def test_a_misspelt_command_is_refused() -> None:
 
 
 async def test_drill_and_demo_are_not_imported_for_anything_else(processes: Processes) -> None:
-    look = "import sys, reaper.cli.main; print([name for name in ('reaper.drill', 'reaper.service') if name in sys.modules])"
+    modules = "[name for name in ('reaper.drill', 'reaper.service') if name in sys.modules]"
+    look = f"import sys, reaper.cli.main; print({modules})"
     program = processes.python("-c", look)
     assert (await program.wait(), program.output) == (0, "[]\n")
 

@@ -80,7 +80,7 @@ async def test_a_second_signal_ends_the_process_whatever_it_does(
     replica.interrupt()
     await replica.prints("SIGINT: leaving")
     replica.interrupt()
-    assert await replica.wait(timeout=5) == 130
+    assert await replica.wait() == 130
 
 
 async def test_status_of_real_replicas_is_healthy_and_names_them(

@@ -11,7 +11,6 @@ from tests.support.processes import Processes, Running
 from tests.support.servers import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
-START_TIMEOUT_S = 180.0
 WORKER_MB = 1100
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -48,7 +47,7 @@ class Cluster:
         port = self.master.rpartition(":")[2]
         place = ("--host", "127.0.0.1", "--port", port, "--webui-port", "0")
         master = self._start("spark-class", "org.apache.spark.deploy.master.Master", *place, name="master")
-        await master.prints(r"Starting Spark master", START_TIMEOUT_S)
+        await master.prints(r"Starting Spark master")
         size = ("-c", "2", "-m", f"{WORKER_MB}m", "--host", "127.0.0.1", "--webui-port", "0")
         workers = [
             self._start(
@@ -57,7 +56,7 @@ class Cluster:
             for number in (1, 2)
         ]
         for worker in workers:
-            await worker.prints(r"Successfully registered with master", START_TIMEOUT_S)
+            await worker.prints(r"Successfully registered with master")
 
     def settings(self, folder: Path) -> dict[str, str]:
         """Return the environment of programs that use the cluster: Spark's own defaults, and its Python."""
@@ -87,7 +86,7 @@ class Cluster:
             name="connect",
             memory="640m",
         )
-        await server.prints(r"Spark Connect server started at", START_TIMEOUT_S)
+        await server.prints(r"Spark Connect server started at")
 
     def _start(self, program: str, *words: str, name: str, memory: str = "256m") -> Running:
         env = {**self.env, "SPARK_DAEMON_MEMORY": memory}  # spark-submit takes it for a Connect server's, too

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartServer
-from tests.pipeline.cluster import SPARK_HOME, START_TIMEOUT_S, Cluster
+from tests.pipeline.cluster import SPARK_HOME, Cluster
 from tests.pipeline.journals import JOURNAL, connect, entries, rows, write_dead_letter, write_events
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
@@ -71,6 +71,6 @@ async def test_ingestion_and_analysis_run_unchanged_on_a_cluster_and_through_spa
 
 async def result(running: Running) -> dict[str, Any]:
     """Wait for the end of a program and return the JSON it has printed last."""
-    assert await running.wait(START_TIMEOUT_S) == 0, running.output
+    assert await running.wait() == 0, running.output
     found: dict[str, Any] = json.loads([line for line in running.output.splitlines() if line.startswith("{")][-1])
     return found

@@ -100,12 +100,12 @@ async def test_a_query_outlives_a_restart_of_redis(
     add(redis_server, 1, 2)
     found: list[int] = []
     query = start(streaming(spark, redis_server), found, tmp_path, processingTime="0 seconds")
-    await wait_until(lambda: found == [1, 2], "the first entries are read", timeout=60)
+    await wait_until(lambda: found == [1, 2], "the first entries are read")
     redis_server.kill()
-    await wait_until(lambda: query.status["message"].startswith("Getting offsets"), "the query asks again", timeout=60)
+    await wait_until(lambda: query.status["message"].startswith("Getting offsets"), "the query asks again")
     redis_server.start()
     add(redis_server, 3)
-    await wait_until(lambda: found == [1, 2, 3], "the next entry is read", timeout=60)
+    await wait_until(lambda: found == [1, 2, 3], "the next entry is read")
     assert query.exception() is None
     query.stop()
 

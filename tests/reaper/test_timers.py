@@ -243,7 +243,7 @@ print(len(timers), armed - before, peak_bytes() - before)
 
 def test_a_million_timers_stay_below_250_mb_also_while_a_second_scan_replaces_them() -> None:
     argv = [sys.executable, "-c", _MILLION]
-    printed = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True, timeout=120).stdout
+    printed = subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout
     timers, armed, scanned_again = map(int, printed.split())
     assert timers == 1_000_000
     assert 0 < armed <= scanned_again < 250_000_000

@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from tests.scripts.scene import BINARY, FENCE, Scene, Word, shown
+from tests.support.patience import PATIENCE_S, scaled
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +122,7 @@ async def heard(client: Redis, scene: Scene, *delays: int) -> list[int]:
         await client.publish("{orders}:scheduled", "end")
         due: list[int] = []
         while True:
-            message: Any = await pubsub.get_message(ignore_subscribe_messages=True, timeout=10)
+            message: Any = await pubsub.get_message(ignore_subscribe_messages=True, timeout=scaled(PATIENCE_S))
             if message and message["data"] == b"end":
                 return due
             if message:

@@ -9,7 +9,6 @@ from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
-TIMEOUT_S = 60.0
 PROGRAM = "tests.telemetry.program"
 VISIBILITY = ("--visibility-timeout", "1")
 
@@ -32,7 +31,7 @@ class Scene:
         running = self.processes.worker(
             f"{PROGRAM}:worker", "--redis-url", self.server.url, *VISIBILITY, *flags, env=self._env
         )
-        await running.prints("works on", TIMEOUT_S)
+        await running.prints("works on")
         return running
 
     async def reaper(self, *flags: str) -> Running:
@@ -41,13 +40,13 @@ class Scene:
             "--redis-url", self.server.url, "--groups", "orders/billing", *VISIBILITY, "--lease-ttl", "2", *flags,
             env=self._env,
         )  # fmt: skip
-        await running.prints("leadership acquired", TIMEOUT_S)
+        await running.prints("leadership acquired")
         return running
 
     async def produce(self, *fields: str) -> str:
         """Enqueue a job in a process of its own; return its ID."""
         running = self.processes.python("-m", PROGRAM, self.server.url, *fields, env=self._env, name="producer")
-        assert await running.wait(TIMEOUT_S) == 0, running.output
+        assert await running.wait() == 0, running.output
         return (await running.prints(r"enqueued (\w+)"))[1]
 
     async def redrive(self, *flags: str, told: bool = True) -> None:
@@ -56,7 +55,7 @@ class Scene:
         running = self.processes.python(
             "-m", "reaper", *words, "--redis-url", self.server.url, env=self._env if told else {}, name="redrive"
         )
-        assert await running.wait(TIMEOUT_S) == 0, running.output
+        assert await running.wait() == 0, running.output
 
     async def spans(self, job: str, *names: str) -> list[ReceivedSpan]:
         """Wait until the job's trace has at least so many spans of these names; return it, in order."""
@@ -66,7 +65,7 @@ class Scene:
             found = [span.name.split()[0] for span in trace]
             return trace if all(found.count(name) >= names.count(name) for name in names) else []
 
-        return await wait_until(complete, f"the trace of {job} has {names}", TIMEOUT_S)
+        return await wait_until(complete, f"the trace of {job} has {names}")
 
 
 def trace_of(received: Received, job: str) -> list[ReceivedSpan]:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.http import request
 from tests.support.waiting import wait_until
-from tests.telemetry.scene import TIMEOUT_S, Scene, dangling, told_of, trace_of
+from tests.telemetry.scene import Scene, dangling, told_of, trace_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -192,7 +192,7 @@ async def test_the_status_pages_redrive_is_told_of_too(scene: Scene, tmp_path: P
     token = tmp_path / "token"
     token.write_text("0123456789abcdef", encoding="utf-8")
     leader = await scene.reaper("--max-deliveries", "1", "--health-port", "0", "--actions-token-file", str(token))
-    port = int((await leader.prints(r"health on http://[\d.]+:(\d+)", TIMEOUT_S))[1])
+    port = int((await leader.prints(r"health on http://[\d.]+:(\d+)"))[1])
     await scene.worker("--max-deliveries", "1")
     job = await scene.produce("fails=1")
     await scene.spans(job, "send", "process", "nack")
@@ -210,7 +210,7 @@ async def test_what_a_restarted_worker_gives_up_at_once_is_told_of_and_linked_by
     named = ("--name", "w", "--max-deliveries", "1")
     first = await scene.worker(*named)
     job = await scene.produce("kills=1")
-    await first.wait(TIMEOUT_S)
+    await first.wait()
     await scene.worker(*named)
     spans = await scene.spans(job, "send", "process", "recover")
     assert dangling(spans) == []
@@ -289,14 +289,14 @@ async def test_a_worker_that_was_only_slow_leaves_one_span_for_its_delivery(scen
     await scene.reaper()
     slow = await scene.worker()
     job = await scene.produce("waits=2")
-    await slow.prints("started", TIMEOUT_S)
+    await slow.prints("started")
     slow.pause()
     await scene.worker()
     await scene.spans(job, "process", "recover", "process", "ack")
     slow.resume()
     slow.terminate()
-    assert await slow.wait(TIMEOUT_S) == 0
-    await wait_until(lambda: not dangling(trace_of(scene.received, job)), "all that is linked arrives", TIMEOUT_S)
+    assert await slow.wait() == 0
+    await wait_until(lambda: not dangling(trace_of(scene.received, job)), "all that is linked arrives")
     spans = trace_of(scene.received, job)
     attempts = [span for span in spans if span.name == "process orders"]
     # The read that blocked when it was paused may have taken the next delivery, too.

@@ -8,7 +8,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from tests.telemetry.scene import TIMEOUT_S, Scene
+from tests.telemetry.scene import Scene
 from workers.runtime.logs import ConsoleFormatter, JsonFormatter
 
 IDS = {"trace_id": f"{0xABC:032x}", "span_id": f"{0xDEF:016x}"}
@@ -59,7 +59,7 @@ def test_outside_of_any_span_there_are_no_ids() -> None:
 async def test_a_failure_is_logged_with_the_ids_of_its_delivery(scene: Scene) -> None:
     worker = await scene.worker("--log-format", "json")
     job = await scene.produce("fails=1")
-    await worker.prints("failed in delivery 1", TIMEOUT_S)
+    await worker.prints("failed in delivery 1")
     spans = await scene.spans(job, "process")
     failed = next(span for span in spans if span.name == "process orders")
     lines = [json.loads(line) for line in worker.output.splitlines() if line.startswith("{")]

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.reapers import newest_server
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
-from tests.telemetry.scene import TIMEOUT_S, Scene
+from tests.telemetry.scene import Scene
 from workers.telemetry.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes, newest_server]
@@ -35,7 +35,7 @@ async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(sce
         "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.elections",
         "reaper.scan.duration", *(gauge.name for gauge in GAUGES),
     }  # fmt: skip
-    await wait_until(lambda: wanted <= metrics.keys(), "every metric has come", TIMEOUT_S)
+    await wait_until(lambda: wanted <= metrics.keys(), "every metric has come")
     ours = {name for name in metrics if name.startswith(("reaper.", "messaging."))}
     assert ours - rare == wanted
     assert {label for name in ours for labels in metrics[name] for label in labels} <= ALLOWED
@@ -61,7 +61,7 @@ async def test_embedded_workers_measure_all_but_leadership(scene: Scene) -> None
         *(gauge.name for gauge in GAUGES if gauge not in (LEASE_HELD, TERM)),
     }  # fmt: skip
     metrics = scene.received.metrics
-    await wait_until(lambda: wanted <= metrics.keys(), "every metric has come", TIMEOUT_S)
+    await wait_until(lambda: wanted <= metrics.keys(), "every metric has come")
     ours = {name for name in metrics if name.startswith(("reaper.", "messaging."))}
     assert ours == wanted
     assert {label for name in ours for labels in metrics[name] for label in labels} <= ALLOWED
@@ -77,13 +77,13 @@ async def test_metrics_are_shown_on_the_health_port_as_prometheus_reads_them(sce
     worker = await scene.worker("--health-port", "0")
     url = (await worker.prints(r"health on (http://[\d.:]+)"))[1]
     await scene.produce("n=1")
-    await worker.prints("started", TIMEOUT_S)
+    await worker.prints("started")
 
     def shown() -> str:
         text: str = urllib.request.urlopen(f"{url}/metrics").read().decode()  # noqa: S310 - our own
         return text if "messaging_process_duration_seconds_bucket" in text else ""
 
-    text = await wait_until(lambda: anyio.to_thread.run_sync(shown), "the job's duration is shown", TIMEOUT_S)
+    text = await wait_until(lambda: anyio.to_thread.run_sync(shown), "the job's duration is shown")
     assert 'le="3600' in text
     assert 'messaging_destination_name="orders"' in text
 
@@ -107,9 +107,9 @@ async def test_an_endpoint_that_is_gone_or_hangs_costs_the_jobs_nothing_and_is_t
     scene.env = producer_env
     for _ in range(3):
         await scene.produce("n=1")
-    await worker.prints("traces are not exported", TIMEOUT_S)
+    await worker.prints("traces are not exported")
     worker.terminate()
-    assert await worker.wait(TIMEOUT_S) == 0
+    assert await worker.wait() == 0
     assert "acked=3" in worker.output
     assert worker.output.count("traces are not exported") == 1
     assert "Traceback" not in worker.output

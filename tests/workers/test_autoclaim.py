@@ -184,7 +184,7 @@ async def test_jobs_longer_than_the_visibility_timeout_keep_their_deliveries(
     settings = {"visibility_timeout": 1.0}
     async with running_worker(server.url, long, **settings), running_worker(server.url, long, **settings):
         enqueued = await enqueue(client, 8)
-        await nothing_left(client, timeout=20)
+        await nothing_left(client)
     assert sorted(starts) == sorted(enqueued)
     assert await count_events(client) == {"acked": 8}
 
@@ -269,7 +269,7 @@ async def test_what_a_crowd_of_workers_recovers_is_run_once(server: RedisServer,
 
         for handler in handlers:
             tasks.start_soon(work, handler)
-        await nothing_left(client, timeout=20)
+        await nothing_left(client)
         stop.set()
     starts = sum((times(handler.starts) for handler in handlers), Counter[str]())
     assert starts == dict.fromkeys(enqueued, 1)
@@ -339,7 +339,7 @@ async def test_a_worker_that_is_stopped_in_a_mass_leaves_nothing_pending_and_bur
         await first(job)
 
     async with running_worker(server.url, run_rest):
-        await nothing_left(client, timeout=20)
+        await nothing_left(client)
     assert times(first.starts) == dict.fromkeys(enqueued, 1)
     assert set(deliveries) == {2}, "one for the consumer that died, one for whoever ran it"
 
@@ -401,7 +401,7 @@ async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
         running.remove(job.id)
 
     async with running_worker(server.url, handle):
-        await nothing_left(client, timeout=20)
+        await nothing_left(client)
     assert (len(company), set(company)) == (11, {1})
     state = await read_state(client, KEYS)
     assert [letter.job for letter in state.dead] == [guilty]
@@ -534,7 +534,7 @@ async def test_nobody_is_robbed_after_an_outage(start_server: StartServer) -> No
     busy, idle = Handler(), Handler()
     async with commands_client(server.url) as client:
         await create_group(client)
-        await wait_until(lambda: _uptime(server) >= 3, "the server is not young any more", timeout=20)
+        await wait_until(lambda: _uptime(server) >= 3, "the server is not young any more")
         settings = {"visibility_timeout": 2.0}
         async with running_worker(server.url, busy, **settings), running_worker(server.url, idle, **settings):
             await enqueue(client, 16, hold="")

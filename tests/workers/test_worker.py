@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.support.history import read_events, user_fields
+from tests.support.patience import PATIENCE_S, scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
@@ -183,7 +184,7 @@ async def test_dead_letters_can_be_read_by_an_ordinary_worker(server: RedisServe
 
 
 async def test_plain_functions_run_in_threads_as_many_as_there_are_slots(server: RedisServer, client: Redis) -> None:
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=scaled(PATIENCE_S))
 
     def handle(_job: Job) -> None:
         together.wait()
