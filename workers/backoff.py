@@ -1,19 +1,11 @@
-"""How long to wait before trying again: between our own attempts to reach Redis, and between deliveries of a job."""
+"""How long a job that failed waits before it is tried again."""
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 2.0
-
 MAX_DOUBLINGS = 62
 """Beyond that every cap is reached, and numbers grow for nothing."""
-
-
-def pause_s(failures: int) -> float:
-    """Return the pause after so many failures in a row; jittered, so that workers do not come back all at once."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10)) * random.uniform(0.5, 1)
 
 
 @dataclass(frozen=True, slots=True)

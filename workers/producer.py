@@ -19,14 +19,13 @@ from typing import NamedTuple, Protocol, Self
 import anyio
 from redis.asyncio import Redis
 
-from workers.backoff import pause_s
-from workers.loop.execution import delay_in_ms
 from workers.protocol.connection import commands_client, is_contact_error
 from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
 from workers.protocol.keys import stream_keys
 from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
 from workers.protocol.scripts import load_script
-from workers.runtime.settings import to_ms
+from workers.runtime.pauses import pause_s
+from workers.runtime.settings import delay_in_ms, to_ms
 from workers.telemetry.sending import Sending
 
 ENQUEUE = load_script("workers.protocol", "enqueue")

@@ -15,6 +15,7 @@ from reaper.drill.stage import Stage
 from reaper.drill.trace import PlannedJob
 from workers.protocol.messages import text
 from workers.telemetry import names as telemetry
+from workers.telemetry.deliveries import write_context
 
 TICK_S = 0.02
 PAYLOAD_BYTES = 64
@@ -102,7 +103,7 @@ class Producer:
                 attributes=telemetry.common(telemetry.SEND, telemetry.SEND, stream),
             )
         )
-        return [word for pair in telemetry.write_context(spans[-1].get_span_context()) for word in pair]
+        return [word for pair in write_context(spans[-1].get_span_context()) for word in pair]
 
     def _payload(self, n: int) -> bytes:
         """Any bytes at all, the same for the same seed: what arrives is compared with them."""

@@ -18,7 +18,8 @@ from workers.protocol.messages import RecoveryMode, text
 from workers.runtime.settings import to_ms
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.names import Attributes, Delivery, Lost, Story, TraceLinkage
+from workers.telemetry.deliveries import Delivery, Lost, Story, begin, read_context, tell_recovery
+from workers.telemetry.names import Attributes, TraceLinkage
 
 _ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
 
@@ -60,7 +61,7 @@ class GroupTelemetry:
             idle_ms=row.idle_ms,
         )
         if read:
-            telemetry.tell_recovery(
+            tell_recovery(
                 *read,
                 reason=telemetry.VISIBILITY_TIMEOUT,
                 outcome=row.outcome.name.lower(),
@@ -111,7 +112,7 @@ def tell_redrive(
     ``traced`` is what ``redrive_dead_letters.lua`` says of it.
     """
     traceparent, tracestate, previous, generation = traced
-    creation = telemetry.read_context(traceparent, tracestate)
+    creation = read_context(traceparent, tracestate)
     if creation is None:
         return
     links = Story(creation, linkage).links_to(Delivery(keys.stream, keys.group, job_id, b""), previous)
@@ -126,4 +127,4 @@ def tell_redrive(
     }
     common = telemetry.common(telemetry.REDRIVE, telemetry.SETTLE, keys.stream, keys.group)
     name = f"{telemetry.REDRIVE} {keys.stream}"
-    telemetry.begin(name, parent, SpanKind.CLIENT, {**common, **about}, links, at_ns=began_ns).end(ended_ns)
+    begin(name, parent, SpanKind.CLIENT, {**common, **about}, links, at_ns=began_ns).end(ended_ns)

@@ -12,8 +12,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from workers.telemetry import names as telemetry
-from workers.telemetry.names import Delivery, SpanIds, Story
+from workers.telemetry.deliveries import (
+    QUICK,
+    Delivery,
+    SpanIds,
+    Story,
+    _called,
+    context_of,
+    read_context,
+    write_context,
+)
 from workers.telemetry.quick_encoding import encode
 from workers.telemetry.quick_spans import QuickSpans
 from workers.telemetry.sdk import DeliveryIds, KeepsDecisions
@@ -89,9 +97,9 @@ def test_a_handler_may_say_anything_until_the_span_ends(spans: QuickSpans, expor
 @pytest.fixture
 def quick(spans: QuickSpans) -> Iterator[None]:
     """Begin spans of deliveries the quick way."""
-    telemetry.QUICK.begin = spans.begin
+    QUICK.begin = spans.begin
     yield
-    telemetry.QUICK.begin = None
+    QUICK.begin = None
 
 
 @pytest.mark.usefixtures("quick")
@@ -100,8 +108,8 @@ def test_a_delivery_is_called_the_same_by_everybody(exporter: InMemorySpanExport
     story.begin(DELIVERY, {}).end()
     (span,) = exporter.get_finished_spans()
     provider = TracerProvider(id_generator=DeliveryIds(), shutdown_on_exit=False)
-    with telemetry._called(DELIVERY.ids()):
-        slow = provider.get_tracer("x").start_span("x", telemetry.context_of(CREATION))
+    with _called(DELIVERY.ids()):
+        slow = provider.get_tracer("x").start_span("x", context_of(CREATION))
     known = story.span_of(DELIVERY)
     ids = [(context.trace_id, context.span_id) for context in (span.context, slow.get_span_context(), known) if context]
     assert len(ids) == 3
@@ -130,13 +138,13 @@ def test_every_delivery_has_a_name_of_its_own() -> None:
     ],
 )
 def test_a_context_is_read_as_w3c_says(traceparent: bytes, known: bool) -> None:
-    assert (telemetry.read_context(traceparent) is not None) == known
+    assert (read_context(traceparent) is not None) == known
 
 
 def test_a_context_is_written_as_it_was_read_without_a_tracestate_that_is_too_long() -> None:
-    fields = dict(telemetry.write_context(CREATION))
-    assert telemetry.read_context(fields[b"traceparent"], fields[b"tracestate"]) == CREATION
-    endless = telemetry.read_context(fields[b"traceparent"], b"a=" + b"b" * 600)
+    fields = dict(write_context(CREATION))
+    assert read_context(fields[b"traceparent"], fields[b"tracestate"]) == CREATION
+    endless = read_context(fields[b"traceparent"], b"a=" + b"b" * 600)
     assert endless is not None
     assert len(endless.trace_state) == 0
 
@@ -145,5 +153,5 @@ def test_a_context_is_written_as_it_was_read_without_a_tracestate_that_is_too_lo
 def test_a_new_trace_that_links_a_producers_keeps_its_decision(sampled: bool, decision: bool) -> None:
     provider = TracerProvider(sampler=ParentBased(KeepsDecisions(ALWAYS_OFF)), shutdown_on_exit=False)
     creation = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(sampled))
-    span = provider.get_tracer("x").start_span("x", telemetry.context_of(None), links=[Link(creation)])
+    span = provider.get_tracer("x").start_span("x", context_of(None), links=[Link(creation)])
     assert span.is_recording() == decision

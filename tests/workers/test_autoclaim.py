@@ -34,6 +34,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, Producer, Worker
 from workers.embedded import autoclaim
+from workers.embedded.walk import Walk
 from workers.loop.slots import Slots
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
@@ -140,7 +141,7 @@ async def test_the_cursor_is_kept_from_call_to_call_and_a_walk_looks_at_each_del
     cursors: list[str] = []
     call = autoclaim.Autoclaim._call
 
-    async def noted(self: autoclaim.Autoclaim, walk: autoclaim.Walk, room: int) -> list[Any]:
+    async def noted(self: autoclaim.Autoclaim, walk: Walk, room: int) -> list[Any]:
         cursors.append(walk.cursor)
         return await call(self, walk, room)
 
@@ -290,7 +291,7 @@ async def test_a_mass_is_asked_for_ahead_and_never_are_there_more_than_slots(
         put(self, jobs)
         taken.append(self.taken)
 
-    async def ask(self: autoclaim.Autoclaim, walk: autoclaim.Walk, room: int) -> None:
+    async def ask(self: autoclaim.Autoclaim, walk: Walk, room: int) -> None:
         ahead.append(room)
         await ask_ahead(self, walk, room)
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.workers.scene import KEYS
 from workers.loop.job import Source
-from workers.loop.reading import Plan, Planner
+from workers.loop.planner import Plan, Planner
 
 MAIN = Source(KEYS.stream, KEYS.stream)
 RETRIES = Source(KEYS.retry, KEYS.stream)

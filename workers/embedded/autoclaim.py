@@ -15,8 +15,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
 from math import inf
 from time import monotonic, time_ns
 from typing import Any, NamedTuple
@@ -24,6 +22,8 @@ from typing import Any, NamedTuple
 from anyio.lowlevel import cancel_shielded_checkpoint
 from redis.asyncio import Redis
 
+from workers.embedded.telling import ENDED, HELD_KNOWN, Outcome, Recovered, recovered
+from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, START, Walk
 from workers.loop.job import Job, Source
 from workers.loop.membership import Membership
 from workers.loop.reporting import Reporter, explained
@@ -39,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 AUTOCLAIM = load_script("workers.protocol", "autoclaim")
 
-START = "-"
-"""The cursor in front of the first entry."""
 PAGE = 500
 """Pending entries that one call looks at."""
 LEAST_CLAIM = 64
@@ -51,120 +49,21 @@ PAGE_OVERDUE, PAGE_BYTES = 128, 512 * 1024
 """Overdue ones after which a call ends, and payload: no call may block the server for more than 5 ms."""
 PAGE_PAUSE_S = 0.005
 """Between pages of a walk: a long list of deliveries that live is no reason to hurry."""
-SPACING_PART, SHORTEST_SPACING_S, LONGEST_SPACING_S = 100, 0.02, 0.25
-"""Between walks at least this part of the visibility timeout: what falls due one by one is taken together."""
 PATIENCE_PART, LONGEST_PATIENCE_S = 4, 1.0
 """How long what is overdue waits for a free slot of a worker before it is made ready for anybody, at most."""
 CALL_VALID_MS = 2_000
 """A call that the server runs later than this after it was made does nothing: everything looks idle after a hang."""
-HELD_KNOWN = 1_000
-"""Entries that cannot be copied and were told of; beyond it, all are told again."""
 REFUSED_S = 1.0
 """Pause after a call that was refused."""
-
-
-class Outcome(IntEnum):
-    """What became of an overdue delivery that was not claimed. Numbers as in ``recovery.lua``."""
-
-    REDELIVERED = 1
-    SUSPECTED = 2
-    DEAD_LETTERED = 3
-    LOST_PAYLOAD = 5
-    HELD = 6
-
-
-_ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
 
 
 class _Call(NamedTuple):
     """A page that is being asked for."""
 
-    walk: "Walk"
+    walk: Walk
     sent: float
     """When the call was made, monotonic."""
     reply: "asyncio.Task[list[Any]]"
-
-
-class Recovered(NamedTuple):
-    """One of them. ``detail``: new entry ID, dead letter's ID, or why it is held."""
-
-    outcome: Outcome
-    detail: str
-    idle_ms: int
-    consumer: str
-    job_id: str
-    delivery: int
-    entry_id: str
-    traced: Sequence[bytes] | None = None
-    """What ``recovery.lua`` tells of a traced job."""
-
-
-@dataclass(slots=True)
-class Stalled:
-    """What was moved and not told of yet: one line each second, and at the end of a walk, not one a page."""
-
-    claimed: int = 0
-    ready: int = 0
-    parked: int = 0
-    consumers: set[bytes | str] = field(default_factory=set)
-    told_at: float = -inf
-
-    def add(self, rows: Sequence[Recovered], claimed: Sequence[Any]) -> None:
-        """Add what one call has done: results, and what was claimed."""
-        self.claimed += len(claimed)
-        self.consumers.update([row[3] for row in claimed])
-        for row in rows:
-            self.consumers.add(row.consumer)
-            self.ready += row.outcome is Outcome.REDELIVERED
-            self.parked += row.outcome is Outcome.SUSPECTED
-
-    def tell(self, source: str, now: float) -> None:
-        """Write the line, if there is anything to tell, and begin anew."""
-        moved = self.claimed + self.ready + self.parked
-        if moved:
-            named = sorted({on_one_line(text(name)) for name in self.consumers})
-            logger.info(
-                "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
-                source,
-                moved,
-                ", ".join(named[:3]) + (" …" if len(named) > 3 else ""),
-                self.claimed,
-                self.ready,
-                self.parked,
-            )
-            self.told_at = now
-        self.claimed = self.ready = self.parked = 0
-        self.consumers.clear()
-
-
-@dataclass(slots=True)
-class Walk:
-    """Where we are in the pending entries list of one source. Instants are monotonic seconds."""
-
-    source: Source
-    cursor: str = START
-    began: float = 0.0
-    due_at: float = 0.0
-    """When to look on."""
-    soonest: float = inf
-    """When the first of those is due that this walk has met and left alone."""
-    waiting: bool = False
-    """This walk has left overdue ones for want of a free slot."""
-    wants_room: bool = False
-    """There is something to claim as soon as a slot is free."""
-    abandoned: set[bytes] = field(default_factory=set)
-    """Overdue entries that are ours and that we do not run: read by a call whose reply was lost, or not settleable."""
-
-    stalled: Stalled = field(default_factory=Stalled)
-
-    def due_in_s(self, now: float, free: int, visibility_s: float) -> float:
-        """Return in how many seconds to make the next call; 0 = now.
-
-        Not later than a visibility timeout after the walk began, should that have become shorter meanwhile.
-        """
-        if self.wants_room and free > 0:
-            return 0.0
-        return max(0.0, min(self.due_at, self.began + visibility_s + LONGEST_SPACING_S) - now)
 
 
 class Autoclaim:
@@ -377,14 +276,14 @@ class Autoclaim:
     # ---- telling
 
     def _tell(self, walk: Walk, results: Sequence[Any], claimed: Sequence[Any]) -> None:
-        rows = [_recovered(result) for result in results]
+        rows = [recovered(result) for result in results]
         walk.stalled.add(rows, claimed)
         now = monotonic()
         if walk.stalled.told_at + TELL_EVERY_S < now or walk.cursor == START:
             walk.stalled.tell(walk.source.key, now)
         for row in rows:
             self._tell_of(walk.source, row)
-            if self._reporter.telemetry and row.outcome in _ENDED:
+            if self._reporter.telemetry and row.outcome in ENDED:
                 self._reporter.telemetry.recovered(
                     row.traced,
                     row.job_id,
@@ -430,10 +329,3 @@ class Autoclaim:
         known = (row.entry_id, row.detail) in self._held
         self._held.add((row.entry_id, row.detail))
         return not known
-
-
-def _recovered(result: Sequence[Any]) -> Recovered:
-    code, detail, idle_ms, consumer, job_id, delivery, entry_id, *traced = result
-    return Recovered(
-        Outcome(code), text(detail), idle_ms, text(consumer), text(job_id), delivery, text(entry_id), *traced
-    )

@@ -15,7 +15,6 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.backoff import pause_s
 from workers.loop.membership import Membership
 from workers.loop.reporting import Reporter, explained
 from workers.protocol.events import JournalLevel
@@ -23,6 +22,7 @@ from workers.protocol.messages import text
 from workers.protocol.scripts import Script, load_script
 from workers.runtime.contact import Contact
 from workers.runtime.notices import Notices, notices_client
+from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
 from workers.settings import WorkerSettings
 from workers.telemetry import names as telemetry

@@ -7,7 +7,6 @@ left pending, which is always allowed.
 import asyncio
 import inspect
 import logging
-import math
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from anyio import CapacityLimiter, to_thread
 
 from workers.backoff import AT_ONCE, Backoff
 from workers.loop.job import Job
-from workers.runtime.settings import LONGEST, to_ms
+from workers.runtime.settings import delay_in_ms
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +51,6 @@ class Retry(Exception):  # noqa: N818 - a verdict of the handler, not an error
         self.reason = reason
         self.delay_ms = None if delay is None else delay_in_ms(delay)
         self.counts = counts
-
-
-def delay_in_ms(delay: float | timedelta) -> int:
-    """Return ``delay`` (seconds, or a timedelta) in ms. Raises ValueError for one that is negative or no number."""
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST.total_seconds():
-        raise ValueError(f"delay cannot be {delay!r}: give seconds from 0 to {LONGEST.total_seconds():.0f}")
-    return to_ms(timedelta(seconds=seconds))
 
 
 class Reject(Exception):  # noqa: N818 - a verdict of the handler, not an error

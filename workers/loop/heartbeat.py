@@ -31,7 +31,6 @@ from anyio import to_thread
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.backoff import pause_s
 from workers.loop.facts import DeliveryFacts
 from workers.loop.job import ENDED, RUNNING, Interruption, Job, Source
 from workers.loop.membership import Membership
@@ -39,6 +38,7 @@ from workers.loop.reporting import Reporter
 from workers.protocol.connection import COMMAND_TIMEOUT_S, blocking_client
 from workers.protocol.events import EventName, journalled
 from workers.protocol.scripts import load_script
+from workers.runtime.pauses import pause_s
 from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ from datetime import timedelta
 from enum import Enum, auto
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from workers.protocol.messages import (
     FIELD_TRACEPARENT,
@@ -20,9 +19,7 @@ from workers.protocol.messages import (
     text,
     whole_number,
 )
-
-if TYPE_CHECKING:
-    from workers.loop.telemetry import JobTrace
+from workers.telemetry.deliveries import JobTrace
 
 TRACEPARENT_BYTES = 55
 _EVEN_DIGITS = b"02468ace"
@@ -143,7 +140,7 @@ class Job:
     proven: float
     """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
     interruption: Interruption | None
-    trace: "JobTrace | None"
+    trace: JobTrace | None
     """What is to be told of the delivery as a span; None = nothing."""
 
     def __init__(

@@ -15,7 +15,6 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, RedisError
 
-from workers.backoff import pause_s
 from workers.loop.change import Change
 from workers.loop.facts import DeliveryFacts
 from workers.loop.job import Job
@@ -23,6 +22,7 @@ from workers.protocol.connection import is_contact_error
 from workers.protocol.events import EventName
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
+from workers.runtime.pauses import pause_s
 from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
@@ -17,13 +16,13 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from workers.backoff import pause_s
 from workers.embedded.autoclaim import Autoclaim
 from workers.loop.adoption import Adoption
 from workers.loop.change import Change
-from workers.loop.job import Job, Source
+from workers.loop.job import Job
 from workers.loop.journal import JournalWriter
 from workers.loop.membership import Membership
+from workers.loop.planner import Planner
 from workers.loop.reporting import Reporter
 from workers.loop.slots import Slots
 from workers.protocol.connection import BLOCK_MS, KeptConnection, is_contact_error
@@ -31,6 +30,7 @@ from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.events import EventName
 from workers.protocol.messages import RecoveryMode, parse_read_reply
 from workers.runtime.contact import Contact
+from workers.runtime.pauses import pause_s
 from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -40,52 +40,6 @@ SUSPECT_WAIT_MS = 100
 UNBLOCK_AGAIN_S = 0.05
 _NOT_ALLOWED = 0
 """Stands for the ID of a connection whose user may not ask for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One read: what to ask for. COUNT is per stream."""
-
-    sources: tuple[Source, ...]
-    count: int
-    blocks: bool = True
-
-
-class Planner:
-    """Splits the free slots between the stream and the retry stream. Pure.
-
-    Both are read together, each for half of the slots. Where one was full and the other empty, the next read is for
-    the full one alone, and does not wait. A single free slot cannot be split: the streams are asked in turn, and
-    together only once both were empty.
-    """
-
-    def __init__(self) -> None:
-        self._alone: Source | None = None
-        self._turn = 0
-
-    def plan(self, sources: tuple[Source, ...], free: int) -> Plan:
-        """Plan the next read for ``free`` slots, at least one."""
-        if len(sources) == 1:
-            return Plan(sources, free)
-        if self._alone in sources and free > 1:
-            return Plan((self._alone,), free, blocks=False)
-        if free > 1:
-            return Plan(sources, free // 2)
-        if self._turn < len(sources):
-            return Plan((sources[-1 - self._turn],), 1, blocks=False)
-        return Plan(sources, 1)
-
-    def learn(self, plan: Plan, sources: tuple[Source, ...], found: Counter[str]) -> None:
-        """Take into account how many deliveries of which source (by its key) a read has found."""
-        full = [source for source in plan.sources if found[source.key] == plan.count]
-        empty = [source for source in plan.sources if not found[source.key]]
-        self._alone = full[0] if len(full) == 1 and len(empty) == 1 else None
-        if plan.sources == sources:
-            self._turn = 0
-        else:
-            self._turn += 1
-        if found.total():
-            self._turn %= len(sources)
 
 
 class Reader:

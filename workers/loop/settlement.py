@@ -17,7 +17,6 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from workers.backoff import pause_s
 from workers.loop.change import Change
 from workers.loop.execution import Outcome, Verdict
 from workers.loop.facts import DeliveryFacts
@@ -28,6 +27,7 @@ from workers.protocol.connection import KeptConnection, is_failover_error, is_un
 from workers.protocol.events import EventName, journalled
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
+from workers.runtime.pauses import pause_s
 from workers.settings import WorkerSettings
 
 SETTLE = load_script("workers.protocol", "settle")

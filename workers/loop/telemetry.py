@@ -5,7 +5,6 @@ its settlement is: a delivery that was taken away meanwhile has been told of by 
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import time_ns
 from typing import Any
 
@@ -21,7 +20,8 @@ from workers.protocol.messages import FIELD_PREVIOUS, FIELD_TRACEPARENT, FIELD_T
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.names import Attributes, Delivery, Lost, Story
+from workers.telemetry.deliveries import Delivery, JobTrace, Lost, Story, begin, read_context, tell_recovery
+from workers.telemetry.names import Attributes
 
 EMBEDDED, ADOPT = "embedded", "adopt"
 RESTART = "restart"
@@ -30,17 +30,6 @@ _TO_SEND, _TO_RECEIVE = {telemetry.LINK_KIND: telemetry.SEND}, {telemetry.LINK_K
 
 _REFUSED_RESULT = 0
 """As `workers.settlement.Result.REFUSED`."""
-
-
-@dataclass(slots=True)
-class JobTrace:
-    """What is to be told of one delivery."""
-
-    story: Story | None
-    """None = its producer wrote no trace context."""
-    links: list[Link] = field(default_factory=list)
-    span: Span | None = None
-    ended_ns: int = 0
 
 
 class WorkerTelemetry:
@@ -88,7 +77,7 @@ class WorkerTelemetry:
         if not stories:
             return
         many = {telemetry.BATCH_COUNT: len(jobs)} if len(jobs) > 1 else {telemetry.MESSAGE_ID: jobs[0].entry_id}
-        span = telemetry.begin(
+        span = begin(
             f"{telemetry.RECEIVE} {self._stream}",
             None,
             SpanKind.CLIENT,
@@ -109,7 +98,7 @@ class WorkerTelemetry:
         if traceparent is None:
             job.trace = JobTrace(None)
             return None
-        creation = telemetry.read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
+        creation = read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
         if creation is None:
             instruments.CONTEXT_MALFORMED.add(1, self._labels)
             job.trace = JobTrace(None)
@@ -145,7 +134,7 @@ class WorkerTelemetry:
             (job.value_of(FIELD_PREVIOUS) or b"") if job.times_delivered == 2 else b"",
         )
         now = time_ns()
-        job.trace.links += telemetry.tell_recovery(
+        job.trace.links += tell_recovery(
             story, lost, reason=reason, outcome="claimed", mode=mode, began_ns=now, ended_ns=now
         )
 
@@ -173,9 +162,7 @@ class WorkerTelemetry:
             traced, stream=self._stream, group=self._group, job_id=job_id.encode(), linkage=self._linkage, **facts
         )
         if read:
-            telemetry.tell_recovery(
-                *read, reason=reason, outcome=outcome, mode=mode, began_ns=began_ns, ended_ns=time_ns()
-            )
+            tell_recovery(*read, reason=reason, outcome=outcome, mode=mode, began_ns=began_ns, ended_ns=time_ns())
 
     def walked(self, took_s: float) -> None:
         """Measure a walk over what is pending, from its first page to its last."""
@@ -220,7 +207,7 @@ class WorkerTelemetry:
         }
         if told.story is not None:
             return told.story.begin(self._delivery(job), about, told.links)
-        return telemetry.begin(f"{telemetry.PROCESS} {self._stream}", None, SpanKind.CONSUMER, about)
+        return begin(f"{telemetry.PROCESS} {self._stream}", None, SpanKind.CONSUMER, about)
 
     # ---- settling
 
@@ -248,7 +235,7 @@ class WorkerTelemetry:
         }
         if refused:
             about[telemetry.ERROR_TYPE] = telemetry.REFUSED
-        settlement = telemetry.begin(
+        settlement = begin(
             f"{verdict.outcome.value} {self._stream}", span.get_span_context(), SpanKind.CLIENT, about, at_ns=began_ns
         )
         if refused:

@@ -57,6 +57,14 @@ def to_ms(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
 
 
+def delay_in_ms(delay: float | timedelta) -> int:
+    """Return ``delay`` (seconds, or a timedelta) in ms. Raises ValueError for one that is negative or no number."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not math.isfinite(seconds) or not 0 <= seconds <= LONGEST.total_seconds():
+        raise ValueError(f"delay cannot be {delay!r}: give seconds from 0 to {LONGEST.total_seconds():.0f}")
+    return to_ms(timedelta(seconds=seconds))
+
+
 class Settings(BaseSettings):
     """Base of both processes' settings. Build instances by `load_settings`, or directly in a program."""
 
@@ -179,6 +187,7 @@ __all__ = [
     "Seconds",
     "Section",
     "Settings",
+    "delay_in_ms",
     "did_you_mean",
     "load_settings",
     "to_ms",

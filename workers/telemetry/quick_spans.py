@@ -15,7 +15,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from workers.telemetry import names as telemetry
-from workers.telemetry.names import SpanIds
+from workers.telemetry.deliveries import SpanIds
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _UNSET = Status(StatusCode.UNSET)
@@ -39,7 +39,7 @@ class QuickSpans:
         at_ns: int | None,
         ids: SpanIds | None,
     ) -> Span:
-        """Begin a span; see `telemetry.Begin`."""
+        """Begin a span; see `Begin`."""
         span_id = ids.span_id if ids else random.getrandbits(64) or 1
         if parent is None:
             trace_id = ids.trace_id if ids else random.getrandbits(128) or 1

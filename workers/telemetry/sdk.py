@@ -26,12 +26,11 @@ from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
 from workers.runtime.health_server import METRICS
-from workers.telemetry import names as telemetry
+from workers.telemetry.deliveries import DELIVERY_IDS, QUICK
+from workers.telemetry.environment import CONSOLE, NONE, OTLP, exporter
 from workers.telemetry.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
-from workers.telemetry.names import DELIVERY_IDS
 from workers.telemetry.quick_encoding import encode
 from workers.telemetry.quick_spans import QuickSpans
-from workers.telemetry.setup import CONSOLE, NONE, OTLP, exporter
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ def _set_up_traces(resource: Resource) -> Callable[[], object]:
     processor = _batches(_span_exporter())
     provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
-    telemetry.QUICK.begin = QuickSpans(processor, resource).begin
+    QUICK.begin = QuickSpans(processor, resource).begin
     return provider.shutdown
 
 

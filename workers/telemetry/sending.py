@@ -12,6 +12,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from workers.protocol.messages import FIELD_TRACEPARENT, text
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
+from workers.telemetry.deliveries import tracer, write_context
 from workers.telemetry.names import Attributes
 
 
@@ -61,7 +62,7 @@ class Sending:
         if len(jobs) == 1:
             many = {telemetry.JOB_ID: text(jobs[0].job_id)}
         span = self._inside.enter_context(
-            telemetry.tracer().start_as_current_span(
+            tracer().start_as_current_span(
                 f"{telemetry.SEND} {self._stream}",
                 kind=SpanKind.PRODUCER,
                 attributes={**telemetry.common(telemetry.SEND, telemetry.SEND, self._stream), **many},
@@ -70,7 +71,7 @@ class Sending:
         context = span.get_span_context()
         if not context.is_valid:
             return
-        fields = [word for pair in telemetry.write_context(context) for word in pair]
+        fields = [word for pair in write_context(context) for word in pair]
         for job in jobs:
             if FIELD_TRACEPARENT not in job.words[::2]:
                 job.words.extend(fields)

@@ -1,19 +1,13 @@
-"""Sets telemetry up for the command lines, if the environment asks for it. Libraries only use the API.
+"""Sets telemetry up for the command lines, if the environment asks for it. Libraries only use the API."""
 
-By the variables that OpenTelemetry defines: ``OTEL_EXPORTER_OTLP_ENDPOINT`` (or the one of traces or metrics alone)
-exports by OTLP/HTTP; ``OTEL_TRACES_EXPORTER`` and ``OTEL_METRICS_EXPORTER`` choose ``otlp``, ``console`` or ``none``;
-``OTEL_SDK_DISABLED`` turns all of it off; ``OTEL_TRACES_SAMPLER`` decides about new traces.
-"""
-
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
 from workers.protocol.errors import ConfigurationError
+from workers.telemetry.environment import is_wanted
 
-OTLP, CONSOLE, NONE = "otlp", "console", "none"
 GOODBYE_S = 2.0
 """How long the last exports may take at the end of a process."""
 
@@ -42,23 +36,6 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
         yield
     finally:
         _in_bounded_time(closes)
-
-
-def is_wanted(*, shows_metrics: bool = False) -> bool:
-    """Tell whether the environment asks for telemetry, or something else shows the metrics."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return False
-    return shows_metrics or exporter("TRACES") != NONE or exporter("METRICS") != NONE
-
-
-def exporter(signal: str) -> str:
-    """Return which exporter to use for TRACES or METRICS. Raises ConfigurationError."""
-    variable = f"OTEL_{signal}_EXPORTER"
-    chosen = os.environ.get(variable, "").strip().lower()
-    if chosen and chosen not in (OTLP, CONSOLE, NONE):
-        raise ConfigurationError(f"{variable}={chosen} is unknown: use otlp, console or none.")
-    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
-    return chosen or (OTLP if any(os.environ.get(name) for name in endpoints) else NONE)
 
 
 def _in_bounded_time(closes: Sequence[Callable[[], object]]) -> None:

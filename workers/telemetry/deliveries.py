@@ -1,0 +1,361 @@
+"""How a trace travels with a job, and how its deliveries are told of.
+
+Without an SDK all of it does nothing. Every delivery of a traced job has a name that everybody can work out
+(`Delivery`), and its span an ID made from that. So whoever recovers a delivery can tell of it in place of a worker that
+was killed, and links to it lead somewhere. The IDs come about by `DELIVERY_IDS`, which the span ID generator of
+`workers.telemetry.sdk` obeys.
+
+The context is the producer's in every delivery: recoveries, retries and redrives only link what came before.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
+
+from workers.protocol.messages import text
+from workers.telemetry.names import (
+    ATTEMPT,
+    CLIENT_ID,
+    EPOCH,
+    ERROR_TYPE,
+    GENERATION,
+    IDLE_MS,
+    JOB_ID,
+    LINK_KIND,
+    MESSAGE_ID,
+    PROCESS,
+    RECOVER,
+    RECOVERY_MODE,
+    RECOVERY_OUTCOME,
+    RECOVERY_REASON,
+    SCOPE,
+    SEMCONV,
+    SEND,
+    SETTLE,
+    SYNTHESIZED,
+    Attributes,
+    TraceLinkage,
+    common,
+)
+
+# ---- context in an entry
+
+MAX_TRACESTATE_BYTES = 512
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+
+
+def read_context(traceparent: bytes, tracestate: bytes = b"") -> SpanContext | None:
+    """Return what a producer wrote into an entry, or None where it is no trace context."""
+    found = _TRACEPARENT.fullmatch(traceparent)
+    if found is None:
+        return None
+    state = None
+    if tracestate and len(tracestate) <= MAX_TRACESTATE_BYTES:
+        state = TraceState.from_header([text(tracestate)])
+    return SpanContext(
+        int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=TraceFlags(int(found[3], 16)),
+        trace_state=state,
+    )  # fmt: skip
+
+
+def write_context(context: SpanContext) -> list[tuple[bytes, bytes]]:
+    """Return the fields that carry a context in an entry."""
+    parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    fields = [(b"traceparent", parent.encode())]
+    state = context.trace_state.to_header().encode()
+    if state and len(state) <= MAX_TRACESTATE_BYTES:
+        fields.append((b"tracestate", state))
+    return fields
+
+
+def context_of(parent: SpanContext | None) -> Context:
+    """Return a context with this parent and nothing else; a new trace begins where there is none."""
+    return trace.set_span_in_context(NonRecordingSpan(parent), Context()) if parent else Context()
+
+
+# ---- what a delivery is called
+
+
+class SpanIds(NamedTuple):
+    """IDs that everybody works out the same way."""
+
+    trace_id: int
+    """For a span without parent."""
+    span_id: int
+
+
+DELIVERY_IDS: ContextVar[SpanIds | None] = ContextVar("delivery_ids", default=None)
+"""What the next span is to be called; None = anything."""
+
+
+@contextmanager
+def _called(ids: SpanIds | None) -> Iterator[None]:
+    token = DELIVERY_IDS.set(ids)
+    try:
+        yield
+    finally:
+        DELIVERY_IDS.reset(token)
+
+
+@lru_cache(maxsize=256)
+def _group_name(stream: str, group: str) -> bytes:
+    return f"{stream}\0{group}".encode()
+
+
+class Delivery(NamedTuple):
+    """One delivery of a traced job. No two of a job have the same name: ``generation.copies.times delivered``."""
+
+    stream: str
+    group: str
+    job_id: bytes
+    name: bytes
+
+    def ids(self, operation: str = PROCESS) -> SpanIds:
+        """Return what the span of its processing (or recovery) is called."""
+        job_id = self.job_id if self.job_id.isascii() else text(self.job_id).encode()
+        words = (_group_name(self.stream, self.group), job_id, self.name, operation.encode())
+        digest = blake2b(b"\0".join(words), digest_size=24).digest()
+        return SpanIds(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
+
+    @property
+    def generation(self) -> int:
+        """How often the job was redriven before."""
+        return int(self.name.split(b".")[0])
+
+    def called(self, name: bytes) -> "Delivery":
+        """Return another delivery of the same job."""
+        return self._replace(name=name)
+
+
+_PREVIOUS = re.compile(rb"(\d{1,15}\.\d{1,15}\.\d{1,15})\.([rs])")
+
+
+class Story(NamedTuple):
+    """What links the spans of a job's deliveries: the creation context, and the setting that says how."""
+
+    creation: SpanContext
+    linkage: TraceLinkage = TraceLinkage.PARENT
+
+    def span_of(self, delivery: Delivery, operation: str = PROCESS) -> SpanContext:
+        """Return the context of a delivery's span, wherever it was or will be made."""
+        ids = delivery.ids(operation)
+        own = self.linkage is TraceLinkage.LINK
+        if own and operation == RECOVER:  # in the trace of the delivery that it ended
+            ids = ids._replace(trace_id=delivery.ids().trace_id)
+        trace_id = ids.trace_id if own else self.creation.trace_id
+        return SpanContext(trace_id, ids.span_id, is_remote=True, trace_flags=self.creation.trace_flags)
+
+    def links_to(self, delivery: Delivery, previous: bytes) -> list[Link]:
+        """Return links to the delivery that came before ``delivery`` (``reaper.previous``), and to its recovery."""
+        found = _PREVIOUS.fullmatch(previous)
+        if not found:
+            return []
+        earlier = delivery.called(found[1])
+        links = [Link(self.span_of(earlier), {LINK_KIND: "previous attempt"})]
+        if found[2] == b"r":
+            links.append(Link(self.span_of(earlier, RECOVER), {LINK_KIND: RECOVER}))
+        return links
+
+    def begin(
+        self,
+        delivery: Delivery,
+        attributes: Attributes,
+        links: Sequence[Link] = (),
+        *,
+        at_ns: int | None = None,
+    ) -> Span:
+        """Begin the span of a delivery's processing."""
+        parent: SpanContext | None = self.creation
+        if self.linkage is TraceLinkage.LINK:
+            links = [*links, Link(self.creation, {LINK_KIND: SEND})]
+            parent = None
+        return begin(
+            f"{PROCESS} {delivery.stream}",
+            parent,
+            SpanKind.CONSUMER,
+            attributes,
+            links,
+            at_ns=at_ns,
+            ids=delivery.ids(),
+        )
+
+
+class Begin(Protocol):
+    """Begins a span that is sampled for certain: ``parent`` is, or one of ``links``."""
+
+    def __call__(
+        self,
+        name: str,
+        parent: SpanContext | None,
+        kind: SpanKind,
+        attributes: Attributes,
+        links: Sequence[Link],
+        at_ns: int | None,
+        ids: SpanIds | None,
+    ) -> Span:
+        """Return the span."""
+
+
+@dataclass(slots=True)
+class Quick:
+    """How to begin a span faster than a tracer can; set where the command line has set up telemetry."""
+
+    begin: Begin | None = None
+
+
+QUICK = Quick()
+
+
+def begin(
+    name: str,
+    parent: SpanContext | None,
+    kind: SpanKind,
+    attributes: Attributes,
+    links: Sequence[Link] = (),
+    *,
+    at_ns: int | None = None,
+    ids: SpanIds | None = None,
+) -> Span:
+    """Begin a span; ``ids``: what it is to be called. Times are Unix nanoseconds."""
+    if QUICK.begin is not None and (parent.trace_flags.sampled if parent else _any_sampled(links)):
+        return QUICK.begin(name, parent, kind, attributes, links, at_ns, ids)
+    with _called(ids):
+        return tracer().start_span(name, context_of(parent), kind, attributes, links, start_time=at_ns)
+
+
+def _any_sampled(links: Sequence[Link]) -> bool:
+    return any(link.context.trace_flags.sampled for link in links)
+
+
+@lru_cache(maxsize=1)
+def _tracer_of(provider: trace.TracerProvider) -> trace.Tracer:
+    return provider.get_tracer(SCOPE, schema_url=SEMCONV)
+
+
+def tracer() -> trace.Tracer:
+    """Return the tracer of everything here."""
+    return _tracer_of(trace.get_tracer_provider())
+
+
+# ---- recoveries, told by whoever recovers
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A delivery that somebody else has recovered or dead-lettered for its worker."""
+
+    delivery: Delivery
+    entry_id: str
+    attempt: int
+    consumer: str
+    idle_ms: int
+    previous: bytes = b""
+
+    @classmethod
+    def read(
+        cls, traced: Sequence[bytes], *, stream: str, group: str, job_id: bytes, linkage: TraceLinkage, **facts: object
+    ) -> "tuple[Story, Lost] | None":
+        """Read what ``recovery.lua`` tells of a traced job; None where its context is nonsense."""
+        traceparent, tracestate, name, previous = traced
+        creation = read_context(traceparent, tracestate)
+        if creation is None:
+            return None
+        lost = cls(Delivery(stream, group, job_id, name), previous=previous, **facts)  # type: ignore[arg-type]
+        return Story(creation, linkage), lost
+
+
+def tell_recovery(
+    story: Story,
+    lost: Lost,
+    *,
+    reason: str,
+    outcome: str,
+    mode: str,
+    began_ns: int,
+    ended_ns: int,
+    token: int | None = None,
+) -> list[Link]:
+    """Tell of a lost delivery, in its worker's place, and of its recovery; return links to both.
+
+    The lost span begins with the last proof of life: nobody knows more of a worker that was killed.
+    """
+    delivery = lost.delivery
+    about: Attributes = {
+        MESSAGE_ID: lost.entry_id,
+        JOB_ID: text(delivery.job_id),
+        ATTEMPT: lost.attempt,
+        GENERATION: delivery.generation,
+    }
+    earlier = story.links_to(delivery, lost.previous)
+    span = story.begin(
+        delivery,
+        {
+            **common(PROCESS, PROCESS, delivery.stream, delivery.group),
+            **about,
+            CLIENT_ID: lost.consumer,
+            SYNTHESIZED: True,
+            ERROR_TYPE: reason,
+        },
+        earlier,
+        # Redis says how long it was idle at some moment of the call: rather too late than before it was delivered.
+        at_ns=min(ended_ns - max(0, lost.idle_ms) * 1_000_000, began_ns),
+    )
+    span.set_status(Status(StatusCode.ERROR, "not settled by the worker that had it"))
+    span.end(began_ns)
+    to_lost = Link(story.span_of(delivery), {LINK_KIND: "lost attempt"})
+    facts: Attributes = {
+        RECOVERY_REASON: reason,
+        RECOVERY_OUTCOME: outcome,
+        RECOVERY_MODE: mode,
+        IDLE_MS: lost.idle_ms,
+    }
+    if token is not None:
+        facts[EPOCH] = token
+    own_trace = story.linkage is TraceLinkage.LINK
+    links = [to_lost, *(link for link in earlier if (link.attributes or {}).get(LINK_KIND) == RECOVER)]
+    if own_trace:
+        links.append(Link(story.creation, {LINK_KIND: SEND}))
+    recovery = begin(
+        f"{RECOVER} {delivery.stream}",
+        story.span_of(delivery) if own_trace else story.creation,
+        SpanKind.CLIENT,
+        {**common(RECOVER, SETTLE, delivery.stream, delivery.group), **about, **facts},
+        links,
+        at_ns=began_ns,
+        ids=delivery.ids(RECOVER),
+    )
+    recovery.end(ended_ns)
+    return [to_lost, Link(story.span_of(delivery, RECOVER), {LINK_KIND: RECOVER})]
+
+
+# ---- what a worker keeps of one
+
+
+@dataclass(slots=True)
+class JobTrace:
+    """What is to be told of one delivery."""
+
+    story: Story | None
+    """None = its producer wrote no trace context."""
+    links: list[Link] = field(default_factory=list)
+    span: Span | None = None
+    ended_ns: int = 0
