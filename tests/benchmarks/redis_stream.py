@@ -17,7 +17,11 @@ import anyio
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from reaper.pipeline.redis_stream.source import BatchReader, Layout, Link, RangeReader, RedisStreamSource, register
+from reaper.pipeline.redis_stream import register
+from reaper.pipeline.redis_stream.columns import Layout
+from reaper.pipeline.redis_stream.link import Link
+from reaper.pipeline.redis_stream.ranges import RangeReader
+from reaper.pipeline.redis_stream.source import BatchReader, RedisStreamSource
 from reaper.pipeline.spark.session import spark_session
 from tests.benchmarks import plain_loops, server_load
 from tests.benchmarks.figures import Breakdown, Result, Row, at_least_ratio, at_most, median_ratio

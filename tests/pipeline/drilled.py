@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.events import RAW, classify, dead_letters, lifecycle_events, malformed
-from reaper.pipeline.redis_stream import source as redis_stream
 from reaper.pipeline.report.queries import Tables
 from tests.pipeline.streams import connected
 from tests.support.processes import Processes, Running

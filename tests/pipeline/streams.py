@@ -7,7 +7,9 @@ from typing import Any
 import redis
 from pyspark.sql.types import StructType
 
-from reaper.pipeline.redis_stream.source import BatchReader, Options, RedisStreamSource, StreamRange, StreamReader
+from reaper.pipeline.redis_stream.options import Options
+from reaper.pipeline.redis_stream.ranges import StreamRange
+from reaper.pipeline.redis_stream.source import BatchReader, RedisStreamSource, StreamReader
 from tests.support.servers import RedisServer
 
 JOURNAL = "journal"

@@ -91,7 +91,7 @@ def test_a_rehearsal_that_fails_leaves_nothing_and_says_why(
 
 SESSION = """
 import sys
-from reaper.pipeline.session import build_session
+from reaper.pipeline.spark.session import build_session
 spark = build_session("local[1]", heap="500m", java_options=sys.argv[1])
 print(spark.range(3).count(), "rows")
 """

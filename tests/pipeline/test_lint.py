@@ -17,7 +17,7 @@ def classic_only(source: str) -> Iterator[tuple[int, str]]:
 
 def test_the_pipeline_uses_nothing_that_spark_connect_does_not_have() -> None:
     files = sorted(PIPELINE.rglob("*.py"))
-    assert PIPELINE / "session.py" in files
+    assert PIPELINE / "spark" / "session.py" in files
     assert {file.name: found for file in files if (found := list(classic_only(file.read_text())))} == {}
 
 

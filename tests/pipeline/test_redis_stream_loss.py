@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reaper.pipeline.redis_stream.source import Id, Position, State, added_at_cut, find_loss, initial_position
+from reaper.pipeline.redis_stream.positions import Id, Position, State, added_at_cut, find_loss, initial_position
 
 STEPS = st.lists(
     st.one_of(

@@ -5,15 +5,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, MapType, StringType, StructType
 
-from reaper.pipeline.redis_stream.source import (
-    Layout,
-    Link,
-    RedisStreamError,
-    RedisStreamSource,
-    StreamReader,
-    Writer,
-    shown,
-)
+from reaper.pipeline.redis_stream import RedisStreamError
+from reaper.pipeline.redis_stream.columns import Layout
+from reaper.pipeline.redis_stream.link import Link
+from reaper.pipeline.redis_stream.options import shown
+from reaper.pipeline.redis_stream.source import RedisStreamSource, StreamReader
+from reaper.pipeline.redis_stream.writing import Writer
 
 URL = "redis://127.0.0.1:6379/0"
 MAP = MapType(StringType(), StringType())

@@ -10,16 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from reaper.pipeline.redis_stream import source as redis_stream
-from reaper.pipeline.redis_stream.source import (
-    DataLossError,
-    Link,
-    RedisStreamError,
-    UnreachableError,
-    Writer,
-    pack_command,
-    read_range,
-)
+from reaper.pipeline.redis_stream import DataLossError, RedisStreamError, UnreachableError
+from reaper.pipeline.redis_stream.columns import read_range
+from reaper.pipeline.redis_stream.link import Link
+from reaper.pipeline.redis_stream.writing import Writer, pack_command
 from tests.conftest import StartProxy, StartServer
 from tests.pipeline.streams import JOURNAL, ROW, add, connected, parse, query, read_all, set_options
 from tests.support.proxy import command
@@ -96,7 +90,7 @@ async def test_a_server_that_comes_back_empty_is_loss(
 async def test_a_frozen_server_is_waited_for(
     start_server: StartServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_stream, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr("reaper.pipeline.redis_stream.link.TIMEOUT_S", 0.2)
     server = start_server()
     add(server, 1)
     with query(server) as running:

@@ -8,8 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
-from reaper.pipeline.redis_stream import source as redis_stream
-from reaper.pipeline.redis_stream.source import RedisStreamError, cuts_between, gc_paused, split
+from reaper.pipeline.redis_stream import RedisStreamError
+from reaper.pipeline.redis_stream.columns import gc_paused
+from reaper.pipeline.redis_stream.positions import cuts_between, parse_id
+from reaper.pipeline.redis_stream.ranges import PAGE_BYTES, StreamRange, split
 from tests.pipeline.streams import JOURNAL, add, add_at, batch_reader, connected, query, read_all, rows
 from tests.support.servers import RedisServer
 
@@ -41,11 +43,11 @@ def test_entries_of_one_millisecond_are_cut_by_their_sequence() -> None:
 
 
 def test_a_range_is_split_before_the_entries_given() -> None:
-    whole = redis_stream.StreamRange("s", (0, 0), (9, 0), added=0, initial=True)
+    whole = StreamRange("s", (0, 0), (9, 0), added=0, initial=True)
     assert split(whole, [(4, 0), (7, 5)]) == [
-        redis_stream.StreamRange("s", (0, 0), (3, 2**64 - 1), added=0, initial=True),
-        redis_stream.StreamRange("s", (3, 2**64 - 1), (7, 4), opens_with=(4, 0)),
-        redis_stream.StreamRange("s", (7, 4), (9, 0), opens_with=(7, 5)),
+        StreamRange("s", (0, 0), (3, 2**64 - 1), added=0, initial=True),
+        StreamRange("s", (3, 2**64 - 1), (7, 4), opens_with=(4, 0)),
+        StreamRange("s", (7, 4), (9, 0), opens_with=(7, 5)),
     ]
 
 
@@ -85,7 +87,7 @@ def test_the_batches_of_a_streaming_query_hold_what_xrange_returns(
                     other.planned = list(other.reader.partitions(before, end))  # type: ignore[arg-type]
                     assert other.read() == read
             assert len(read) <= limit
-            found += [redis_stream.parse_id(row["id"]) for row in read]
+            found += [parse_id(row["id"]) for row in read]
             running.offset = end
     assert found == expected
 
@@ -126,7 +128,7 @@ def test_large_entries_are_read_in_small_pages(server: RedisServer) -> None:
     assert numbers(read_all(server)) == list(range(1, 301))
     with connected(server) as client:
         calls = client.info("commandstats")["cmdstat_xrange"]["calls"]
-    assert calls >= 200 * 50_000 / redis_stream.PAGE_BYTES
+    assert calls >= 200 * 50_000 / PAGE_BYTES
 
 
 def test_nothing_on_the_server_changes(server: RedisServer) -> None:

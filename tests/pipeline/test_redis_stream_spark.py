@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from reaper.pipeline.redis_stream import source as redis_stream
-from reaper.pipeline.redis_stream.source import RedisStreamSource, register
+from reaper.pipeline import redis_stream
+from reaper.pipeline.redis_stream import register
+from reaper.pipeline.redis_stream.source import RedisStreamSource
 from tests.conftest import StartServer
 from tests.pipeline.streams import JOURNAL, add, connected, set_options, trim
 from tests.support.servers import RedisServer

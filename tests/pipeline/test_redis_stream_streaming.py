@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from reaper.pipeline.redis_stream.source import DataLossError, read_range
+from reaper.pipeline.redis_stream import DataLossError
+from reaper.pipeline.redis_stream.columns import read_range
 from tests.pipeline.streams import JOURNAL, ROW, add, delete, parse, query, trim
 from tests.support.servers import RedisServer
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from reaper.pipeline.redis_stream import source as redis_stream
-from reaper.pipeline.redis_stream.source import RedisStreamError, Writer, chunks, pack_command
+from reaper.pipeline.redis_stream import RedisStreamError
+from reaper.pipeline.redis_stream.writing import WRITE_BYTES, Writer, chunks, pack_command
 from tests.pipeline.streams import JOURNAL, connected, parse
 from tests.support.servers import RedisServer
 
@@ -107,7 +107,7 @@ def test_a_refusal_is_told_in_redis_words(server: RedisServer) -> None:
 
 
 def test_commands_are_sent_in_chunks_of_a_number_and_a_size() -> None:
-    small, large = b"x", b"x" * redis_stream.WRITE_BYTES
+    small, large = b"x", b"x" * WRITE_BYTES
     assert [len(chunk) for chunk in chunks([small] * 2500)] == [1000, 1000, 500]
     assert [len(chunk) for chunk in chunks([small, large, large, small])] == [2, 1, 1]
     assert list(chunks([])) == []

@@ -23,11 +23,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import reaper.pipeline
+from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.batches import BatchWriter
 from reaper.pipeline.lake.events import RAW
 from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, replace_text, spark_path
 from reaper.pipeline.lake.tables import only_ingester
-from reaper.pipeline.redis_stream import source as redis_stream
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.session import is_submitted
 from workers.protocol.connection import check_server, commands_client, hide_password

@@ -1,1 +1,14 @@
-"""A Python Data Source for Spark that reads and writes Redis streams."""
+"""``redis-stream``: Redis streams as a source and a sink of Spark, in batches and streaming. Useful by itself.
+
+``register(spark)`` makes it known; ``docs/redis-stream.md`` lists the options. It needs nothing but PySpark, redis-py
+and pyarrow: Spark ships it by value, so that executors and Spark Connect servers need not have it.
+
+It reads with ``XRANGE`` and nothing else; nothing on the server changes. Each module imports only those before it:
+`errors`, `positions` (IDs, and what was lost behind one), `options`, `link` (a connection that outlives outages),
+`ranges` (what a task reads), `columns` (entries as Arrow), `writing`, `source` (what Spark calls).
+"""
+
+from reaper.pipeline.redis_stream.errors import NAME, DataLossError, RedisStreamError, UnreachableError
+from reaper.pipeline.redis_stream.source import register
+
+__all__ = ["NAME", "DataLossError", "RedisStreamError", "UnreachableError", "register"]

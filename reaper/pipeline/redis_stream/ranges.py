@@ -1,0 +1,175 @@
+"""What one task reads: a range of one stream, page by page, with a proof that nothing of it was trimmed meanwhile."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from reaper.pipeline.redis_stream.errors import LOG, DataLossError
+from reaper.pipeline.redis_stream.link import Link, accepted, key_of, printable, state_of
+from reaper.pipeline.redis_stream.options import Options
+from reaper.pipeline.redis_stream.positions import (
+    Id,
+    Position,
+    State,
+    another_stream,
+    before,
+    cuts_between,
+    find_loss,
+    parse_id,
+    show_id,
+)
+
+PAGE_BYTES = 1_000_000
+"""How much one ``XRANGE`` is meant to return at most: Redis serves nobody else meanwhile."""
+FIRST_PAGE = 100
+"""Entries of the first page, which tells how large entries are."""
+
+Entry = list[Any]
+"""As the wire has it: ``[ID, [field, value, field, value, …]]``, bytes."""
+
+
+@dataclass(frozen=True)
+class StreamRange(InputPartition):
+    """The entries of one stream after one ID, up to another one. Spark pickles it."""
+
+    stream: str
+    after: Id
+    until: Id
+    added: int | None = None
+    """As `Position.added`, at ``after``."""
+    initial: bool = False
+    """As `Position.initial`, at ``after``."""
+    opens_with: Id | None = None
+    """The oldest entry in the range when it was planned; None where ``after`` is an anchor, or nothing is known."""
+
+
+def plan_ranges(
+    link: Link, stream: str, start: Position, until: Id, parts: int, first: Id | None = None
+) -> list[StreamRange]:
+    """Cut ``(start, until]`` into at most ``parts`` ranges, at entries that exist. ``first`` is the oldest entry."""
+    whole = StreamRange(stream, start.id, until, start.added, start.initial)
+    after = max(start.id, before(first)) if first else start.id
+    cuts = cuts_between(after, until, parts) if parts > 1 and after < until else []
+    if not cuts:
+        return [whole]
+    key = key_of(stream)
+    replies = link.ask(*(("XRANGE", key, show_id(cut), show_id(until), "COUNT", 1) for cut in cuts))
+    found = [accepted(reply, ("XRANGE", key)) for reply in replies]
+    opening = sorted({parse_id(entries[0][0].decode()) for entries in found if entries} - {first})
+    return split(whole, opening)
+
+
+def split(whole: StreamRange, opening: Sequence[Id]) -> list[StreamRange]:
+    """Split a range before each of some of its entries, given in order."""
+    later = [StreamRange(whole.stream, before(entry), whole.until, opens_with=entry) for entry in opening]
+    ranges = [whole, *later]
+    ends = [*(part.after for part in later), whole.until]
+    return [replace(part, until=end) for part, end in zip(ranges, ends, strict=True)]
+
+
+class RangeReader:
+    """Reads one range page by page, and makes sure that nothing of it was trimmed before it was read."""
+
+    def __init__(self, link: Link, part: StreamRange, options: Options) -> None:
+        self._link, self._part, self._options = link, part, options
+        self.stream, self._key = part.stream, key_of(part.stream)
+        self._position = Position(part.after, part.added, part.initial)
+        self._opens_with = part.opens_with
+        self._page_size = min(FIRST_PAGE, options.page_size)
+        self.entry_bytes = 0.0
+        """How large an entry is on average, judged by a sample of the last page."""
+
+    def pages(self) -> Iterator[list[Entry]]:
+        """Yield the entries in order; no page is empty. Raises DataLossError."""
+        part = self._part
+        if part.after >= part.until:
+            return
+        self._link.start(*self._command())
+        while True:
+            asked = self._page_size
+            entries = self._whole(self._link.finish())
+            full = len(entries) >= asked
+            if not entries:
+                return
+            self._move_to(entries)
+            more = full and self._position.id < part.until
+            if more:
+                self._link.start(*self._command())
+            yield entries
+            if not more:
+                return
+
+    def _command(self) -> tuple[Any, ...]:
+        """Ask for a page, from the anchor on."""
+        anchor = self._opens_with or (self._position.id if self._position.is_anchor else None)
+        size = self._page_size + (self._opens_with is None and anchor is not None)
+        lowest = show_id(anchor) if anchor else f"({show_id(self._position.id)}"
+        return "XRANGE", self._key, lowest, show_id(self._part.until), "COUNT", size
+
+    def _whole(self, entries: list[Entry]) -> list[Entry]:
+        """Return the unread entries of a page, after making sure that none is missing."""
+        if self._opens_with is not None:
+            proven = bool(entries) and entries[0][0] == show_id(self._opens_with).encode()
+            unread = entries
+        else:
+            proven = self._position.is_anchor and bool(entries) and entries[0][0] == show_id(self._position.id).encode()
+            unread = entries[1:] if proven else entries
+        return unread if proven else self._checked()
+
+    def _checked(self) -> list[Entry]:
+        """Read the page again, together with the stream's state: the anchor is gone, or there is none."""
+        lowest = show_id(self._opens_with) if self._opens_with else f"({show_id(self._position.id)}"
+        page = ("XRANGE", self._key, lowest, show_id(self._part.until), "COUNT", self._page_size)
+        *_, replies = self._link.ask(("MULTI",), page, ("XINFO", "STREAM", self._key), ("EXEC",))
+        entries, info = accepted(replies, ("EXEC",))
+        loss = self._judge(state_of(info, self._part.stream))
+        if loss:
+            report_loss(self._part.stream, loss, self._options)
+            self._position = replace(self._position, added=None)
+        return list(accepted(entries, page))
+
+    def _judge(self, state: State | None) -> str | None:
+        ignore = self._options.ignore_deletes
+        if self._opens_with is not None and state is not None:
+            return self._judge_opening(self._opens_with, state, ignore)
+        at, after = self._position, self._part.after
+        counted = at.id == after or state is None or state.deleted is None or state.deleted <= after
+        loss = find_loss(at if counted else replace(at, added=None), state, ignore_deletes=ignore)
+        if loss or state is None or not at.is_anchor or state.first is None or state.deleted is None:
+            return loss
+        if state.first < at.id and state.deleted < at.id:
+            return another_stream(f"{show_id(at.id)} had been read and is missing, although older entries are there")
+        return None
+
+    @staticmethod
+    def _judge_opening(entry: Id, state: State, ignore_deletes: bool) -> str | None:
+        if state.first is not None and state.first <= entry:
+            return None  # deleted by itself: trimming would have taken the older ones first
+        if ignore_deletes and (state.deleted is None or state.deleted >= entry):
+            return None
+        return f"entries from {show_id(entry)} on were trimmed before being read, after the read had begun"
+
+    def _move_to(self, entries: list[Entry]) -> None:
+        """Take note of a page: where the next one begins, and how large it may be."""
+        added = self._position.added
+        read = parse_id(entries[-1][0].decode())
+        self._position = Position(read, None if added is None else added + len(entries))
+        self._opens_with = None
+        sample = entries[::64]
+        self.entry_bytes = sum(len(word) for _, flat in sample for word in flat) / len(sample) + 1
+        self._page_size = max(1, min(self._options.page_size, int(PAGE_BYTES / self.entry_bytes)))
+
+
+_REPORTED: set[str] = set()
+
+
+def report_loss(stream: str, loss: str, options: Options) -> None:
+    """Raise DataLossError, or log it once if ``failOnDataLoss`` is false."""
+    sentence = f"stream {printable(stream)}: {loss}."
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{sentence} Option failOnDataLoss=false goes on with what is there.")
+    if sentence not in _REPORTED:
+        _REPORTED.add(sentence)
+        LOG.warning("data loss, and failOnDataLoss is false: %s", sentence)
