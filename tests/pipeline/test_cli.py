@@ -88,7 +88,7 @@ def test_what_is_missing_is_said_in_one_sentence(
 
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr("reaper.pipeline.cli.find_spec", lambda name: None if name == "pyspark" else find(name))
+    monkeypatch.setattr("reaper.pipeline.command.find_spec", lambda name: None if name == "pyspark" else find(name))
     result = reaper("compact")
     assert result.exit_code == USAGE_EXIT
     assert "the pipeline needs pyspark: pip install 'stream-reaper[spark]'" in result.stderr

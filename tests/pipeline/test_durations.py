@@ -7,7 +7,7 @@ import random
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from reaper.pipeline.analysis import activity, durations, healthy
+from reaper.pipeline.analysis import activity, durations
 from reaper.pipeline.analysis.quantiles import QUANTILES, quantiles, tally
 from tests.pipeline.stories import GROUP, JOURNAL, about, acked, event, frame, recovered
 
@@ -61,14 +61,6 @@ def test_scans_bound_the_durations_of_workers_that_journal_nothing(events: DataF
 def test_groups_whose_workers_journal_nothing_are_found(events: DataFrame) -> None:
     counts = activity.event_counts(activity.activity(events, 1_000))
     assert [tuple(row) for row in durations.foreign_groups(counts).collect()] == [(FOREIGN, "plain", 4)]
-
-
-def test_healthy_jobs_are_told_apart_by_whether_a_fault_was_on(events: DataFrame) -> None:
-    rows = healthy.healthy_latency(events, [(1_500, 3_000), (9_000, 9_001)]).collect()
-    assert {row.during: (row.n, row.p50, row.max) for row in rows} == {
-        False: (3, 100, 200),  # 1000: 100, 3000: 200, 4000: 0
-        True: (2, 100, 300),  # 2000: 300, 9000: 100
-    }
 
 
 def test_quantiles_are_those_of_sorted_values(spark: SparkSession) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 
+from reaper.pipeline.command import open_session, sentences
 from reaper.pipeline.compare.scenarios import FAULT_AT_S, MODES, SCENARIOS, choose_scenarios, moved
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
@@ -95,8 +96,6 @@ def compare(
     machine: bool,
 ) -> None:
     """Play and judge; see `_HELP`."""
-    from reaper.pipeline.cli import sentences
-
     with sentences():
         from reaper.pipeline.compare.play import Plan
 
@@ -132,7 +131,6 @@ def _folder(files: Path | None) -> Iterator[Path]:
 
 
 def _play_and_read(plan: "Plan", folder: Path, settings: PipelineSettings, line: ProgressLine) -> "Comparison":
-    from reaper.pipeline.cli import open_session
     from reaper.pipeline.compare.findings import conclude
     from reaper.pipeline.compare.journals import ingest_journals, read_journals
     from reaper.pipeline.compare.play import play

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
+from reaper.pipeline.command import sentences
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
@@ -66,8 +67,6 @@ def report(
     The page is one HTML file that needs no network. Every figure in it is in the JSON file, too. Exit code 0; 2 not
     possible.
     """
-    from reaper.pipeline.cli import sentences  # it imports us
-
     with sentences():
         from reaper.pipeline.report.errors import missing_matplotlib
         from reaper.pipeline.report.scope import Scope, parse_instant
