@@ -1,6 +1,5 @@
 """The commands of ``reaper pipeline``. Spark is imported only by the command that needs it."""
 
-import json
 import logging
 import signal
 import threading
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from reaper.pipeline.advice.options import advice_options, read_weights, read_workers, write_settings
-from reaper.pipeline.command import open_session, pipeline_options, sentences, show
+from reaper.pipeline.advice.command import advise
+from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, show
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from reaper.pipeline.settings import PipelineSettings
@@ -22,8 +21,6 @@ from workers.runtime.settings import load_settings
 if TYPE_CHECKING:
     from reaper.pipeline.lake.ingest import Progress
 
-_LAKE = ("lake",)
-_SPARK = ("master", "remote", "heap")
 _SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
 
 
@@ -43,7 +40,7 @@ def pipeline() -> None:
 
 # --- ingest -------------------------------------------------------------------------------------------------
 
-_INGEST = (*_LAKE, *_SOURCE, "trigger", "max_entries_per_trigger", "partitions", "fail_on_data_loss", *_SPARK)
+_INGEST = (*LAKE, *_SOURCE, "trigger", "max_entries_per_trigger", "partitions", "fail_on_data_loss", *SPARK)
 
 
 @pipeline.command(
@@ -101,7 +98,7 @@ def _ingest_text(progress: "Progress") -> str:
 @pipeline.command(
     epilog=examples("reaper pipeline compact --lake lake", "reaper pipeline compact --target-mb 256 --json")
 )
-@pipeline_options(*_LAKE, "target_mb", *_SPARK)
+@pipeline_options(*LAKE, "target_mb", *SPARK)
 def compact(config: Path | None, machine: bool, **flags: Any) -> None:
     """Join small batches of the lake, so that it is quick to read. Ingestion may go on meanwhile.
 
@@ -126,7 +123,7 @@ def compact(config: Path | None, machine: bool, **flags: Any) -> None:
 
 
 @pipeline.command(epilog=examples("reaper pipeline retain --lake lake --keep 2592000"))
-@pipeline_options(*_LAKE, "keep")
+@pipeline_options(*LAKE, "keep")
 def retain(config: Path | None, machine: bool, **flags: Any) -> None:
     """Drop the days of the lake that are older than `--keep`. Ingestion may go on meanwhile.
 
@@ -149,7 +146,7 @@ def retain(config: Path | None, machine: bool, **flags: Any) -> None:
 @pipeline.command(
     epilog=examples("reaper pipeline trim --lake lake", "reaper pipeline trim --lake lake --margin 86400 --json")
 )
-@pipeline_options(*_LAKE, *_SOURCE, "margin")
+@pipeline_options(*LAKE, *_SOURCE, "margin")
 @click.option("--with-dead-letters", is_flag=True, help="Trim dead-letter streams, too: they can be redriven no more.")
 def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: Any) -> None:
     """Trim the journals in Redis behind what is safely in the lake. Never dead letters, unless asked to.
@@ -177,42 +174,9 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
         show(done, "\n".join(text) or "nothing to trim", machine=machine)
 
 
-# --- advise -------------------------------------------------------------------------------------------------
+# --- what has a room of its own ------------------------------------------------------------------------------
 
-
-@pipeline.command(
-    "advise",
-    epilog=examples(
-        "reaper pipeline advise --lake lake",
-        "reaper pipeline advise --lake lake --group orders/billing --rerun-weight 2 --output advice.toml",
-    ),
-)
-@pipeline_options(*_LAKE, *_SPARK)
-@advice_options
-def advise_(config: Path | None, machine: bool, pair: str | None, output: Path | None, **given: Any) -> None:
-    """Say which visibility timeouts would have cost least, as settings that `reaper run --config` reads.
-
-    Exit code 0, or 2 where it is not possible, or the lake tells of nothing to advise on.
-    """
-    with sentences():
-        from reaper.pipeline.advice.command import advise
-        from reaper.pipeline.advice.fragment import as_json, as_toml
-
-        weights, workers = read_weights(given), read_workers(given)
-        settings = load_settings(PipelineSettings, flags=given, file=config)
-        line = ProgressLine(quiet=machine)
-        session = open_session(settings, line)
-        line.show("counting …")
-        advice = advise(session, settings.lake, weights, workers=workers, pair=pair)
-        line.end()
-        if output:
-            write_settings(output, as_toml(advice, weights))
-        if machine or not output:
-            click.echo(json.dumps(as_json(advice, weights)) if machine else as_toml(advice, weights), nl=machine)
-
-
-# --- report -------------------------------------------------------------------------------------------------
-
+pipeline.add_command(advise)
 pipeline.add_command(report)
 
 # --- warm-up ------------------------------------------------------------------------------------------------

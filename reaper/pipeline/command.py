@@ -17,6 +17,10 @@ from workers.runtime.options import errors_as_sentences, settings_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LAKE = ("lake",)
+SPARK = ("master", "remote", "heap")
+"""Settings that most commands have flags for."""
+
 
 def pipeline_options(*names: str) -> Callable[[Any], Any]:
     """Add ``--config``, ``--json`` and one flag for each of the settings ``names``."""

@@ -1,5 +1,4 @@
 """Which visibility timeout to set: what each candidate would have cost on what was recorded, and which least.
 
-`model` decides (pure arithmetic on histograms), `reaper.pipeline.advice.records` counts (Spark), `fragment` writes
-the settings.
+`records` counts (Spark), `model` decides (pure arithmetic on histograms), `fragment` writes the settings.
 """

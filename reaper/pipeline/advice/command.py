@@ -1,29 +1,44 @@
-"""``reaper pipeline advise``: reads a lake, and says which visibility timeouts to set."""
+"""The command ``reaper pipeline advise``."""
 
-from collections.abc import Sequence
+import json
+from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+import click
 
-from reaper.pipeline.advice.fragment import stream_of
-from reaper.pipeline.advice.model import GroupAdvice, GroupRecord, Weights, Workers, advise_group
-from reaper.pipeline.advice.records import read_records
-from reaper.pipeline.lake.tables import read_events
-from workers.protocol.errors import ConfigurationError
-
-
-def advise(
-    spark: SparkSession, lake: str, weights: Weights, *, workers: Workers | None = None, pair: str | None = None
-) -> list[GroupAdvice]:
-    """Advise on each group of the lake, or on the one that ``pair`` names. Raises NoLakeError, ConfigurationError."""
-    records = read_records(read_events(spark, lake), workers)
-    return [advise_group(record, weights) for record in _chosen(records, pair)]
+from reaper.pipeline.advice.options import advice_options, read_weights, read_workers, write_settings
+from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences
+from reaper.pipeline.progress import ProgressLine
+from reaper.pipeline.settings import PipelineSettings
+from workers.runtime.options import examples
+from workers.runtime.settings import load_settings
 
 
-def _chosen(records: Sequence[GroupRecord], pair: str | None) -> Sequence[GroupRecord]:
-    names = {f"{stream_of(record.stream)}/{record.group}": record for record in records}
-    found = [record for name, record in names.items() if pair in (None, name, record.group)]
-    if found:
-        return found
-    if not names:
-        raise ConfigurationError("the lake tells of no delivery that was settled: there is nothing to advise on.")
-    raise ConfigurationError(f"the lake knows no group {pair!r}: it has {', '.join(names)}.")
+@click.command(
+    epilog=examples(
+        "reaper pipeline advise --lake lake",
+        "reaper pipeline advise --lake lake --group orders/billing --rerun-weight 2 --output advice.toml",
+    )
+)
+@pipeline_options(*LAKE, *SPARK)
+@advice_options
+def advise(config: Path | None, machine: bool, pair: str | None, output: Path | None, **given: Any) -> None:
+    """Say which visibility timeouts would have cost least, as settings that `reaper run --config` reads.
+
+    Exit code 0, or 2 where it is not possible, or the lake tells of nothing to advise on.
+    """
+    with sentences():
+        from reaper.pipeline.advice.fragment import as_json, as_toml
+        from reaper.pipeline.advice.reading import advise_lake
+
+        weights, workers = read_weights(given), read_workers(given)
+        settings = load_settings(PipelineSettings, flags=given, file=config)
+        line = ProgressLine(quiet=machine)
+        session = open_session(settings, line)
+        line.show("counting …")
+        advice = advise_lake(session, settings.lake, weights, workers=workers, pair=pair)
+        line.end()
+        if output:
+            write_settings(output, as_toml(advice, weights))
+        if machine or not output:
+            click.echo(json.dumps(as_json(advice, weights)) if machine else as_toml(advice, weights), nl=machine)

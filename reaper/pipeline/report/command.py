@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from reaper.pipeline.command import sentences
+from reaper.pipeline.command import LAKE, SPARK, sentences
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
@@ -33,7 +33,7 @@ QUICK_START = "-XX:TieredStopAtLevel=1"
 SMALL_LAKE_BYTES = 200_000_000
 """Some eight million events. With five, compiling once took a sixth less CPU time; that share shrinks."""
 
-_SETTINGS = ("lake", "master", "remote", "heap")
+_SETTINGS = (*LAKE, *SPARK)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 

@@ -1,0 +1,29 @@
+"""Reads a lake, and says which visibility timeouts to set in it."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from reaper.pipeline.advice.fragment import stream_of
+from reaper.pipeline.advice.model import GroupAdvice, GroupRecord, Weights, Workers, advise_group
+from reaper.pipeline.advice.records import read_records
+from reaper.pipeline.lake.tables import read_events
+from workers.protocol.errors import ConfigurationError
+
+
+def advise_lake(
+    spark: SparkSession, lake: str, weights: Weights, *, workers: Workers | None = None, pair: str | None = None
+) -> list[GroupAdvice]:
+    """Advise on each group of the lake, or on the one that ``pair`` names. Raises NoLakeError, ConfigurationError."""
+    records = read_records(read_events(spark, lake), workers)
+    return [advise_group(record, weights) for record in _chosen(records, pair)]
+
+
+def _chosen(records: Sequence[GroupRecord], pair: str | None) -> Sequence[GroupRecord]:
+    names = {f"{stream_of(record.stream)}/{record.group}": record for record in records}
+    found = [record for name, record in names.items() if pair in (None, name, record.group)]
+    if found:
+        return found
+    if not names:
+        raise ConfigurationError("the lake tells of no delivery that was settled: there is nothing to advise on.")
+    raise ConfigurationError(f"the lake knows no group {pair!r}: it has {', '.join(names)}.")
