@@ -1,5 +1,6 @@
 """The data pipeline on Spark: from the journal to a lake of Parquet files, and from there to answers.
 
-Needs the extra ``spark`` (and a Java, or the extra ``jre``). The service never imports it; `reaper.cli.main` loads its
-commands only when one is used.
+Needs the extra ``spark`` (and a Java, or the extra ``jre``). Nobody imports it; `reaper.cli.main` knows its commands by
+name, and loads them when one is used. Each room imports only those before it: `spark` and `redis_stream`, `lake`
+(entries get there) and `analysis` (what they say), `advice`, `report`, `compare` and `rehearsal`, `cli`.
 """
