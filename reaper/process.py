@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
-from reaper.web.condition import ReaperCondition
 from reaper.web.serve import serving_health
+from reaper.web.vitals import ReaperCondition
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.garbage import collect_seldom
@@ -23,16 +23,6 @@ from workers.runtime.service_manager import telling_service_manager
 logger = logging.getLogger(__name__)
 
 Load = Callable[[], ReaperSettings]
-
-
-def check_groups(settings: ReaperSettings) -> ReaperSettings:
-    """Return ``settings`` if they watch anything. Raises ConfigurationError."""
-    if not settings.groups:
-        raise ConfigurationError(
-            "no groups are set, so there is nothing to watch: name the pairs, for example --groups orders/billing, "
-            "REAPER_GROUPS=orders/billing, or a [[groups]] table with stream and group in the settings file."
-        )
-    return settings
 
 
 async def serve(settings: ReaperSettings, load: Load | None) -> None:

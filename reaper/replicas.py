@@ -6,11 +6,15 @@ own clock matters. A reader ignores fields it does not know and fills in those a
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from typing import Any
 
 from pydantic import TypeAdapter
+from redis.asyncio import Redis
+
+from workers.protocol.keys import NamespaceKeys
 
 HEARTBEATS_MISSED = 3
 """A replica is gone once this many heartbeats were missed."""
@@ -113,3 +117,20 @@ class Replica:
 def _decoder() -> TypeAdapter[Replica]:
     """Return what decodes heartbeats: to build it takes hundreds of times as long as to use it."""
     return TypeAdapter(Replica)
+
+
+async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ...]:
+    """Return every heartbeat that can be read, fresh or not, by name."""
+    fields: Any = await client.hgetall(keys.replicas)
+    return parse_replicas(fields.values())
+
+
+def parse_replicas(values: Iterable[bytes]) -> tuple[Replica, ...]:
+    """Decode heartbeats; one that nobody can read tells nothing and is left out."""
+    replicas = []
+    for value in values:
+        try:
+            replicas.append(Replica.from_json(value))
+        except ValueError:
+            continue
+    return tuple(sorted(replicas, key=lambda replica: (replica.name, replica.id)))

@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
@@ -27,7 +28,7 @@ from reaper.settings import ReaperSettings
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.scripts import load_script
 from workers.runtime.callbacks import Callbacks, CallbackT
-from workers.runtime.clock import monotonic_ms
+from workers.runtime.clock import monotonic_ms, server_ms
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.settings import to_ms
@@ -86,13 +87,13 @@ class Reaper:
         self._last_token = 0
         self._inside = AsyncExitStack()
 
-    def on(self, event: ReaperEvent) -> "_Register":
+    def on(self, event: ReaperEvent) -> Callable[[CallbackT], CallbackT]:
         """Register an async callback: ``@reaper.on("recovered")``. It gets a `Report`.
 
         Reports come in the order in which replies are read. Calls overlap: a suspect that is let out as soon as it is
         parked may be reported as ``recovered`` before it is as ``stalled``. The journal has the order of the writes.
         """
-        return _Register(self._callbacks, event)
+        return self._callbacks.on(event)
 
     @property
     def is_leader(self) -> bool:
@@ -223,8 +224,7 @@ class Reaper:
 
     async def _register(self) -> None:
         if self._elector.clock_offset_ms == 0:
-            seconds, microseconds = await self._client.time()
-            self._elector.clock_offset_ms = seconds * 1000 + microseconds // 1000 - monotonic_ms()
+            self._elector.clock_offset_ms = await server_ms(self._client) - monotonic_ms()
         at_ms = monotonic_ms() + self._elector.clock_offset_ms
         self._started_ms = self._started_ms or at_ms
         await load_script("reaper", "register_replica").run_idempotent(
@@ -271,13 +271,3 @@ class Reaper:
             await self._client.hdel(self._keys.replicas, self.replica_id)
         except (RedisError, OSError):
             logger.debug("cannot unregister", exc_info=True)
-
-
-class _Register:
-    """What `Reaper.on` returns: a decorator for the callback."""
-
-    def __init__(self, callbacks: Callbacks[str], event: str) -> None:
-        self._register = callbacks.on(event)
-
-    def __call__(self, callback: CallbackT) -> CallbackT:
-        return self._register(callback)

@@ -1,4 +1,4 @@
-"""Settings of a reaper replica. `reaper.cli.main` reads them; everything else is given values."""
+"""Settings of a reaper replica. `reaper.cli` reads them; everything else is given values."""
 
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Self
@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
@@ -14,6 +15,10 @@ from workers.telemetry.names import TraceLinkage
 
 TRUST_MARGIN = timedelta(milliseconds=100)
 """Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
+RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
+"""The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
+RENEWALS_TRIED = 3
+"""An answer to a renewal is given up early enough for so many attempts within the trust."""
 
 
 class GroupSettings(Section):
@@ -221,17 +226,22 @@ class ReaperSettings(Settings):
     @property
     def renew(self) -> timedelta:
         """The renewal interval in force."""
-        return self.renew_interval or self.lease_ttl * 0.3
+        return self.renew_interval or self.lease_ttl * RENEW_PART
 
     @property
     def trust(self) -> timedelta:
         """The trust window in force."""
-        return self.trust_window or self.lease_ttl * 0.7
+        return self.trust_window or self.lease_ttl * TRUST_PART
+
+    @property
+    def renewal_patience(self) -> timedelta:
+        """How long an answer to a renewal is waited for."""
+        return (self.trust - self.renew) / RENEWALS_TRIED
 
     @property
     def acquire_retry(self) -> timedelta:
         """The longest wait between attempts in force."""
-        return self.acquire_retry_interval or self.lease_ttl * 0.5
+        return self.acquire_retry_interval or self.lease_ttl * RETRY_PART
 
     @property
     def namespace_keys(self) -> NamespaceKeys:
@@ -255,3 +265,13 @@ class ReaperSettings(Settings):
     def scan_interval_of(self, group: WatchedGroup) -> timedelta:
         """How often ``group`` is scanned for new deliveries: a timer must be armed well before it is due."""
         return min(self.scan_interval, group.visibility_timeout / 4)
+
+
+def check_groups(settings: ReaperSettings) -> ReaperSettings:
+    """Return ``settings`` if they watch anything. Raises ConfigurationError."""
+    if not settings.groups:
+        raise ConfigurationError(
+            "no groups are set, so there is nothing to watch: name the pairs, for example --groups orders/billing, "
+            "REAPER_GROUPS=orders/billing, or a [[groups]] table with stream and group in the settings file."
+        )
+    return settings

@@ -15,8 +15,7 @@ import click
 
 from reaper.cli.acl import recovery_option
 from reaper.operations.acl import Role, rules_of
-from reaper.process import check_groups
-from reaper.settings import ReaperSettings
+from reaper.settings import ReaperSettings, check_groups
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.options import errors_as_sentences, examples
 from workers.runtime.settings import load_settings

@@ -23,11 +23,12 @@ from reaper.cli.selection import (
     signature_option,
 )
 from reaper.operations.dead_letters import DeadLetter, Selection, check_ids, find, purge, select
-from reaper.operations.groups import matching, server_ms
-from reaper.operations.status_text import duration
+from reaper.operations.groups import matching
+from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
+from workers.runtime.clock import server_ms
 from workers.runtime.options import errors_as_sentences, examples
 
 

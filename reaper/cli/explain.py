@@ -14,7 +14,7 @@ from reaper.operations.explanation import Explanation, explain, visibility_of
 from reaper.operations.groups import matching
 from reaper.operations.job_search import DEFAULT_DEPTH, Place, find_job
 from reaper.operations.snapshot import take_snapshot
-from reaper.operations.status_text import duration
+from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.events import LifecycleEvent
 from workers.protocol.messages import on_one_line

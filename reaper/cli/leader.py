@@ -11,10 +11,10 @@ import click
 
 from reaper.cli.options import connected, operator_options, operator_settings
 from reaper.cli.selection import json_option
-from reaper.operations.judgement import Snapshot
 from reaper.operations.snapshot import take_snapshot
-from reaper.operations.status_text import duration
+from reaper.operations.state import Snapshot
 from reaper.operations.terms import UNTOLD, PastTerm, ask_to_step_down, await_successor, read_terms, replica_of
+from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import errors_as_sentences, examples

@@ -25,7 +25,7 @@ from reaper.operations import groups
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.status_text import as_json, status_text
-from reaper.settings import ReaperSettings
+from reaper.settings import ReaperSettings, check_groups
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.options import (
     USAGE_EXIT,
@@ -77,7 +77,7 @@ def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> N
     """
     log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
     with errors_as_sentences():
-        from reaper.process import check_groups, serve  # operators' commands need no service
+        from reaper.process import serve  # operators' commands need no service
 
         def load() -> ReaperSettings:
             return check_groups(load_settings(ReaperSettings, flags=flags, file=config))

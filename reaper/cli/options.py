@@ -9,7 +9,8 @@ import click
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.operations.groups import check_exists, choose_pair, known_pairs, read_replicas
+from reaper.operations.groups import check_exists, choose_pair, known_pairs
+from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import check_server, commands_client, hide_password
 from workers.protocol.errors import UnreachableError

@@ -21,7 +21,7 @@ from reaper.cli.selection import (
     signature_option,
 )
 from reaper.operations.dead_letters import Selection, select
-from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Outcome, Redrive, Redriven, redrive
+from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven, RedriveOutcome, redrive
 from reaper.settings import ReaperSettings
 from workers.protocol.keys import GroupKeys
 from workers.runtime.options import errors_as_sentences, examples
@@ -93,14 +93,14 @@ def redrive_dead_letters(
         what = read_selection(ids, reason=reason, signature=signature, everything=everything)
         with exported("reaper"):
             counts = anyio.run(_redrive, settings, stream, group, what, how, machine)
-    complete = set(counts) <= {Outcome.REDRIVEN}
+    complete = set(counts) <= {RedriveOutcome.REDRIVEN}
     context.exit(0 if complete else INCOMPLETE_EXIT)
 
 
 async def _redrive(
     settings: ReaperSettings, stream: str | None, group: str | None, what: Selection, how: Redrive, machine: bool
-) -> Counter[Outcome]:
-    counts: Counter[Outcome] = Counter()
+) -> Counter[RedriveOutcome]:
+    counts: Counter[RedriveOutcome] = Counter()
     results: list[Redriven] = []
     async with connected(settings) as (client, _):
         keys = await find_pair(client, settings, stream, group)
@@ -109,7 +109,7 @@ async def _redrive(
                 counts[result.outcome] += 1
                 if machine:
                     results.append(result)
-                elif how.dry_run or what.ids or result.outcome is not Outcome.REDRIVEN:
+                elif how.dry_run or what.ids or result.outcome is not RedriveOutcome.REDRIVEN:
                     click.echo(_result_line(result, how))
         finally:  # what was done before a failure is told all the same
             click.echo(_redrive_json(results, how) if machine else _summary(counts, keys, how))
@@ -128,20 +128,22 @@ async def _ids(client: Redis, keys: GroupKeys, what: Selection) -> AsyncIterator
 
 def _result_line(result: Redriven, how: Redrive) -> str:
     texts = {
-        Outcome.REDRIVEN: f"would go to {result.target}" if how.dry_run else f"ready as {result.detail}",
-        Outcome.GONE: "is not there",
-        Outcome.LOOPED: f"left: generation {result.detail}, it dies each time (--force redrives it all the same)",
-        Outcome.HELD: f"left: cannot be copied: {result.detail}",
-        Outcome.UNKNOWN: "unknown: a reply was lost; it is not there any more, so most likely it is ready",
+        RedriveOutcome.REDRIVEN: f"would go to {result.target}" if how.dry_run else f"ready as {result.detail}",
+        RedriveOutcome.GONE: "is not there",
+        RedriveOutcome.LOOPED: f"left: generation {result.detail}, it dies each time "
+        "(--force redrives it all the same)",
+        RedriveOutcome.HELD: f"left: cannot be copied: {result.detail}",
+        RedriveOutcome.UNKNOWN: "unknown: a reply was lost; it is not there any more, so most likely it is ready",
     }
     job = f"  job {result.job_id}" if result.job_id else ""
     return f"{result.entry_id}{job}  {texts[result.outcome]}"
 
 
-def _summary(counts: Counter[Outcome], keys: GroupKeys, how: Redrive) -> str:
-    done = f"{keys.pair}: {counts[Outcome.REDRIVEN]} dead letters {'would be ' if how.dry_run else ''}redriven"
-    rest = [f"{counts[outcome]} {outcome.name.lower()}" for outcome in Outcome if outcome is not Outcome.REDRIVEN]
-    return ", ".join([done, *(part for part in rest if not part.startswith("0 "))])
+def _summary(counts: Counter[RedriveOutcome], keys: GroupKeys, how: Redrive) -> str:
+    done = counts[RedriveOutcome.REDRIVEN]
+    others = [one for one in RedriveOutcome if one is not RedriveOutcome.REDRIVEN and counts[one]]
+    told = f"{keys.pair}: {done} dead letters {'would be ' if how.dry_run else ''}redriven"
+    return ", ".join([told, *(f"{counts[one]} {one.name.lower()}" for one in others)])
 
 
 def _redrive_json(results: Sequence[Redriven], how: Redrive) -> str:
@@ -149,7 +151,11 @@ def _redrive_json(results: Sequence[Redriven], how: Redrive) -> str:
     return json.dumps(
         {
             "dry_run": how.dry_run,
-            **{outcome.name.lower(): counts[outcome] for outcome in Outcome if outcome is not Outcome.PUT_OFF},
+            **{
+                outcome.name.lower(): counts[outcome]
+                for outcome in RedriveOutcome
+                if outcome is not RedriveOutcome.PUT_OFF
+            },
             "results": [
                 {
                     "id": result.entry_id,

@@ -11,9 +11,11 @@ import click
 
 from reaper.cli.options import connected, operator_options, operator_settings
 from reaper.cli.selection import json_option
-from reaper.operations.judgement import GroupState, Problem, Snapshot, SourceState, judge, notes
+from reaper.operations.judgement import Problem, judge, notes
 from reaper.operations.snapshot import take_snapshot
-from reaper.operations.status_text import as_json, duration
+from reaper.operations.state import GroupState, Snapshot, SourceState
+from reaper.operations.status_text import as_json
+from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError, StreamReaperError
 from workers.protocol.messages import on_one_line

@@ -24,7 +24,7 @@ from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import is_contact_error
 from workers.protocol.events import EventName, encode_data
-from workers.runtime.clock import monotonic_ms
+from workers.runtime.clock import monotonic_ms, server_ms
 from workers.runtime.grace import Grace
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 EXPIRY_JITTER_S = 0.1
 """Followers that wait for the same expiry do not attempt in the same instant."""
 RELEASE_JITTER_S = 0.05
-RENEWALS_TRIED = 3
-"""An answer to a renewal is given up early enough for so many attempts within the trust."""
 RELEASE_ATTEMPTS = 3
 RELEASE_TIMEOUT_S = 1.0
 FAILURE_PAUSE_S = 0.5
@@ -181,8 +179,8 @@ class Elector:
 
     async def _next_token(self, holder: str) -> Attempt:
         """Without election there is no lease; each start is a term of its own, and the fence stays."""
-        token, server_ms = await self._lease.next_token(self._token_met)
-        return Attempt(True, token, holder, 0, server_ms)
+        token, at_ms = await self._lease.next_token(self._token_met)
+        return Attempt(True, token, holder, 0, at_ms)
 
     async def _wait_for_chance(self, attempt: Attempt) -> None:
         """Sleep until the lease can be free: its expiry, a release that wakes us, or the retry interval."""
@@ -262,8 +260,8 @@ class Elector:
             self._ask()
             try:
                 failpoint("elect.before_renew")
-                renewal, server_ms = await self._renew(term)
-                await self._note_contact(server_ms)
+                renewal, at_ms = await self._renew(term)
+                await self._note_contact(at_ms)
             except (RedisError, OSError) as error:
                 self.renewals_failed += 1
                 self._note_failure(error, "to renew the lease")
@@ -279,7 +277,7 @@ class Elector:
 
     async def _renew(self, term: Term) -> tuple[Renewal, int]:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
-        patience_s = (self._settings.trust - self._settings.renew).total_seconds() / RENEWALS_TRIED
+        patience_s = self._settings.renewal_patience.total_seconds()
         with anyio.move_on_after(patience_s):
             return await self._lease.renew(term.holder)
         raise TimeoutError(f"no answer for {patience_s:.2g} s")
@@ -290,8 +288,7 @@ class Elector:
             await anyio.sleep(self._settings.renew.total_seconds())
             self._ask()
             try:
-                seconds, microseconds = await self._client.time()
-                await self._note_contact(seconds * 1000 + microseconds // 1000)
+                await self._note_contact(await server_ms(self._client))
             except (RedisError, OSError) as error:
                 self._note_failure(error, "to reach Redis")
 
@@ -342,7 +339,7 @@ class Elector:
                 self._grace.failed(monotonic_ms())
             last = now
 
-    async def _note_contact(self, server_ms: int, *, new_term: bool = False) -> None:
+    async def _note_contact(self, at_ms: int, *, new_term: bool = False) -> None:
         now = monotonic_ms()
         if new_term or self._outage_logged:
             # A server that has just started answers as if nothing had been: its uptime tells.
@@ -353,8 +350,8 @@ class Elector:
             # Perhaps we were paused with the answer at hand: it would look like a jump of the server's clock.
             self._grace.contact(now, None)
         else:
-            self._grace.contact(now, server_ms)
-            self.clock_offset_ms = server_ms - now
+            self._grace.contact(now, at_ms)
+            self.clock_offset_ms = at_ms - now
         self._answer_due = None
         if self._outage_logged:
             self._outage_logged = False

@@ -110,7 +110,7 @@ def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
         deliveries=metadata.deliveries,
         generation=metadata.generation,
         first_ms=metadata.first_ms,
-        consumers=tuple(name for name in text(found.get(FIELD_CONSUMERS, b"")).split(",") if name),
+        consumers=read_names(found.get(FIELD_CONSUMERS, b"")),
         stream=end(b"stream"),
         group=end(b"group"),
         source_entry=end(b"entry"),
@@ -122,6 +122,11 @@ def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
         traceparent=text(found.get(b"traceparent", b"")),
         tracestate=text(found.get(b"tracestate", b"")),
     )
+
+
+def read_names(value: bytes) -> tuple[str, ...]:
+    """Read a list of consumers as it is kept of a job: names with commas between them."""
+    return tuple(name for name in text(value).split(",") if name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reaper.election.elector import RENEWALS_TRIED
 from reaper.operations.examination import Examination, GroupFacts, Server, Span
-from reaper.operations.judgement import GroupState, Trouble, judge, notes
-from reaper.operations.status_text import duration
+from reaper.operations.judgement import Trouble, judge, notes
+from reaper.operations.state import GroupState
+from reaper.operations.words import duration
+from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
 from workers.runtime.settings import to_ms
 
 CLOCK_TOLERANCE_MS = 5_000
@@ -198,7 +199,7 @@ def _lease(examined: Examination) -> Iterator[Finding]:
     settings = examined.settings
     _, at, ttl = examined.snapshot.holder.rpartition("@")
     ttl_ms = int(ttl) if at and ttl.isdigit() else to_ms(settings.lease_ttl)
-    patience_ms = ttl_ms * 0.4 / RENEWALS_TRIED
+    patience_ms = ttl_ms * (TRUST_PART - RENEW_PART) / RENEWALS_TRIED
     if examined.server.round_trip_ms > patience_ms:
         yield Finding(
             Level.WRONG,

@@ -10,14 +10,15 @@ from redis.exceptions import RedisError, ResponseError
 
 from reaper.operations.acl import Role, rules_of
 from reaper.operations.groups import known_pairs
-from reaper.operations.judgement import Snapshot
 from reaper.operations.snapshot import take_snapshot
+from reaper.operations.state import Snapshot
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import is_contact_error
 from workers.protocol.events import decode_event
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, entry_order, text
 from workers.protocol.scripts import load_script
+from workers.runtime.clock import server_ms
 
 PINGS = 9
 EVENTS_READ = 5_000
@@ -106,9 +107,9 @@ async def _examine_server(client: Redis, settings: ReaperSettings, version: str,
     trips, ahead_ms = [], 0
     for _ in range(PINGS):
         began = time.perf_counter()
-        seconds, microseconds = await client.time()
+        at_ms = await server_ms(client)
         trips.append((time.perf_counter() - began) * 1000)
-        ahead_ms = int(seconds) * 1000 + int(microseconds) // 1000 - round(time.time() * 1000)
+        ahead_ms = at_ms - round(time.time() * 1000)
     user: Any = await _allowed(client, "ACL", "WHOAMI")
     return Server(
         version=version,

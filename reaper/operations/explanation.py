@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reaper.operations.job_search import FoundJob, Place
-from reaper.operations.judgement import REFUSALS, GroupState, Snapshot
-from reaper.operations.status_text import duration
+from reaper.operations.judgement import REFUSALS
+from reaper.operations.state import GroupState, Snapshot
+from reaper.operations.words import duration
 
 DEFAULT_VISIBILITY_MS = 30_000
 DEFAULT_MAX_DELIVERIES = 3

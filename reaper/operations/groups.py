@@ -6,42 +6,19 @@ settings file at hand.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
 from reaper.recovery.writer import CALL_BYTES
-from reaper.replicas import Replica
+from reaper.replicas import Replica, read_replicas
 from reaper.settings import GroupSettings, WatchedGroup
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
-from workers.protocol.keys import GroupKeys, NamespaceKeys, group_keys, namespace_keys
+from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import load_script
-
-
-async def server_ms(client: Redis) -> int:
-    """Return the server's time in milliseconds."""
-    seconds, microseconds = await client.time()
-    return int(seconds) * 1000 + int(microseconds) // 1000
-
-
-async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ...]:
-    """Return every heartbeat that can be read, fresh or not, by name."""
-    fields: Any = await client.hgetall(keys.replicas)
-    return parse_replicas(fields.values())
-
-
-def parse_replicas(values: Iterable[bytes]) -> tuple[Replica, ...]:
-    """Decode heartbeats; one that nobody can read tells nothing and is left out."""
-    replicas = []
-    for value in values:
-        try:
-            replicas.append(Replica.from_json(value))
-        except ValueError:
-            continue
-    return tuple(sorted(replicas, key=lambda replica: (replica.name, replica.id)))
-
+from workers.runtime.clock import server_ms
 
 # --- finding ------------------------------------------------------------------------------------------------
 
@@ -158,23 +135,16 @@ async def forget(
     ]
     before = [key for key in candidates if await client.exists(key)]
     others = await _other_agreements(client, keys, known)
+    args: list[str | int] = [
+        keys.group, fence, int(dead_letters), CALL_BYTES, policy, int(journal is not JournalLevel.OFF), journal_maxlen,
+    ]  # fmt: skip
     made_ready = 0
     while True:
-        code, moved, detail = await load_script("reaper", "forget_group").run_idempotent(
-            client,
-            [
-                keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement,
-                keys.journal, *others,
-            ],
-            [
-                keys.group, fence, int(dead_letters), CALL_BYTES, policy,
-                int(journal is not JournalLevel.OFF), journal_maxlen,
-            ],
-        )  # fmt: skip
-        made_ready += moved
-        if code != b"more":
+        step = await _forget_some(client, keys, others, args)
+        made_ready += step.made_ready
+        if step.code != "more":
             break
-    _check_done(keys, text(code), detail, made_ready)
+    _check_done(keys, step, made_ready)
     after = [key for key in before if await client.exists(key)]
     return Forgotten(
         removed=tuple(key for key in before if key not in after),
@@ -200,22 +170,34 @@ async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[Grou
     return [group_keys(keys.stream, name).agreement for name in sorted(names - {keys.group})]
 
 
-def _check_done(keys: GroupKeys, code: str, detail: Any, made_ready: int) -> None:
+class _Step(NamedTuple):
+    """What one call of ``forget_group.lua`` came to; it lists the codes."""
+
+    code: str
+    made_ready: int
+    detail: str
+
+
+async def _forget_some(client: Redis, keys: GroupKeys, others: Sequence[str], args: Sequence[str | int]) -> _Step:
+    kept = [keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal]
+    code, made_ready, detail = await load_script("reaper", "forget_group").run_idempotent(
+        client, [*kept, *others], args
+    )
+    return _Step(text(code), made_ready, str(detail) if isinstance(detail, int) else text(detail))
+
+
+def _check_done(keys: GroupKeys, step: _Step, made_ready: int) -> None:
     reasons = {
         "served": f"a leader has just acted on {keys.pair}: stop the replicas that serve it first",
         "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to "
         f"read them: create it first (XGROUP CREATE {keys.stream} {keys.group} 0)",
-        "held": f"a job in {keys.schedule} cannot be made ready ({_detail(detail)}): mend that first",
-        "retry_waiting": f"{keys.retry} holds {_detail(detail)} entries, with jobs that are not settled: let "
+        "held": f"a job in {keys.schedule} cannot be made ready ({step.detail}): mend that first",
+        "retry_waiting": f"{keys.retry} holds {step.detail} entries, with jobs that are not settled: let "
         "workers settle them first",
     }
-    if code in reasons:
+    if step.code in reasons:
         ready = f" ({made_ready} waiting jobs were made ready)" if made_ready else ""
-        raise ForgetRefusedError(f"{reasons[code]}; then forget again{ready}.")
-
-
-def _detail(detail: bytes | int) -> str:
-    return str(detail) if isinstance(detail, int) else text(detail)
+        raise ForgetRefusedError(f"{reasons[step.code]}; then forget again{ready}.")
 
 
 def _why_kept(keys: GroupKeys, key: str) -> str:

@@ -8,11 +8,11 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from reaper.operations.dead_letters import read_dead_letter
+from reaper.operations.dead_letters import read_dead_letter, read_names
 from workers.protocol.events import LifecycleEvent, decode_event
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
@@ -241,29 +241,52 @@ async def _in_schedules(client: Redis, found: FoundJob, _depth: int) -> bool:
 
 async def _in_schedule(client: Redis, found: FoundJob, schedule: str) -> bool:
     for wanted in dict.fromkeys(name for name in (found.job_id, found.wanted) if name):
-        rank = 0
-        while rank >= 0:
-            reply = await load_script("reaper", "find_scheduled").run(client, [schedule], [wanted, rank, PAGE])
-            if len(reply) > 1:
-                await _take_scheduled(client, found, schedule, reply)
-                return True
-            rank = int(reply[0])
+        job = await _find_scheduled(client, schedule, wanted)
+        if job is None:
+            continue
+        found.source, found.entry_id, found.job_id = schedule, job.entry_id, job.job_id
+        found.deliveries_before, found.generation = job.deliveries, job.generation
+        found.first_ms, found.consumers = job.first_ms, job.consumers
+        if job.score >= SUSPECT_SCORE:
+            found.place = Place.SUSPECT
+            found.parked_before = job.rank - int(await client.zcount(schedule, "-inf", f"({SUSPECT_SCORE}"))
+        else:
+            found.place, found.due_ms = Place.SCHEDULED, int(job.score)
+        return True
     return False
 
 
-async def _take_scheduled(client: Redis, found: FoundJob, schedule: str, reply: Sequence[Any]) -> None:
-    score = float(reply[2])
-    found.source, found.entry_id = schedule, text(reply[9])
-    found.job_id = text(reply[4])
-    found.deliveries_before = whole_number(reply[5], 0)
-    found.generation = whole_number(reply[6], 0)
-    found.first_ms = whole_number(reply[7], 0)
-    found.consumers = tuple(name for name in text(reply[8]).split(",") if name)
-    if score >= SUSPECT_SCORE:
-        found.place = Place.SUSPECT
-        found.parked_before = int(reply[1]) - int(await client.zcount(schedule, "-inf", f"({SUSPECT_SCORE}"))
-    else:
-        found.place, found.due_ms = Place.SCHEDULED, int(score)
+class _ScheduledJob(NamedTuple):
+    """A job as ``find_scheduled.lua`` finds it."""
+
+    rank: int
+    score: float
+    job_id: str
+    deliveries: int
+    generation: int
+    first_ms: int
+    consumers: tuple[str, ...]
+    entry_id: str
+
+
+async def _find_scheduled(client: Redis, schedule: str, wanted: str) -> _ScheduledJob | None:
+    """Look through a schedule, page by page, for a job ID or the ID of the entry the job had."""
+    script, rank = load_script("reaper", "find_scheduled"), 0
+    while rank >= 0:
+        rank, *row = await script.run(client, [schedule], [wanted, rank, PAGE])
+        if row:
+            at, score, _, job_id, deliveries, generation, first_ms, consumers, entry_id = row
+            return _ScheduledJob(
+                at,
+                float(score),
+                text(job_id),
+                whole_number(deliveries, 0),
+                whole_number(generation, 0),
+                whole_number(first_ms, 0),
+                read_names(consumers),
+                text(entry_id),
+            )
+    return None
 
 
 async def _in_dead_letters(client: Redis, found: FoundJob, depth: int) -> bool:

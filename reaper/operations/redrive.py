@@ -8,12 +8,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from time import time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
+from opentelemetry.trace import Link, SpanContext, SpanKind
 from redis.asyncio import Redis
 
-from reaper.recovery.telemetry import tell_redrive
 from reaper.recovery.writer import CALL_BYTES
 from workers.protocol.connection import is_contact_error
 from workers.protocol.errors import ConfigurationError
@@ -22,13 +22,14 @@ from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import RETRY_DELAYS_S, load_script
 from workers.telemetry import names as telemetry
-from workers.telemetry.names import TraceLinkage
+from workers.telemetry.deliveries import Delivery, Story, begin, read_context
+from workers.telemetry.names import Attributes, TraceLinkage
 
 REDRIVE_BATCH = 100
 DEFAULT_MAX_GENERATION = 5
 
 
-class Outcome(IntEnum):
+class RedriveOutcome(IntEnum):
     """What became of one dead letter. Numbers as in ``redrive_dead_letters.lua``, but for `UNKNOWN`."""
 
     GONE = 0
@@ -40,16 +41,27 @@ class Outcome(IntEnum):
     """Not there any more after a call whose reply was lost: most likely redriven by it."""
 
 
+class TracedJob(NamedTuple):
+    """What ``redrive_dead_letters.lua`` says of a traced job that is ready again."""
+
+    traceparent: bytes
+    tracestate: bytes
+    previous: bytes
+    """Its last delivery, as in ``reaper.previous``."""
+    generation: int
+
+
 @dataclass(frozen=True, slots=True)
 class Redriven:
     """Result for one dead letter. ``detail``: new entry ID, its generation (looped), or why it is held."""
 
     entry_id: str
-    outcome: Outcome
+    outcome: RedriveOutcome
     detail: str
     job_id: str
     target: str
     """Stream where the job is ready again."""
+    traced: TracedJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +98,9 @@ async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: 
         while left:
             results = await _redrive_batch(client, keys, left, how)
             for result in results:
-                if result.outcome is not Outcome.PUT_OFF:
+                if result.outcome is not RedriveOutcome.PUT_OFF:
                     yield result
-            left = [result.entry_id for result in results if result.outcome is Outcome.PUT_OFF]
+            left = [result.entry_id for result in results if result.outcome is RedriveOutcome.PUT_OFF]
         sent += len(batch)
 
 
@@ -104,7 +116,11 @@ async def _in_batches(items: AsyncIterable[str], size: int) -> AsyncIterator[lis
         yield batch
 
 
+# --- the script ---------------------------------------------------------------------------------------------
+
+
 async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how: Redrive) -> list[Redriven]:
+    """Redrive what of ``ids`` one call can. A lost reply is asked for again: what it redrove shows as gone then."""
     began_ns = time_ns()
     reply, reply_was_lost = await _run_again_if_lost(
         client,
@@ -120,34 +136,13 @@ async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how
             f"group {keys.group!r} does not exist on stream {keys.stream!r}, so nobody would read what is "
             "redriven: create the group, or start its workers, first."
         )
-    if telemetry.is_tracing():
-        _tell(keys, how.linkage, reply[2:], began_ns)
     target = keys.stream if reply[1] == b"stream" else keys.retry
-    return [_result(entry_id, row, target, reply_was_lost) for entry_id, row in zip(ids, reply[2:], strict=True)]
-
-
-def _tell(keys: GroupKeys, linkage: TraceLinkage, rows: Sequence[Sequence[Any]], began_ns: int) -> None:
-    """Tell of those whose producer's trace is sampled."""
-    ended_ns = time_ns()
-    for _, new_entry, job_id, *traced in rows:
-        if traced:
-            tell_redrive(
-                keys,
-                linkage,
-                traced[0],
-                job_id=job_id,
-                new_entry=text(new_entry),
-                began_ns=began_ns,
-                ended_ns=ended_ns,
-            )
-
-
-def _result(entry_id: str, row: Sequence[Any], target: str, reply_was_lost: bool) -> Redriven:
-    outcome = Outcome(row[0])
-    if outcome is Outcome.GONE and reply_was_lost:
-        outcome = Outcome.UNKNOWN
-    detail = row[1] if isinstance(row[1], int) else text(row[1])
-    return Redriven(entry_id, outcome, str(detail), text(row[2]), target)
+    results = [_result(entry_id, row, target, reply_was_lost) for entry_id, row in zip(ids, reply[2:], strict=True)]
+    if telemetry.is_tracing():
+        ended_ns = time_ns()
+        for result in results:
+            _tell(keys, how.linkage, result, began_ns, ended_ns)
+    return results
 
 
 async def _run_again_if_lost(client: Redis, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, bool]:
@@ -163,3 +158,37 @@ async def _run_again_if_lost(client: Redis, keys: Sequence[str], args: Sequence[
         reply_was_lost = True
         await anyio.sleep(delay)
     return await script.run(client, keys, args), reply_was_lost
+
+
+def _result(entry_id: str, row: Sequence[Any], target: str, reply_was_lost: bool) -> Redriven:
+    code, detail, job_id, *traced = row
+    outcome = RedriveOutcome(code)
+    if outcome is RedriveOutcome.GONE and reply_was_lost:
+        outcome = RedriveOutcome.UNKNOWN
+    detail = str(detail) if isinstance(detail, int) else text(detail)
+    return Redriven(entry_id, outcome, detail, text(job_id), target, TracedJob(*traced[0]) if traced else None)
+
+
+# --- telemetry ----------------------------------------------------------------------------------------------
+
+
+def _tell(keys: GroupKeys, linkage: TraceLinkage, result: Redriven, began_ns: int, ended_ns: int) -> None:
+    """Tell that a job is ready again as its next generation: in its trace, linked to its last delivery."""
+    traced = result.traced
+    creation = traced and read_context(traced.traceparent, traced.tracestate)
+    if traced is None or creation is None:
+        return  # only those are told of whose producer's trace is sampled
+    last = Delivery(keys.stream, keys.group, result.job_id.encode(), b"")
+    links = Story(creation, linkage).links_to(last, traced.previous)
+    parent: SpanContext | None = creation
+    if linkage is TraceLinkage.LINK:  # in the trace of the job's last delivery, as a recovery is
+        parent = links[0].context if links else None
+        links.append(Link(creation, {telemetry.LINK_KIND: telemetry.SEND}))
+    about: Attributes = {
+        telemetry.MESSAGE_ID: result.detail,
+        telemetry.JOB_ID: result.job_id,
+        telemetry.GENERATION: traced.generation,
+    }
+    common = telemetry.common(telemetry.REDRIVE, telemetry.SETTLE, keys.stream, keys.group)
+    name = f"{telemetry.REDRIVE} {keys.stream}"
+    begin(name, parent, SpanKind.CLIENT, {**common, **about}, links, at_ns=began_ns).end(ended_ns)

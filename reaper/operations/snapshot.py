@@ -2,18 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from reaper.operations.groups import known_pairs, parse_replicas
-from reaper.operations.judgement import Count, GroupState, SilentConsumer, Snapshot, SourceState
+from reaper.operations.groups import known_pairs
+from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.recovery.writer import CALL_BYTES
-from reaper.replicas import GroupReport, Replica
+from reaper.replicas import GroupReport, Replica, parse_replicas
 from reaper.settings import WatchedGroup
 from workers.protocol.keys import GroupKeys, NamespaceKeys
 from workers.protocol.messages import entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
+from workers.runtime.clock import time_ms
 from workers.runtime.settings import to_ms
 
 MOST_COUNTED = 10_000
@@ -38,7 +39,7 @@ async def take_snapshot(
     pipe.get(keys.token)
     pipe.hgetall(keys.replicas)
     time, lease, lease_left, token, heartbeats = _readable(await pipe.execute(raise_on_error=False))
-    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    now_ms = time_ms(time)
     snapshot = Snapshot(
         now_ms=now_ms,
         namespace=keys.namespace,
@@ -174,21 +175,31 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
 
 async def _count_ready(client: Redis, key: str, info: Mapping[str, Any]) -> tuple[Count, bytes]:
     """Return how many entries wait behind the last delivered one, and the first of them (empty = none)."""
-    lag = info.get("lag")  # Redis 7 and later, and there only while nothing was deleted behind the last delivery
-    if lag is not None:
-        _, _, _, first = await _count_after(client, key, info["last-delivered-id"], 1)
-        return Count(max(0, int(lag))), first
-    last, number, first = info["last-delivered-id"], 0, b""
+    last, lag = info["last-delivered-id"], info.get("lag")
+    if lag is not None:  # Redis 7 and later, and there only while nothing was deleted behind the last delivery
+        return Count(max(0, int(lag))), (await _count_after(client, key, last, 1)).first
+    number, first = 0, b""
     for _ in range(COUNT_CALLS):
-        counted, last, complete, first_here = await _count_after(client, key, last, MOST_COUNTED - number)
-        number, first = number + counted, first or first_here
-        if complete or number >= MOST_COUNTED:
-            return Count(number, at_least=not complete), first
+        found = await _count_after(client, key, last, MOST_COUNTED - number)
+        number, first, last = number + found.number, first or found.first, found.last
+        if found.complete or number >= MOST_COUNTED:
+            return Count(number, at_least=not found.complete), first
     return Count(number, at_least=True), first
 
 
-async def _count_after(client: Redis, key: str, last: bytes, most: int) -> tuple[int, bytes, bool, bytes]:
-    counted, last, complete, first = await load_script("reaper", "count_after").run(
-        client, [key], [last, most, CALL_BYTES]
-    )
-    return int(counted), last, bool(complete), first
+class _Counted(NamedTuple):
+    """What one call of ``count_after.lua`` found."""
+
+    number: int
+    last: bytes
+    """Where the next call goes on."""
+    complete: bool
+    """The end of the stream was reached."""
+    first: bytes
+    """Empty where nothing was found."""
+
+
+async def _count_after(client: Redis, key: str, last: bytes, most: int) -> _Counted:
+    script = load_script("reaper", "count_after")
+    number, last, complete, first = await script.run(client, [key], [last, most, CALL_BYTES])
+    return _Counted(number, last, bool(complete), first)

@@ -6,19 +6,10 @@ from typing import Any
 
 import click
 
-from reaper.operations.judgement import Count, GroupState, Problem, Snapshot, SourceState, notes
+from reaper.operations.judgement import Problem, notes
+from reaper.operations.state import Count, GroupState, Snapshot, SourceState
+from reaper.operations.words import duration
 from reaper.replicas import STANDALONE
-
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
-
-
-def duration(milliseconds: int) -> str:
-    """Return a duration as people read it: ``850 ms``, ``3.2 s``, ``4 min``."""
-    for size, unit in _UNITS:
-        if milliseconds >= size:
-            amount = milliseconds / size
-            return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
-    return f"{milliseconds} ms"
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -50,8 +50,7 @@ async def read_terms(client: Redis, keys: NamespaceKeys, most: int = 10) -> tupl
     if await client.type(keys.journal) != b"stream":
         return ()
     rows: Any = await client.xrevrange(keys.journal, "+", "-", TERMS_READ)
-    holder = text(await client.get(keys.lease) or b"")
-    return tell_terms(_events(rows), holder)[:most]
+    return tell_terms(_events(rows), await _holder(client, keys))[:most]
 
 
 def _events(rows: Sequence[Any]) -> Iterable[LifecycleEvent]:
@@ -86,23 +85,33 @@ async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: i
 
     It does so at its next renewal. Raises ConfigurationError where nobody holds the lease.
     """
-    script = load_script("reaper", "step_down")
     while True:
-        holder = text(await client.get(keys.lease) or b"")
+        holder = await _holder(client, keys)
         if not holder:
             raise ConfigurationError(
                 f"nobody holds the lease of namespace {keys.namespace!r}: there is no leader, or leader election is "
                 "off; `reaper leader show` tells."
             )
-        if await script.run_idempotent(client, [keys.lease, keys.step_down], [holder, cooldown_ms]):
+        if await _ask(client, keys, holder, cooldown_ms):
             return holder
+
+
+async def _ask(client: Redis, keys: NamespaceKeys, holder: str, cooldown_ms: int) -> bool:
+    """Return whether ``holder`` had the lease, and so was asked."""
+    script = load_script("reaper", "step_down")
+    return bool(await script.run_idempotent(client, [keys.lease, keys.step_down], [holder, cooldown_ms]))
+
+
+async def _holder(client: Redis, keys: NamespaceKeys) -> str:
+    """Return who holds the lease; '' = nobody."""
+    return text(await client.get(keys.lease) or b"")
 
 
 async def await_successor(client: Redis, keys: NamespaceKeys, holder: str, timeout_s: float) -> tuple[str, int]:
     """Wait until somebody else than ``holder`` has the lease; return its holder and token, or ("", 0)."""
     with anyio.move_on_after(timeout_s):
         while True:
-            current = text(await client.get(keys.lease) or b"")
+            current = await _holder(client, keys)
             if current and current != holder:
                 token: Any = await client.get(keys.token)
                 return current, whole_number(token, 0)

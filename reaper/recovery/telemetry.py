@@ -1,24 +1,17 @@
-"""What the leader tells of one group: each lost delivery in its worker's place, its `recover`, and measurements.
-
-And what is told of a redrive, by whoever asked for it.
-"""
+"""What the leader tells of one group: each lost delivery in its worker's place, its `recover`, and measurements."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter, time_ns
-from typing import Any
-
-from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from reaper.recovery.writer import Outcome, Recovered, Refusal
 from reaper.settings import WatchedGroup
-from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, text
 from workers.runtime.settings import to_ms
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.deliveries import Delivery, Lost, Story, begin, read_context, tell_recovery
+from workers.telemetry.deliveries import Lost, tell_recovery
 from workers.telemetry.names import Attributes, TraceLinkage
 
 _ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
@@ -95,36 +88,3 @@ class GroupTelemetry:
         yield
         if self._measures:
             instruments.SCAN_DURATION.record(perf_counter() - began, self._labels | {telemetry.SCAN: kind})
-
-
-def tell_redrive(
-    keys: GroupKeys,
-    linkage: TraceLinkage,
-    traced: Sequence[Any],
-    *,
-    job_id: bytes,
-    new_entry: str,
-    began_ns: int,
-    ended_ns: int,
-) -> None:
-    """Tell that a job is ready again as its next generation: in its trace, linked to its last delivery.
-
-    ``traced`` is what ``redrive_dead_letters.lua`` says of it.
-    """
-    traceparent, tracestate, previous, generation = traced
-    creation = read_context(traceparent, tracestate)
-    if creation is None:
-        return
-    links = Story(creation, linkage).links_to(Delivery(keys.stream, keys.group, job_id, b""), previous)
-    parent: SpanContext | None = creation
-    if linkage is TraceLinkage.LINK:  # in the trace of the job's last delivery, as a recovery is
-        parent = links[0].context if links else None
-        links.append(Link(creation, {telemetry.LINK_KIND: telemetry.SEND}))
-    about: Attributes = {
-        telemetry.MESSAGE_ID: new_entry,
-        telemetry.JOB_ID: text(job_id),
-        telemetry.GENERATION: generation,
-    }
-    common = telemetry.common(telemetry.REDRIVE, telemetry.SETTLE, keys.stream, keys.group)
-    name = f"{telemetry.REDRIVE} {keys.stream}"
-    begin(name, parent, SpanKind.CLIENT, {**common, **about}, links, at_ns=began_ns).end(ended_ns)

@@ -10,9 +10,10 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import Selection, check_ids, select
-from reaper.operations.groups import check_exists, choose_pair, known_pairs, read_replicas, set_paused
-from reaper.operations.redrive import Outcome, Redrive, redrive
+from reaper.operations.groups import check_exists, choose_pair, known_pairs, set_paused
+from reaper.operations.redrive import Redrive, RedriveOutcome, redrive
 from reaper.operations.terms import ask_to_step_down, replica_of
+from reaper.replicas import read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
@@ -83,12 +84,12 @@ class Actions:
             journal_maxlen=self._settings.journal_maxlen,
             linkage=self._settings.trace_linkage,
         )
-        counts: Counter[Outcome] = Counter()
+        counts: Counter[RedriveOutcome] = Counter()
         async for result in redrive(self._client, keys, self._ids(keys, what), how):
             counts[result.outcome] += 1
-        left = sum(counts.values()) - counts[Outcome.REDRIVEN]
+        left = sum(counts.values()) - counts[RedriveOutcome.REDRIVEN]
         more = f", {left} left as they are" if left else ""
-        return _told(f"{keys.pair}: {counts[Outcome.REDRIVEN]} dead letters redriven{more}")
+        return _told(f"{keys.pair}: {counts[RedriveOutcome.REDRIVEN]} dead letters redriven{more}")
 
     async def _ids(self, keys: GroupKeys, what: Selection) -> AsyncIterator[str]:
         number = 0

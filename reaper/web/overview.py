@@ -12,8 +12,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from reaper.operations.dead_letters import DeadLetter, read_dead_letter
-from reaper.operations.judgement import Snapshot, judge
+from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
+from reaper.operations.state import Snapshot
 from reaper.operations.status_text import as_json
 from reaper.operations.terms import read_terms
 from reaper.service import Reaper

@@ -1,4 +1,4 @@
-"""What a replica says of its health; `workers.runtime.health_server` serves it."""
+"""What a replica says of its health, by HTTP (`workers.runtime.health_server`) and to systemd (`service_manager`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,3 +59,32 @@ class ReaperVitals:
         except (RedisError, OSError) as error:
             return {"status": "unreachable", "error": f"Redis at {hide_password(settings.redis_url)!r} failed: {error}"}
         return as_json(snapshot, judge(snapshot))
+
+
+class ReaperCondition:
+    """What systemd is told. Read from another thread, too."""
+
+    def __init__(self, reaper: Reaper, pulse: Pulse) -> None:
+        self._reaper = reaper
+        self._pulse = pulse
+
+    def ailments(self) -> Sequence[str]:
+        """The same as for `/livez`."""
+        return ailments_of(self._reaper, self._pulse)
+
+    def is_ready(self) -> bool:
+        """Ready: registered, as a follower too."""
+        return self._reaper.has_registered
+
+    def is_stopping(self) -> bool:
+        """It was told to leave."""
+        return self._reaper.is_stopping
+
+    def summary(self) -> str:
+        """Say whether it leads."""
+        if self._reaper.is_stopping:
+            return "leaving"
+        term = self._reaper.term
+        if term is not None:
+            return f"leads, token {term.token}"
+        return "follows" if self._reaper.has_registered else "starting"

@@ -13,9 +13,8 @@ from yamllint.config import YamlLintConfig
 from reaper.cli.main import main as reaper_command
 from reaper.pipeline.cli import pipeline
 from reaper.pipeline.settings import PipelineSettings
-from reaper.process import check_groups
 from reaper.service import FAREWELL_S
-from reaper.settings import ReaperSettings
+from reaper.settings import ReaperSettings, check_groups
 from tests.deploy.assets import DEPLOY, PROCESSES, SETTINGS_FOLDER, Started, document, image_environment, unit
 from workers.cli import main as worker_command
 from workers.runtime.settings import load_settings

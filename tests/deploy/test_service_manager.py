@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from reaper.web.condition import ReaperCondition
+from reaper.web.vitals import ReaperCondition
 from tests.deploy.service_manager import Ear, listening
 from tests.faults.scene import create_group, enqueue, leads, running_reaper
 from tests.support.processes import Processes

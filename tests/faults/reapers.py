@@ -12,8 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.failpoints import claimed_by
-from reaper.operations.groups import read_replicas
-from reaper.replicas import GroupReport, Replica
+from reaper.replicas import GroupReport, Replica, read_replicas
 from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
 from tests.support.history import read_events, read_state, user_fields

@@ -14,8 +14,7 @@ from typing import Any
 import anyio
 from redis.asyncio import Redis
 
-from reaper.operations.groups import read_replicas
-from reaper.replicas import GroupReport
+from reaper.replicas import GroupReport, read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.support.history import read_events, read_state

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.operations.groups import read_replicas
+from reaper.replicas import read_replicas
 from tests.faults import scene
 from tests.support.history import read_scans
 from tests.support.servers import RedisServer

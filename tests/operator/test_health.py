@@ -5,17 +5,8 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import (
-    Count,
-    GroupState,
-    Problem,
-    SilentConsumer,
-    Snapshot,
-    SourceState,
-    Trouble,
-    judge,
-    notes,
-)
+from reaper.operations.judgement import Problem, Trouble, judge, notes
+from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.replicas import FOLLOWER, STANDALONE, GroupReport, Replica
 from tests.operator.heartbeats import a_replica, a_report
 

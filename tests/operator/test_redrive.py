@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import PAGE, Selection, select
-from reaper.operations.redrive import Outcome, Redrive, Redriven, redrive
+from reaper.operations.redrive import Redrive, Redriven, RedriveOutcome, redrive
 from tests.conftest import StartProxy
 from tests.operator.dead import give_up, give_up_many, ids_of, redriven_often
 from tests.scripts.scene import TOO_MANY, Scene, entry_id
@@ -111,7 +111,7 @@ async def test_a_dry_run_decides_the_same_and_writes_nothing(scene: Scene) -> No
 async def test_the_loop_guard_leaves_jobs_that_were_redriven_too_often(scene: Scene) -> None:
     fine, looper = await redriven_often(scene, 4), await redriven_often(scene, 5)
     results = await _redrive(scene, fine, looper)
-    assert [result.outcome for result in results] == [Outcome.REDRIVEN, Outcome.LOOPED]
+    assert [result.outcome for result in results] == [RedriveOutcome.REDRIVEN, RedriveOutcome.LOOPED]
     assert results[1].detail == "5"
     assert await ids_of(scene, scene.keys.dead) == [looper]
 

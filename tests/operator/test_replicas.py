@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from reaper.operations.groups import parse_replicas
-from reaper.replicas import Replica
+from reaper.replicas import Replica, parse_replicas
 from tests.operator.heartbeats import a_replica, a_report
 
 NOW = 1_766_000_000_000

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import Count, GroupState, SourceState, Trouble, judge
+from reaper.operations.judgement import Trouble, judge
 from reaper.operations.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
-from reaper.operations.status_text import duration
+from reaper.operations.state import Count, GroupState, SourceState
+from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy, StartServer
 from tests.operator.conftest import Command, run_command

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from reaper.cli import top
 from reaper.cli.top import screen
-from reaper.operations.judgement import Count, GroupState, Problem, Snapshot, SourceState, Trouble
+from reaper.operations.judgement import Problem, Trouble
+from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import a_replica, a_report, elect
 from tests.scripts.scene import Scene

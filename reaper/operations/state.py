@@ -1,0 +1,136 @@
+"""The state of a namespace and of its groups, as everything here talks of it.
+
+`reaper.operations.snapshot` reads it from Redis, `reaper.operations.judgement` says what is wrong with it. Times are
+milliseconds; instants are the server's clock.
+"""
+
+from dataclasses import dataclass
+
+from reaper.replicas import GroupReport, Replica
+from workers.protocol.keys import group_keys
+from workers.protocol.messages import RecoveryMode
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many; ``at_least`` where counting was cut short."""
+
+    number: int = 0
+    at_least: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.number}+" if self.at_least else str(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class SilentConsumer:
+    """A consumer that holds deliveries and has shown no life for longer than the visibility timeout."""
+
+    name: str
+    pending: int
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """What waits and is pending in one stream for the group: the stream itself, or its retry stream."""
+
+    exists: bool = False
+    """There is such a stream, with this group."""
+    entries: int = 0
+    ready: Count = Count()
+    oldest_ready_ms: int | None = None
+    """Age of the oldest entry that waits, where it is known."""
+    pending: int = 0
+    oldest_pending_ms: int | None = None
+    """Idle time of the oldest pending entry; -1 = nobody owns it."""
+    consumers: int = 0
+    last_read_ms: int | None = None
+    """How long ago a consumer last took something here; None = never."""
+    silent: tuple[SilentConsumer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """One stream/group pair: what Redis says, and what the replica that leads reports."""
+
+    stream: str
+    group: str
+    mode: str = ""
+    """Recovery mode that the group agreed on; '' = nobody has served it yet."""
+    policy: str = ""
+    visibility_ms: int = 0
+    max_deliveries: int = 0
+    mismatches: tuple[str, ...] = ()
+    paused: bool = False
+    main: SourceState = SourceState()
+    retry: SourceState = SourceState()
+    scheduled: int = 0
+    """Delayed jobs, of the group and of the stream."""
+    suspects_parked: int = 0
+    suspects_out: int = 0
+    dead_letters: int = 0
+    recovered: int = 0
+    """Since the group was first served."""
+    stale_writes_refused: int = 0
+    """Writes of earlier terms that the fence refused."""
+    served_by: str = ""
+    """ID of the live replica that leads and watches the pair."""
+    report: GroupReport | None = None
+    reported_ms: int = 0
+
+    @property
+    def pair(self) -> str:
+        """The pair as people write it: ``orders/billing``."""
+        return f"{self.stream}/{self.group}"
+
+    @property
+    def retry_key(self) -> str:
+        """The group's retry stream."""
+        return group_keys(self.stream, self.group).retry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything ``reaper status`` shows, at one instant of the server's clock."""
+
+    now_ms: int
+    namespace: str
+    redis_version: str
+    holder: str = ""
+    """Who holds the lease; '' = nobody."""
+    lease_left_ms: int = 0
+    token: int = 0
+    """Fencing token of the latest term."""
+    replicas: tuple[Replica, ...] = ()
+    groups: tuple[GroupState, ...] = ()
+
+    @property
+    def live(self) -> tuple[Replica, ...]:
+        """Replicas with a fresh heartbeat."""
+        return tuple(replica for replica in self.replicas if replica.is_live(self.now_ms))
+
+    @property
+    def silent(self) -> tuple[Replica, ...]:
+        """Replicas that have stopped registering."""
+        return tuple(replica for replica in self.replicas if not replica.is_live(self.now_ms))
+
+    @property
+    def leader(self) -> Replica | None:
+        """The live replica that leads, as far as anybody knows: the lease's holder before what replicas say."""
+        leaders = [replica for replica in self.live if replica.leads]
+        holding = [replica for replica in self.live if self.holder.startswith(replica.id + ".")]
+        candidates = holding or leaders
+        return max(candidates, key=lambda replica: replica.token) if candidates else None
+
+    @property
+    def needs_no_reaper(self) -> bool:
+        """Tell whether there is none, and all groups are recovered by their workers."""
+        embedded = bool(self.groups) and all(group.mode == RecoveryMode.EMBEDDED for group in self.groups)
+        return embedded and not self.live
+
+    @property
+    def followers(self) -> tuple[Replica, ...]:
+        """The live replicas that could take over."""
+        leader = self.leader
+        return tuple(replica for replica in self.live if replica is not leader and not replica.leads)
