@@ -6,6 +6,7 @@ Run it by ``reaper run``, or inside a program::
         ...
 """
 
+import asyncio
 import logging
 import os
 import secrets
@@ -29,6 +30,7 @@ from workers.protocol.connection import check_server, commands_client, reader_cl
 from workers.protocol.scripts import load_script
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic_ms, server_ms
+from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.settings import to_ms
@@ -79,6 +81,7 @@ class Reaper:
             groups=lambda: [group.keys for group in self.settings.groups],
             look=lambda keys: look_at_group(self._client, keys),
         )
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
         self._registered = anyio.Event()
@@ -128,11 +131,13 @@ class Reaper:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled or stopped; leadership is released on the way out.
 
-        Raises UnreachableError or UnsupportedServerError where Redis cannot be used at the start, RuntimeError where
-        this instance has run before.
+        Raises UnreachableError or UnsupportedServerError where Redis cannot be used at the start, ConfigurationError
+        where the event loop is not asyncio's, RuntimeError where this instance has run before.
         """
+        loop = require_asyncio("a reaper")
         if self._scope is not None:
             raise RuntimeError("a Reaper runs once: make a new one to run again")
+        self._loop = loop
         with anyio.CancelScope() as self._scope:
             if self._stopped:
                 self._scope.cancel()
@@ -159,8 +164,15 @@ class Reaper:
         await self._listener.aclose()
 
     def stop(self) -> None:
-        """End `run`: leave leadership, if we have it, and return. Before `run`, it keeps it from beginning."""
+        """End `run`: leave leadership, if we have it, and return. Before `run`, it keeps it from beginning.
+
+        May be called from any thread.
+        """
         self._stopped = True
+        if self._loop is not None:  # else `run` sees that it need not begin
+            call_in(self._loop, self._cancel)
+
+    def _cancel(self) -> None:
         if self._scope is not None:
             self._scope.cancel()
 

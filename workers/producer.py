@@ -24,6 +24,7 @@ from workers.protocol.errors import ConfigurationError, InvalidJobError, Unreach
 from workers.protocol.keys import stream_keys
 from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
 from workers.protocol.scripts import load_script
+from workers.runtime.event_loop import require_asyncio
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import delay_in_ms, to_ms
 from workers.telemetry.sending import Sending
@@ -116,6 +117,7 @@ class Producer:
             await self._client.aclose()
 
     async def __aenter__(self) -> Self:
+        require_asyncio("a producer")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -146,6 +148,7 @@ class Producer:
         Large numbers go out in several calls, each of which is all or nothing. Raises as `enqueue`; what earlier
         calls have enqueued stays.
         """
+        require_asyncio("a producer")
         encoded = [self._encode(job if isinstance(job, NewJob) else NewJob(job)) for job in jobs]
         with Sending(self._keys.stream, encoded):
             for call in _in_calls(encoded):

@@ -1,6 +1,8 @@
 """The worker as programs see it: made at import time, configured by whoever runs it."""
 
+import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +14,7 @@ from workers.loop.reporting import EVENTS, Counts, WorkerEvent
 from workers.process import WorkerProcess
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.callbacks import Callbacks, CallbackT
+from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.settings import did_you_mean, load_settings
 from workers.settings import WorkerSettings
 
@@ -49,6 +52,7 @@ class Worker:
         self._settings = settings
         self._handler: Handler | None = None
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._process: WorkerProcess | None = None
 
     # ---- what the program says
@@ -101,21 +105,22 @@ class Worker:
         ``task_status`` is told once the group is joined. Raises ConfigurationError, UnreachableError or
         UnsupportedServerError where the work cannot begin; later outages are waited out.
         """
+        loop = require_asyncio("a worker")
         if self._handler is None:
             raise ConfigurationError("the worker has no handler: decorate a function with @worker.handler.")
         if self._process is not None and not self._process.finished:
             raise ConfigurationError("the worker runs already: make a second Worker to run twice.")
         process = WorkerProcess(self.settings, self._handler, self._callbacks)
-        self._process = process
+        self._loop, self._process = loop, process
         await process.run(handle_signals=handle_signals, task_status=task_status)
 
     def stop(self, *, now: bool = False) -> None:
         """Stop reading, let running jobs end within `drain_timeout`, settle, and return from `run`.
 
-        With ``now``, what still runs is cancelled at once and left pending. Call it in the event loop's thread.
+        With ``now``, what still runs is cancelled at once and left pending. May be called from any thread.
         """
-        if self._process is not None:
-            self._process.stop(now=now)
+        if self._process is not None and self._loop is not None:
+            call_in(self._loop, partial(self._process.stop, now=now))
 
     @property
     def counts(self) -> Counts:
