@@ -26,7 +26,7 @@ from workers.runtime.options import examples
 
 pytestmark = pytest.mark.anyio
 
-PROGRAM = 'from reaper.cli import main; main(prog_name="reaper")'
+PROGRAM = 'from reaper.cli.main import main; main(prog_name="reaper")'
 SERVICES = frozenset({"reaper run", "worker run"})
 """They print nothing but log lines."""
 
@@ -141,8 +141,8 @@ async def test_json_is_json(scene: Scene, reaper: Command, words: tuple[str, ...
     ],
 )
 def test_the_shell_completes_what_is_typed(program: str, typed: str, completed: str) -> None:
-    module = {"reaper": "reaper", "worker": "workers"}[program]
-    code = f"from {module}.cli import main; main(prog_name={program!r})"
+    module = {"reaper": "reaper.cli.main", "worker": "workers.cli"}[program]
+    code = f"from {module} import main; main(prog_name={program!r})"
     env = {
         **os.environ,
         f"_{program.upper()}_COMPLETE": "bash_complete",

@@ -98,7 +98,7 @@ def test_the_other_commands_and_all_help_work_without_the_extra() -> None:
     program = (
         "import sys\n"
         "for name in ('pyspark', 'pyarrow', 'pandas'): sys.modules[name] = None\n"
-        "from reaper.cli import main\n"
+        "from reaper.cli.main import main\n"
         "for words in (['run', '--help'], ['pipeline', '--help'], ['pipeline', 'ingest', '--help']):\n"
         "    try: main(words)\n"
         "    except SystemExit as end: assert not end.code\n"
