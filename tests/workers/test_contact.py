@@ -9,7 +9,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from tests.conftest import StartServer
-from workers.loop.membership import Membership
 from workers.protocol.connection import commands_client
 from workers.runtime import contact
 from workers.runtime.contact import LONGEST_FIRST_WAIT_S, LOOK_S, Contact
@@ -46,7 +45,7 @@ class OldServer:
 class Group:
     """As much of a membership as is needed."""
 
-    visibility_s = VISIBILITY_S
+    visibility_s: float = VISIBILITY_S
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def reader(clock: Clock) -> Contact:
     """A reader's contact, which is good."""
-    made = Contact(cast("Redis", OldServer()), cast("Membership", Group()))
+    made = Contact(cast("Redis", OldServer()), Group())
     made.ask()
     made.answered(clock.server_ms)
     return made
@@ -154,4 +153,4 @@ async def test_answers_that_do_not_come_are_an_outage_and_a_pause_of_our_own_is_
 
 async def test_with_a_server_that_has_just_started_recovery_waits(start_server: StartServer) -> None:
     async with commands_client(start_server().url) as client:
-        assert VISIBILITY_S - 5 < await Contact(client, cast("Membership", Group())).wait_s() <= VISIBILITY_S + 1
+        assert VISIBILITY_S - 5 < await Contact(client, Group()).wait_s() <= VISIBILITY_S + 1

@@ -16,24 +16,23 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from math import inf
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Any, NamedTuple
 
 from anyio.lowlevel import cancel_shielded_checkpoint
-from redis.asyncio import Redis
 
-from workers.embedded.telling import ENDED, HELD_KNOWN, Outcome, Recovered, recovered
+from workers.embedded.telling import Telling
 from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, START, Walk
+from workers.loop.context import WorkerContext
 from workers.loop.job import Job, Source
-from workers.loop.membership import Membership
-from workers.loop.reporting import Reporter, explained
+from workers.loop.reporting import explained
+from workers.loop.stalled import StalledDeliveries
 from workers.protocol.connection import KeptConnection
-from workers.protocol.events import EventName, journalled
-from workers.protocol.messages import on_one_line, text
+from workers.protocol.events import EventName
+from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 from workers.runtime.contact import Contact
 from workers.runtime.settings import to_ms
-from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +42,6 @@ PAGE = 500
 """Pending entries that one call looks at."""
 LEAST_CLAIM = 64
 """Slots that one call may fill at least: smaller calls cost the server more than waiting for the worker does."""
-TELL_EVERY_S = 1.0
-"""How often a line tells of what stalled while a walk goes on."""
 PAGE_OVERDUE, PAGE_BYTES = 128, 512 * 1024
 """Overdue ones after which a call ends, and payload: no call may block the server for more than 5 ms."""
 PAGE_PAUSE_S = 0.005
@@ -66,36 +63,26 @@ class _Call(NamedTuple):
     reply: "asyncio.Task[list[Any]]"
 
 
-class Autoclaim:
+class Autoclaim(StalledDeliveries):
     """What a worker of an embedded group recovers, and when."""
 
-    def __init__(
-        self,
-        client: Redis,
-        settings: WorkerSettings,
-        consumer: str,
-        membership: Membership,
-        reporter: Reporter,
-        contact: Contact,
-        suspects_wait: Callable[[], None],
-    ) -> None:
+    def __init__(self, context: WorkerContext, contact: Contact, suspects_wait: Callable[[], None]) -> None:
         """``suspects_wait`` is called where suspects of the group are parked, or out."""
-        self._connection = KeptConnection(client)
-        self._settings = settings
-        self._consumer = consumer
-        self._membership = membership
-        self._reporter = reporter
+        self._connection = KeptConnection(context.commands)
+        self._settings = context.settings
+        self._consumer = context.consumer
+        self._membership = context.membership
+        self._reporter = context.reporter
         self._contact = contact
         self._suspects_wait = suspects_wait
-        self._journals = journalled(EventName.RECOVERED, settings.journal)
-        self._walks = {source.key: Walk(source) for source in (membership.main, membership.retries)}
-        self._most = max(LEAST_CLAIM, settings.concurrency // 2)
+        self._telling = Telling(context)
+        self._journals = context.journals(EventName.RECOVERED)
+        self._walks = {source.key: Walk(source) for source in context.membership.both}
+        self._most = max(LEAST_CLAIM, context.settings.concurrency // 2)
         self._ahead: _Call | None = None
-        self.asked_at = 0.0
-        """When the call was made that the last jobs came of, monotonic."""
         self._not_before = 0.0
         self._standing_by = ""
-        self._held: set[tuple[str, str]] = set()
+        self._warns_of_visibility = True
 
     # ---- when
 
@@ -127,7 +114,7 @@ class Autoclaim:
         """Tell whether a page was asked for that nobody has taken yet: `take` must follow, it may have claimed."""
         return self._ahead is not None
 
-    async def take(self, room: int, room_ahead: Callable[[], int] = lambda: 0) -> list[Job]:
+    async def take(self, room: int, room_ahead: Callable[[], int]) -> list[Job]:
         """Recover what is overdue on the next page; return what is ours by that: at most ``room`` deliveries.
 
         Where there is more behind them, the next page is asked for already, for as many deliveries as there are slots
@@ -152,7 +139,7 @@ class Autoclaim:
             await self._ask_ahead(walk, room_ahead() - len(claimed))
         if doubtful:
             self._suspects_wait()
-        self._tell(walk, results, claimed)
+        self._telling.page(walk.source, results, claimed, is_last=walk.cursor == START)
         return self._jobs(walk.source, claimed)
 
     def abandon(self) -> None:
@@ -224,8 +211,7 @@ class Autoclaim:
             walk.wants_room = walk.wants_room or walk.waiting
             walk.due_at = now + {"room": self._patience_s(), "full": 0.0}.get(ended, PAGE_PAUSE_S)
             return
-        if self._reporter.telemetry:
-            self._reporter.telemetry.walked(now - walk.began)
+        self._telling.walk_ended(now - walk.began)
         visibility_s = self._membership.visibility_s
         spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing
@@ -249,8 +235,37 @@ class Autoclaim:
         ]
         if source.kept:
             source.kept.difference_update(job.raw_entry_id for job in jobs)
-        self._reporter.claimed([(job, row[3], row[4]) for job, row in zip(jobs, claimed, strict=True)])
+        deliveries = [(job, row[3], row[4]) for job, row in zip(jobs, claimed, strict=True)]
+        self._reporter.claimed(deliveries, self._membership.visibility_s)
         return jobs
+
+    # ---- what the reader meets
+
+    def redis_is_asked(self, wait_s: float = 0.0) -> None:
+        """Note that Redis owes an answer, after ``wait_s`` at the latest."""
+        self._contact.ask(wait_s)
+
+    def redis_answered(self) -> None:
+        """Note that it answered."""
+        self._contact.answered()
+
+    def redis_failed(self, error: BaseException) -> None:
+        """Note that it did not, or refused."""
+        self._contact.failed(error)
+
+    def were_delivered(self, jobs: Sequence[Job]) -> None:
+        """Refuse a job's own visibility timeout, with one warning: the pending entries list shows no fields."""
+        for job in jobs if self._warns_of_visibility else ():
+            if job.own_visibility_ms:
+                logger.warning(
+                    "job %s asks for a visibility timeout of its own (reaper.visibility_ms = %d): in embedded mode "
+                    "it has the group's, %g s, as every job. Said once",
+                    job.id,
+                    job.own_visibility_ms,
+                    self._membership.visibility_s,
+                )
+                self._warns_of_visibility = False
+                return
 
     # ---- refusals
 
@@ -272,60 +287,3 @@ class Autoclaim:
         if why != self._standing_by:
             self._standing_by = why
             logger.warning("%s", why or f"{self._settings.keys.pair}: recovery goes on")
-
-    # ---- telling
-
-    def _tell(self, walk: Walk, results: Sequence[Any], claimed: Sequence[Any]) -> None:
-        rows = [recovered(result) for result in results]
-        walk.stalled.add(rows, claimed)
-        now = monotonic()
-        if walk.stalled.told_at + TELL_EVERY_S < now or walk.cursor == START:
-            walk.stalled.tell(walk.source.key, now)
-        for row in rows:
-            self._tell_of(walk.source, row)
-            if self._reporter.telemetry and row.outcome in ENDED:
-                self._reporter.telemetry.recovered(
-                    row.traced,
-                    row.job_id,
-                    outcome=row.outcome.name.lower(),
-                    began_ns=time_ns(),
-                    entry_id=row.entry_id,
-                    attempt=row.delivery,
-                    consumer=row.consumer,
-                    idle_ms=row.idle_ms,
-                )
-
-    def _tell_of(self, source: Source, row: Recovered) -> None:
-        facts = {"entry": row.entry_id, "consumer": row.consumer, "delivery": row.delivery}
-        match row.outcome:
-            case Outcome.REDELIVERED:
-                self._reporter.recovered(
-                    row.job_id, **facts, idle_ms=row.idle_ms, new_entry=row.detail, reason="visibility_timeout"
-                )
-            case Outcome.DEAD_LETTERED:
-                self._reporter.write_dead_letter(
-                    row.job_id,
-                    limit=self._membership.agreement.max_deliveries,
-                    **facts,
-                    reason="max_deliveries",
-                    error="not settled within the visibility timeout",
-                    dead_letter=row.detail,
-                )
-            case Outcome.LOST_PAYLOAD:
-                self._reporter.lost_payload(source.key, row.entry_id)
-            case Outcome.HELD if self._is_news(row):
-                logger.error(
-                    "entry %s of %s, held by %s, is overdue and cannot be copied: %s. It stays pending",
-                    row.entry_id,
-                    source.key,
-                    on_one_line(row.consumer),
-                    explained(row.detail),
-                )
-
-    def _is_news(self, row: Recovered) -> bool:
-        """Tell whether it is not known yet that an entry is held: it is met again and again."""
-        if len(self._held) >= HELD_KNOWN:
-            self._held.clear()
-        known = (row.entry_id, row.detail) in self._held
-        self._held.add((row.entry_id, row.detail))
-        return not known

@@ -12,11 +12,10 @@ from math import inf
 from typing import Any
 
 import anyio
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.loop.membership import Membership
-from workers.loop.reporting import Reporter, explained
+from workers.loop.context import WorkerContext
+from workers.loop.reporting import explained
 from workers.protocol.events import JournalLevel
 from workers.protocol.messages import text
 from workers.protocol.scripts import Script, load_script
@@ -24,7 +23,6 @@ from workers.runtime.contact import Contact
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
-from workers.settings import WorkerSettings
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, look_at_group
 
@@ -51,24 +49,17 @@ LOOKING = "looking at the group for the metrics"
 class Upkeep:
     """One worker's part in the upkeep of its group."""
 
-    def __init__(
-        self,
-        client: Redis,
-        settings: WorkerSettings,
-        membership: Membership,
-        reporter: Reporter,
-        contact: Contact,
-    ) -> None:
-        self._client = client
-        self._settings = settings
-        self._keys = settings.keys
-        self._membership = membership
-        self._reporter = reporter
-        self._journals = int(settings.journal is not JournalLevel.OFF)
+    def __init__(self, context: WorkerContext, contact: Contact) -> None:
+        self._client = context.commands
+        self._settings = context.settings
+        self._keys = context.settings.keys
+        self._membership = context.membership
+        self._reporter = context.reporter
+        self._journals = int(context.settings.journal is not JournalLevel.OFF)
         self._noticed = anyio.Event()
         self._suspected = anyio.Event()
         self._told = ""
-        self._gauges = GroupGauges(lambda: membership.recovers, lambda _: contact.in_grace)
+        self._gauges = GroupGauges(lambda: context.membership.recovers, lambda _: contact.in_grace)
 
     async def run(self) -> None:
         """Look after the group until cancelled, whenever it is the workers' to look after."""

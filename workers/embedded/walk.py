@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from workers.embedded.telling import Stalled
 from workers.loop.job import Source
 
 START = "-"
@@ -30,7 +29,6 @@ class Walk:
     """There is something to claim as soon as a slot is free."""
     abandoned: set[bytes] = field(default_factory=set)
     """Overdue entries that are ours and that we do not run: read by a call whose reply was lost, or not settleable."""
-    stalled: Stalled = field(default_factory=Stalled)
 
     def due_in_s(self, now: float, free: int, visibility_s: float) -> float:
         """Return in how many seconds to make the next call; 0 = now.

@@ -15,25 +15,18 @@ from enum import StrEnum
 from time import time_ns
 from typing import Any
 
-from redis.asyncio import Redis
-
+from workers.loop.context import NONCE_BYTES, WorkerContext
 from workers.loop.job import Job, Source
-from workers.loop.membership import Membership
-from workers.loop.reporting import Reporter
 from workers.loop.telemetry import ADOPT as BY_ADOPTION
 from workers.loop.telemetry import RESTART
-from workers.protocol.events import EventName, journalled
+from workers.protocol.events import EventName
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
-from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 ADOPT = load_script("workers.protocol", "adopt")
 DELETE_CONSUMER = load_script("workers.protocol", "delete_consumer")
-
-NONCE_BYTES = 6
-"""A consumer name is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
 
 
 class Mode(StrEnum):
@@ -64,15 +57,14 @@ def is_earlier_process(consumer: str, name: str, ours: str) -> bool:
 class Adoption:
     """What is still to be taken over, and how."""
 
-    def __init__(
-        self, client: Redis, settings: WorkerSettings, consumer: str, membership: Membership, reporter: Reporter
-    ) -> None:
-        self._client = client
-        self._settings = settings
-        self._consumer = consumer
-        self._membership = membership
-        self._reporter = reporter
-        self._journals = journalled(EventName.RECOVERED, settings.journal)
+    def __init__(self, context: WorkerContext) -> None:
+        self._client = context.commands
+        self._settings = context.settings
+        self._consumer = context.consumer
+        self._membership = context.membership
+        self._reporter = context.reporter
+        self._telemetry = context.telemetry
+        self._journals = context.journals(EventName.RECOVERED)
         self._sweeps: deque[Sweep] = deque()
         self._suspect: Job | None = None
 
@@ -202,8 +194,8 @@ class Adoption:
 
     def _tell_of_dead_letters(self, sweep: Sweep, dead_letters: Sequence[Any], began_ns: int) -> None:
         for job_id, entry_id, delivery, dead_letter, idle_ms, *traced in dead_letters:
-            if self._reporter.telemetry:
-                self._reporter.telemetry.recovered(
+            if self._telemetry:
+                self._telemetry.recovered(
                     traced[0] if traced else None,
                     text(job_id),
                     reason=RESTART,

@@ -28,18 +28,14 @@ from typing import Any
 import anyio
 import redis
 from anyio import to_thread
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.loop.facts import DeliveryFacts
+from workers.loop.context import WorkerContext
 from workers.loop.job import ENDED, RUNNING, Interruption, Job, Source
-from workers.loop.membership import Membership
-from workers.loop.reporting import Reporter
 from workers.protocol.connection import COMMAND_TIMEOUT_S, blocking_client
-from workers.protocol.events import EventName, journalled
+from workers.protocol.events import EventName
 from workers.protocol.scripts import load_script
 from workers.runtime.pauses import pause_s
-from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -69,17 +65,15 @@ class Extension(IntEnum):
 class Heartbeat:
     """The thread, from `start` to `stop`, and what the event loop does with what it learns."""
 
-    def __init__(
-        self, commands: Redis, settings: WorkerSettings, consumer: str, membership: Membership, reporter: Reporter
-    ) -> None:
-        self._commands = commands
-        self._settings = settings
-        self._consumer = consumer
-        self._membership = membership
-        self._reporter = reporter
-        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)
-        self._journals = journalled(EventName.EXTENDED, settings.journal)
-        self._sources = (membership.main, membership.retries)
+    def __init__(self, context: WorkerContext) -> None:
+        self._commands = context.commands
+        self._settings = context.settings
+        self._consumer = context.consumer
+        self._membership = context.membership
+        self._reporter = context.reporter
+        self._facts = context.facts()
+        self._journals = context.journals(EventName.EXTENDED)
+        self._sources = context.membership.both
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -95,6 +95,8 @@ class Membership:
         keys, timeout_s = settings.keys, settings.timeout.total_seconds() if settings.timeout else inf
         self.main = Source(keys.stream, keys.stream, timeout_s)
         self.retries = Source(keys.retry, keys.stream, timeout_s)
+        self.both = (self.main, self.retries)
+        """All that deliveries can come from."""
         self.sources: tuple[Source, ...] = (self.main,)
         """What is to be read now."""
 

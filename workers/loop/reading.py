@@ -13,25 +13,21 @@ from time import monotonic
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
-from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from workers.embedded.autoclaim import Autoclaim
 from workers.loop.adoption import Adoption
 from workers.loop.change import Change
+from workers.loop.context import WorkerContext
 from workers.loop.job import Job
 from workers.loop.journal import JournalWriter
-from workers.loop.membership import Membership
 from workers.loop.planner import Planner
-from workers.loop.reporting import Reporter
 from workers.loop.slots import Slots
+from workers.loop.stalled import StalledDeliveries
 from workers.protocol.connection import BLOCK_MS, KeptConnection, is_contact_error
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.events import EventName
-from workers.protocol.messages import RecoveryMode, parse_read_reply
-from workers.runtime.contact import Contact
+from workers.protocol.messages import parse_read_reply
 from workers.runtime.pauses import pause_s
-from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -47,49 +43,45 @@ class Reader:
 
     def __init__(
         self,
-        client: Redis,
-        settings: WorkerSettings,
-        consumer: str,
-        membership: Membership,
-        adoption: Adoption,
-        autoclaim: Autoclaim,
+        context: WorkerContext,
         slots: Slots,
-        reporter: Reporter,
-        journal: JournalWriter | None = None,
-        contact: Contact | None = None,
+        adoption: Adoption,
+        journal: JournalWriter | None,
+        stalled: StalledDeliveries,
     ) -> None:
-        """``contact`` is told how Redis answers."""
-        self._client = client
-        self._connection = KeptConnection(client)
-        self._settings = settings
-        self._consumer = consumer
-        self._membership = membership
-        self._adoption = adoption
-        self._autoclaim = autoclaim
+        self._client = context.reads
+        self._connection = KeptConnection(context.reads)
+        self._commands = context.commands
+        self._settings = context.settings
+        self._consumer = context.consumer
+        self._membership = context.membership
+        self._reporter = context.reporter
+        self._telemetry = context.telemetry
         self._slots = slots
-        self._reporter = reporter
+        self._adoption = adoption
         self._journal = journal
-        self._contact = contact
-        self._by_key = {source.key.encode(): source for source in (membership.main, membership.retries)}
+        self._stalled = stalled
+        self._by_key = {source.key.encode(): source for source in context.membership.both}
         self._planner = Planner()
-        self._warns_of_visibility = settings.recovery is RecoveryMode.EMBEDDED
         self._late = Change()
         self._stopping = anyio.Event()
         self._stopped = anyio.Event()
         self._under_way = anyio.CancelScope()
         self._connection_id: int | None = None
-        self._stock_taken = membership.joins
+        self._stock_taken = 0
+        """Of which joining stock was last taken."""
 
     # ---- the loop
 
     async def run(self) -> None:
         """Read until `stop`. Outages are waited out."""
         failures = 0
+        self._stock_taken = self._membership.joins
         try:
-            while not self._stopping.is_set() or self._autoclaim.is_under_way:
-                if not self._autoclaim.is_under_way:
+            while not self._stopping.is_set() or self._stalled.is_under_way:
+                if not self._stalled.is_under_way:
                     await checkpoint_if_cancelled()  # nothing else in this loop can be cancelled while slots are free
-                if not self._slots.free and not self._autoclaim.is_due(0):
+                if not self._slots.free and not self._stalled.is_due(0):
                     await self._wait_for_slot()
                     continue
                 try:
@@ -100,12 +92,12 @@ class Reader:
                     failures += 1
                     await self._recover_from(error, failures)
         finally:
-            self._autoclaim.abandon()
+            self._stalled.abandon()
             self._stopped.set()
 
     async def _wait_for_slot(self) -> None:
         """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
-        due_in_s = self._autoclaim.due_in_s(0)
+        due_in_s = self._stalled.due_in_s(0)
         if due_in_s == inf:  # not embedded: a timer costs more than the wait
             await self._slots.wait_for_change()
             return
@@ -117,29 +109,26 @@ class Reader:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
         began = monotonic()
-        if self._contact:
-            self._contact.ask()
-        if free and self._adoption.is_due and not self._autoclaim.is_under_way:
+        self._stalled.redis_is_asked()
+        if free and self._adoption.is_due and not self._stalled.is_under_way:
             jobs = await self._adoption.take(free)
-        elif self._autoclaim.is_due(free):
-            jobs = await self._autoclaim.take(free, self._room_ahead)
-            began = self._autoclaim.asked_at
+        elif self._stalled.is_due(free):
+            jobs = await self._stalled.take(free, self._room_ahead)
+            began = self._stalled.asked_at
         else:
             jobs = await self._read(free)
             self._reporter.counts.read += len(jobs)
-            if self._reporter.telemetry and jobs:
-                self._reporter.telemetry.received(jobs)
+            if self._telemetry and jobs:
+                self._telemetry.received(jobs)
         self._reporter.works("reading")
-        if self._contact:
-            self._contact.answered()
+        self._stalled.redis_answered()
         for job in jobs:
             # Not now: a handler that blocks the event loop may have kept us from looking at the reply for long.
             job.proven = began
             job.source.hold(job)
             if self._journal:
                 self._journal.note(EventName.DELIVERED, job)
-        if self._warns_of_visibility:
-            self._look_for_visibility(jobs)
+        self._stalled.were_delivered(jobs)
         self._slots.put(jobs)
         if jobs and self._slots.free:
             await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
@@ -147,28 +136,13 @@ class Reader:
     def _room_ahead(self) -> int:
         return 0 if self._stopping.is_set() else self._slots.free
 
-    def _look_for_visibility(self, jobs: list[Job]) -> None:
-        """Refuse a job's own visibility timeout, with one warning: the pending entries list shows no fields."""
-        for job in jobs:
-            if job.own_visibility_ms:
-                logger.warning(
-                    "job %s asks for a visibility timeout of its own (reaper.visibility_ms = %d): in embedded mode "
-                    "it has the group's, %g s, as every job. Said once",
-                    job.id,
-                    job.own_visibility_ms,
-                    self._membership.visibility_s,
-                )
-                self._warns_of_visibility = False
-                return
-
     async def _read(self, free: int) -> list[Job]:
         sources = self._membership.sources
         plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
         if self._connection_id is None:
             self._connection_id = await self._learn_connection_id()
         block_ms = self._block_ms(free) if plan.blocks else 0
-        if self._contact:
-            self._contact.ask(block_ms / 1000)
+        self._stalled.redis_is_asked(block_ms / 1000)
         with self._timed(block_ms):
             reply = await self._connection.execute_command(
                 "XREADGROUP",
@@ -190,7 +164,7 @@ class Reader:
     def _block_ms(self, free: int) -> int:
         """Return how long a read may block: until there is something else to do. Never 0: that is for ever."""
         longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
-        return max(1, min(longest, round(min(self._autoclaim.due_in_s(free), BLOCK_MS) * 1000)))
+        return max(1, min(longest, round(min(self._stalled.due_in_s(free), BLOCK_MS) * 1000)))
 
     @contextmanager
     def _timed(self, block_ms: int) -> Iterator[None]:
@@ -204,13 +178,13 @@ class Reader:
         finally:
             timer.cancel()
 
-    async def end_late_reads(self, commands: Redis) -> None:
+    async def end_late_reads(self) -> None:
         """End reads that block for too long, until cancelled. Loses nothing."""
         while True:
             await self._late.wait()
             if self._connection_id:
                 with suppress(RedisError, OSError):  # not allowed, or out of reach: the read ends all the same
-                    await commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
+                    await self._commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
 
     def _jobs(self, reply: object) -> list[Job]:
         """Make jobs of a reply. Every delivery that is read is the first of its entry."""
@@ -224,8 +198,7 @@ class Reader:
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._connection_id = None
-        if self._contact:
-            self._contact.failed(error)
+        self._stalled.redis_failed(error)
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
         group_is_gone = isinstance(error, ResponseError) and "NOGROUP" in str(error)
         if group_is_gone and await self._rejoined() and failures == 1:
@@ -255,15 +228,15 @@ class Reader:
     def abort(self) -> None:
         """End the read that is under way, whatever it would have brought: the process is about to end."""
         self.stop()
-        self._autoclaim.abandon()
+        self._stalled.abandon()
         self._under_way.cancel()
 
-    async def unblock(self, commands: Redis) -> None:
+    async def unblock(self) -> None:
         """End the read that blocks on the server, so that stopping need not wait for it. Loses nothing."""
         while not self._stopped.is_set() and self._connection_id != _NOT_ALLOWED:
             try:
                 if self._connection_id:  # else the reader is about to learn it, and to block
-                    await commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
+                    await self._commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
             except (RedisError, OSError):
                 return  # not allowed, or out of reach: the read ends after BLOCK all the same
             with anyio.move_on_after(UNBLOCK_AGAIN_S):

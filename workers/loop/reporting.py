@@ -52,10 +52,16 @@ class Counts:
 class Reporter:
     """Tells what happened to the deliveries of one consumer, and whether Redis serves us."""
 
-    def __init__(self, keys: GroupKeys, consumer: str, callbacks: Callbacks[str], counts: Counts) -> None:
+    def __init__(
+        self,
+        keys: GroupKeys,
+        consumer: str,
+        callbacks: Callbacks[str],
+        counts: Counts,
+        telemetry: WorkerTelemetry | None,
+    ) -> None:
         self.counts = counts
-        self.telemetry: WorkerTelemetry | None = None
-        """Set where anybody listens."""
+        self._telemetry = telemetry
         self._keys = keys
         self._consumer = consumer
         self._callbacks = callbacks
@@ -87,20 +93,27 @@ class Reporter:
     def adopted(self, job: Job, owner: str, idle_ms: int) -> None:
         """Note that a delivery was taken over from ``owner``: an earlier process, or this one."""
         self.counts.adopted += 1
-        if self.telemetry:
+        if self._telemetry:
             if owner == self._consumer:
-                self.telemetry.found_again(job)
+                self._telemetry.found_again(job)
             else:
-                self.telemetry.taken_over(job, owner, idle_ms=idle_ms, reason=RESTART, mode=ADOPT)
+                self._telemetry.taken_over(job, owner, idle_ms=idle_ms, reason=RESTART, mode=ADOPT)
         if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=owner)
 
-    def claimed(self, deliveries: Sequence[tuple[Job, bytes, int]]) -> None:
+    def claimed(self, deliveries: Sequence[tuple[Job, bytes, int]], visibility_s: float) -> None:
         """Note that stalled deliveries were taken over: each with its owner, and its idle time in ms."""
         self.counts.claimed += len(deliveries)
-        if self.telemetry:
+        if self._telemetry:
             for job, owner, idle_ms in deliveries:
-                self.telemetry.taken_over(job, text(owner), idle_ms=idle_ms, reason=VISIBILITY_TIMEOUT, mode=EMBEDDED)
+                self._telemetry.taken_over(
+                    job,
+                    text(owner),
+                    idle_ms=idle_ms,
+                    reason=VISIBILITY_TIMEOUT,
+                    mode=EMBEDDED,
+                    visibility_s=visibility_s,
+                )
         if self._callbacks.wants("recovered"):
             for job, owner, idle_ms in deliveries:
                 self._callbacks.report("recovered", **self._facts(job), owner=text(owner), idle_ms=idle_ms)

@@ -14,21 +14,17 @@ from time import monotonic, time_ns
 from typing import Any
 
 import anyio
-from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.change import Change
+from workers.loop.context import WorkerContext
 from workers.loop.execution import Outcome, Verdict
-from workers.loop.facts import DeliveryFacts
 from workers.loop.job import ENDED, Interruption, Job, Source
-from workers.loop.membership import Membership
-from workers.loop.reporting import Reporter
 from workers.protocol.connection import KeptConnection, is_failover_error, is_uncoded_error
-from workers.protocol.events import EventName, journalled
+from workers.protocol.events import EventName
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 from workers.runtime.pauses import pause_s
-from workers.settings import WorkerSettings
 
 SETTLE = load_script("workers.protocol", "settle")
 
@@ -78,25 +74,19 @@ class _Pile:
 class Settlements:
     """Gathers verdicts and settles them, one call at a time."""
 
-    def __init__(
-        self,
-        client: Redis,
-        settings: WorkerSettings,
-        consumer: str,
-        membership: Membership,
-        reporter: Reporter,
-    ) -> None:
-        self._client = client
-        self._connection = KeptConnection(client)
-        self._settings = settings
-        self._keys = settings.keys
-        self._consumer = consumer
-        self._membership = membership
-        self._reporter = reporter
-        self._facts = DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)
-        self._journals = journalled(EventName.ACKED, settings.journal)
-        self._capacity = GATHER_BATCHES * settings.settle_batch
-        self._piles = {source.key: _Pile(source) for source in (membership.main, membership.retries)}
+    def __init__(self, context: WorkerContext) -> None:
+        self._client = context.commands
+        self._connection = KeptConnection(context.commands)
+        self._settings = context.settings
+        self._keys = context.settings.keys
+        self._consumer = context.consumer
+        self._membership = context.membership
+        self._reporter = context.reporter
+        self._telemetry = context.telemetry
+        self._facts = context.facts()
+        self._journals = context.journals(EventName.ACKED)
+        self._capacity = GATHER_BATCHES * context.settings.settle_batch
+        self._piles = {source.key: _Pile(source) for source in context.membership.both}
         self._gathered = 0
         self._failures = 0
         self._arrived = Change()
@@ -171,16 +161,15 @@ class Settlements:
         batch = self._next_batch(pile)
         lost = pile.reply_was_lost > 0
         pile.reply_was_lost = max(pile.reply_was_lost, len(batch))
-        telemetry = self._reporter.telemetry
-        began_ns = time_ns() if telemetry else 0
+        began_ns = time_ns() if self._telemetry else 0
         try:
             results = await self._send(pile.source, batch, lost=lost)
         except (RedisError, OSError) as error:
             return await self._failed(pile, batch, error)
         self._reporter.works("settling")
         self._answered(pile, batch, results)
-        if telemetry:
-            telemetry.settled(batch, results, began_ns)
+        if self._telemetry:
+            self._telemetry.settled(batch, results, began_ns)
         pile.limit = 0
         return True
 

@@ -117,9 +117,14 @@ class WorkerTelemetry:
 
     # ---- recovering
 
-    def taken_over(self, job: Job, owner: str, *, idle_ms: int, reason: str, mode: str) -> None:
-        """Tell of a delivery that we have taken from ``owner``, and of the one that was lost by that."""
-        self._count_recovery(idle_ms, mode, "claimed")
+    def taken_over(
+        self, job: Job, owner: str, *, idle_ms: int, reason: str, mode: str, visibility_s: float | None = None
+    ) -> None:
+        """Tell of a delivery that we have taken from ``owner``, and of the one that was lost by that.
+
+        ``visibility_s``: the visibility timeout that it has passed, where it was recovered for that.
+        """
+        self._count_recovery(idle_ms, mode, "claimed", visibility_s)
         if not self._traces:
             return
         story = self._notice(job)
@@ -152,10 +157,11 @@ class WorkerTelemetry:
         began_ns: int,
         reason: str = telemetry.VISIBILITY_TIMEOUT,
         mode: str = EMBEDDED,
+        visibility_s: float | None = None,
         **facts: Any,
     ) -> None:
-        """Tell of a delivery that was ended for its consumer, by us (``facts`` as in `Lost`)."""
-        self._count_recovery(facts["idle_ms"], mode, outcome)
+        """Tell of a delivery that was ended for its consumer, by us (``facts`` as in `Lost`); else as `taken_over`."""
+        self._count_recovery(facts["idle_ms"], mode, outcome, visibility_s)
         if not (traced and self._traces):
             return
         read = Lost.read(
@@ -169,16 +175,13 @@ class WorkerTelemetry:
         if self._measures:
             instruments.SCAN_DURATION.record(took_s, self._labels | {telemetry.SCAN: "full"})
 
-    def _count_recovery(self, idle_ms: int, mode: str, outcome: str) -> None:
+    def _count_recovery(self, idle_ms: int, mode: str, outcome: str, visibility_s: float | None) -> None:
         if self._measures:
             labels = self._labels | {telemetry.RECOVERY_MODE: mode, telemetry.RECOVERY_OUTCOME: outcome}
             instruments.RECOVERED.add(1, labels)
-            if mode == EMBEDDED and self.visibility_s is not None:
-                late_s = max(0.0, idle_ms / 1000 - self.visibility_s())
+            if visibility_s is not None:
+                late_s = max(0.0, idle_ms / 1000 - visibility_s)
                 instruments.RECOVERY_LATENCY.record(late_s, self._labels | {telemetry.RECOVERY_MODE: mode})
-
-    visibility_s: Callable[[], float] | None = None
-    """Tells the group's visibility timeout; set once it is known."""
 
     # ---- running
 

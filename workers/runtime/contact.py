@@ -6,11 +6,11 @@ feeds it with what the reader meets: answers, errors, and answers that do not co
 
 import logging
 from time import monotonic
+from typing import Protocol
 
 import anyio
 from redis.asyncio import Redis
 
-from workers.loop.membership import Membership
 from workers.protocol.connection import is_contact_error
 from workers.runtime.grace import Grace
 
@@ -29,10 +29,17 @@ PAUSED_S = 1.0
 """We ourselves did not run, where we come this late: the gap says nothing about Redis."""
 
 
+class HasVisibility(Protocol):
+    """What is known of the group."""
+
+    visibility_s: float
+    """The agreed visibility timeout."""
+
+
 class Contact:
     """What the reader knows of Redis. `run` must be running. Instants are monotonic seconds."""
 
-    def __init__(self, client: Redis, membership: Membership) -> None:
+    def __init__(self, client: Redis, membership: HasVisibility) -> None:
         self._client = client
         self._membership = membership
         self._grace: Grace | None = None

@@ -1,0 +1,24 @@
+"""Embedded recovery as a worker has it: where it looks for stalled deliveries, and what it does for the whole group."""
+
+import anyio
+
+from workers.embedded.autoclaim import Autoclaim
+from workers.embedded.upkeep import Upkeep
+from workers.loop.context import WorkerContext
+from workers.runtime.contact import Contact
+
+
+class EmbeddedRecovery:
+    """The parts of it. `run` must be running."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._contact = Contact(context.commands, context.membership)
+        self._upkeep = Upkeep(context, self._contact)
+        self.stalled = Autoclaim(context, self._contact, self._upkeep.suspects_wait)
+        """What the reader asks for deliveries that stalled."""
+
+    async def run(self) -> None:
+        """Look after contact and group until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._contact.run)
+            tasks.start_soon(self._upkeep.run)

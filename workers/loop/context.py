@@ -1,0 +1,58 @@
+"""What the parts of a worker share while it runs."""
+
+import secrets
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from workers.loop.facts import DeliveryFacts
+from workers.loop.membership import Membership
+from workers.loop.reporting import Counts, Reporter
+from workers.loop.telemetry import WorkerTelemetry
+from workers.protocol.connection import commands_client, reader_client
+from workers.protocol.events import EventName, journalled
+from workers.runtime.callbacks import Callbacks
+from workers.settings import WorkerSettings
+
+NONCE_BYTES = 6
+"""A consumer name is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """One run of a worker, and what its parts work with."""
+
+    settings: WorkerSettings
+    consumer: str
+    """Our name in the group."""
+    commands: Redis
+    reads: Redis
+    """For reads that block."""
+    membership: Membership
+    reporter: Reporter
+    telemetry: WorkerTelemetry | None
+    """None where nobody listens."""
+
+    @classmethod
+    def make(cls, settings: WorkerSettings, callbacks: Callbacks[str]) -> "WorkerContext":
+        """Make what a run needs; nothing is connected yet."""
+        consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
+        commands = commands_client(settings.redis_url)
+        telemetry = WorkerTelemetry.make(settings, consumer)
+        reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
+        membership = Membership(commands, settings, reporter)
+        return cls(settings, consumer, commands, reader_client(settings.redis_url), membership, reporter, telemetry)
+
+    def journals(self, event: EventName) -> bool:
+        """Tell whether the journal is to get events of this kind."""
+        return journalled(event, self.settings.journal)
+
+    def facts(self) -> DeliveryFacts:
+        """Return a builder of journalled facts, for one thread."""
+        settings = self.settings
+        return DeliveryFacts(settings.group, self.consumer, settings.recovery, settings.job_type_field)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.commands.aclose()
+        await self.reads.aclose()

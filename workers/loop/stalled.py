@@ -1,0 +1,50 @@
+"""Another source of deliveries, next to reading: what has stalled at other consumers."""
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from workers.loop.job import Job
+
+
+class StalledDeliveries:
+    """What the reader asks and tells such a source. This one never has any: somebody else recovers."""
+
+    asked_at = 0.0
+    """When the call was made that the last deliveries came of, monotonic."""
+
+    def is_due(self, free: int) -> bool:  # noqa: ARG002
+        """Tell whether to look for stalled deliveries now, with so many slots free."""
+        return False
+
+    def due_in_s(self, free: int) -> float:  # noqa: ARG002
+        """Return in how many seconds to look next; inf while others recover."""
+        return inf
+
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether deliveries were asked for that nobody has taken yet: `take` must follow."""
+        return False
+
+    async def take(self, room: int, room_ahead: Callable[[], int]) -> list[Job]:  # noqa: ARG002
+        """Return at most ``room`` deliveries that are ours from now on. Raises what redis-py raises.
+
+        ``room_ahead`` tells how many slots are free, for what may be asked for already.
+        """
+        return []
+
+    def abandon(self) -> None:
+        """Wait no more for what was asked for: the process is about to end."""
+
+    # ---- what the reader meets
+
+    def redis_is_asked(self, wait_s: float = 0.0) -> None:
+        """Note that Redis owes an answer, after ``wait_s`` at the latest."""
+
+    def redis_answered(self) -> None:
+        """Note that it answered."""
+
+    def redis_failed(self, error: BaseException) -> None:
+        """Note that it did not, or refused."""
+
+    def were_delivered(self, jobs: Sequence[Job]) -> None:
+        """Look at deliveries that are about to be run."""
