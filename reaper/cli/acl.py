@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from reaper.cli.options import operator_options, operator_settings
-from reaper.cli.selection import json_option
+from reaper.cli.options import json_option, operator_options, operator_settings
 from reaper.operations.acl import Role, rules_of
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode

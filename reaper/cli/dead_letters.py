@@ -11,12 +11,19 @@ import anyio
 import click
 from redis.asyncio import Redis
 
-from reaper.cli.options import connected, find_pair, known, operator_options, operator_settings, pair_options
+from reaper.cli.options import (
+    connected,
+    find_pair,
+    json_option,
+    known,
+    operator_options,
+    operator_settings,
+    pair_options,
+)
 from reaper.cli.redrive import redrive_dead_letters
 from reaper.cli.selection import (
     all_option,
     ids_argument,
-    json_option,
     read_age_ms,
     read_selection,
     reason_option,

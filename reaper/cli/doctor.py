@@ -9,8 +9,7 @@ from typing import Any
 import anyio
 import click
 
-from reaper.cli.options import connected, operator_settings
-from reaper.cli.selection import json_option
+from reaper.cli.options import connected, json_option, operator_settings
 from reaper.operations.doctor import Finding, Level, diagnose
 from reaper.operations.examination import Examination, examine
 from reaper.settings import ReaperSettings

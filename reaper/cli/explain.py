@@ -8,8 +8,15 @@ from typing import Any
 import anyio
 import click
 
-from reaper.cli.options import connected, find_pair, known, operator_options, operator_settings, pair_options
-from reaper.cli.selection import json_option
+from reaper.cli.options import (
+    connected,
+    find_pair,
+    json_option,
+    known,
+    operator_options,
+    operator_settings,
+    pair_options,
+)
 from reaper.operations.explanation import Explanation, explain, visibility_of
 from reaper.operations.groups import matching
 from reaper.operations.job_search import DEFAULT_DEPTH, Place, find_job

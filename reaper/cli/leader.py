@@ -9,8 +9,7 @@ from typing import Any
 import anyio
 import click
 
-from reaper.cli.options import connected, operator_options, operator_settings
-from reaper.cli.selection import json_option
+from reaper.cli.options import connected, json_option, operator_options, operator_settings
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
 from reaper.operations.terms import UNTOLD, PastTerm, ask_to_step_down, await_successor, read_terms, replica_of

@@ -20,6 +20,8 @@ from workers.runtime.settings import load_settings
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
+json_option = click.option("--json", "machine", is_flag=True, help="Print JSON.")
+
 _ASKED = ("redis_url", "namespace", "groups", "journal")
 
 

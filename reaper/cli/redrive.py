@@ -10,11 +10,10 @@ import anyio
 import click
 from redis.asyncio import Redis
 
-from reaper.cli.options import connected, find_pair, operator_options, operator_settings, pair_options
+from reaper.cli.options import connected, find_pair, json_option, operator_options, operator_settings, pair_options
 from reaper.cli.selection import (
     all_option,
     ids_argument,
-    json_option,
     read_rate,
     read_selection,
     reason_option,

@@ -11,7 +11,6 @@ from workers.protocol.errors import ConfigurationError
 
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-json_option = click.option("--json", "machine", is_flag=True, help="Print JSON.")
 ids_argument = click.argument("ids", nargs=-1, metavar="[ID]…")
 reason_option = click.option("--reason", metavar="REASON", help="Only those given up for this reason.")
 signature_option = click.option(

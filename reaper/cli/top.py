@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from reaper.cli.options import connected, operator_options, operator_settings
-from reaper.cli.selection import json_option
-from reaper.operations.judgement import Problem, judge, notes
+from reaper.cli.options import connected, json_option, operator_options, operator_settings
+from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot, SourceState
-from reaper.operations.status_text import as_json
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError, StreamReaperError

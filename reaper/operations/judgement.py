@@ -3,9 +3,10 @@
 `reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds; instants are the server's clock.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 from reaper.operations.state import GroupState, Snapshot
 from reaper.replicas import LEADER, GroupReport
@@ -180,3 +181,26 @@ def _group_notes(group: GroupState) -> Iterator[str]:
             f"{group.pair}: consumer {consumer.name} holds {consumer.pending} deliveries and has been silent for "
             f"{consumer.idle_ms // 1000} s"
         )
+
+
+def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
+    """Return what ``reaper status --json`` prints."""
+    leader = snapshot.leader
+    return {
+        "status": "degraded" if problems else "healthy",
+        "problems": [asdict(problem) for problem in problems],
+        "notes": list(notes(snapshot)),
+        "now_ms": snapshot.now_ms,
+        "namespace": snapshot.namespace,
+        "redis_version": snapshot.redis_version,
+        "leader": leader.id if leader else None,
+        "holder": snapshot.holder,
+        "token": snapshot.token,
+        "lease_left_ms": snapshot.lease_left_ms,
+        "replicas": [asdict(replica) | {"live": replica in snapshot.live} for replica in snapshot.replicas],
+        "groups": [_group_as_json(group) for group in snapshot.groups],
+    }
+
+
+def _group_as_json(group: GroupState) -> dict[str, Any]:
+    return {"pair": group.pair, **asdict(group)}

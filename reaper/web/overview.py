@@ -12,10 +12,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from reaper.operations.dead_letters import DeadLetter, read_dead_letter
-from reaper.operations.judgement import judge
+from reaper.operations.judgement import as_json, judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
-from reaper.operations.status_text import as_json
 from reaper.operations.terms import read_terms
 from reaper.service import Reaper
 from workers.protocol.events import EventName, LifecycleEvent, decode_event

@@ -6,9 +6,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.operations.judgement import judge
+from reaper.operations.judgement import as_json, judge
 from reaper.operations.snapshot import take_snapshot
-from reaper.operations.status_text import as_json
 from reaper.service import Reaper
 from workers.protocol.connection import hide_password
 from workers.runtime.health_server import Pulse

@@ -1,38 +1,63 @@
-"""Prints a snapshot: one screen for people, JSON for machines."""
+"""``reaper status``: one screen for people, or JSON."""
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import anyio
 import click
 
-from reaper.operations.judgement import Problem, notes
+from reaper.cli.options import connected, operator_options, operator_settings
+from reaper.operations.judgement import Problem, as_json, judge, notes
+from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
 from reaper.replicas import STANDALONE
+from reaper.settings import ReaperSettings
+from workers.protocol.errors import StreamReaperError
+from workers.runtime.options import USAGE_EXIT, errors_as_sentences, examples
+
+DEGRADED_EXIT = 1
 
 
-def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return what ``reaper status --json`` prints."""
-    leader = snapshot.leader
-    return {
-        "status": "degraded" if problems else "healthy",
-        "problems": [asdict(problem) for problem in problems],
-        "notes": list(notes(snapshot)),
-        "now_ms": snapshot.now_ms,
-        "namespace": snapshot.namespace,
-        "redis_version": snapshot.redis_version,
-        "leader": leader.id if leader else None,
-        "holder": snapshot.holder,
-        "token": snapshot.token,
-        "lease_left_ms": snapshot.lease_left_ms,
-        "replicas": [asdict(replica) | {"live": replica in snapshot.live} for replica in snapshot.replicas],
-        "groups": [_group_as_json(group) for group in snapshot.groups],
-    }
+@click.command(epilog=examples("reaper status", "reaper status --watch 1", "reaper status --json"))
+@operator_options
+@click.option("--json", "machine", is_flag=True, help="Print JSON (with --watch: one document a line).")
+@click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again and again.")
+@click.pass_context
+def status(context: click.Context, /, config: Path | None, machine: bool, watch: float | None, **flags: Any) -> None:
+    """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 2 unreachable."""
+    with errors_as_sentences():
+        settings = operator_settings(config, flags)
+    context.exit(anyio.run(_status, settings, machine, watch))
 
 
-def _group_as_json(group: GroupState) -> dict[str, Any]:
-    return {"pair": group.pair, **asdict(group)}
+async def _status(settings: ReaperSettings, machine: bool, watch: float | None) -> int:
+    while True:
+        code, text = await _look(settings, machine)
+        if watch and not machine:
+            click.clear()
+        click.echo(text, err=code == USAGE_EXIT and not machine)
+        if not watch:
+            return code
+        await anyio.sleep(watch)
+
+
+async def _look(settings: ReaperSettings, machine: bool) -> tuple[int, str]:
+    """Return the exit code and what to print."""
+    try:
+        async with connected(settings) as (client, version):
+            snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
+    except StreamReaperError as error:
+        document = {"status": "unreachable", "error": str(error)}
+        return USAGE_EXIT, json.dumps(document) if machine else f"error: {error}"
+    problems = judge(snapshot)
+    text = json.dumps(as_json(snapshot, problems)) if machine else status_text(snapshot, problems)
+    return DEGRADED_EXIT if problems else 0, text
+
+
+# --- the screen ---------------------------------------------------------------------------------------------
 
 
 def status_text(snapshot: Snapshot, problems: Sequence[Problem]) -> str:

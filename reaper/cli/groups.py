@@ -1,0 +1,125 @@
+"""``reaper pause``, ``reaper resume`` and ``reaper forget``: what is done to one group."""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from reaper.cli.options import connected, find_pair, json_option, known, operator_options, operator_settings
+from reaper.operations.groups import forget as forget_group
+from reaper.operations.groups import set_paused
+from reaper.settings import ReaperSettings
+from workers.runtime.options import errors_as_sentences, examples
+
+group_argument = click.argument("group", metavar="GROUP")
+stream_option = click.option(
+    "--stream", metavar="STREAM", help="The group's stream, where several have a group of this name."
+)
+
+
+@click.command(epilog=examples("reaper pause billing", "reaper pause billing --stream orders --json"))
+@group_argument
+@stream_option
+@json_option
+@operator_options
+def pause(group: str, stream: str | None, machine: bool, config: Path | None, **flags: Any) -> None:
+    """Stop all recovery in GROUP until `reaper resume GROUP`; workers go on.
+
+    Exit code 0 paused, also where it was before; 2 not possible.
+    """
+    _run(_set_paused, group, stream, config, flags, True, machine)
+
+
+@click.command(epilog=examples("reaper resume billing"))
+@group_argument
+@stream_option
+@json_option
+@operator_options
+def resume(group: str, stream: str | None, machine: bool, config: Path | None, **flags: Any) -> None:
+    """Let recovery in GROUP go on after `reaper pause GROUP`.
+
+    Exit code 0 it goes on, also where it did before; 2 not possible.
+    """
+    _run(_set_paused, group, stream, config, flags, False, machine)
+
+
+async def _set_paused(settings: ReaperSettings, group: str, stream: str | None, paused: bool, machine: bool) -> None:
+    async with connected(settings) as (client, _):
+        keys = await find_pair(client, settings, stream, group)
+        changed = await set_paused(client, keys, paused)
+    state = "paused" if paused else "resumed"
+    if machine:
+        click.echo(json.dumps({"pair": keys.pair, "paused": paused, "changed": changed}))
+        return
+    click.echo(f"{keys.pair}: {state}" + ("" if changed else f" (it was {state} already)"))
+
+
+@click.command(epilog=examples("reaper forget billing", "reaper forget billing --dead-letters --yes --json"))
+@group_argument
+@stream_option
+@click.option("--dead-letters", "with_dead_letters", is_flag=True, help="Remove the dead letters too.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@operator_options
+def forget(
+    group: str,
+    stream: str | None,
+    with_dead_letters: bool,
+    yes: bool,
+    machine: bool,
+    config: Path | None,
+    **flags: Any,
+) -> None:
+    """Remove what is kept in Redis for GROUP: fence, agreement, suspects, schedule, retry stream, journal.
+
+    Jobs that wait there become ready first. Stop the replicas that serve the group, and for policy retry-stream the
+    workers that read it, before. Exit code 0 done, 1 you said no, 2 not possible.
+    """
+    _run(_forget, group, stream, config, flags, with_dead_letters, yes, machine)
+
+
+async def _forget(
+    settings: ReaperSettings, group: str, stream: str | None, with_dead_letters: bool, yes: bool, machine: bool
+) -> None:
+    async with connected(settings) as (client, _):
+        keys = await find_pair(client, settings, stream, group)
+        if not yes:
+            also = ", dead letters included" if with_dead_letters else ""
+            click.confirm(f"Remove what is kept for {keys.pair}{also}?", abort=True, err=True)
+        forgotten = await forget_group(
+            client,
+            keys,
+            namespace=settings.namespace,
+            dead_letters=with_dead_letters,
+            known=await known(client, settings),
+            journal=settings.journal,
+            journal_maxlen=settings.journal_maxlen,
+        )
+    if machine:
+        click.echo(json.dumps({"pair": keys.pair, **asdict(forgotten)}))
+        return
+    if forgotten.made_ready:
+        click.echo(f"{keys.pair}: {forgotten.made_ready} waiting jobs are ready now")
+    for key in forgotten.removed:
+        click.echo(f"removed {key}")
+    for key in forgotten.kept:
+        click.echo(f"kept    {key}")
+    if not forgotten.removed:
+        click.echo(f"{keys.pair}: nothing was there to remove")
+
+
+def _run(
+    function: Callable[..., Awaitable[None]],
+    group: str,
+    stream: str | None,
+    config: Path | None,
+    flags: dict[str, Any],
+    *rest: Any,
+) -> None:
+    with errors_as_sentences():
+        anyio.run(partial(function, operator_settings(config, flags), group, stream, *rest))

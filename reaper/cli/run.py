@@ -1,0 +1,44 @@
+"""``reaper run``: one replica."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from reaper.settings import ReaperSettings, check_groups
+from workers.runtime.options import (
+    errors_as_sentences,
+    examples,
+    log_format_option,
+    log_level_option,
+    log_to_stderr,
+    settings_options,
+)
+from workers.runtime.settings import load_settings
+from workers.telemetry.setup import exported
+
+
+@click.command(
+    epilog=examples("reaper run --groups orders/billing", "reaper run --config reaper.toml --health-port 8080")
+)
+@settings_options(ReaperSettings)
+@log_level_option
+@log_format_option
+def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
+    """Run one replica; any number of them elect one leader.
+
+    SIGTERM or SIGINT leaves leadership and ends it, SIGHUP reads the settings file again (groups and their defaults).
+    Exit code 0 it was told to end, 2 it could not begin.
+    """
+    log_to_stderr(logging.getLevelName(log_level.upper()), log_format)
+    with errors_as_sentences():
+        from reaper.process import serve  # operators' commands need no service
+
+        def load() -> ReaperSettings:
+            return check_groups(load_settings(ReaperSettings, flags=flags, file=config))
+
+        settings = load()
+        with exported("reaper", shows_metrics=settings.health_port is not None):
+            anyio.run(serve, settings, load if config else None)
