@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from reaper.cli.acl import recovery_option
-from reaper.operations.acl import Role, rules_of
+from reaper.operations.acl import roles_in, rules_of
 from reaper.settings import ReaperSettings, check_groups
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.options import errors_as_sentences, examples
@@ -60,9 +60,8 @@ def main(config: Path, into: Path, host: str, port: int, tls: bool, recovery: st
 def _users(settings: ReaperSettings, mode: RecoveryMode) -> Iterator[tuple[str, list[str]]]:
     """Return each user with its rights: of every role, of the pipeline, and of who administers Redis."""
     pairs = [group.keys for group in settings.groups]
-    for role in Role:
-        if mode is RecoveryMode.REAPER or role is not Role.REAPER:
-            yield role.value, rules_of(role, mode, pairs, [settings.namespace_keys]).words()
+    for role in roles_in(mode):
+        yield role.value, rules_of(role, mode, pairs, [settings.namespace_keys]).words()
     yield "pipeline", _pipeline(settings)
     yield "admin", ["allkeys", "allchannels", "allcommands"]
 

@@ -1,16 +1,15 @@
 """``reaper acl``: the rights that each kind of process needs, and no more."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import click
 
-from reaper.cli.options import json_option, operator_options, operator_settings
-from reaper.operations.acl import Role, rules_of
+from reaper.cli.options import json_option, operator_options
+from reaper.operations.acl import Role, roles_in, rules_of
+from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
-from workers.runtime.options import errors_as_sentences, examples
+from workers.runtime.options import examples
 
 recovery_option = click.option(
     "--recovery",
@@ -33,22 +32,20 @@ recovery_option = click.option(
 @click.option("--user", metavar="NAME", help="Name of the Redis user; default: the role's.")
 @json_option
 @operator_options
-def acl(role: str | None, recovery: str, user: str | None, machine: bool, config: Path | None, **flags: Any) -> None:
+def acl(role: str | None, recovery: str, user: str | None, machine: bool, settings: ReaperSettings) -> None:
     """Print the least rights that a ROLE needs (all roles by default), as `ACL SETUSER` commands.
 
     Nothing is sent to Redis. Put a password in place of PASSWORD. The rules name the keys of the pairs in `groups`; a
     worker's and a producer's name no key of the namespace. Exit code 0, or 2 where no groups are named.
     """
-    with errors_as_sentences():
-        settings = operator_settings(config, flags)
-        if not settings.groups:
-            raise ConfigurationError(
-                "no groups are set: the rules name keys, so say which, for example --groups orders/billing."
-            )
-        mode = RecoveryMode(recovery)
-        roles = [Role(role)] if role else [one for one in Role if mode is RecoveryMode.REAPER or one is not Role.REAPER]
-        pairs = [group.keys for group in settings.groups]
-        rules = [rules_of(one, mode, pairs, [settings.namespace_keys]) for one in roles]
+    if not settings.groups:
+        raise ConfigurationError(
+            "no groups are set: the rules name keys, so say which, for example --groups orders/billing."
+        )
+    mode = RecoveryMode(recovery)
+    roles = [Role(role)] if role else roles_in(mode)
+    pairs = [group.keys for group in settings.groups]
+    rules = [rules_of(one, mode, pairs, [settings.namespace_keys]) for one in roles]
     if machine:
         click.echo(json.dumps([{"role": one.role, "rules": one.words()} for one in rules]))
         return

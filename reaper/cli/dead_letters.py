@@ -3,9 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import anyio
 import click
@@ -17,7 +14,6 @@ from reaper.cli.options import (
     json_option,
     known,
     operator_options,
-    operator_settings,
     pair_options,
 )
 from reaper.cli.redrive import redrive_dead_letters
@@ -36,7 +32,7 @@ from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.runtime.clock import server_ms
-from workers.runtime.options import errors_as_sentences, examples
+from workers.runtime.options import examples
 
 
 @click.group("dead-letters", epilog=examples("reaper dead-letters list", "reaper dead-letters redrive --all --dry-run"))
@@ -67,16 +63,13 @@ def list_(
     signature: str | None,
     limit: int,
     machine: bool,
-    config: Path | None,
-    **flags: Any,
+    settings: ReaperSettings,
 ) -> None:
     """List dead letters, oldest first, of every known group or of one.
 
     Exit code 0, also where there are none; 2 not possible.
     """
-    with errors_as_sentences():
-        what = Selection(reason=reason, signature=signature)
-        anyio.run(partial(_list, operator_settings(config, flags), stream, group, what, limit, machine))
+    anyio.run(_list, settings, stream, group, Selection(reason=reason, signature=signature), limit, machine)
 
 
 async def _list(
@@ -123,14 +116,11 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
 @pair_options
 @json_option
 @operator_options
-def show(
-    entry_id: str, stream: str | None, group: str | None, machine: bool, config: Path | None, **flags: Any
-) -> None:
+def show(entry_id: str, stream: str | None, group: str | None, machine: bool, settings: ReaperSettings) -> None:
     """Show one dead letter with its payload and history. Exit code 0, or 2 where it is not there."""
-    with errors_as_sentences():
-        check_ids([entry_id])
-        letter = anyio.run(_find, operator_settings(config, flags), stream, group, entry_id)
-        click.echo(json.dumps(letter.as_json()) if machine else _show_text(letter))
+    check_ids([entry_id])
+    letter = anyio.run(_find, settings, stream, group, entry_id)
+    click.echo(json.dumps(letter.as_json()) if machine else _show_text(letter))
 
 
 async def _find(settings: ReaperSettings, stream: str | None, group: str | None, entry_id: str) -> DeadLetter:
@@ -183,20 +173,16 @@ def purge_(
     older_than: str | None,
     yes: bool,
     machine: bool,
-    config: Path | None,
-    **flags: Any,
+    settings: ReaperSettings,
 ) -> None:
     """Delete dead letters for good, by ID, by --reason, --signature and --older-than, or --all.
 
     Exit code 0, also where none was there; 2 not possible, or you did not confirm.
     """
-    with errors_as_sentences():
-        age_ms = read_age_ms(older_than) if older_than is not None else None
-        what = read_selection(
-            ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None
-        )
-        purged, keys = anyio.run(_purge, operator_settings(config, flags), stream, group, what, age_ms, yes)
-        click.echo(json.dumps({"purged": purged}) if machine else f"{keys.pair}: {purged} dead letters deleted")
+    age_ms = read_age_ms(older_than) if older_than is not None else None
+    what = read_selection(ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None)
+    purged, keys = anyio.run(_purge, settings, stream, group, what, age_ms, yes)
+    click.echo(json.dumps({"purged": purged}) if machine else f"{keys.pair}: {purged} dead letters deleted")
 
 
 async def _purge(

@@ -3,18 +3,16 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 import anyio
 import click
 
-from reaper.cli.options import connected, json_option, operator_settings
+from reaper.cli.options import connected, json_option, reaper_settings
 from reaper.operations.doctor import Finding, Level, diagnose
 from reaper.operations.examination import Examination, examine
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import StreamReaperError
-from workers.runtime.options import USAGE_EXIT, errors_as_sentences, examples, settings_options
+from workers.runtime.options import USAGE_EXIT, examples
 
 FINDINGS_EXIT = 1
 _COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
@@ -22,18 +20,16 @@ _NOT_ASKED = ("health_port", "health_host", "actions_token_file", "liveness_time
 
 
 @click.command(epilog=examples("reaper doctor --groups orders/billing", "reaper doctor --config reaper.toml --json"))
-@settings_options(ReaperSettings, exclude=_NOT_ASKED)
+@reaper_settings([name for name in ReaperSettings.model_fields if name not in _NOT_ASKED])
 @json_option
 @click.option("--quiet", is_flag=True, help="Leave out what is fine.")
 @click.pass_context
-def doctor(context: click.Context, /, machine: bool, quiet: bool, config: Path | None, **flags: Any) -> None:
+def doctor(context: click.Context, /, machine: bool, quiet: bool, settings: ReaperSettings) -> None:
     """Look for what is wrong, or soon will be: server, rights, leader, settings, groups, consumers, trimming.
 
     Give it the service's own settings (--config), so that it can compare. Nothing is written. Exit code 0 nothing is
     wrong, 1 there are findings, 2 Redis cannot be reached.
     """
-    with errors_as_sentences():
-        settings = operator_settings(config, flags)
     try:
         findings = diagnose(anyio.run(_examine, settings))
     except StreamReaperError as error:

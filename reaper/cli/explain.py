@@ -2,8 +2,6 @@
 
 import json
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import anyio
 import click
@@ -14,7 +12,6 @@ from reaper.cli.options import (
     json_option,
     known,
     operator_options,
-    operator_settings,
     pair_options,
 )
 from reaper.operations.explanation import Explanation, explain, visibility_of
@@ -25,7 +22,7 @@ from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.events import LifecycleEvent
 from workers.protocol.messages import on_one_line
-from workers.runtime.options import errors_as_sentences, examples
+from workers.runtime.options import examples
 
 UNKNOWN_EXIT = 1
 _SHOWN = ("consumer", "delivery", "token", "reason", "error", "run_ms", "idle_ms", "new_entry", "dead_letter", "verb")
@@ -52,16 +49,13 @@ def explain_command(
     group: str | None,
     depth: int,
     machine: bool,
-    config: Path | None,
-    **flags: Any,
+    settings: ReaperSettings,
 ) -> None:
     """Say where JOB is, who has it, what happens next and when, with its journal.
 
     JOB is a job ID, or an entry ID it has or had. Exit code 0 found, 1 nothing is known of it, 2 unreachable.
     """
-    with errors_as_sentences():
-        settings = operator_settings(config, flags)
-        found = anyio.run(partial(look_for, settings, job, stream=stream, group=group, depth=depth))
+    found = anyio.run(partial(look_for, settings, job, stream=stream, group=group, depth=depth))
     told = [one for one in found if one.job.place is not Place.UNKNOWN or one.job.events]
     if machine:
         click.echo(json.dumps([one.as_json() for one in told]))

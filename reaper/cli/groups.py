@@ -1,20 +1,16 @@
 """``reaper pause``, ``reaper resume`` and ``reaper forget``: what is done to one group."""
 
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import anyio
 import click
 
-from reaper.cli.options import connected, find_pair, json_option, known, operator_options, operator_settings
+from reaper.cli.options import connected, find_pair, json_option, known, operator_options
 from reaper.operations.groups import forget as forget_group
 from reaper.operations.groups import set_paused
 from reaper.settings import ReaperSettings
-from workers.runtime.options import errors_as_sentences, examples
+from workers.runtime.options import examples
 
 group_argument = click.argument("group", metavar="GROUP")
 stream_option = click.option(
@@ -27,12 +23,12 @@ stream_option = click.option(
 @stream_option
 @json_option
 @operator_options
-def pause(group: str, stream: str | None, machine: bool, config: Path | None, **flags: Any) -> None:
+def pause(group: str, stream: str | None, machine: bool, settings: ReaperSettings) -> None:
     """Stop all recovery in GROUP until `reaper resume GROUP`; workers go on.
 
     Exit code 0 paused, also where it was before; 2 not possible.
     """
-    _run(_set_paused, group, stream, config, flags, True, machine)
+    anyio.run(_set_paused, settings, group, stream, True, machine)
 
 
 @click.command(epilog=examples("reaper resume billing"))
@@ -40,12 +36,12 @@ def pause(group: str, stream: str | None, machine: bool, config: Path | None, **
 @stream_option
 @json_option
 @operator_options
-def resume(group: str, stream: str | None, machine: bool, config: Path | None, **flags: Any) -> None:
+def resume(group: str, stream: str | None, machine: bool, settings: ReaperSettings) -> None:
     """Let recovery in GROUP go on after `reaper pause GROUP`.
 
     Exit code 0 it goes on, also where it did before; 2 not possible.
     """
-    _run(_set_paused, group, stream, config, flags, False, machine)
+    anyio.run(_set_paused, settings, group, stream, False, machine)
 
 
 async def _set_paused(settings: ReaperSettings, group: str, stream: str | None, paused: bool, machine: bool) -> None:
@@ -67,20 +63,14 @@ async def _set_paused(settings: ReaperSettings, group: str, stream: str | None, 
 @json_option
 @operator_options
 def forget(
-    group: str,
-    stream: str | None,
-    with_dead_letters: bool,
-    yes: bool,
-    machine: bool,
-    config: Path | None,
-    **flags: Any,
+    group: str, stream: str | None, with_dead_letters: bool, yes: bool, machine: bool, settings: ReaperSettings
 ) -> None:
     """Remove what is kept in Redis for GROUP: fence, agreement, suspects, schedule, retry stream, journal.
 
     Jobs that wait there become ready first. Stop the replicas that serve the group, and for policy retry-stream the
     workers that read it, before. Exit code 0 done, 1 you said no, 2 not possible.
     """
-    _run(_forget, group, stream, config, flags, with_dead_letters, yes, machine)
+    anyio.run(_forget, settings, group, stream, with_dead_letters, yes, machine)
 
 
 async def _forget(
@@ -111,15 +101,3 @@ async def _forget(
         click.echo(f"kept    {key}")
     if not forgotten.removed:
         click.echo(f"{keys.pair}: nothing was there to remove")
-
-
-def _run(
-    function: Callable[..., Awaitable[None]],
-    group: str,
-    stream: str | None,
-    config: Path | None,
-    flags: dict[str, Any],
-    *rest: Any,
-) -> None:
-    with errors_as_sentences():
-        anyio.run(partial(function, operator_settings(config, flags), group, stream, *rest))

@@ -2,21 +2,19 @@
 
 import json
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
 import click
 
-from reaper.cli.options import connected, json_option, operator_options, operator_settings
+from reaper.cli.options import connected, json_option, operator_options
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
 from reaper.operations.terms import UNTOLD, PastTerm, ask_to_step_down, await_successor, read_terms, replica_of
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import errors_as_sentences, examples
+from workers.runtime.options import examples
 
 NO_LEADER_EXIT = 1
 
@@ -31,10 +29,9 @@ def leader() -> None:
 @json_option
 @operator_options
 @click.pass_context
-def show(context: click.Context, /, terms: int, machine: bool, config: Path | None, **flags: Any) -> None:
+def show(context: click.Context, /, terms: int, machine: bool, settings: ReaperSettings) -> None:
     """Show the leader, its followers, and the last terms. Exit code 0 there is a leader, 1 none, 2 unreachable."""
-    with errors_as_sentences():
-        snapshot, past = anyio.run(_look, operator_settings(config, flags), terms)
+    snapshot, past = anyio.run(_look, settings, terms)
     click.echo(json.dumps(_as_json(snapshot, past)) if machine else _as_text(snapshot, past))
     context.exit(0 if snapshot.leader else NO_LEADER_EXIT)
 
@@ -102,19 +99,15 @@ def step_down(
     timeout: float | None,
     alone: bool,
     machine: bool,
-    config: Path | None,
-    **flags: Any,
+    settings: ReaperSettings,
 ) -> None:
     """Ask the leader to release its lease, and wait for the next one.
 
     It stops its work, releases at its next renewal, and is not elected again before the cooldown is over. Nothing is
     lost or done twice: its writes are fenced. Exit code 0 somebody else leads, 1 nobody does yet, 2 not possible.
     """
-    with errors_as_sentences():
-        settings = operator_settings(config, flags)
-        patience = timeout if timeout is not None else settings.lease_ttl.total_seconds() * 2
-        run = partial(_step_down, settings, round(cooldown * 1000), patience, alone)
-        holder, successor, token = anyio.run(run)
+    patience = timeout if timeout is not None else settings.lease_ttl.total_seconds() * 2
+    holder, successor, token = anyio.run(_step_down, settings, round(cooldown * 1000), patience, alone)
     if machine:
         click.echo(json.dumps({"stepped_down": replica_of(holder), "leader": replica_of(successor), "token": token}))
     elif successor:

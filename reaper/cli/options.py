@@ -1,9 +1,10 @@
 """What the operator's commands share: options, a connection, and finding the pair that is meant."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from redis.asyncio import Redis
@@ -15,31 +16,43 @@ from reaper.settings import ReaperSettings
 from workers.protocol.connection import check_server, commands_client, hide_password
 from workers.protocol.errors import UnreachableError
 from workers.protocol.keys import GroupKeys
-from workers.runtime.options import settings_options
+from workers.runtime.options import errors_as_sentences, settings_options
 from workers.runtime.settings import load_settings
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 json_option = click.option("--json", "machine", is_flag=True, help="Print JSON.")
 
-_ASKED = ("redis_url", "namespace", "groups", "journal")
+
+def reaper_settings(asked: Collection[str]) -> Callable[[CommandT], CommandT]:
+    """Return a decorator that adds ``--config`` and an option for each setting in ``asked``.
+
+    The command gets ``settings``, read from them, the environment and the file. Our errors, its own included, are
+    printed as sentences.
+    """
+
+    def decorate(command: CommandT) -> CommandT:
+        @wraps(command)
+        def with_settings(*args: Any, config: Path | None, **given: Any) -> Any:
+            flags = {name: given.pop(name) for name in asked}
+            with errors_as_sentences():
+                settings = load_settings(ReaperSettings, flags=flags, file=config)
+                return command(*args, settings=settings, **given)
+
+        others = ReaperSettings.model_fields.keys() - set(asked)
+        return settings_options(ReaperSettings, exclude=others)(cast("CommandT", with_settings))
+
+    return decorate
 
 
-def operator_options(command: CommandT) -> CommandT:
-    """Add ``--config`` and the few settings an operator's command needs: where Redis is, and which pairs there are."""
-    others = [name for name in ReaperSettings.model_fields if name not in _ASKED]
-    return settings_options(ReaperSettings, exclude=others)(command)
+operator_options = reaper_settings(("redis_url", "namespace", "groups", "journal"))
+"""The few settings an operator's command needs: where Redis is, and which pairs there are."""
 
 
 def pair_options(command: CommandT) -> CommandT:
     """Add ``--stream`` and ``--group``, which name a pair where several are known."""
     command = click.option("--group", metavar="GROUP", help="The consumer group, or stream/group.")(command)
     return click.option("--stream", metavar="STREAM", help="The stream.")(command)
-
-
-def operator_settings(config: Path | None, flags: dict[str, Any]) -> ReaperSettings:
-    """Read the settings of an operator's command. Raises ConfigurationError."""
-    return load_settings(ReaperSettings, flags=flags, file=config)
 
 
 @asynccontextmanager

@@ -3,14 +3,12 @@
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import anyio
 import click
 from redis.asyncio import Redis
 
-from reaper.cli.options import connected, find_pair, json_option, operator_options, operator_settings, pair_options
+from reaper.cli.options import connected, find_pair, json_option, operator_options, pair_options
 from reaper.cli.selection import (
     all_option,
     ids_argument,
@@ -23,7 +21,7 @@ from reaper.operations.dead_letters import Selection, select
 from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven, RedriveOutcome, redrive
 from reaper.settings import ReaperSettings
 from workers.protocol.keys import GroupKeys
-from workers.runtime.options import errors_as_sentences, examples
+from workers.runtime.options import examples
 from workers.telemetry.setup import exported
 
 INCOMPLETE_EXIT = 1
@@ -70,28 +68,25 @@ def redrive_dead_letters(
     max_generation: int,
     force: bool,
     machine: bool,
-    config: Path | None,
-    **flags: Any,
+    settings: ReaperSettings,
 ) -> None:
     """Make dead letters ready again, by ID, by --reason, by --signature, or --all: a new generation of each job.
 
     Exit code 0 all were redriven, 1 not all could be, 2 not possible. Traced jobs' redrives are exported where the
     environment asks for telemetry (OTEL_EXPORTER_OTLP_ENDPOINT).
     """
-    with errors_as_sentences():
-        settings = operator_settings(config, flags)
-        how = Redrive(
-            policy=settings.redelivery,
-            max_generation=None if force else max_generation,
-            dry_run=dry_run,
-            rate=rate,
-            journal=settings.journal,
-            journal_maxlen=settings.journal_maxlen,
-            linkage=settings.trace_linkage,
-        )
-        what = read_selection(ids, reason=reason, signature=signature, everything=everything)
-        with exported("reaper"):
-            counts = anyio.run(_redrive, settings, stream, group, what, how, machine)
+    how = Redrive(
+        policy=settings.redelivery,
+        max_generation=None if force else max_generation,
+        dry_run=dry_run,
+        rate=rate,
+        journal=settings.journal,
+        journal_maxlen=settings.journal_maxlen,
+        linkage=settings.trace_linkage,
+    )
+    what = read_selection(ids, reason=reason, signature=signature, everything=everything)
+    with exported("reaper"):
+        counts = anyio.run(_redrive, settings, stream, group, what, how, machine)
     complete = set(counts) <= {RedriveOutcome.REDRIVEN}
     context.exit(0 if complete else INCOMPLETE_EXIT)
 

@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import anyio
 import click
 
-from reaper.cli.options import connected, operator_options, operator_settings
+from reaper.cli.options import connected, operator_options
 from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
@@ -16,7 +14,7 @@ from reaper.operations.words import duration
 from reaper.replicas import STANDALONE
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import StreamReaperError
-from workers.runtime.options import USAGE_EXIT, errors_as_sentences, examples
+from workers.runtime.options import USAGE_EXIT, examples
 
 DEGRADED_EXIT = 1
 
@@ -26,10 +24,8 @@ DEGRADED_EXIT = 1
 @click.option("--json", "machine", is_flag=True, help="Print JSON (with --watch: one document a line).")
 @click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again and again.")
 @click.pass_context
-def status(context: click.Context, /, config: Path | None, machine: bool, watch: float | None, **flags: Any) -> None:
+def status(context: click.Context, /, machine: bool, watch: float | None, settings: ReaperSettings) -> None:
     """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 2 unreachable."""
-    with errors_as_sentences():
-        settings = operator_settings(config, flags)
     context.exit(anyio.run(_status, settings, machine, watch))
 
 

@@ -3,13 +3,12 @@
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import click
 
-from reaper.cli.options import connected, json_option, operator_options, operator_settings
+from reaper.cli.options import connected, json_option, operator_options
 from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot, SourceState
@@ -17,7 +16,7 @@ from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError, StreamReaperError
 from workers.protocol.messages import on_one_line
-from workers.runtime.options import errors_as_sentences, examples
+from workers.runtime.options import examples
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -40,20 +39,18 @@ REASON_MISSING = (
 @click.option("--rounds", type=click.IntRange(min=1), metavar="NUMBER", help="End after so many looks.")
 @json_option
 @operator_options
-def top(interval: float, rounds: int | None, machine: bool, config: Path | None, **flags: Any) -> None:
+def top(interval: float, rounds: int | None, machine: bool, settings: ReaperSettings) -> None:
     """Show leader, groups and what is wrong, live, until Ctrl-C. With --json, one document a line.
 
     Exit code 0, or 2 where Redis cannot be reached at the start; later outages are shown and waited out.
     """
-    with errors_as_sentences():
-        settings = operator_settings(config, flags)
-        show = _Lines() if machine else _screen()
-        try:
-            anyio.run(_watch, settings, interval, rounds, show)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            show.close()
+    show = _Lines() if machine else _screen()
+    try:
+        anyio.run(_watch, settings, interval, rounds, show)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        show.close()
 
 
 async def _watch(settings: ReaperSettings, interval: float, rounds: int | None, show: "_Lines | _Screen") -> None:

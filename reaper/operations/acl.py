@@ -27,6 +27,11 @@ class Role(StrEnum):
     """What is read-only, and `pause`, `resume`, `forget`, `leader step-down`, `dead-letters redrive|purge`."""
 
 
+def roles_in(mode: RecoveryMode) -> list[Role]:
+    """Return who connects where recovery is done that way."""
+    return [role for role in Role if mode is RecoveryMode.REAPER or role is not Role.REAPER]
+
+
 _PROTOCOL, _REAPER = "workers.protocol", "reaper"
 _WORKER_SCRIPTS = [
     (_PROTOCOL, name)

@@ -118,7 +118,9 @@ async def test_what_cannot_be_reported_is_refused_in_a_sentence(
 @pytest.mark.processes
 @pytest.mark.anyio
 async def test_a_missing_extra_is_named_in_a_sentence(processes: Processes) -> None:
-    hidden = "import sys; sys.modules['matplotlib'] = None; import reaper.cli; reaper.cli.main(['pipeline', 'report'])"
+    hidden = (
+        "import sys; sys.modules['matplotlib'] = None; from reaper.cli.main import main; main(['pipeline', 'report'])"
+    )
     command = processes.python("-c", hidden)
     assert await command.wait(60) == 2
     assert command.output.strip().endswith("pip install 'stream-reaper[report]'.")
