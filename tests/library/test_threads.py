@@ -1,0 +1,135 @@
+"""What may be called from which thread, as docs/library.md says."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import pytest
+from anyio import from_thread, to_thread
+from redis.asyncio import Redis
+
+from reaper import Reaper, ReaperSettings, Report
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import enqueue, field_of, make_worker, running
+from workers import Job, Producer
+from workers.protocol.messages import text
+from workers.runtime.event_loop import call_in
+
+pytestmark = pytest.mark.anyio
+
+
+async def in_a_thread(function: object) -> None:
+    """Call ``function`` in a thread that knows nothing of the event loop."""
+    assert callable(function)
+    with ThreadPoolExecutor(1) as pool:
+        await asyncio.get_running_loop().run_in_executor(pool, function)
+
+
+async def test_a_worker_is_stopped_by_its_own_plain_handler(server: RedisServer, client: Redis) -> None:
+    def handle(_job: Job) -> None:
+        worker.stop()
+
+    worker = make_worker(server.url, handle)
+    await enqueue(client, 1)
+    await worker.run()
+    assert (worker.counts.acked, worker.was_forced) == (1, False)
+
+
+@pytest.mark.parametrize("now", [False, True])
+async def test_a_worker_is_stopped_from_any_thread(server: RedisServer, now: bool) -> None:
+    worker = make_worker(server.url, print)
+    async with running(worker):
+        await in_a_thread(lambda: worker.stop(now=now))
+        await wait_until(lambda: worker.process is not None and worker.process.finished, "the worker has ended")
+    assert worker.was_forced is now
+
+
+async def test_a_reaper_is_stopped_from_any_thread(server: RedisServer) -> None:
+    reaper = Reaper(ReaperSettings(redis_url=server.url))
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(reaper.run)
+        await in_a_thread(reaper.stop)
+    assert reaper.is_stopping
+    assert not reaper.is_leader
+
+
+async def test_a_reaper_that_was_stopped_before_it_ran_does_not_begin(server: RedisServer) -> None:
+    reaper = Reaper(ReaperSettings(redis_url=server.url))
+    await in_a_thread(reaper.stop)
+    await reaper.run()
+    assert not reaper.has_registered
+
+
+def test_a_stop_after_the_end_of_the_event_loop_does_nothing(server: RedisServer) -> None:
+    worker = make_worker(server.url, print)
+    reaper = Reaper(ReaperSettings(redis_url=server.url))
+
+    async def both() -> None:
+        async with running(worker), reaper:
+            pass
+
+    anyio.run(both)
+    worker.stop()
+    reaper.stop()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(worker.stop, now=True).result()
+        pool.submit(reaper.stop).result()
+
+
+async def test_a_plain_handler_extends_and_enqueues_through_its_thread(server: RedisServer, client: Redis) -> None:
+    said: list[object] = []
+
+    async with Producer(server.url, "mails") as mails:
+
+        def handle(job: Job) -> None:
+            said.append(from_thread.run(job.extend))
+            said.append(from_thread.run(mails.enqueue, {"order": job.fields[b"n"]}))
+
+        worker = make_worker(server.url, handle)
+        await enqueue(client, 1)
+        async with running(worker):
+            await wait_until(lambda: worker.counts.acked, "the job is done")
+
+    ((_, flat),) = await client.xrange("mails")
+    assert said == [True, text(field_of(flat, b"reaper.job"))]
+    assert field_of(flat, b"order") == b"1"
+
+
+async def test_counts_consumer_and_leadership_are_read_from_any_thread(server: RedisServer, client: Redis) -> None:
+    worker = make_worker(server.url, lambda _job: None)
+    await enqueue(client, 1, 2)
+    async with Reaper(ReaperSettings(redis_url=server.url)) as reaper, running(worker):
+        await wait_until(lambda: worker.counts.acked == 2, "both jobs are done")
+        await wait_until(lambda: reaper.is_leader, "the reaper leads")
+
+        def look() -> tuple[int, bool, bool, int]:
+            assert reaper.term
+            return worker.counts.acked, bool(worker.consumer), reaper.is_leader, reaper.term.token
+
+        assert await to_thread.run_sync(look) == (2, True, True, 1)
+
+
+async def test_a_callback_runs_in_the_event_loop_of_its_worker(server: RedisServer, client: Redis) -> None:
+    threads: list[threading.Thread] = []
+
+    def fail(_job: Job) -> None:
+        raise ValueError("broken")
+
+    worker = make_worker(server.url, fail, max_deliveries=1)
+
+    @worker.on("dead_lettered")
+    async def note(_report: Report) -> None:
+        threads.append(threading.current_thread())
+
+    await enqueue(client, 1)
+    async with running(worker):
+        await wait_until(lambda: threads, "the dead letter is told")
+    assert threads == [threading.current_thread()]
+
+
+async def test_what_is_called_in_its_own_loop_is_called_at_once() -> None:
+    called: list[str] = []
+    call_in(asyncio.get_running_loop(), lambda: called.append("here"))
+    assert called == ["here"]
