@@ -1,1 +1,58 @@
-"""Gives stalled Redis Streams jobs back: elect a leader, watch the pending entries list, recover what stalls."""
+"""Gives stalled Redis Streams jobs back: elect a leader, watch the pending entries list, recover what stalls.
+
+::
+
+    from reaper import GroupSettings, Reaper, ReaperSettings
+
+    settings = ReaperSettings(groups=(GroupSettings(stream="orders", group="billing"),))
+    async with Reaper(settings) as reaper:
+        ...
+
+Run it by ``reaper run``, or inside a program as above: the replica takes part while the block runs. A name is imported
+when it is first asked for, as in `workers`, whose docstring says how the two lists below belong together.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reaper.election.elector import EndOfTerm as EndOfTerm
+    from reaper.election.elector import Term as Term
+    from reaper.service import Reaper as Reaper
+    from reaper.service import ReaperEvent as ReaperEvent
+    from reaper.settings import GroupSettings as GroupSettings
+    from reaper.settings import ReaperSettings as ReaperSettings
+    from workers.protocol.errors import ConfigurationError as ConfigurationError
+    from workers.protocol.errors import StreamReaperError as StreamReaperError
+    from workers.protocol.errors import UnreachableError as UnreachableError
+    from workers.protocol.errors import UnsupportedServerError as UnsupportedServerError
+    from workers.protocol.events import JournalLevel as JournalLevel
+    from workers.protocol.messages import Redelivery as Redelivery
+    from workers.runtime.callbacks import Report as Report
+else:
+    _HOMES = {
+        "ConfigurationError": "workers.protocol.errors",
+        "EndOfTerm": "reaper.election.elector",
+        "GroupSettings": "reaper.settings",
+        "JournalLevel": "workers.protocol.events",
+        "Reaper": "reaper.service",
+        "ReaperEvent": "reaper.service",
+        "ReaperSettings": "reaper.settings",
+        "Redelivery": "workers.protocol.messages",
+        "Report": "workers.runtime.callbacks",
+        "StreamReaperError": "workers.protocol.errors",
+        "Term": "reaper.election.elector",
+        "UnreachableError": "workers.protocol.errors",
+        "UnsupportedServerError": "workers.protocol.errors",
+    }
+    __all__ = list(_HOMES)
+
+    def __getattr__(name: str) -> object:
+        """Import a name of the face when it is first asked for."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})

@@ -27,12 +27,12 @@ class GroupSettings(Section):
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group that is watched.")
     visibility_timeout: Seconds | None = Field(
-        None, gt=timedelta(0), description="Overrides `visibility_timeout` for this pair."
+        default=None, gt=timedelta(0), description="Overrides `visibility_timeout` for this pair."
     )
     max_deliveries: int | None = Field(
-        None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
+        default=None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
     )
-    redelivery: Redelivery | None = Field(None, description="Overrides `redelivery` for this pair.")
+    redelivery: Redelivery | None = Field(default=None, description="Overrides `redelivery` for this pair.")
 
     @property
     def keys(self) -> GroupKeys:
@@ -78,115 +78,122 @@ class ReaperSettings(Settings):
     other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_FAILPOINTS", "REAPER_CONFIG"})
     other_prefixes: ClassVar[tuple[str, ...]] = ("REAPER_PIPELINE_",)
 
-    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Address of Redis.")
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Address of Redis.")
     namespace: str = Field(
-        "reaper",
+        default="reaper",
         description="Replicas with the same namespace elect one leader; a group belongs to one namespace.",
     )
-    name: str = Field("", description="Name of this replica in `reaper status`; default: host name and process ID.")
+    name: str = Field(
+        default="", description="Name of this replica in `reaper status`; default: host name and process ID."
+    )
     groups: Annotated[tuple[GroupSettings, ...], NoDecode, BeforeValidator(_read_groups)] = Field(
-        (),
+        default=(),
         description="The stream/group pairs to watch: `[[groups]]` tables, or `stream/group,…` in one string.",
     )
 
     visibility_timeout: Seconds = Field(
-        timedelta(seconds=30),
+        default=timedelta(seconds=30),
         gt=timedelta(0),
         description="How long a delivery may stay unsettled before it is recovered. Longer than the slowest job.",
     )
     max_deliveries: int = Field(
-        3,
+        default=3,
         ge=1,
         le=MAX_DELIVERIES_LIMIT,
         description="Counted deliveries of a job before it is dead-lettered.",
     )
     redelivery: Redelivery = Field(
-        Redelivery.STREAM,
+        default=Redelivery.STREAM,
         description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
         "its only one) or `retry-stream` (copy to the group's own retry stream).",
     )
 
-    leader_election: bool = Field(True, description="Off for a single reaper; the fence stays.")
+    leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
     lease_ttl: Seconds = Field(
-        timedelta(seconds=10), gt=timedelta(0), description="How long leadership lasts without renewal."
+        default=timedelta(seconds=10), gt=timedelta(0), description="How long leadership lasts without renewal."
     )
     renew_interval: Seconds | None = Field(
-        None, gt=timedelta(0), description="How often the leader renews; default 0.3 * `lease_ttl`."
+        default=None, gt=timedelta(0), description="How often the leader renews; default 0.3 * `lease_ttl`."
     )
     trust_window: Seconds | None = Field(
-        None,
+        default=None,
         gt=timedelta(0),
         description="How long a leader trusts its lease, from the start of a renewal; default 0.7 * `lease_ttl`.",
     )
     acquire_retry_interval: Seconds | None = Field(
-        None,
+        default=None,
         gt=timedelta(0),
         description="The longest a follower waits between attempts; default 0.5 * `lease_ttl`.",
     )
     heartbeat_interval: Seconds = Field(
-        timedelta(seconds=5), gt=timedelta(0), description="How often a replica registers what it is doing."
+        default=timedelta(seconds=5), gt=timedelta(0), description="How often a replica registers what it is doing."
     )
 
     scan_interval: Seconds = Field(
-        timedelta(seconds=1),
+        default=timedelta(seconds=1),
         gt=timedelta(0),
         description="How often new deliveries are looked for; at most a quarter of the shortest visibility timeout.",
     )
     full_scan_interval: Seconds = Field(
-        timedelta(seconds=30),
+        default=timedelta(seconds=30),
         gt=timedelta(0),
         description="How often the whole pending entries list is scanned.",
     )
-    scan_page: int = Field(500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
+    scan_page: int = Field(default=500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
     recover_batch: int = Field(
-        96,
+        default=96,
         ge=1,
         le=1_000,
         description="Deliveries that one recovery script call may take. More recover a mass a little faster, and let "
         "others wait longer for the server: two calls may be under way.",
     )
-    recovery_rate: float = Field(0, ge=0, description="Recoveries per second and group; 0 = no limit.")
+    recovery_rate: float = Field(default=0, ge=0, description="Recoveries per second and group; 0 = no limit.")
     grace: Seconds = Field(
-        timedelta(seconds=30),
+        default=timedelta(seconds=30),
         ge=timedelta(0),
         description="Longest wait after an outage of Redis before recovery goes on (at most the visibility timeout).",
     )
-    observe: bool = Field(False, description="Elect, scan and report, but write nothing to the streams.")
+    observe: bool = Field(default=False, description="Elect, scan and report, but write nothing to the streams.")
 
     health_port: int | None = Field(
-        None,
+        default=None,
         ge=0,
         le=65_535,
         description="Port of the status page, `/livez`, `/readyz`, `/status` and `/metrics`; 0 = any free one (the log "
         "says which). Default: none of that is served.",
     )
     health_host: str = Field(
-        "127.0.0.1", description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it."
+        default="127.0.0.1",
+        description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it.",
     )
     liveness_timeout: Seconds = Field(
-        timedelta(seconds=30),
+        default=timedelta(seconds=30),
         gt=timedelta(0),
         description="`/livez` fails once the event loop has not answered for this long.",
     )
     actions_token_file: str = Field(
-        "",
+        default="",
         description="File with the token (16 characters or more) that the status page's actions ask for. Default: the "
         "page has no actions.",
     )
 
-    journal: JournalLevel = Field(JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements or full.")
-    journal_maxlen: int = Field(DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately).")
+    journal: JournalLevel = Field(
+        default=JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements or full."
+    )
+    journal_maxlen: int = Field(
+        default=DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately)."
+    )
     trace_linkage: TraceLinkage = Field(
-        TraceLinkage.PARENT,
+        default=TraceLinkage.PARENT,
         description="How spans of a delivery belong to the producer's: `parent` (in its trace) or `link` (each "
         "delivery has a trace of its own). Workers and reapers of a group should say the same.",
     )
 
     recreate_groups: bool = Field(
-        False, description="Recreate a watched group that was destroyed, at its last known position."
+        default=False, description="Recreate a watched group that was destroyed, at its last known position."
     )
     consumer_retention: Seconds | None = Field(
-        None,
+        default=None,
         gt=timedelta(0),
         description="Delete consumers that hold nothing and were silent for this long; default: never.",
     )

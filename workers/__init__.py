@@ -15,6 +15,8 @@ acknowledges its job; one that raises makes it ready again after a backoff, and 
 deliveries makes it a dead letter. `Retry` and `Reject` say so on purpose. A `Producer` enqueues jobs.
 
 A name is imported when it is first asked for (PEP 562): `workers.protocol.keys` and its like need nothing but Python.
+Type checkers read the imports, programs the table below them; a test holds the two together. Type checkers must not
+see ``__getattr__``: to them, it would make every misspelt name right.
 """
 
 from importlib import import_module
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
     from workers.loop.execution import Retry as Retry
     from workers.loop.job import Job as Job
     from workers.loop.reporting import Counts as Counts
+    from workers.loop.reporting import WorkerEvent as WorkerEvent
     from workers.producer import NewJob as NewJob
     from workers.producer import Producer as Producer
     from workers.protocol.errors import ConfigurationError as ConfigurationError
+    from workers.protocol.errors import InvalidJobError as InvalidJobError
     from workers.protocol.errors import StreamReaperError as StreamReaperError
     from workers.protocol.errors import UnreachableError as UnreachableError
     from workers.protocol.errors import UnsupportedServerError as UnsupportedServerError
@@ -37,37 +41,35 @@ if TYPE_CHECKING:
     from workers.runtime.callbacks import Report as Report
     from workers.settings import WorkerSettings as WorkerSettings
     from workers.worker import Worker as Worker
+else:
+    _HOMES = {
+        "ConfigurationError": "workers.protocol.errors",
+        "Counts": "workers.loop.reporting",
+        "InvalidJobError": "workers.protocol.errors",
+        "Job": "workers.loop.job",
+        "JournalLevel": "workers.protocol.events",
+        "NewJob": "workers.producer",
+        "Producer": "workers.producer",
+        "RecoveryMode": "workers.protocol.messages",
+        "Redelivery": "workers.protocol.messages",
+        "Reject": "workers.loop.execution",
+        "Report": "workers.runtime.callbacks",
+        "Retry": "workers.loop.execution",
+        "StreamReaperError": "workers.protocol.errors",
+        "UnreachableError": "workers.protocol.errors",
+        "UnsupportedServerError": "workers.protocol.errors",
+        "Worker": "workers.worker",
+        "WorkerEvent": "workers.loop.reporting",
+        "WorkerSettings": "workers.settings",
+    }
+    __all__ = list(_HOMES)
 
-_HOMES = {
-    "ConfigurationError": "workers.protocol.errors",
-    "Counts": "workers.loop.reporting",
-    "Job": "workers.loop.job",
-    "JournalLevel": "workers.protocol.events",
-    "NewJob": "workers.producer",
-    "Producer": "workers.producer",
-    "RecoveryMode": "workers.protocol.messages",
-    "Redelivery": "workers.protocol.messages",
-    "Reject": "workers.loop.execution",
-    "Report": "workers.runtime.callbacks",
-    "Retry": "workers.loop.execution",
-    "StreamReaperError": "workers.protocol.errors",
-    "UnreachableError": "workers.protocol.errors",
-    "UnsupportedServerError": "workers.protocol.errors",
-    "Worker": "workers.worker",
-    "WorkerSettings": "workers.settings",
-}
+    def __getattr__(name: str) -> object:
+        """Import a name of the face when it is first asked for."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - a test compares it with what type checkers see
-
-
-def __getattr__(name: str) -> object:
-    """Import a name of the face when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})  # Python, too, looks here for what a misspelt name may have meant

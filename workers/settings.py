@@ -29,128 +29,133 @@ class WorkerSettings(Settings):
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="WORKER_")
     other_env: ClassVar[frozenset[str]] = frozenset({"WORKER_CONFIG"})
 
-    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Address of Redis.")
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Address of Redis.")
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group to work in; it is created where it is missing.")
     name: str = Field(
-        "",
+        default="",
         max_length=MAX_NAME_LENGTH,
         description="Stable name of this worker, of one process at a time: at its start it runs again what an "
         "earlier process of that name held. Default: the host name, and nothing is run again.",
     )
-    concurrency: int = Field(64, ge=1, le=10_000, description="Jobs that run at the same time (slots).")
+    concurrency: int = Field(default=64, ge=1, le=10_000, description="Jobs that run at the same time (slots).")
     read_count: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=10_000,
         description="Entries asked for at a time, never more than the free slots; default: the free slots.",
     )
 
     visibility_timeout: Seconds | None = Field(
-        None,
+        default=None,
         gt=timedelta(0),
         description="How long a delivery may stay unsettled before it is recovered. "
         "Default: what the group has agreed on, else 30.",
     )
     max_deliveries: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=MAX_DELIVERIES_LIMIT,
         description="Counted deliveries of a job before it is dead-lettered. "
         "Default: what the group has agreed on, else 3.",
     )
     redelivery: Redelivery | None = Field(
-        None,
+        default=None,
         description="How a failed job becomes ready again: `stream` (copy to the stream's tail; the group must be "
         "its only one) or `retry-stream` (copy to the group's own retry stream). "
         "Default: what the group has agreed on, else `stream`.",
     )
     recovery: RecoveryMode = Field(
-        RecoveryMode.REAPER,
+        default=RecoveryMode.REAPER,
         description="Who gives stalled deliveries back: `reaper` (a service that runs on its own) or `embedded` (the "
         "workers themselves, each in its own loop; no reaper is needed). All workers of a group should say the same.",
     )
     backoff_base: Seconds = Field(
-        timedelta(seconds=1),
+        default=timedelta(seconds=1),
         ge=timedelta(0),
         description="Longest delay after a job's first failure; it doubles with each further one (full jitter: the "
         "delay is anything from 0 to that). 0 = ready again at once.",
     )
     backoff_cap: Seconds = Field(
-        timedelta(seconds=300), ge=timedelta(0), description="Longest delay between deliveries of a job that fails."
+        default=timedelta(seconds=300),
+        ge=timedelta(0),
+        description="Longest delay between deliveries of a job that fails.",
     )
     uncounted_max_age: Seconds = Field(
-        timedelta(hours=24),
+        default=timedelta(hours=24),
         ge=timedelta(0),
         description="From this age of a job on, its uncounted retries (`Retry(counts=False)`) count too.",
     )
     group_start: str = Field(
-        "0",
+        default="0",
         description="Where a group that has to be created starts: `0` (everything that is there), `$` (only what "
         "comes from now on) or an entry ID.",
     )
 
     timeout: Seconds | None = Field(
-        None,
+        default=None,
         gt=timedelta(0),
         description="How long a job may run that has no timeout of its own (`reaper.timeout_ms`): then its handler is "
         "cancelled, or its thread abandoned, and the delivery has failed. Default: no limit; what runs is extended.",
     )
     drain_timeout: Seconds = Field(
-        timedelta(seconds=30),
+        default=timedelta(seconds=30),
         ge=timedelta(0),
         description="How long running jobs may go on after the first signal to stop; the rest is handed back.",
     )
     settle_batch: int = Field(
-        128,
+        default=128,
         ge=1,
         le=512,
         description="Settlements sent in one call at most; the first one waits a millisecond for others.",
     )
     delete_settled: bool = Field(
-        False,
+        default=False,
         description="Delete an entry from the stream once it is acknowledged. Only done while the group is the "
         "stream's only one; readers without a group miss what is deleted.",
     )
     refresh_interval: Seconds = Field(
-        timedelta(seconds=30),
+        default=timedelta(seconds=30),
         gt=timedelta(0),
         description="How often the worker looks at what the group has agreed on.",
     )
     consumer_retention: Seconds | None = Field(
-        None,
+        default=None,
         gt=timedelta(0),
         description="Embedded recovery: delete consumers that hold nothing and were silent for this long; "
         "default: never.",
     )
     health_port: int | None = Field(
-        None,
+        default=None,
         ge=0,
         le=65_535,
         description="Port of `/livez`, `/readyz`, `/status` and `/metrics`; 0 = any free one (the log says which). "
         "Default: none of that is served.",
     )
     health_host: str = Field(
-        "127.0.0.1", description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it."
+        default="127.0.0.1",
+        description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it.",
     )
     liveness_timeout: Seconds = Field(
-        timedelta(seconds=60),
+        default=timedelta(seconds=60),
         gt=timedelta(0),
         description="`/livez` fails once the event loop has not answered for this long. Longer than any `async` "
         "handler blocks it: its deliveries are extended meanwhile, and a restart would lose its work.",
     )
     journal: JournalLevel = Field(
-        JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements (one a job) or full."
+        default=JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements (one a job) or full."
     )
     job_type_field: str = Field(
-        "",
+        default="",
         max_length=256,
         description="Name of the payload field that says what type a job has: lifecycle events then carry it as `type` "
         "(at most 64 characters). Default: none, and reports cannot tell types of jobs apart.",
     )
-    journal_maxlen: int = Field(DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately).")
+    journal_maxlen: int = Field(
+        default=DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately)."
+    )
     trace_linkage: TraceLinkage = Field(
-        TraceLinkage.PARENT,
+        default=TraceLinkage.PARENT,
         description="How spans of a delivery belong to the producer's: `parent` (in its trace) or `link` (each "
         "delivery has a trace of its own). Workers and reapers of a group should say the same.",
     )

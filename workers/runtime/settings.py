@@ -66,7 +66,10 @@ def delay_in_ms(delay: float | timedelta) -> int:
 
 
 class Settings(BaseSettings):
-    """Base of both processes' settings. Build instances by `load_settings`, or directly in a program."""
+    """Base of both processes' settings. Build instances by `load_settings`, or directly in a program.
+
+    Write ``Field(default=…)``: without pydantic's plugin, type checkers take a field with a bare default for required.
+    """
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_ignore_empty=True, validate_default=True, allow_inf_nan=False

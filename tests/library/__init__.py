@@ -1,0 +1,1 @@
+"""What users' programs import and do: the faces, the event loops, the threads, the testing kit."""

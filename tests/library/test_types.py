@@ -1,0 +1,98 @@
+"""A user's project under ``mypy --strict``: both faces are typed, and a misspelt name is an error."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import reaper
+import workers
+from tests.support.processes import Processes
+
+pytestmark = pytest.mark.anyio
+
+PROGRAM = """
+from datetime import timedelta
+from typing import assert_type
+
+from reaper import EndOfTerm, GroupSettings, Reaper, ReaperEvent, ReaperSettings, Report, Term
+from reaper import UnreachableError as ReaperUnreachableError
+from workers import Counts, Job, NewJob, Producer, RecoveryMode, Redelivery, Reject, Retry, UnreachableError
+from workers import Worker, WorkerEvent, WorkerSettings
+
+worker = Worker("orders", "billing", recovery=RecoveryMode.EMBEDDED, redelivery=Redelivery.RETRY_STREAM)
+event: WorkerEvent = "refused"
+reaper_event: ReaperEvent = "stalled"
+
+
+@worker.handler
+async def bill(job: Job) -> None:
+    assert_type(job.id, str)
+    assert_type(job.fields, dict[bytes, bytes])
+    assert_type(job.deliveries, int)
+    assert_type(job.timeout, timedelta | None)
+    assert_type(await job.extend(), bool)
+    raise Retry("later", delay=timedelta(minutes=1)) from Reject("no")
+
+
+@worker.on(event)
+async def note(report: Report) -> None:
+    assert_type(report.name, str)
+
+
+async def serve() -> None:
+    settings = ReaperSettings(groups=(GroupSettings(stream="orders", group="billing"),))
+    assert_type(settings.visibility_timeout, timedelta)
+    assert_type(WorkerSettings(stream="orders", group="billing").redis_url, str)
+    assert ReaperUnreachableError is UnreachableError
+    async with Reaper(settings) as leader, Producer("redis://127.0.0.1:6379/0", "orders") as orders:
+        leader.on(reaper_event)(note)
+        assert_type(leader, Reaper)
+        assert_type(leader.term, Term | None)
+        assert_type(await orders.enqueue({"order": 17}, delay=1.5), str)
+        assert_type(await orders.enqueue_many([NewJob({"order": 18})]), list[str])
+        await worker.run()
+        assert_type(worker.counts, Counts)
+        assert_type(worker.settings, WorkerSettings)
+        print(EndOfTerm.RELEASED)
+
+
+bill.cancel()  # E: attr-defined
+worker.on("recoverd")  # E: arg-type
+Reaper("redis://127.0.0.1:6379/0")  # E: arg-type
+from workers import Wroker  # E: attr-defined
+from reaper import GroupSetting  # E: attr-defined
+"""
+
+NAMES = "\n".join(
+    f"import {face.__name__}\n" + "\n".join(f"reveal_type({face.__name__}.{name})" for name in face.__all__)
+    for face in (workers, reaper)
+)
+
+
+async def check(processes: Processes, folder: Path, program: str) -> list[str]:
+    """Return what mypy says of a project that holds this program, a line each."""
+    (folder / "shop.py").write_text(program, encoding="utf-8")
+    cache = ["--config-file", "", "--cache-dir", str(folder / "cache")]
+    mypy = processes.python("-m", "mypy", "--strict", *cache, "--no-error-summary", str(folder / "shop.py"))
+    await mypy.wait(280)
+    return [line.partition("shop.py:")[2] for line in mypy.output.splitlines() if "shop.py:" in line]
+
+
+async def test_a_users_program_is_checked_strictly(processes: Processes, tmp_path: Path) -> None:
+    said = await check(processes, tmp_path, PROGRAM)
+    expected = [
+        (str(number), line.rpartition("# E: ")[2])
+        for number, line in enumerate(PROGRAM.splitlines(), start=1)
+        if "# E: " in line
+    ]
+    errors = [line for line in said if ": error: " in line]
+    assert [(line.partition(":")[0], re.findall(r"\[([a-z-]+)\]$", line)[0]) for line in errors] == expected
+
+
+async def test_no_name_of_a_face_is_any(processes: Processes, tmp_path: Path) -> None:
+    said = await check(processes, tmp_path, NAMES)
+    revealed = [line.partition('Revealed type is "')[2] for line in said if "Revealed type" in line]
+    assert len(revealed) == len(workers.__all__) + len(reaper.__all__)
+    assert [kind for kind in revealed if kind.startswith(("Any", "builtins.object"))] == []
+    assert [line for line in said if ": error: " in line] == []
