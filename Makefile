@@ -10,6 +10,8 @@ PYTHON ?=
 PYTEST_ARGS ?=
 # Most tests wait for something rather than compute. 0 = one after the other, in one process.
 TEST_PROCESSES ?= 4
+# Tests start hundreds of processes: without bytecode on disk, each of them would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 SOAK_MINUTES ?= 30
 SOAK_SEED ?= 1
 
@@ -30,7 +32,7 @@ help:  ## list the targets
 demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, on a Redis of its own (under a minute)
 	@$(BIN)/reaper demo
 
-test: $(DEV)  ## run every test on every Redis at hand
+test: $(DEV)  ## run the tests on the packaged Redis, contracts with the server on every one at hand (some minutes)
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(DEV)  ## lint, formatting, types, import contracts, generated documentation
@@ -44,7 +46,7 @@ bench: $(DEV)  ## measure; writes docs/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks
 
 soak: $(DEV)  ## kill the ingester 20 times; then repeat the drill, seed by seed, for SOAK_MINUTES or until one fails
-	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q tests/pipeline/test_kill.py
+	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q --matrix tests/pipeline/test_kill.py
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
 	while [ "$$(date +%s)" -lt "$$end" ]; do \
 	  $(BIN)/reaper drill --seed "$$seed" --json "soak/$$seed.json" >"soak/$$seed.log" 2>&1 \
@@ -53,11 +55,12 @@ soak: $(DEV)  ## kill the ingester 20 times; then repeat the drill, seed by seed
 	  echo "soak: seed $$seed balanced"; seed=$$(( seed + 1 )); \
 	done
 
-test-matrix:  ## run the tests on Python 3.11 and 3.12, each in an environment of its own
+test-matrix:  ## run everything on every Redis and Python (3.11, 3.12) at hand, clusters and kills included (long)
 	@ran=; for version in 3.11 3.12; do \
 	  if python$$version -c '$(FITS)' 2>/dev/null; then \
 	    echo "== Python $$version"; ran=1; \
-	    $(MAKE) --no-print-directory VENV=.venv-$$version PYTHON=python$$version test || exit 1; \
+	    $(MAKE) --no-print-directory VENV=.venv-$$version PYTHON=python$$version \
+	      PYTEST_ARGS='--matrix $(PYTEST_ARGS)' test || exit 1; \
 	  else echo "== Python $$version: not at hand"; fi; \
 	done; \
 	[ -n "$$ran" ] || { echo "make: neither python3.11 nor python3.12 (with venv) was found on the PATH." >&2; exit 1; }

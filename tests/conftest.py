@@ -1,7 +1,7 @@
 """Fixtures for every tier. Servers are real; a test that needs one never skips.
 
-The session starts each server once. A test that uses `server` runs once per version at hand, and finds it
-empty each time.
+The session starts each server once. A test that uses `server` finds it empty. Which servers it runs on, once on each,
+is said in `tests.support.tiers`.
 """
 
 import os
@@ -19,13 +19,19 @@ from tests.support.distribution import GroupScheduling, uses_spark
 from tests.support.patience import SLOWNESS, slowness
 from tests.support.processes import Processes
 from tests.support.proxy import Proxy, started_proxy
-from tests.support.servers import RedisServer, binaries_at_hand, started_server, version_of
+from tests.support.servers import RedisServer, started_server, version_of
+from tests.support.tiers import OPTION, servers_for, split
 from tests.support.watchdog import watched
 from workers.protocol.connection import commands_client
 
 # The same examples in every run, however busy the machine is.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Know the two tiers."""
+    parser.addoption(OPTION, action="store_true", help="run everything on every server at hand: make test-matrix")
 
 
 def pytest_configure() -> None:
@@ -48,8 +54,17 @@ def pytest_runtest_call() -> Iterator[None]:
         return (yield)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the longest tests begin."""
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Say which servers a test runs on."""
+    if "binary" in metafunc.fixturenames:
+        binaries = servers_for(metafunc.definition)
+        metafunc.parametrize("binary", binaries, ids=_name_of, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is for the matrix, and let the longest tests begin."""
+    items[:], left_out = split(config, items)
+    config.hook.pytest_deselected(items=left_out)
     items.sort(key=lambda item: uses_spark(item.path), reverse=True)
 
 
@@ -85,10 +100,17 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session", params=binaries_at_hand(), ids=_name_of)
-def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """Every server at hand, one after the other; empty at the start of each test."""
-    with started_server(request.param) as running:
+@pytest.fixture(scope="session")
+def binary(request: pytest.FixtureRequest) -> Path:
+    """The program of the server that the test runs on: `tests.support.tiers` says which."""
+    path: Path = request.param
+    return path
+
+
+@pytest.fixture(scope="session")
+def server(binary: Path) -> Iterator[RedisServer]:
+    """A server that tests share; empty at the start of each."""
+    with started_server(binary) as running:
         yield running
 
 
@@ -111,16 +133,16 @@ async def client(server: RedisServer, _as_new: None) -> AsyncIterator[Redis]:
 class StartServer(Protocol):
     """Type of the `start_server` fixture."""
 
-    def __call__(self, binary: Path | None = None, **config: str) -> RedisServer:
+    def __call__(self, **config: str) -> RedisServer:
         """Start a server of the test's own; see `tests.support.servers.started_server`."""
 
 
 @pytest.fixture
-def start_server() -> Iterator[StartServer]:
+def start_server(binary: Path) -> Iterator[StartServer]:
     """Start servers that the test may stop, kill, pause and restart; all are ended with it."""
     with ExitStack() as servers:
 
-        def start(binary: Path | None = None, **config: str) -> RedisServer:
+        def start(**config: str) -> RedisServer:
             return servers.enter_context(started_server(binary, **config))
 
         yield start

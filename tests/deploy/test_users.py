@@ -14,15 +14,14 @@ from tests.conftest import StartServer
 from tests.deploy.assets import DEPLOY
 from tests.deploy.metrics import OF_PROMETHEUS, exposed, scraped, used
 from tests.deploy.test_monitoring import QUERIES, RULES
-from tests.faults.scene import version_name
 from tests.support.http import request
 from tests.support.processes import Processes, Running
-from tests.support.servers import RedisServer, binaries_at_hand
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Producer
 from workers.protocol.connection import commands_client
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 
 SETTINGS = DEPLOY / "compose/reaper.toml"
 SEEN_SOON = {"process_resident_memory_bytes", "reaper_lease_held", "reaper_in_flight", "reaper_recovered_total"}
@@ -46,13 +45,13 @@ async def make_users(server: RedisServer, folder: Path, *words: str) -> None:
     await anyio.run_process([*program, "--host", "127.0.0.1", "--port", str(server.port), *words])
 
 
-@pytest.fixture(params=binaries_at_hand(), ids=version_name)
-async def guarded(request: pytest.FixtureRequest, start_server: StartServer, tmp_path: Path) -> Guarded:
+@pytest.fixture
+async def guarded(start_server: StartServer, tmp_path: Path) -> Guarded:
     """Redis with the users of users.acl."""
     folder = tmp_path / "secrets"
     folder.mkdir()
     (folder / "users.acl").touch()
-    server = start_server(request.param, aclfile=str(folder / "users.acl"))
+    server = start_server(aclfile=str(folder / "users.acl"))
     await make_users(server, folder)
     server.command("ACL", "LOAD")
     return Guarded(server, folder)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
 from redis.asyncio import Redis
 
 from reaper.failpoints import claimed_by
@@ -18,7 +17,7 @@ from reaper.settings import ReaperSettings
 from tests.support.history import read_events, read_state, user_fields
 from tests.support.invariants import Execution, FinalState, History, Pairs, check
 from tests.support.processes import Processes, Running
-from tests.support.servers import RedisServer, binaries_at_hand
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
@@ -39,10 +38,6 @@ QUICK: dict[str, Any] = {
 """What takes seconds otherwise takes a fraction of one. The lease is long, so that a busy machine ends no term."""
 SHORT_LEASE: dict[str, Any] = {"lease_ttl": 0.6, "trust_window": 0.4, "renew_interval": 0.15}
 """For leaders that are killed or paused: another one follows soon."""
-
-*OLDER_SERVERS, NEWEST_SERVER = binaries_at_hand()
-newest_server = pytest.mark.parametrize("server", [NEWEST_SERVER], ids=["newest"], indirect=True)
-"""For tests that cost much and ask nothing of Redis that differs between versions."""
 
 Event = tuple[str, int]
 """What a leader did, and its token."""

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,7 +18,6 @@ from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from tests.support.history import read_events, read_state
 from tests.support.invariants import Execution, History, Pairs, check
-from tests.support.servers import version_of
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
 from workers.protocol.events import LifecycleEvent
@@ -32,11 +30,6 @@ NAMESPACE = namespace_keys("reaper")
 VISIBILITY_S = 0.4
 
 Fields = Mapping[str | bytes, str | bytes]
-
-
-def version_name(binary: Path) -> str:
-    """Name a parameter by the version of a server's binary."""
-    return ".".join(map(str, version_of(binary) or ()))
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------

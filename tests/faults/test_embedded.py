@@ -9,7 +9,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.reapers import VISIBILITY_MS, Case, newest_server, nothing_left
+from tests.faults.reapers import VISIBILITY_MS, Case, nothing_left
 from tests.scripts.scene import Scene, item
 from tests.support.history import read_notes
 from tests.support.invariants import Execution
@@ -128,7 +128,6 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     assert await case.violations(finished=True) == []
 
 
-@newest_server
 @pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
 async def test_a_poison_job_among_bystanders_kills_three_times_and_drags_nobody_along(
     server: RedisServer, client: Redis, processes: Processes, redelivery: str

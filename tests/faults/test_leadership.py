@@ -11,7 +11,6 @@ from tests.faults.reapers import (
     SHORT_LEASE,
     Case,
     leading,
-    newest_server,
     nothing_left,
     quick_settings,
     running,
@@ -141,7 +140,6 @@ async def reloadable(case: Case, processes: Processes, tmp_path: Path) -> tuple[
     return replica, file
 
 
-@newest_server
 async def test_sighup_adds_a_pair_within_the_term(case: Case, client: Redis, reloadable: tuple[Running, Path]) -> None:
     replica, file = reloadable
     added = await Case.prepared(case.server, client, "invoices", "audit")
@@ -155,7 +153,6 @@ async def test_sighup_adds_a_pair_within_the_term(case: Case, client: Redis, rel
     assert sorted(reports) == ["invoices/audit", "orders/billing"]
 
 
-@newest_server
 async def test_sighup_takes_a_pair_away_and_its_group_is_left_alone(
     case: Case, client: Redis, reloadable: tuple[Running, Path]
 ) -> None:
@@ -170,7 +167,6 @@ async def test_sighup_takes_a_pair_away_and_its_group_is_left_alone(
     assert list((await case.replicas())[0].groups) == ["invoices/audit"]
 
 
-@newest_server
 async def test_sighup_with_settings_that_cannot_work_changes_nothing(
     case: Case, reloadable: tuple[Running, Path]
 ) -> None:
@@ -182,7 +178,6 @@ async def test_sighup_with_settings_that_cannot_work_changes_nothing(
     assert replica.running
 
 
-@newest_server
 async def test_a_pair_whose_timeout_is_changed_by_sighup_goes_by_the_new_one(
     case: Case, reloadable: tuple[Running, Path]
 ) -> None:

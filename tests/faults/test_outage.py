@@ -5,7 +5,6 @@ visibility timeout of 1.6 s, a trust window of 0.7 s; the pure test at the end s
 """
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import anyio
 import pytest
@@ -15,7 +14,7 @@ from tests.conftest import StartProxy, StartServer
 from tests.faults import scene
 from tests.support.history import read_state
 from tests.support.proxy import runs
-from tests.support.servers import RedisServer, binaries_at_hand
+from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.protocol.events import LifecycleEvent
@@ -30,9 +29,6 @@ SLOW_JOBS = 12
 STRANDED = 3
 TIMES = {"visibility_timeout": VISIBILITY_S, "lease_ttl": 1, "trust_window": 0.7, "full_scan_interval": 1}
 
-
-newest_server = pytest.mark.parametrize("binary", binaries_at_hand()[-1:], ids=scene.version_name)
-every_server = pytest.mark.parametrize("binary", binaries_at_hand(), ids=scene.version_name)
 
 RECOVER = load_script("reaper", "recover_entries")
 ACQUIRE = load_script("reaper", "acquire_lease")
@@ -64,9 +60,8 @@ async def _outlasts(url: str, direct_url: str, begin: Step, end: Step) -> None:
         assert await scene.violations(client, enqueued, [handler]) == []
 
 
-@every_server
-async def test_a_frozen_server(binary: Path, start_server: StartServer) -> None:
-    server = start_server(binary)
+async def test_a_frozen_server(start_server: StartServer) -> None:
+    server = start_server()
 
     async def freeze() -> None:
         server.pause()
@@ -77,9 +72,8 @@ async def test_a_frozen_server(binary: Path, start_server: StartServer) -> None:
     await _outlasts(server.url, server.url, freeze, thaw)
 
 
-@every_server
-async def test_a_server_that_is_killed_and_started_again_with_its_log(binary: Path, start_server: StartServer) -> None:
-    server = start_server(binary, appendonly="yes", appendfsync="always")
+async def test_a_server_that_is_killed_and_started_again_with_its_log(start_server: StartServer) -> None:
+    server = start_server(appendonly="yes", appendfsync="always")
 
     async def kill() -> None:
         server.kill()
@@ -90,9 +84,8 @@ async def test_a_server_that_is_killed_and_started_again_with_its_log(binary: Pa
     await _outlasts(server.url, server.url, kill, start)
 
 
-@newest_server
-async def test_a_network_that_swallows_everything(binary: Path, start_server: StartServer, proxy: StartProxy) -> None:
-    server = start_server(binary)
+async def test_a_network_that_swallows_everything(start_server: StartServer, proxy: StartProxy) -> None:
+    server = start_server()
     through = await proxy(server)
 
     async def blackhole() -> None:
@@ -101,9 +94,8 @@ async def test_a_network_that_swallows_everything(binary: Path, start_server: St
     await _outlasts(through.url, server.url, blackhole, through.mend)
 
 
-@newest_server
-async def test_a_network_that_refuses_everything(binary: Path, start_server: StartServer, proxy: StartProxy) -> None:
-    server = start_server(binary)
+async def test_a_network_that_refuses_everything(start_server: StartServer, proxy: StartProxy) -> None:
+    server = start_server()
     through = await proxy(server)
     await _outlasts(through.url, server.url, through.cut, through.mend)
 

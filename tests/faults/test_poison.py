@@ -10,11 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.faults.reapers import (
-    NEWEST_SERVER,
-    OLDER_SERVERS,
     Case,
     leading,
-    newest_server,
     nothing_left,
     quick_settings,
 )
@@ -31,13 +28,6 @@ BATCH = 64
 MAX_DELIVERIES = 3
 LEDGER = "ledger"
 VISIBILITY = {"visibility_timeout": 0.4}
-
-servers_and_positions = pytest.mark.parametrize(
-    ("server", "position"),
-    [(NEWEST_SERVER, 0), (NEWEST_SERVER, BATCH - 1), *((older, BATCH // 2) for older in OLDER_SERVERS)],
-    ids=lambda value: str(value) if isinstance(value, int) else "newest" if value == NEWEST_SERVER else "older",
-    indirect=["server"],
-)
 
 Start = Callable[[str], Running]
 """Starts a worker of this name."""
@@ -119,7 +109,7 @@ async def only_the_poison_was_given_up(case: Case, poison: str) -> None:
     assert await case.violations(finished=True, poison=frozenset({poison}), max_deliveries=MAX_DELIVERIES) == []
 
 
-@servers_and_positions
+@pytest.mark.parametrize("position", [0, BATCH // 2, BATCH - 1])
 async def test_in_a_burst_read_by_a_bare_worker_the_poison_alone_is_given_up(
     case: Case, bare_worker: Start, position: int
 ) -> None:
@@ -143,7 +133,6 @@ async def test_under_steady_load_on_bare_workers_the_poison_alone_is_given_up(ca
     await under_steady_load(case, bare_worker)
 
 
-@newest_server
 @pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
 async def test_in_a_burst_read_by_a_worker_of_ours_the_poison_alone_is_given_up(
     case: Case, our_worker: Start, redelivery: str
@@ -156,7 +145,6 @@ async def test_in_a_burst_read_by_a_worker_of_ours_the_poison_alone_is_given_up(
     assert len(await case.events(EventName.SUSPECTED)) > 1, "it took others along"
 
 
-@newest_server
 async def test_under_steady_load_on_workers_of_ours_the_poison_alone_is_given_up(case: Case, our_worker: Start) -> None:
     await under_steady_load(case, our_worker)
 

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio
 import pytest
@@ -14,7 +13,7 @@ from tests.conftest import StartServer
 from tests.faults import scene
 from tests.support.history import read_state
 from tests.support.processes import Processes
-from tests.support.servers import RedisServer, binaries_at_hand, free_port
+from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
 from workers import Worker
 from workers.protocol.connection import commands_client
@@ -23,8 +22,6 @@ from workers.runtime.callbacks import Report
 from workers.runtime.options import USAGE_EXIT
 
 pytestmark = pytest.mark.anyio
-
-every_server = pytest.mark.parametrize("binary", binaries_at_hand(), ids=scene.version_name)
 
 
 def heard_errors(source: Worker | Reaper) -> list[str]:
@@ -71,11 +68,10 @@ async def test_scripts_may_be_flushed_at_any_time(server: RedisServer, client: R
 # --- read-only ----------------------------------------------------------------------------------------------
 
 
-@every_server
 async def test_a_node_that_is_demoted_and_promoted_again_is_served_again(
-    binary: Path, start_server: StartServer
+    start_server: StartServer,
 ) -> None:
-    server, handler = start_server(binary), scene.Handler()
+    server, handler = start_server(), scene.Handler()
     async with commands_client(server.url) as client:
         await scene.create_group(client)
         enqueued = await scene.enqueue(client, 10, hold="")

@@ -9,7 +9,6 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.snapshot import find_mismatches
-from tests.faults.reapers import newest_server
 from tests.faults.scene import (
     GROUP,
     KEYS,
@@ -104,7 +103,6 @@ async def _is_mode(client: Redis, name: str) -> bool:
     return await mode(client) == name
 
 
-@newest_server
 async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_writes_are_refused(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,7 +150,6 @@ async def _is_parked(client: Redis) -> bool:
     return len(state.scheduled) == 9 and state.released_suspects == 1 and not state.pending
 
 
-@newest_server
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServer, client: Redis, policy: str) -> None:
     await create_group(client)
@@ -170,7 +167,6 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServ
     assert await violations(client, {**enqueued, delayed: [(b"n", b"late")]}, [handler], finished=True) == []
 
 
-@newest_server
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_a_reaper_takes_up_what_embedded_workers_have_left(
     server: RedisServer, client: Redis, policy: str
@@ -221,7 +217,6 @@ async def test_where_there_is_no_reaper_embedded_workers_recover_what_plain_ones
     assert times(embedded.starts) == dict.fromkeys(dead, 1)
 
 
-@newest_server
 async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_does_nothing_twice(
     server: RedisServer, client: Redis
 ) -> None:

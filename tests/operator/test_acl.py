@@ -35,7 +35,7 @@ from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 
 PASSWORD = "not-a-secret"  # noqa: S105 - of a user that lives for one test
 REAPER, EMBEDDED = RecoveryMode.REAPER, RecoveryMode.EMBEDDED

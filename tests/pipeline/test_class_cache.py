@@ -98,6 +98,7 @@ print(spark.range(3).count(), "rows")
 
 
 @pytest.mark.processes
+@pytest.mark.matrix
 @pytest.mark.anyio
 async def test_a_warm_up_makes_what_later_commands_take_their_classes_from(
     processes: Processes, cache: Path, tmp_path: Path

@@ -14,7 +14,7 @@ from tests.support.servers import RedisServer
 from workers.protocol.events import encode_data
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.cluster]
+pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.matrix]
 
 
 def write_trouble(server: RedisServer, job: str) -> None:

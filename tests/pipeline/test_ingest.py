@@ -45,7 +45,7 @@ NOW = Run(available_now=True)
 
 @pytest.fixture
 def redis_server(start_server: StartServer) -> RedisServer:
-    """One server, the newest: how old ones are read is the data source's concern, and tested there."""
+    """One server of the test's own: how each version is read is the data source's concern, and tested there."""
     return start_server()
 
 

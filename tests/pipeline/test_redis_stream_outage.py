@@ -20,6 +20,8 @@ from tests.support.proxy import command
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.contract
+
 SECRET = "correct-horse"  # noqa: S105
 
 

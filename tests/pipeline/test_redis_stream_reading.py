@@ -16,6 +16,8 @@ from tests.pipeline.streams import JOURNAL, add, add_at, batch_reader, connected
 from tests.support.servers import RedisServer
 
 # The server is emptied by the test itself before each example.
+pytestmark = pytest.mark.contract
+
 EXAMPLES = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PLACES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(lambda id_: id_ > (0, 0)), max_size=30)
 

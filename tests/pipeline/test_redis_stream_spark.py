@@ -28,7 +28,7 @@ COLUMNS = "id string, n string"
 
 @pytest.fixture
 def redis_server(start_server: StartServer) -> RedisServer:
-    """The newest server at hand: what differs between versions is tested without Spark."""
+    """A server that keeps its data; what differs between versions is tested without Spark."""
     return start_server(appendonly="yes", appendfsync="always")
 
 

@@ -9,6 +9,8 @@ from reaper.pipeline.redis_stream.columns import read_range
 from tests.pipeline.streams import JOURNAL, ROW, add, delete, parse, query, trim
 from tests.support.servers import RedisServer
 
+pytestmark = pytest.mark.contract
+
 
 def counts(server: RedisServer) -> bool:
     """Tell whether this server counts the entries added."""

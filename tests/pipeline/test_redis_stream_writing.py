@@ -11,6 +11,8 @@ from reaper.pipeline.redis_stream.writing import WRITE_BYTES, Writer, chunks, pa
 from tests.pipeline.streams import JOURNAL, connected, parse
 from tests.support.servers import RedisServer
 
+pytestmark = pytest.mark.contract
+
 Fields = list[list[bytes]]
 
 

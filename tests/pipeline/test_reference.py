@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -21,8 +22,8 @@ ABOUT: dict[str, object] = {"lake": "", "made_at": "", "since": None, "until": N
 
 
 @pytest.fixture(scope="module")
-def redis_server() -> Iterator[RedisServer]:
-    with started_server() as server:
+def redis_server(binary: Path) -> Iterator[RedisServer]:
+    with started_server(binary) as server:
         yield server
 
 

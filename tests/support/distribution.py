@@ -12,14 +12,14 @@ from xdist.scheduler import LoadScopeScheduling
 SPARK_SESSIONS = 2
 """Processes of ``make test`` that start Spark: each takes a core for itself."""
 
-_SERVER = re.compile(r"\[(\d+\.\d+\.\d+)[]-]")
+_SERVER = re.compile(r"[-\[](\d+\.\d+\.\d+)[-\]]")
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
-_SPARK_FILES = sorted(file.stem for file in _PIPELINE.glob("test_*.py"))
+_SPARK_FILES = sorted(file.stem for file in _PIPELINE.glob("test_*.py") if "SparkSession" in file.read_text())
 
 
 def uses_spark(path: Path) -> bool:
     """Tell whether the tests of this file may start Spark."""
-    return path.parent.name == _PIPELINE.name
+    return path.parent.name == _PIPELINE.name and path.stem in _SPARK_FILES
 
 
 def group_of(node_id: str) -> str:

@@ -69,6 +69,12 @@ def binaries_at_hand() -> tuple[Path, ...]:
     return tuple(binary for _, binary in sorted(by_version.items()))
 
 
+@cache
+def default_binary() -> Path:
+    """Return the server that comes with the package: the one that everybody has. Else, the oldest at hand."""
+    return next((binary for binary in _packaged_binaries() if version_of(binary)), binaries_at_hand()[0])
+
+
 def free_port() -> int:
     """Return a TCP port on the loopback interface that nobody listens on right now."""
     with socket.socket() as probe:

@@ -9,7 +9,7 @@ import redis
 from tests.conftest import StartServer
 from tests.support.servers import RedisServer, binaries_at_hand, version_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 
 
 def test_the_packaged_server_is_among_those_at_hand() -> None:

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from tests.faults.reapers import newest_server
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import Scene
 from workers.telemetry.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
 
-pytestmark = [pytest.mark.anyio, pytest.mark.processes, newest_server]
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 ALLOWED = {
     "messaging.system", "messaging.operation.name", "messaging.operation.type", "messaging.destination.name",

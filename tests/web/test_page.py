@@ -10,14 +10,13 @@ from selenium.webdriver.chromium.webdriver import ChromiumDriver as WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tests.faults.reapers import newest_server
 from tests.faults.scene import KEYS, STREAM, create_group, strand
 from tests.support.browser import started_browser
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.web.conftest import TOKEN, Served, served_replica
 
-pytestmark = [pytest.mark.anyio, newest_server]
+pytestmark = [pytest.mark.anyio]
 
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
 ReplyT = TypeVar("ReplyT")

@@ -12,7 +12,6 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tests.conftest import StartServer
-from tests.faults.reapers import newest_server
 from tests.faults.scene import (
     GROUP,
     KEYS,
@@ -154,7 +153,6 @@ async def test_the_cursor_is_kept_from_call_to_call_and_a_walk_looks_at_each_del
     assert cursors[:5] == ["-", *(f"({held[n]}" for n in (9, 19, 29, 39))]
 
 
-@newest_server
 async def test_a_worker_with_nothing_to_recover_looks_about_once_in_a_visibility_timeout(
     server: RedisServer, client: Redis
 ) -> None:
@@ -171,7 +169,6 @@ async def test_a_worker_with_nothing_to_recover_looks_about_once_in_a_visibility
         assert anyio.current_time() - loop_began > 3 * 0.5 * 0.9
 
 
-@newest_server
 async def test_jobs_longer_than_the_visibility_timeout_keep_their_deliveries(
     server: RedisServer, client: Redis
 ) -> None:
@@ -190,7 +187,6 @@ async def test_jobs_longer_than_the_visibility_timeout_keep_their_deliveries(
     assert await count_events(client) == {"acked": 8}
 
 
-@newest_server
 async def test_a_fencing_token_grows_from_claim_to_claim_and_over_a_copy(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     (job,) = await enqueue(client)
@@ -216,7 +212,6 @@ async def test_a_fencing_token_grows_from_claim_to_claim_and_over_a_copy(server:
 # ---- counting
 
 
-@newest_server
 @pytest.mark.parametrize("max_deliveries", [1, 2, 3, 5])
 async def test_a_job_whose_consumers_all_die_is_run_as_often_as_with_a_reaper(
     server: RedisServer, client: Redis, max_deliveries: int
@@ -239,7 +234,6 @@ async def test_a_job_whose_consumers_all_die_is_run_as_often_as_with_a_reaper(
     assert (dead.job, dead.deliveries, dead.reason) == (next(iter(enqueued)), max_deliveries, "max_deliveries")
 
 
-@newest_server
 @pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
 async def test_a_job_that_always_fails_is_run_max_deliveries_times(
     server: RedisServer, client: Redis, redelivery: str
@@ -255,7 +249,6 @@ async def test_a_job_that_always_fails_is_run_max_deliveries_times(
 # ---- many workers
 
 
-@newest_server
 async def test_what_a_crowd_of_workers_recovers_is_run_once(server: RedisServer, client: Redis) -> None:
     await create_group(client)
     enqueued = await enqueue(client, 300)
@@ -314,7 +307,6 @@ async def test_a_mass_is_asked_for_ahead_and_never_are_there_more_than_slots(
     assert max(taken) <= 150
 
 
-@newest_server
 async def test_a_worker_that_is_stopped_in_a_mass_leaves_nothing_pending_and_burns_no_delivery(
     server: RedisServer, client: Redis
 ) -> None:
@@ -345,7 +337,6 @@ async def test_a_worker_that_is_stopped_in_a_mass_leaves_nothing_pending_and_bur
     assert set(deliveries) == {2}, "one for the consumer that died, one for whoever ran it"
 
 
-@newest_server
 async def test_one_line_tells_of_a_mass(server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     await create_group(client)
@@ -380,7 +371,6 @@ async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
     assert await client.xlen(KEYS.retry) == 0
 
 
-@newest_server
 async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
     server: RedisServer, client: Redis
 ) -> None:
@@ -411,7 +401,6 @@ async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
     }  # fmt: skip
 
 
-@newest_server
 async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
     server: RedisServer, client: Redis
 ) -> None:
@@ -423,7 +412,6 @@ async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
     assert [done.job for done in handler.completions] == [job]
 
 
-@newest_server
 async def test_the_groups_position_is_noted_and_silent_consumers_go_where_that_is_asked_for(
     server: RedisServer, client: Redis
 ) -> None:
@@ -463,7 +451,6 @@ async def test_entries_deleted_while_they_were_pending_are_acknowledged_and_repo
 # ---- what it refuses, and what holds it up
 
 
-@newest_server
 async def test_a_jobs_own_visibility_timeout_is_refused_with_one_warning(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -480,7 +467,6 @@ async def test_a_jobs_own_visibility_timeout_is_refused_with_one_warning(
     assert caplog.text.count("asks for a visibility timeout of its own") == 1
 
 
-@newest_server
 async def test_a_paused_group_is_recovered_once_it_is_resumed(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -498,7 +484,6 @@ async def test_a_paused_group_is_recovered_once_it_is_resumed(
     assert (caplog.text.count("is paused"), caplog.text.count("recovery goes on")) == (1, 1)
 
 
-@newest_server
 async def test_a_stream_with_a_second_group_is_refused_loudly_until_that_is_gone(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

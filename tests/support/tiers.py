@@ -1,0 +1,34 @@
+"""What ``make test`` runs, and what only ``make test-matrix`` does (pytest's option ``--matrix``).
+
+The matrix is everything on every server at hand. That takes long, and says little more than one server does about what
+only moves jobs to and fro. So ``make test`` runs on the server that comes with the package; but what says how the
+server itself behaves, a *contract*, runs on every one there, too. What starts several Java machines is for the matrix.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import binaries_at_hand, default_binary
+
+OPTION = "--matrix"
+CONTRACTS = ("scripts", "protocol")
+"""Folders whose tests are contracts. Others are marked: ``pytest.mark.contract``."""
+HEAVY = "matrix"
+"""The mark of what is left out of ``make test``."""
+
+
+def servers_for(item: pytest.Item | pytest.Function) -> tuple[Path, ...]:
+    """Return the servers that a test runs on."""
+    is_contract = item.path.parent.name in CONTRACTS or item.get_closest_marker("contract") is not None
+    return binaries_at_hand() if is_contract or item.config.getoption(OPTION) else (default_binary(),)
+
+
+def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return what this run runs, and what it leaves out."""
+    if config.getoption(OPTION):
+        return items, []
+    kept, left_out = [], []
+    for item in items:
+        (left_out if item.get_closest_marker(HEAVY) else kept).append(item)
+    return kept, left_out
