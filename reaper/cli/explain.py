@@ -76,10 +76,9 @@ async def look_for(
         pairs = pairs or [await find_pair(client, settings, stream, group)]
         explained = []
         for keys in pairs:
-            state = next((one for one in snapshot.groups if one.pair == keys.pair), None)
-            if state is None:
-                continue
-            explained.append(explain(await find_job(client, keys, job, depth=depth), state, snapshot))
+            state = snapshot.group(keys.pair)
+            if state:
+                explained.append(explain(await find_job(client, keys, job, depth=depth), state, snapshot))
         return explained
 
 

@@ -148,7 +148,7 @@ def _style(group: GroupState, problems: Sequence[Problem]) -> str:
 
 def _rate(snapshot: Snapshot, before: Snapshot | None, group: GroupState) -> str:
     """Return recoveries per second since the look before."""
-    earlier = next((one for one in before.groups if one.pair == group.pair), None) if before else None
+    earlier = before.group(group.pair) if before else None
     if before is None or earlier is None or snapshot.now_ms <= before.now_ms:
         return ""
     return f"{max(0, group.recovered - earlier.recovered) * 1000 / (snapshot.now_ms - before.now_ms):.1f}"

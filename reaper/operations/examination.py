@@ -28,7 +28,7 @@ Span = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ServerFacts:
     """What the server says of itself."""
 
     version: str
@@ -42,6 +42,10 @@ class Server:
     user: str | None
     missing_rights: tuple[str, ...] | None
     """Commands that our user lacks for a reaper's work; None where that cannot be asked."""
+
+    def configured(self, name: str, default: str) -> str:
+        """Return a value of the server's configuration; ``default`` where it cannot be asked."""
+        return (self.config or {}).get(name, default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,6 @@ class GroupFacts:
     """How far the stream's last ID lies ahead of the server's clock."""
     run_times: Sequence[tuple[Span, int]] = ()
     """Observed run times, and how often."""
-    retry_consumers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +73,9 @@ class Examination:
 
     settings: ReaperSettings
     """Of whoever asks."""
-    server: Server
+    server: ServerFacts
     snapshot: Snapshot
     groups: Sequence[GroupFacts] = field(default_factory=tuple)
-    configured: bool = False
-    """Groups were named by flags, environment or file: the settings are those of the service."""
 
 
 async def examine(client: Redis, settings: ReaperSettings, version: str) -> Examination:
@@ -83,9 +84,7 @@ async def examine(client: Redis, settings: ReaperSettings, version: str) -> Exam
     pairs = known_pairs(settings.watched, snapshot.live or snapshot.replicas)
     server = await _examine_server(client, settings, version, pairs)
     groups = [await _examine_group(client, keys, snapshot) for keys in pairs]
-    return Examination(
-        settings=settings, server=server, snapshot=snapshot, groups=groups, configured=bool(settings.groups)
-    )
+    return Examination(settings=settings, server=server, snapshot=snapshot, groups=groups)
 
 
 async def _allowed(client: Redis, *words: Any) -> Any:
@@ -101,7 +100,9 @@ async def _allowed(client: Redis, *words: Any) -> Any:
 # --- the server ---------------------------------------------------------------------------------------------
 
 
-async def _examine_server(client: Redis, settings: ReaperSettings, version: str, pairs: Sequence[GroupKeys]) -> Server:
+async def _examine_server(
+    client: Redis, settings: ReaperSettings, version: str, pairs: Sequence[GroupKeys]
+) -> ServerFacts:
     info: Any = await client.info()
     config: Any = await _allowed(client, "CONFIG", "GET", "*")
     trips, ahead_ms = [], 0
@@ -111,7 +112,7 @@ async def _examine_server(client: Redis, settings: ReaperSettings, version: str,
         trips.append((time.perf_counter() - began) * 1000)
         ahead_ms = at_ms - round(time.time() * 1000)
     user: Any = await _allowed(client, "ACL", "WHOAMI")
-    return Server(
+    return ServerFacts(
         version=version,
         info=dict(info),
         config=_pairs(config),
@@ -196,7 +197,7 @@ def sample_call(command: str, keys: GroupKeys) -> list[str]:
 async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot) -> GroupFacts:
     if await client.type(keys.stream) != b"stream":
         return GroupFacts(keys=keys, run_times=await _run_times(client, keys))
-    state = next((one for one in snapshot.groups if one.pair == keys.pair), None)
+    state = snapshot.group(keys.pair)
     policy = state.policy if state and state.policy else "stream"
     info: Any = await client.xinfo_stream(keys.stream)
     groups: Any = await client.xinfo_groups(keys.stream)
@@ -210,7 +211,6 @@ async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot) -> 
         trimmed_unread=bool(own) and _lost_unread(info, own),
         ahead_ms=last_ms - snapshot.now_ms,
         run_times=await _run_times(client, keys),
-        retry_consumers=state.retry.consumers if state else 0,
     )
 
 

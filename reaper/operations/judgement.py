@@ -144,10 +144,11 @@ def _retry_is_unread(group: GroupState) -> bool:
 
 def notes(snapshot: Snapshot) -> tuple[str, ...]:
     """Return what an operator should know although nothing is wrong now."""
-    return (*_replica_notes(snapshot), *(note for group in snapshot.groups for note in _group_notes(group)))
+    return (*replica_notes(snapshot), *(note for group in snapshot.groups for note in _group_notes(group)))
 
 
-def _replica_notes(snapshot: Snapshot) -> Iterator[str]:
+def replica_notes(snapshot: Snapshot) -> Iterator[str]:
+    """Return those of the notes that are about replicas."""
     leader = snapshot.leader
     if leader and leader.observe:
         yield "the leader only observes: nothing is recovered"

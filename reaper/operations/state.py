@@ -105,6 +105,10 @@ class Snapshot:
     replicas: tuple[Replica, ...] = ()
     groups: tuple[GroupState, ...] = ()
 
+    def group(self, pair: str) -> GroupState | None:
+        """Return the state of ``stream/group``; None where it is not among those that were looked at."""
+        return next((group for group in self.groups if group.pair == pair), None)
+
     @property
     def live(self) -> tuple[Replica, ...]:
         """Replicas with a fresh heartbeat."""
