@@ -45,7 +45,7 @@ class NotReadyError(StreamReaperError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Ending:
     """How an act ended."""
 
     stage: Stage
@@ -88,7 +88,7 @@ class Outcome:
         }
 
 
-async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outcome:
+async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Ending:
     """Play one act. Raises ProcessFailedError, NotReadyError, and what redis-py raises; leaves no process behind."""
     meters = Meters(stage.client)
     await stage.client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
@@ -118,7 +118,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Outc
         await supervisor.stop(Role.REAPER)
     await witness.look()
     ledger = build_ledger(await _evidence(scene, injector, clock_ahead_s))
-    return Outcome(
+    return Ending(
         stage=stage,
         started_at=scene.started_at,
         ledger=ledger,

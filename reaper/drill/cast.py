@@ -98,7 +98,7 @@ def _reaper(stage: Stage) -> Callable[[str], Command]:
             "visibility-timeout": settings.visibility_timeout.total_seconds(),
             "max-deliveries": settings.max_deliveries,
             "lease-ttl": settings.lease_ttl.total_seconds(),
-            "scan-interval": settings.scan_interval.total_seconds(),
+            "scan-interval": settings.scan.total_seconds(),
         }
         argv = [sys.executable, "-m", "reaper", "run", *_as_words(flags)]
         own = {"REAPER_REDIS_URL": stage.server.url, failpoints.ENVIRONMENT_VARIABLE: str(stage.failpoints)}

@@ -5,28 +5,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
-from reaper.drill.act import Outcome
+from reaper.drill.act import Ending
 from reaper.drill.drill import InterruptedDrillError, Programme, perform
-from reaper.drill.faults import DEFAULT_FAULTS, DEMO_FAULTS, Fault, parse_fault
+from reaper.drill.faults import DEMO_FAULTS
 from reaper.drill.live import screen_at_hand
 from reaper.drill.recoveries import RECOVERIES, find_recovery
 from reaper.drill.report import as_text
 from reaper.drill.settings import DrillSettings
-from reaper.drill.trace import Request, TokenTimes, generate_requests, plan_jobs, read_requests
+from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs, read_requests
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import errors_as_sentences, examples
+from workers.runtime.options import errors_as_sentences, examples, settings_options
+from workers.runtime.settings import load_settings
 
 GENERATED_JOBS = 1_000
 GENERATED_RATE = 70.0
 """Jobs a second; with the generated durations about 20 are in flight at a time."""
 DEMO_JOBS = 700
-QUIET_LOOK_INTERVAL = timedelta(seconds=1)
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -58,9 +57,9 @@ Faults, at so many seconds after the first job (* or as soon after as there is s
 Where no reapers run, pause-leader only kills the worker, and what hits reapers alone is left out and said so.
 """
 
-_DEFAULTS = DrillSettings()
-_TOKENS = TokenTimes()
-
+_redis_option = click.option(
+    "--redis-url", envvar="REAPER_REDIS_URL", help=DrillSettings.model_fields["redis_url"].description
+)
 _json_option = click.option(
     "--json",
     "json_file",
@@ -80,73 +79,6 @@ _json_option = click.option(
     ),
 )
 @click.option(
-    "--trace",
-    type=click.Path(path_type=Path),
-    help="CSV file: TIMESTAMP,ContextTokens,GeneratedTokens. Default: a generated one.",
-)
-@click.option(
-    "--speedup",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Replay arrivals this many times faster.",
-)
-@click.option("--limit", type=click.IntRange(min=1), help="Replay no more than this many jobs.")
-@click.option(
-    "--prefill-ms",
-    type=click.FloatRange(min=0),
-    default=_TOKENS.prefill / timedelta(milliseconds=1),
-    show_default=True,
-    help="Duration of a context token.",
-)
-@click.option(
-    "--decode-ms",
-    type=click.FloatRange(min=0),
-    default=_TOKENS.decode / timedelta(milliseconds=1),
-    show_default=True,
-    help="Duration of a generated token.",
-)
-@click.option(
-    "--workers",
-    type=int,
-    default=_DEFAULTS.workers,
-    show_default=True,
-    help="Worker processes.",
-)
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    default=_DEFAULTS.concurrency,
-    show_default=True,
-    help="Jobs that a worker runs at a time (the bare one: 1; published: loops in a process, at most 250).",
-)
-@click.option(
-    "--bare-worker/--no-bare-worker",
-    default=_DEFAULTS.bare_worker,
-    show_default=True,
-    help="Let the last worker be a bare redis-py loop; without, all are alike.",
-)
-@click.option("--reapers", type=int, default=_DEFAULTS.reapers, show_default=True, help="Reaper replicas.")
-@click.option(
-    "--visibility-timeout",
-    type=click.FloatRange(min=0.1),
-    default=_DEFAULTS.visibility_timeout.total_seconds(),
-    show_default=True,
-    help="Seconds.",
-)
-@click.option(
-    "--lease-ttl",
-    type=click.FloatRange(min=0.5),
-    default=_DEFAULTS.lease_ttl.total_seconds(),
-    show_default=True,
-    help="Seconds.",
-)
-@click.option(
-    "--scan-interval",
-    type=click.FloatRange(min=0.05),
-    help="Seconds between two scans of the leader. Default: an eighth of the visibility timeout, at most 1.",
-)
-@click.option(
     "--recovery",
     type=click.Choice(list(RECOVERIES)),
     default="reaper",
@@ -154,104 +86,33 @@ _json_option = click.option(
     help="How stalled jobs come back.",
 )
 @click.option(
-    "--redis-url",
-    envvar="REAPER_REDIS_URL",
-    help="A Redis to use; only keys of this drill are touched. Default: one of its own.",
-)
-@click.option(
-    "--redis-pid", type=click.IntRange(min=1), help="Its process on this machine, which pause-redis may stop."
-)
-@click.option(
-    "--keep-keys",
-    is_flag=True,
-    help="Leave this drill's streams and journals in the Redis of --redis-url (see --json).",
-)
-@click.option(
     "--fault",
     "faults",
     multiple=True,
     metavar="KIND[:AMOUNT]@SECONDS[+SECONDS]",
-    help=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}.",
+    help=DrillSettings.model_fields["faults"].description,
 )
-@click.option(
-    "--idle",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    help="Measure everybody for so many seconds before the first job, with nothing to do.",
-)
-@click.option(
-    "--quiet", is_flag=True, help="No view, and a look at Redis a second only, so that it disturbs no measurement."
-)
-@click.option(
-    "--seed", type=int, default=_DEFAULTS.seed, show_default=True, help="Of the generated trace and the payloads."
-)
+@settings_options(DrillSettings, exclude=("redis_url", "faults", "max_deliveries"))
+@_redis_option
 @_json_option
 @click.option("--show-trace", is_flag=True, help="Trace every job, and print the trace of one that was recovered.")
-@click.option(
-    "--files",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the ledgers and logs of all processes in this folder.",
-)
-def drill(
-    trace: Path | None,
-    speedup: float,
-    limit: int | None,
-    prefill_ms: float,
-    decode_ms: float,
-    workers: int,
-    concurrency: int,
-    bare_worker: bool,
-    reapers: int,
-    visibility_timeout: float,
-    lease_ttl: float,
-    scan_interval: float | None,
-    recovery: str,
-    redis_url: str | None,
-    redis_pid: int | None,
-    keep_keys: bool,
-    faults: tuple[str, ...],
-    idle: float,
-    quiet: bool,
-    seed: int,
-    json_file: Path | None,
-    show_trace: bool,
-    files: Path | None,
-) -> None:
+def drill(recovery: str, json_file: Path | None, show_trace: bool, **flags: Any) -> None:
     """Play one drill; see `HELP`."""
     with _errors_for_people():
-        times = TokenTimes(timedelta(milliseconds=prefill_ms), timedelta(milliseconds=decode_ms))
-        settings = DrillSettings(
-            workers=workers,
-            reapers=reapers,
-            concurrency=concurrency,
-            visibility_timeout=timedelta(seconds=visibility_timeout),
-            lease_ttl=timedelta(seconds=lease_ttl),
-            scan_interval=timedelta(seconds=scan_interval or min(1.0, visibility_timeout / 8)),
-            faults=_read_faults(faults),
-            seed=seed,
-            trace="generated" if trace is None else trace.name,
-            speedup=speedup,
-            bare_worker=bare_worker,
-            idle=timedelta(seconds=idle),
-            look_interval=QUIET_LOOK_INTERVAL if quiet else _DEFAULTS.look_interval,
-        )
-        requests = _generate(seed, limit) if trace is None else read_requests(trace, limit=limit)
-        jobs = plan_jobs(requests, times, speedup=speedup)
-        programme = Programme(
-            settings, jobs, [find_recovery(recovery)], redis_url, files, redis_pid, keep_keys=keep_keys
-        )
+        settings = load_settings(DrillSettings, flags=flags)
+        programme = Programme(settings, _plan(settings), [find_recovery(recovery)])
         with _trace_shown(programme, wanted=show_trace) as programme:
-            (outcome,) = _perform(programme, quiet=quiet)
+            (ending,) = _perform(programme)
         if json_file:
-            _write_json(json_file, outcome.as_json())
-    sys.exit(EXIT_FAILED if outcome.objections else 0)
+            _write_json(json_file, ending.as_json())
+    sys.exit(EXIT_FAILED if ending.objections else 0)
 
 
 @click.command(epilog=examples("reaper demo", "reaper demo --redis-url redis://127.0.0.1:6379/5 --json demo.json"))
-@click.option("--redis-url", envvar="REAPER_REDIS_URL", help="A Redis to use. Default: one of its own.")
-@click.option("--seed", type=int, default=_DEFAULTS.seed, show_default=True, help="Of the trace and the payloads.")
+@_redis_option
+@settings_options(DrillSettings, exclude=DrillSettings.model_fields.keys() - {"seed"})
 @_json_option
-def demo(redis_url: str | None, seed: int, json_file: Path | None) -> None:
+def demo(json_file: Path | None, **flags: Any) -> None:
     """Show what happens to the jobs of a killed worker: without recovery, with the reaper, and embedded.
 
     Three acts on the same trace with the same faults, in less than a minute. Exits 0 only if the second and the third
@@ -259,35 +120,33 @@ def demo(redis_url: str | None, seed: int, json_file: Path | None) -> None:
     with the OpenTelemetry trace of a job that was recovered.
     """
     with _errors_for_people():
-        settings = DrillSettings(seed=seed, faults=DEMO_FAULTS)
-        jobs = plan_jobs(_generate(seed, DEMO_JOBS), TokenTimes())
+        settings = load_settings(DrillSettings, flags=flags | {"faults": DEMO_FAULTS, "limit": DEMO_JOBS})
         acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
-        with _trace_shown(Programme(settings, jobs, acts, redis_url)) as programme:
-            outcomes = _perform(programme)
-            without, with_reaper, embedded = (outcome.ledger.stuck for outcome in outcomes)
+        with _trace_shown(Programme(settings, _plan(settings), acts)) as programme:
+            endings = _perform(programme)
+            without, with_reaper, embedded = (ending.ledger.stuck for ending in endings)
             click.echo(
                 f"\nWithout recovery {without} jobs were stuck for good; "
                 f"with the reaper {with_reaper}, embedded {embedded}."
             )
         if json_file:
-            _write_json(json_file, {"acts": [outcome.as_json() for outcome in outcomes]})
-    failed = any(outcome.objections for outcome in outcomes if outcome.stage.recovery.promises)
+            _write_json(json_file, {"acts": [ending.as_json() for ending in endings]})
+    failed = any(ending.objections for ending in endings if ending.stage.recovery.promises)
     sys.exit(EXIT_FAILED if failed else 0)
 
 
-def _read_faults(texts: tuple[str, ...]) -> tuple[Fault, ...]:
-    if texts == ("none",):
-        return ()
-    return tuple(parse_fault(text) for text in texts) or DEFAULT_FAULTS
+def _plan(settings: DrillSettings) -> list[PlannedJob]:
+    """Return the jobs of the trace, read or made up."""
+    if settings.trace is None:
+        requests = generate_requests(settings.seed, count=settings.limit or GENERATED_JOBS, rate=GENERATED_RATE)
+    else:
+        requests = read_requests(settings.trace, limit=settings.limit)
+    return plan_jobs(requests, settings.times, speedup=settings.speedup)
 
 
-def _generate(seed: int, limit: int | None) -> list[Request]:
-    return generate_requests(seed, count=limit or GENERATED_JOBS, rate=GENERATED_RATE)
-
-
-def _perform(programme: Programme, *, quiet: bool = False) -> list[Outcome]:
+def _perform(programme: Programme) -> list[Ending]:
     """Play, telling what is played and how each act ended."""
-    screen = screen_at_hand(quiet=quiet)
+    screen = screen_at_hand(quiet=programme.settings.quiet)
     click.echo(_introduction(programme))
     return perform(programme, screen, opens=click.echo, closes=_close)
 
@@ -318,21 +177,21 @@ def _introduction(programme: Programme) -> str:
     settings, span = programme.settings, programme.jobs[-1].at.total_seconds()
     reapers = any(recovery.by_reapers for recovery in programme.recoveries)
     return (
-        f"{len(programme.jobs)} jobs in {span:.0f} s (trace: {settings.trace}), {settings.workers} workers"
+        f"{len(programme.jobs)} jobs in {span:.0f} s (trace: {settings.trace_name}), {settings.workers} workers"
         f"{f', {settings.reapers} reapers' if reapers else ''}.\n"
         f"visibility timeout {settings.visibility_timeout.total_seconds():g} s, lease TTL "
-        f"{settings.lease_ttl.total_seconds():g} s, scan interval {settings.scan_interval.total_seconds():g} s, "
+        f"{settings.lease_ttl.total_seconds():g} s, scan interval {settings.scan.total_seconds():g} s, "
         f"max_deliveries {settings.max_deliveries}: short, so that you can watch. Not for production.\n"
         f"Faults: {' '.join(map(str, settings.faults)) or 'none'}."
     )
 
 
-def _close(outcome: Outcome) -> None:
-    recovery = outcome.stage.recovery
-    table = as_text(outcome.ledger, recovery=recovery, started_at=outcome.started_at)
+def _close(ending: Ending) -> None:
+    recovery = ending.stage.recovery
+    table = as_text(ending.ledger, recovery=recovery, started_at=ending.started_at)
     click.echo(f"\nLedger, {recovery.title}:\n{table}")
     # Of the references nothing is promised: what is stuck or lost is what the act shows.
-    for objection in outcome.objections if recovery.promises else ():
+    for objection in ending.objections if recovery.promises else ():
         click.echo(f"  NOT AS PROMISED: {objection}.")
 
 

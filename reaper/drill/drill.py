@@ -12,7 +12,7 @@ import anyio
 from redis.exceptions import RedisError
 
 from reaper.drill import queries
-from reaper.drill.act import Outcome, play
+from reaper.drill.act import Ending, play
 from reaper.drill.faults import FaultKind
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Cast, Recovery
@@ -40,33 +40,19 @@ class Programme:
     settings: DrillSettings
     jobs: Sequence[PlannedJob]
     recoveries: Sequence[Recovery]
-    redis_url: str | None = None
-    files: Path | None = None
-    """Where ledgers and logs are kept; without it they are deleted at the end."""
-    redis_pid: int | None = None
-    """The process of the Redis at ``redis_url``, where the drill may stop it for a while."""
     tracing: "Tracing | None" = None
     """Where traces go, if they are to be shown."""
-    keep_keys: bool = False
-    """Leave streams, journals and dead letters of every act in a Redis that is not the drill's own."""
-
-    def check(self) -> None:
-        """Refuse what cannot be played. Raises ConfigurationError."""
-        for recovery in self.recoveries:
-            self.settings.check(recovery)
-        for option, given in (("--keep-keys", self.keep_keys), ("--redis-pid", self.redis_pid)):
-            if given and not self.redis_url:
-                raise ConfigurationError(f"{option} is about a Redis that is named: it needs --redis-url.")
 
 
 def perform(
-    programme: Programme, screen: Screen, *, opens: Callable[[str], None], closes: Callable[[Outcome], None]
-) -> list[Outcome]:
+    programme: Programme, screen: Screen, *, opens: Callable[[str], None], closes: Callable[[Ending], None]
+) -> list[Ending]:
     """Play every act; ``opens`` is told of the Redis and each act's title, ``closes`` of how each ended.
 
     Raises a StreamReaperError whose message is for people; leaves no process and no key behind, however it ends.
     """
-    programme.check()
+    for recovery in programme.recoveries:
+        programme.settings.check(recovery)
     settings = programme.settings.for_jobs(programme.jobs)
     bare = any(recovery.cast is not Cast.PUBLISHED for recovery in programme.recoveries)
     if bare and programme.settings.has_bare_worker and not settings.bare_worker:
@@ -89,23 +75,24 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _perform(
-    programme: Programme, screen: Screen, opens: Callable[[str], None], closes: Callable[[Outcome], None]
-) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+    programme: Programme, screen: Screen, opens: Callable[[str], None], closes: Callable[[Ending], None]
+) -> list[Ending]:
+    endings: list[Ending] = []
     async with anyio.create_task_group() as group:
         group.start_soon(_end_on_signal)
         run_id = new_run_id()
-        with _folder(programme.files, run_id) as folder:
-            async with redis_at_hand(programme.redis_url, folder, pid=programme.redis_pid) as server:
-                _check_pauses(programme.settings, server)
+        settings = programme.settings
+        with _folder(settings.files, run_id) as folder:
+            async with redis_at_hand(settings.redis_url, folder, pid=settings.redis_pid) as server:
+                _check_pauses(settings, server)
                 opens(f"{server.description}.")
                 for recovery in programme.recoveries:
-                    opens(_heading(len(outcomes) + 1, len(programme.recoveries), recovery))
+                    opens(_heading(len(endings) + 1, len(programme.recoveries), recovery))
                     async with _stage(programme, server, recovery, folder, run_id) as stage:
-                        outcomes.append(await play(stage, programme.jobs, screen))
-                    closes(outcomes[-1])
+                        endings.append(await play(stage, programme.jobs, screen))
+                    closes(endings[-1])
         group.cancel_scope.cancel()
-    return outcomes
+    return endings
 
 
 def _heading(number: int, acts: int, recovery: Recovery) -> str:
@@ -154,6 +141,6 @@ async def _stage(
         yield stage
     finally:
         with anyio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
-            if not server.ours and not programme.keep_keys:
+            if not server.ours and not programme.settings.keep_keys:
                 await queries.forget(stage)
             await client.aclose()

@@ -1,40 +1,97 @@
-"""How a drill is played. Pure."""
+"""How a drill is played, as its options say."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from reaper.drill.faults import DEFAULT_FAULTS, Adapted, Fault, FaultKind, adapt_faults, check_faults
+from pydantic import BeforeValidator, Field
+
+from reaper.drill.faults import DEFAULT_FAULTS, Adapted, Fault, FaultKind, adapt_faults, check_faults, parse_fault
 from reaper.drill.recoveries import Cast, Recovery
-from reaper.drill.trace import PlannedJob
+from reaper.drill.trace import PlannedJob, TokenTimes
 from workers.protocol.errors import ConfigurationError
+from workers.runtime.settings import Seconds, Section
 
 MOST_LOOPS = 250
 """Loops in a process of published workers: each is a thread that polls."""
+_TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class DrillSettings:
+def _read_faults(value: Any) -> Any:
+    """Accept what is written on the command line: faults as text, or ``none``."""
+    if value == ("none",):
+        return ()
+    return tuple(parse_fault(one) if isinstance(one, str) else one for one in value)
+
+
+class DrillSettings(Section):
     """How a drill is played. Timeouts are short, so that it ends while people watch: not for production."""
 
-    workers: int = 4
-    """The last one is a bare redis-py loop, where there are two or more and `bare_worker` is set."""
-    reapers: int = 3
-    concurrency: int = 16
-    visibility_timeout: timedelta = timedelta(seconds=2)
+    trace: Path | None = Field(
+        None, description="CSV file: TIMESTAMP,ContextTokens,GeneratedTokens. Default: a generated one."
+    )
+    speedup: float = Field(1.0, gt=0, description="Replay arrivals this many times faster.")
+    limit: int | None = Field(None, ge=1, description="Replay no more than this many jobs.")
+    prefill_ms: float = Field(_TOKENS.prefill / _MS, ge=0, description="Duration of a context token.")
+    decode_ms: float = Field(_TOKENS.decode / _MS, ge=0, description="Duration of a generated token.")
+    workers: int = Field(4, description="Worker processes.")
+    concurrency: int = Field(
+        16,
+        ge=1,
+        description="Jobs that a worker runs at a time (the bare one: 1; published: loops in a process, at most "
+        f"{MOST_LOOPS}).",
+    )
+    bare_worker: bool = Field(True, description="Let the last worker be a bare redis-py loop; without, all are alike.")
+    reapers: int = Field(3, description="Reaper replicas.")
+    visibility_timeout: Seconds = Field(timedelta(seconds=2), ge=timedelta(seconds=0.1), description="Seconds.")
+    lease_ttl: Seconds = Field(timedelta(seconds=1.5), ge=timedelta(seconds=0.5), description="Seconds.")
+    scan_interval: Seconds | None = Field(
+        None,
+        ge=timedelta(seconds=0.05),
+        description="Seconds between two scans of the leader. Default: an eighth of the visibility timeout, at most 1.",
+    )
+    redis_url: str | None = Field(
+        None, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
+    )
+    redis_pid: int | None = Field(None, ge=1, description="Its process on this machine, which pause-redis may stop.")
+    keep_keys: bool = Field(
+        False, description="Leave this drill's streams and journals in the Redis of --redis-url (see --json)."
+    )
+    faults: Annotated[tuple[Fault, ...], BeforeValidator(_read_faults)] = Field(
+        DEFAULT_FAULTS, description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}."
+    )
+    idle: Seconds = Field(
+        timedelta(0),
+        ge=timedelta(0),
+        description="Measure everybody for so many seconds before the first job, with nothing to do.",
+    )
+    quiet: bool = Field(
+        False, description="No view, and a look at Redis a second only, so that it disturbs no measurement."
+    )
+    seed: int = Field(1, description="Of the generated trace and the payloads.")
+    files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
     max_deliveries: int = 3
-    lease_ttl: timedelta = timedelta(seconds=1.5)
-    scan_interval: timedelta = timedelta(seconds=0.25)
-    faults: tuple[Fault, ...] = DEFAULT_FAULTS
-    seed: int = 1
-    trace: str = "generated"
-    speedup: float = 1.0
-    bare_worker: bool = True
-    idle: timedelta = timedelta(0)
-    """How long everybody is measured before the first job, with nothing to do."""
-    look_interval: timedelta = timedelta(seconds=0.2)
-    """How often the drill looks at Redis, for the screen and to notice the end."""
+
+    @property
+    def trace_name(self) -> str:
+        """What a report calls the trace."""
+        return "generated" if self.trace is None else self.trace.name
+
+    @property
+    def times(self) -> TokenTimes:
+        """What a token costs."""
+        return TokenTimes(self.prefill_ms * _MS, self.decode_ms * _MS)
+
+    @property
+    def scan(self) -> timedelta:
+        """The scan interval in force."""
+        return self.scan_interval or min(timedelta(seconds=1), self.visibility_timeout / 8)
+
+    @property
+    def look_interval(self) -> timedelta:
+        """How often the drill looks at Redis, for the screen and to notice the end."""
+        return timedelta(seconds=1 if self.quiet else 0.2)
 
     def for_jobs(self, jobs: Sequence[PlannedJob]) -> "DrillSettings":
         """Return the settings for these jobs: a bare loop extends nothing, so it gets none that would be recovered.
@@ -42,7 +99,7 @@ class DrillSettings:
         One that reaches the visibility timeout would be started again and again there, and end as a dead letter.
         """
         longest = max([job.duration for job in jobs] + self._long_jobs(), default=timedelta(0))
-        return replace(self, bare_worker=self.bare_worker and longest < self.visibility_timeout)
+        return self.model_copy(update={"bare_worker": self.bare_worker and longest < self.visibility_timeout})
 
     def _long_jobs(self) -> list[timedelta]:
         return [fault.lasts for fault in self.faults if fault.kind is FaultKind.LONG_JOBS and fault.lasts]
@@ -77,6 +134,9 @@ class DrillSettings:
             raise ConfigurationError("a drill needs workers: --workers 1 or more.")
         if recovery.by_reapers and self.reapers < 1:
             raise ConfigurationError("--recovery reaper needs reapers: --reapers 1 or more.")
+        for option, given in (("--keep-keys", self.keep_keys), ("--redis-pid", self.redis_pid)):
+            if given and not self.redis_url:
+                raise ConfigurationError(f"{option} is about a Redis that is named: it needs --redis-url.")
         check_faults(self.faults_for(recovery), reapers=self.reapers)
 
     def as_json(self, recovery: Recovery) -> dict[str, Any]:
@@ -90,10 +150,10 @@ class DrillSettings:
             "visibility_timeout": self.visibility_timeout.total_seconds(),
             "max_deliveries": self.max_deliveries,
             "lease_ttl": self.lease_ttl.total_seconds(),
-            "scan_interval": self.scan_interval.total_seconds(),
+            "scan_interval": self.scan.total_seconds(),
             "faults": [str(fault) for fault in self.faults],
             "seed": self.seed,
-            "trace": self.trace,
+            "trace": self.trace_name,
             "speedup": self.speedup,
             "idle": self.idle.total_seconds(),
         }

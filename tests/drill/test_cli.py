@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from reaper.drill import cli
-from reaper.drill.act import Outcome
+from reaper.drill.act import Ending
 from reaper.drill.drill import Programme
 from reaper.drill.ledger import Fate, Ledger
 from reaper.drill.recoveries import RECOVERIES, Recovery
@@ -30,15 +30,15 @@ class Theatre:
     bad: set[str] = field(default_factory=set)
     played: list[Programme] = field(default_factory=list)
 
-    def perform(self, programme: Programme, _screen: object, **_told: object) -> list[Outcome]:
+    def perform(self, programme: Programme, _screen: object, **_told: object) -> list[Ending]:
         self.played.append(programme)
-        return [self._outcome(programme, recovery) for recovery in programme.recoveries]
+        return [self._ending(programme, recovery) for recovery in programme.recoveries]
 
-    def _outcome(self, programme: Programme, recovery: Recovery) -> Outcome:
+    def _ending(self, programme: Programme, recovery: Recovery) -> Ending:
         folder = self.folder / str(len(self.played))
         stage = set_stage(commands_client(SERVER.url), SERVER, programme.settings, recovery, folder, "0a")
         objections = ("1 jobs are lost",) if recovery.name in self.bad else ()
-        return Outcome(stage, 0.0, LEDGER, objections, Usage(), {}, 0)
+        return Ending(stage, 0.0, LEDGER, objections, Usage(), {}, 0)
 
     def exit_code(self, command: click.Command, *words: str) -> int:
         ended = CliRunner().invoke(command, list(words))
@@ -76,9 +76,24 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
     (programme,) = theatre.played
     settings = programme.settings
     assert (settings.faults, settings.bare_worker, settings.idle.total_seconds()) == ((), False, 5.0)
-    assert (settings.scan_interval.total_seconds(), settings.look_interval.total_seconds()) == (1.0, 1.0)
-    assert (programme.redis_url, programme.redis_pid, programme.keep_keys) == (SERVER.url, 7, True)
+    assert (settings.scan.total_seconds(), settings.look_interval.total_seconds()) == (1.0, 1.0)
+    assert (settings.redis_url, settings.redis_pid, settings.keep_keys) == (SERVER.url, 7, True)
     assert len(programme.jobs) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--limit 0", "setting 'limit' (as flag --limit) cannot be '0': write a whole number from 1 up."),
+        ("--lease-ttl x", "cannot be 'x': write a number of seconds from 0.5 up, such as 1.5."),
+        ("--fault kill-worker", "fault 'kill-worker' has no time: write 'kill-worker@4' for 4 seconds"),
+        ("--trace nowhere.csv", "trace nowhere.csv cannot be read"),
+    ],
+)
+def test_what_cannot_be_played_is_said_in_a_sentence(theatre: Theatre, words: str, sentence: str) -> None:
+    ended = CliRunner().invoke(cli.drill, words.split())
+    assert (ended.exit_code, theatre.played) == (2, [])
+    assert sentence in ended.stderr
 
 
 def test_a_trace_is_only_shown_where_a_job_was_recovered(theatre: Theatre) -> None:

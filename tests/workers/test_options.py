@@ -15,7 +15,7 @@ from reaper.settings import ReaperSettings
 from workers import WorkerSettings
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.runtime.options import USAGE_EXIT, errors_as_sentences, settings_options
-from workers.runtime.settings import Seconds, Settings, load_settings
+from workers.runtime.settings import Seconds, Section, Settings, load_settings
 
 
 class Colour(StrEnum):
@@ -122,3 +122,30 @@ def test_our_errors_end_the_command_with_their_sentence(error: Exception, capsys
 def test_other_errors_keep_their_traceback(error: Exception) -> None:
     with pytest.raises(type(error)), errors_as_sentences():
         raise error
+
+
+class Spoken(Section):
+    """Set by flags alone."""
+
+    file: Path | None = Field(None, description="A file.")
+    count: int = Field(3, ge=1, description="A count.")
+    quiet: bool = Field(False, description="Say less.")
+
+
+def test_a_class_without_a_prefix_is_set_by_flags_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNT", "7")
+    monkeypatch.setenv("FILE_FILE", "/nowhere")
+
+    @click.command()
+    @settings_options(Spoken)
+    def command(**flags: Any) -> None:
+        click.echo(repr(load_settings(Spoken, flags=flags)))
+
+    runner = CliRunner()
+    assert runner.invoke(command).output == f"{Spoken()!r}\n"
+    given = runner.invoke(command, ["--file", "x", "--count", "2", "--quiet"]).output
+    assert given == f"{Spoken(file=Path('x'), count=2, quiet=True)!r}\n"
+    help_text = runner.invoke(command, ["--help"]).output
+    assert ("A count.  [default: 3]" in help_text, "--config" in help_text, "--no-quiet" in help_text) == (
+        True, False, False,
+    )  # fmt: skip

@@ -31,6 +31,7 @@ def settings_options(kind: type[Settings], *, exclude: Collection[str] = ()) -> 
 
     The command gets ``config: Path | None`` and every field by its own name: None where the flag was not
     given, text where it was (a bool for ``--x/--no-x``). Hand them to ``load_settings(kind, flags=…, file=config)``.
+    A class without ``env_prefix`` is set by flags alone, and gets no ``--config``.
     """
 
     def decorate(command: CommandT) -> CommandT:
@@ -38,7 +39,7 @@ def settings_options(kind: type[Settings], *, exclude: Collection[str] = ()) -> 
         for name, field in reversed(kind.model_fields.items()):
             if name not in exclude:
                 command = _option(name, field, prefix)(command)
-        return _config_option(prefix)(command)
+        return _config_option(prefix)(command) if prefix else command
 
     return decorate
 
@@ -56,12 +57,16 @@ def _config_option(prefix: str) -> Callable[[CommandT], CommandT]:
 def _option(name: str, field: FieldInfo, prefix: str) -> Callable[[CommandT], CommandT]:
     flag = f"--{name.replace('_', '-')}"
     kind = bare_type(field.annotation)
-    text = f"{field.description or ''}  [{_origin(name, field, prefix)}]".strip()
+    text = f"{field.description or ''}{_origin(name, field, prefix)}".strip()
+    if kind is bool and not prefix and not field.default:
+        return click.option(flag, name, is_flag=True, help=field.description)
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
     if isinstance(kind, type) and issubclass(kind, Enum):
         choices = [str(member.value) for member in kind]
         return click.option(flag, name, type=click.Choice(choices), default=None, help=text)
+    if kind is Path:
+        return click.option(flag, name, type=click.Path(path_type=Path), default=None, help=text)
     return click.option(flag, name, type=str, metavar=_metavar(kind), default=None, help=text)
 
 
@@ -74,8 +79,11 @@ def _metavar(kind: Any) -> str:
 
 
 def _origin(name: str, field: FieldInfo, prefix: str) -> str:
+    """Return where a value comes from if the flag is not given, as it ends a help text."""
     default = _readable(field.default) if not field.is_required() else ""
-    return f"env: {prefix}{name.upper()}" + (f"; default: {default}" if default else "")
+    parts = [f"env: {prefix}{name.upper()}"] if prefix else []
+    parts += [f"default: {default}"] if default else []
+    return f"  [{'; '.join(parts)}]" if parts else ""
 
 
 def _readable(default: Any) -> str:

@@ -117,8 +117,8 @@ def load_settings(
     from_file = _read_file(file, kind) if file else {}
     prefix = kind.model_config.get("env_prefix", "")
     _check_environment(kind, prefix)
-    in_environment = {name for name in kind.model_fields if os.environ.get(f"{prefix}{name.upper()}")}
-    named_files = _named_files(kind, prefix, in_environment)
+    in_environment = {name for name in kind.model_fields if prefix and os.environ.get(f"{prefix}{name.upper()}")}
+    named_files = _named_files(kind, prefix, in_environment) if prefix else {}
     from_named = {name: _read_value(variable) for name, variable in named_files.items() if name not in given}
     # Weakest first: a value from a program or file counts only where neither a flag nor the environment speaks.
     weaker = dict(arguments or {}) | from_file
