@@ -16,7 +16,7 @@ from reaper.drill.faults import AFTER_PAUSE_S, FaultKind
 from reaper.drill.healthy import Healthy, healthy_jobs
 from reaper.drill.records import InjectedFault, MissedFault, ProcessRun, Role, Step
 from reaper.drill.spread import Spread, spread
-from reaper.drill.terms import Term, terms
+from reaper.drill.terms import Holding, terms
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.messages import entry_ms
 
@@ -83,7 +83,7 @@ class Ledger:
     stale_writes_refused: int = 0
     settlements_refused: int = 0
     healthy: Healthy = field(default_factory=Healthy)
-    terms: tuple[Term, ...] = ()
+    terms: tuple[Holding, ...] = ()
     faults: tuple[InjectedFault, ...] = ()
     missed: tuple[MissedFault, ...] = ()
     unexpected_ends: tuple[str, ...] = ()

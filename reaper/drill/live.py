@@ -31,7 +31,7 @@ class MissingExtraError(StreamReaperError):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Moment:
     """The numbers of one moment."""
 
     enqueued: int
@@ -83,11 +83,11 @@ class Scene:
         if self.started_at and run.killed_at is None and not run.stopped:
             self.announce(f"{run.role} {run.name} died (exit code {run.exit_code}); it is restarted")
 
-    def figures(self) -> Figures:
+    def figures(self) -> Moment:
         """Return the numbers as they were seen last."""
         view, counts, enqueued = self.witness.view, self.witness.counts, len(self.producer.enqueued)
         leads = [run.name for run in self.supervisor.alive(Role.REAPER) if queries.belongs_to(view.holder, run.name)]
-        return Figures(
+        return Moment(
             enqueued=enqueued,
             settled=max(0, enqueued - view.outstanding - view.dead - counts[Step.DROPPED]),
             ready=view.ready,
@@ -183,7 +183,7 @@ class LiveScreen:
         title = f"{scene.stage.recovery.title} · {scene.passed_s:.1f} s"
         return Panel(Group(*parts), title=title, title_align="left")
 
-    def _figures(self, now: Figures) -> "RenderableType":
+    def _figures(self, now: Moment) -> "RenderableType":
         from rich.table import Table
 
         table = Table(box=None, expand=True, header_style="dim")
@@ -204,7 +204,7 @@ class LiveScreen:
         table.add_row(*cells.values())
         return table
 
-    def _cast(self, scene: Scene, now: Figures) -> str:
+    def _cast(self, scene: Scene, now: Moment) -> str:
         names = []
         for run in scene.supervisor.alive(*Role):
             leads = run.name == now.leader

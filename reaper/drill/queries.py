@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reaper.drill.records import DeadLetter, Remains, number_of
+from reaper.drill.records import DeadJob, Remains, number_of
 from reaper.drill.stage import Stage
 from workers.protocol.messages import (
     FIELD_JOB,
@@ -154,9 +154,9 @@ async def remains(stage: Stage) -> Remains:
     )
 
 
-def _dead_letter(fields: Mapping[bytes, bytes]) -> DeadLetter:
+def _dead_letter(fields: Mapping[bytes, bytes]) -> DeadJob:
     reason = fields.get(b"reaper.dead.reason", b"")
-    return DeadLetter(number_of(fields), text(fields.get(FIELD_JOB, b"")), text(reason))
+    return DeadJob(number_of(fields), text(fields.get(FIELD_JOB, b"")), text(reason))
 
 
 async def forget(stage: Stage) -> None:

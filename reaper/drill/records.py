@@ -125,7 +125,7 @@ class MissedFault:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadJob:
     """One dead letter, as read from its stream."""
 
     n: int
@@ -141,7 +141,7 @@ class Remains:
     pending: tuple[int, ...] = ()
     parked: int = 0
     """Suspects in the group's schedule; which ones, the journal tells."""
-    dead: tuple[DeadLetter, ...] = ()
+    dead: tuple[DeadJob, ...] = ()
 
 
 def number_of(fields: Mapping[bytes, bytes]) -> int:

@@ -10,7 +10,7 @@ from reaper.drill.healthy import Figures
 from reaper.drill.ledger import Ledger
 from reaper.drill.recoveries import Recovery
 from reaper.drill.spread import Spread
-from reaper.drill.terms import Term
+from reaper.drill.terms import Holding
 from reaper.drill.usage import Usage
 
 _LABEL_WIDTH = 26
@@ -158,7 +158,7 @@ def _spread(values: Spread) -> str:
     return f"p50 {values.p50:.3f} s, p99 {values.p99:.3f} s, max {values.max:.3f} s"
 
 
-def _term(term: Term, started_at: float) -> str:
+def _term(term: Holding, started_at: float) -> str:
     since = max(0.0, term.since - started_at)  # the first begins before the first job
     times = f"from {since:.1f} s" if term.until is None else f"{since:.1f} s to {term.until - started_at:.1f} s"
     return f"{term.token}: {term.holder.split('.')[0]}, {times}: {term.ended}"

@@ -9,7 +9,7 @@ from workers.protocol.events import EventName, LifecycleEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class Holding:
     """One holding of the lease. ``since`` and ``until`` are seconds of the drill's clock."""
 
     holder: str
@@ -20,16 +20,16 @@ class Term:
     """``killed``, ``paused``, the reason that the holder gave, ``expired``, or ``running`` where it had not ended."""
 
 
-def terms(evidence: Evidence) -> list[Term]:
+def terms(evidence: Evidence) -> list[Holding]:
     """Return every term, in order."""
     acquired = evidence.named(EventName.LEASE_ACQUIRED)
     return [_term(evidence, event, following) for event, following in zip_longest(acquired, acquired[1:])]
 
 
-def _term(evidence: Evidence, acquired: LifecycleEvent, following: LifecycleEvent | None) -> Term:
+def _term(evidence: Evidence, acquired: LifecycleEvent, following: LifecycleEvent | None) -> Holding:
     holder = str(acquired.data["holder"])
     until, ended = _end(evidence, holder, None if following is None else evidence.local(following))
-    return Term(holder, int(acquired.data["token"]), evidence.local(acquired), until, ended)
+    return Holding(holder, int(acquired.data["token"]), evidence.local(acquired), until, ended)
 
 
 def _end(evidence: Evidence, holder: str, next_since: float | None) -> tuple[float | None, str]:

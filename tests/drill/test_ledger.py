@@ -6,7 +6,7 @@ import pytest
 
 from reaper.drill.faults import FaultKind
 from reaper.drill.ledger import Fate, Ledger, Loss, LossCause, build_ledger, objections
-from reaper.drill.records import DeadLetter, InjectedFault, MissedFault, Remains, Role, Step
+from reaper.drill.records import DeadJob, InjectedFault, MissedFault, Remains, Role, Step
 from reaper.drill.spread import Spread, spread
 from tests.drill.rows import (
     acked,
@@ -73,7 +73,7 @@ def test_every_place_in_redis_is_told_apart() -> None:
         evidence(
             [job(n) for n in range(1, 5)],
             events=[recovered(4, 3.0, name="suspected")],
-            remains=Remains(ready=(1,), pending=(2,), parked=1, dead=(DeadLetter(3, "3000-0", "max_deliveries"),)),
+            remains=Remains(ready=(1,), pending=(2,), parked=1, dead=(DeadJob(3, "3000-0", "max_deliveries"),)),
         )
     )
     assert _fates(ledger) == {Fate.READY: 1, Fate.PENDING: 1, Fate.DEAD_LETTERED: 1, Fate.PARKED: 1}
@@ -94,7 +94,7 @@ def test_a_suspect_that_was_released_is_parked_no_more() -> None:
         Remains(pending=(9,)),
         Remains(ready=(1,), pending=(1,)),
         Remains(ready=(1, 1)),
-        Remains(dead=(DeadLetter(1, "1000-0", "x"), DeadLetter(1, "1000-0", "x"))),
+        Remains(dead=(DeadJob(1, "1000-0", "x"), DeadJob(1, "1000-0", "x"))),
     ],
     ids=["a job nobody enqueued", "a job in two places", "two copies ready", "two dead letters of one job"],
 )
@@ -106,9 +106,7 @@ def test_what_should_not_be_where_it_is_spoils_the_balance(remains: Remains) -> 
 
 def test_a_job_settled_twice_or_settled_and_given_up_spoils_the_balance() -> None:
     twice = build_ledger(evidence([job(1)], events=[acked(1, 1.5), acked(1, 1.6, copy=1)]))
-    both = build_ledger(
-        evidence([job(1)], events=[acked(1, 1.5)], remains=Remains(dead=(DeadLetter(1, "1000-0", "x"),)))
-    )
+    both = build_ledger(evidence([job(1)], events=[acked(1, 1.5)], remains=Remains(dead=(DeadJob(1, "1000-0", "x"),))))
     assert (twice.strays, twice.balanced) == ((1,), False)
     assert (both.strays, both.balanced) == ((1,), False)
 

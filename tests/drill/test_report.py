@@ -12,7 +12,7 @@ from reaper.drill.records import InjectedFault
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.report import as_json, as_text, usage_as_json
 from reaper.drill.spread import Spread
-from reaper.drill.terms import Term
+from reaper.drill.terms import Holding
 from reaper.drill.usage import Usage
 
 LEDGER = Ledger(
@@ -25,7 +25,7 @@ LEDGER = Ledger(
     recovered=1,
     recovery_s=Spread(1.25, 1.25, 1.25),
     stale_writes_refused=1,
-    terms=(Term("r1-1-9.aa", 1, 99.99, 104.0, "killed"), Term("r2-1-8.bb", 2, 105.0, None, "running")),
+    terms=(Holding("r1-1-9.aa", 1, 99.99, 104.0, "killed"), Holding("r2-1-8.bb", 2, 105.0, None, "running")),
     faults=(InjectedFault("kill-leader", "r1-1", 104.0, "r1-1-9.aa"),),
 )
 

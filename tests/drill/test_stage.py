@@ -11,7 +11,7 @@ from reaper.drill import cast, queries
 from reaper.drill.act import patience_s
 from reaper.drill.faults import parse_fault
 from reaper.drill.queries import View
-from reaper.drill.records import DeadLetter, Remains, Role
+from reaper.drill.records import DeadJob, Remains, Role
 from reaper.drill.recoveries import find_recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
@@ -168,7 +168,7 @@ async def test_what_remains_is_told_by_number_even_where_a_payload_is_gone(stage
     await stage.client.xdel(stage.keys.stream, ids[0])
     await stage.client.xadd(stage.keys.dead, {"n": 8, "reaper.job": "5-0", "reaper.dead.reason": "max_deliveries"})
     assert await queries.remains(stage) == Remains(
-        ready=(3,), pending=(0, 2), parked=0, dead=(DeadLetter(8, "5-0", "max_deliveries"),)
+        ready=(3,), pending=(0, 2), parked=0, dead=(DeadJob(8, "5-0", "max_deliveries"),)
     )
 
 

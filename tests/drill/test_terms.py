@@ -1,7 +1,7 @@
 """Who led when, on handmade journals."""
 
 from reaper.drill.records import InjectedFault
-from reaper.drill.terms import Term, terms
+from reaper.drill.terms import Holding, terms
 from tests.drill.rows import event, evidence
 from workers.protocol.events import LifecycleEvent
 
@@ -27,12 +27,12 @@ def test_a_term_ends_by_what_was_done_to_its_holder_by_what_it_says_or_by_the_ne
         InjectedFault("pause-leader", "r2-1", 4.5, holder="r2", until=6.1),
     ]
     assert terms(evidence([], events=journal, faults=faults)) == [
-        Term("r1", 1, 1.0, 2.5, "killed"),
-        Term("r2", 2, 4.0, 6.0, "paused"),
-        Term("r3", 3, 6.0, 8.0, "released"),
-        Term("r4", 4, 8.1, 9.0, "not_ours"),
-        Term("r5", 5, 9.1, 12.0, "expired"),
-        Term("r6", 6, 12.0, None, "running"),
+        Holding("r1", 1, 1.0, 2.5, "killed"),
+        Holding("r2", 2, 4.0, 6.0, "paused"),
+        Holding("r3", 3, 6.0, 8.0, "released"),
+        Holding("r4", 4, 8.1, 9.0, "not_ours"),
+        Holding("r5", 5, 9.1, 12.0, "expired"),
+        Holding("r6", 6, 12.0, None, "running"),
     ]
 
 
