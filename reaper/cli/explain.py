@@ -56,7 +56,7 @@ def explain_command(
     JOB is a job ID, or an entry ID it has or had. Exit code 0 found, 1 nothing is known of it, 2 unreachable.
     """
     found = anyio.run(partial(look_for, settings, job, stream=stream, group=group, depth=depth))
-    told = [one for one in found if one.job.place is not Place.UNKNOWN or one.job.events]
+    told = [one for one in found if one.job.is_known]
     if machine:
         click.echo(json.dumps([one.as_json() for one in told]))
     elif told:

@@ -9,7 +9,6 @@ from reaper.operations.judgement import Problem, Trouble, judge, replica_notes
 from reaper.operations.state import GroupState
 from reaper.operations.words import duration
 from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
-from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import to_ms
 
 CLOCK_TOLERANCE_MS = 5_000
@@ -203,7 +202,7 @@ def _lease(examined: Examination) -> Iterator[Finding]:
             f"{patience_ms:.0f} ms: terms will end for nothing; raise lease_ttl",
         )
     for group in examined.snapshot.groups:
-        if group.mode != RecoveryMode.EMBEDDED and 0 < group.visibility_ms < ttl_ms:
+        if not group.is_embedded and 0 < group.visibility_ms < ttl_ms:
             yield note(
                 "lease",
                 f"lease_ttl ({duration(ttl_ms)}) is longer than the visibility timeout "
@@ -227,7 +226,7 @@ def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]
 
 
 def _states(facts: GroupFacts, state: GroupState | None, problems: Sequence[Problem]) -> Iterator[Finding]:
-    embedded = state is not None and state.mode == RecoveryMode.EMBEDDED
+    embedded = state is not None and state.is_embedded
     for problem in problems:
         if problem.pair == facts.keys.pair and not (embedded and problem.trouble is Trouble.UNSERVED):
             yield wrong(str(problem.trouble), problem.text, problem.pair)

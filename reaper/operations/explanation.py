@@ -72,7 +72,7 @@ def count_deliveries(job: FoundJob, max_deliveries: int) -> int:
 def visibility_of(job: FoundJob, group: GroupState) -> int:
     """Return the visibility timeout of this job in ms; a longer one of its own counts in reaper mode only."""
     agreed = group.visibility_ms or DEFAULT_VISIBILITY_MS
-    return agreed if group.mode == "embedded" else max(agreed, job.own_visibility_ms)
+    return agreed if group.is_embedded else max(agreed, job.own_visibility_ms)
 
 
 def explain(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Explanation:
@@ -135,14 +135,14 @@ def _fate(job: FoundJob, group: GroupState) -> str:
         return f"dead-lettered: {count} of {most} deliveries are used up"
     if count == most - 1:
         return f"parked as a suspect: its next delivery ({count + 1} of {most}) is its last, and runs alone"
-    if group.mode == "embedded":
+    if group.is_embedded:
         return f"claimed by a live worker, as delivery {count + 1} of {most}"
-    target = group.retry_key if group.policy == "retry-stream" else group.stream
+    target = group.keys.retry if group.policy == "retry-stream" else group.stream
     return f"copied to {target} and ready again, for delivery {count + 1} of {most}"
 
 
 def _next_of_ready(job: FoundJob, group: GroupState) -> str:
-    source = group.retry if job.source == group.retry_key else group.main
+    source = group.retry if job.source == group.keys.retry else group.main
     ready = "1 job is" if str(source.ready) == "1" else f"{source.ready} jobs are"
     return f"a worker reads it: {ready} ready there, and {source.consumers} consumers are known"
 
@@ -151,7 +151,7 @@ def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     """Say what stops recovery in this group."""
     if group.paused:
         yield f"recovery is paused: `reaper resume {group.group}` ends that"
-    if group.mode == "embedded":
+    if group.is_embedded:
         return
     leader, report = snapshot.leader, group.report
     if leader is None:
@@ -172,8 +172,8 @@ def _obstacles_to_reading(job: FoundJob, group: GroupState) -> Iterator[str]:
     """Say what keeps a ready job from being read."""
     if job.place is not Place.READY:
         return
-    source = group.retry if job.source == group.retry_key else group.main
+    source = group.retry if job.source == group.keys.retry else group.main
     if not source.consumers:
         yield f"no consumer reads {job.source}: start a worker" + (
-            " that reads the retry stream too" if job.source == group.retry_key else ""
+            " that reads the retry stream too" if job.source == group.keys.retry else ""
         )

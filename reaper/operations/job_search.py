@@ -82,6 +82,11 @@ class FoundJob:
     complete: bool = True
     """Everything was looked at."""
 
+    @property
+    def is_known(self) -> bool:
+        """Tell whether anything is known of it."""
+        return self.place is not Place.UNKNOWN or bool(self.events)
+
     def take_metadata(self, metadata: Metadata) -> None:
         """Note what the entry's reserved fields say."""
         self.job_id = text(metadata.job_id)

@@ -10,7 +10,6 @@ from typing import Any
 
 from reaper.operations.state import GroupState, Snapshot
 from reaper.replicas import LEADER, GroupReport
-from workers.protocol.messages import RecoveryMode
 
 SCANS_MISSED = 3
 """A scan is too old once this many were missed…"""
@@ -166,7 +165,7 @@ def replica_notes(snapshot: Snapshot) -> Iterator[str]:
 
 def _group_notes(group: GroupState) -> Iterator[str]:
     report = group.report
-    if group.mode == RecoveryMode.EMBEDDED:
+    if group.is_embedded:
         yield f"{group.pair}: its workers recover what stalls (embedded mode)"
     if report and not report.last_scan_ms:
         yield f"{group.pair}: the first scan of this term is under way"

@@ -7,7 +7,7 @@ milliseconds; instants are the server's clock.
 from dataclasses import dataclass
 
 from reaper.replicas import GroupReport, Replica
-from workers.protocol.keys import group_keys
+from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
 
 
@@ -85,9 +85,14 @@ class GroupState:
         return f"{self.stream}/{self.group}"
 
     @property
-    def retry_key(self) -> str:
-        """The group's retry stream."""
-        return group_keys(self.stream, self.group).retry
+    def is_embedded(self) -> bool:
+        """Tell whether the group's workers recover what stalls."""
+        return self.mode == RecoveryMode.EMBEDDED
+
+    @property
+    def keys(self) -> GroupKeys:
+        """The Redis keys of this pair."""
+        return group_keys(self.stream, self.group)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +135,7 @@ class Snapshot:
     @property
     def needs_no_reaper(self) -> bool:
         """Tell whether there is none, and all groups are recovered by their workers."""
-        embedded = bool(self.groups) and all(group.mode == RecoveryMode.EMBEDDED for group in self.groups)
+        embedded = bool(self.groups) and all(group.is_embedded for group in self.groups)
         return embedded and not self.live
 
     @property

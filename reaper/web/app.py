@@ -20,14 +20,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from reaper.operations.explanation import explain
-from reaper.operations.job_search import Place, find_job
+from reaper.operations.job_search import find_job
 from reaper.service import Reaper
 from reaper.web.actions import Actions, is_token
 from reaper.web.overview import Overview
 from reaper.web.vitals import ReaperVitals
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.keys import group_keys
 from workers.runtime.health_server import NO_STORE, Pulse, make_app, probe_routes
 
 logger = logging.getLogger(__name__)
@@ -110,13 +109,12 @@ class Page:
         try:
             snapshot = await self._overview.snapshot()
             found = [
-                explain(await find_job(self._client, keys, wanted, depth=JOB_DEPTH), group, snapshot)
+                explain(await find_job(self._client, group.keys, wanted, depth=JOB_DEPTH), group, snapshot)
                 for group in snapshot.groups
-                for keys in [group_keys(group.stream, group.group)]
             ]
         except (RedisError, OSError) as error:
             return _failed(503, f"Redis does not answer: {error}")
-        told = [one.as_json() for one in found if one.job.place is not Place.UNKNOWN or one.job.events]
+        told = [one.as_json() for one in found if one.job.is_known]
         return JSONResponse(told, headers=NO_STORE)
 
     def _acting(self, name: str, act: Act) -> Callable[[Request], Awaitable[Response]]:

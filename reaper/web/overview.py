@@ -18,7 +18,7 @@ from reaper.operations.state import Snapshot
 from reaper.operations.terms import read_terms
 from reaper.service import Reaper
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
-from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text
 
 KEPT_S = 0.8
@@ -106,7 +106,7 @@ class Overview:
 
     async def _look(self) -> Mapping[str, Any]:
         snapshot = await self.snapshot()
-        pairs = [group_keys(group.stream, group.group) for group in snapshot.groups]
+        pairs = [group.keys for group in snapshot.groups]
         terms = await read_terms(self._client, self._reaper.settings.namespace_keys, TERMS)
         return {
             **as_json(snapshot, judge(snapshot)),
