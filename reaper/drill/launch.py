@@ -1,14 +1,8 @@
-"""Starts child processes that cannot outlive the drill.
-
-On Linux a child asks the kernel to kill it when its parent dies (``PR_SET_PDEATHSIG``), so that even a drill that is
-itself killed with -9 leaves nothing behind. It asks through a trampoline that then becomes the program, with the same
-process ID: ``preexec_fn`` would run Python between fork and exec.
-"""
+"""Starts child processes that cannot outlive the drill, even where it is itself killed with -9."""
 
 import asyncio
 import os
 import signal
-import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,22 +10,7 @@ from pathlib import Path
 
 from anyio import CancelScope, move_on_after
 
-_TRAMPOLINE = """
-import ctypes, os, signal, sys
-PR_SET_PDEATHSIG = 1
-parent = int(sys.argv[1])
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-if os.getppid() != parent:
-    os._exit(1)  # the parent died before we asked
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-
-
-def tied_to_us(argv: Sequence[str]) -> list[str]:
-    """Return a command that runs ``argv`` and dies with this process, where the system can do that."""
-    if not sys.platform.startswith("linux"):
-        return list(argv)
-    return [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *argv]
+from workers.testing.processes import tied_to_us
 
 
 async def launch(argv: Sequence[str], *, folder: Path, env: Mapping[str, str], stdout: str, stderr: str) -> Process:

