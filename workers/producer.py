@@ -67,11 +67,14 @@ class NewJob:
     timeout: Duration | None = None
 
 
-class _Encoded(NamedTuple):
+class EncodedJob(NamedTuple):
+    """A job as it is sent."""
+
     job_id: bytes
     chosen: bool
     delay_ms: int
     words: list[bytes]
+    """Names and values in turn, those that we reserve among them."""
     size: int
 
 
@@ -149,13 +152,14 @@ class Producer:
         calls have enqueued stays.
         """
         require_asyncio("a producer")
-        encoded = [self._encode(job if isinstance(job, NewJob) else NewJob(job)) for job in jobs]
-        with Sending(self._keys.stream, encoded):
+        stream, max_bytes = self._keys.stream, self._max_bytes
+        encoded = [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, max_bytes) for job in jobs]
+        with Sending(stream, encoded):
             for call in _in_calls(encoded):
                 await self._send(call)
         return [text(job.job_id) for job in encoded]
 
-    async def _send(self, jobs: Sequence[_Encoded]) -> None:
+    async def _send(self, jobs: Sequence[EncodedJob]) -> None:
         own = "" if all(job.chosen for job in jobs) else uuid.uuid4().hex
         args: list[str | bytes | int] = [own, to_ms(CALL_REMEMBERED), self._window_ms]
         for job in jobs:
@@ -176,33 +180,33 @@ class Producer:
             else:
                 return
 
-    def _unknown(self, jobs: Sequence[_Encoded], error: Exception) -> UnreachableError:
+    def _unknown(self, jobs: Sequence[EncodedJob], error: Exception) -> UnreachableError:
         return UnreachableError(
             f"no contact with Redis: nobody knows whether {len(jobs)} jobs of {self.stream} were enqueued (the first "
             f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: {error}"
         )
 
-    # ---- encoding
 
-    def _encode(self, job: NewJob) -> _Encoded:
-        words = _encode_fields(job.fields)
-        for name, duration in ((FIELD_VISIBILITY_MS, job.visibility_timeout), (FIELD_TIMEOUT_MS, job.timeout)):
-            if duration is not None:
-                words += (name, b"%d" % _duration_ms(name, duration))
-        chosen = job.job_id is not None
-        job_id = _encode_job_id(job.job_id) if job.job_id is not None else uuid.uuid4().hex.encode()
-        size = sum(map(len, words))
-        if size > self._max_bytes:
-            raise InvalidJobError(
-                f"the job has {size} bytes and {self.stream} takes {self._max_bytes}: keep large data elsewhere and "
-                "enqueue where it is, or raise max_bytes."
-            )
-        return _Encoded(job_id, chosen, _duration_ms(b"delay", job.delay or 0, least=0), words, size)
+def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> EncodedJob:
+    """Return ``job`` as it is sent to ``stream``. Raises InvalidJobError."""
+    words = _encode_fields(job.fields)
+    for name, duration in ((FIELD_VISIBILITY_MS, job.visibility_timeout), (FIELD_TIMEOUT_MS, job.timeout)):
+        if duration is not None:
+            words += (name, b"%d" % _duration_ms(name, duration))
+    chosen = job.job_id is not None
+    job_id = _encode_job_id(job.job_id) if job.job_id is not None else uuid.uuid4().hex.encode()
+    size = sum(map(len, words))
+    if size > max_bytes:
+        raise InvalidJobError(
+            f"the job has {size} bytes and {stream} takes {max_bytes}: keep large data elsewhere and "
+            "enqueue where it is, or raise max_bytes."
+        )
+    return EncodedJob(job_id, chosen, _duration_ms(b"delay", job.delay or 0, least=0), words, size)
 
 
-def _in_calls(jobs: Sequence[_Encoded]) -> Iterable[Sequence[_Encoded]]:
+def _in_calls(jobs: Sequence[EncodedJob]) -> Iterable[Sequence[EncodedJob]]:
     """Split jobs into calls, by number and bytes."""
-    call: list[_Encoded] = []
+    call: list[EncodedJob] = []
     size = 0
     for job in jobs:
         call.append(job)

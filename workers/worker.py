@@ -1,7 +1,8 @@
 """The worker as programs see it: made at import time, configured by whoever runs it."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +50,8 @@ class Worker:
                 f"give a worker either settings or {', '.join(sorted(self._arguments))}, not both: "
                 "use settings.model_copy(update=…)."
             )
+        if settings is not None:
+            self._arguments = {name: getattr(settings, name) for name in settings.model_fields_set}
         self._settings = settings
         self._handler: Handler | None = None
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
@@ -94,7 +97,28 @@ class Worker:
             arguments = {name: getattr(self._settings, name) for name in self._settings.model_fields_set}
         self._settings = load_settings(WorkerSettings, flags=flags, file=file, arguments=arguments)
 
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """What the program itself says: flags, environment and file are stronger."""
+        return self._arguments
+
+    @contextmanager
+    def going_by(self, settings: WorkerSettings) -> Iterator[None]:
+        """Go by exactly ``settings`` while the block runs, whatever anybody else says (`workers.testing` does)."""
+        before, self._settings = self._settings, settings
+        try:
+            yield
+        finally:
+            self._settings = before
+
     # ---- running
+
+    @property
+    def function(self) -> Handler:
+        """What runs the jobs. Raises ConfigurationError where there is nothing yet."""
+        if self._handler is None:
+            raise ConfigurationError("the worker has no handler: decorate a function with @worker.handler.")
+        return self._handler
 
     async def run(
         self, *, handle_signals: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -106,11 +130,10 @@ class Worker:
         UnsupportedServerError where the work cannot begin; later outages are waited out.
         """
         loop = require_asyncio("a worker")
-        if self._handler is None:
-            raise ConfigurationError("the worker has no handler: decorate a function with @worker.handler.")
+        handler = self.function
         if self._process is not None and not self._process.finished:
             raise ConfigurationError("the worker runs already: make a second Worker to run twice.")
-        process = WorkerProcess(self.settings, self._handler, self._callbacks)
+        process = WorkerProcess(self.settings, handler, self._callbacks)
         self._loop, self._process = loop, process
         await process.run(handle_signals=handle_signals, task_status=task_status)
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import anyio
 import pytest
@@ -92,7 +93,8 @@ async def test_a_plain_handler_extends_and_enqueues_through_its_thread(server: R
         async with running(worker):
             await wait_until(lambda: worker.counts.acked, "the job is done")
 
-    ((_, flat),) = await client.xrange("mails")
+    rows: Any = await client.xrange("mails")
+    ((_, flat),) = rows
     assert said == [True, text(field_of(flat, b"reaper.job"))]
     assert field_of(flat, b"order") == b"1"
 

@@ -1,0 +1,217 @@
+"""Runs a handler on one made-up job, as a worker does, and tells what would become of the job. Without Redis."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic, time_ns
+from typing import Any, TypeVar
+
+import anyio
+
+from workers.backoff import Backoff
+from workers.loop.deadlines import Deadlines
+from workers.loop.execution import Handler, Invoke, Outcome, Verdict, execute, invoker
+from workers.loop.job import Interruption, Job, Source
+from workers.producer import Fields, NewJob, encode_job
+from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
+from workers.settings import DEFAULT_MAX_DELIVERIES, WorkerSettings
+from workers.testing.settings import settings_of
+from workers.worker import Worker
+
+ResultT = TypeVar("ResultT")
+
+_BY_BACKOFF = -1
+"""Delay of a verdict that leaves it to the backoff, which is random."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The handler returned: the job is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """The handler raised or returned `Retry`: the job is ready again later."""
+
+    reason: str = ""
+    delay: float | None = None
+    """In how many seconds, where the handler said it; else the worker's backoff decides."""
+    counts: bool = True
+    """It used up a delivery."""
+    dead_letter: bool = False
+    """It was the job's last delivery, so that the job becomes a dead letter instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The handler raised or returned `Reject`: the job is a dead letter."""
+
+    reason: str = "rejected"
+    error: str = ""
+    """The error that it was raised from: ``raise Reject("malformed") from error``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised something else: ready again after the backoff."""
+
+    error: str
+    """``Type: message``, as a dead letter tells it."""
+    dead_letter: bool = False
+    """It was the job's last delivery, so that the job becomes a dead letter instead."""
+    exception: BaseException | None = field(default=None, compare=False)
+    """What was raised, with its traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The handler ran longer than it may, and was cancelled (a thread was left to itself)."""
+
+    timeout: float
+    """In seconds."""
+    dead_letter: bool = False
+    """It was the job's last delivery, so that the job becomes a dead letter instead."""
+
+
+Result = Acknowledged | Retried | Rejected | Failed | TimedOut
+
+
+def run_handler(
+    handler: Handler | Worker,
+    job: NewJob | Fields = (),
+    *,
+    deliveries: int = 1,
+    max_deliveries: int | None = None,
+    extend: bool | Exception = True,
+) -> Result:
+    """Run ``handler``, or that of a worker, on one job, in an event loop of its own. See `run_handler_async`."""
+    return in_own_loop(
+        lambda: run_handler_async(handler, job, deliveries=deliveries, max_deliveries=max_deliveries, extend=extend),
+        run_handler_async.__name__,
+    )
+
+
+async def run_handler_async(
+    handler: Handler | Worker,
+    job: NewJob | Fields = (),
+    *,
+    deliveries: int = 1,
+    max_deliveries: int | None = None,
+    extend: bool | Exception = True,
+) -> Result:
+    """Run ``handler``, or that of a worker, on one job, and return what becomes of the job.
+
+    ``job``: what a producer would enqueue, fields or a `NewJob`. ``deliveries``: which delivery of it this is.
+    ``max_deliveries``: after how many it is given up; without it the worker's, else 3. ``extend``: what `Job.extend`
+    answers, or raises. A handler that is a plain function runs in a thread, as in a worker.
+
+    Raises InvalidJobError for a job that could not be enqueued, ValueError for a delivery that there cannot be.
+    """
+    worker = handler if isinstance(handler, Worker) else Worker()
+    settings = settings_of(worker)
+    limit = max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES
+    if not 1 <= deliveries <= limit:
+        raise ValueError(f"there is no delivery {deliveries} of a job that has {limit}: give another max_deliveries.")
+    function = handler.function if isinstance(handler, Worker) else handler
+    made_up = _make_up(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
+    return await _Run(function, made_up, settings, is_last=deliveries == limit).result()
+
+
+def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Job:
+    """Return the job in that delivery: after the first one it is a copy, as those are that a worker gives back."""
+
+    async def answer(_job: Job) -> bool:
+        if isinstance(extend, Exception):
+            raise extend
+        return extend
+
+    encoded = encode_job(new, settings.stream)
+    before = b"%d" % (deliveries - 1)
+    reserved = [FIELD_JOB, encoded.job_id, FIELD_DELIVERIES, before, FIELD_COPIES, before]
+    now_ms = time_ns() // 1_000_000
+    timeout_s = settings.timeout.total_seconds() if settings.timeout else inf
+    return Job(
+        Source(settings.stream, settings.stream, timeout_s, extend=answer),
+        b"%d-0" % now_ms,
+        [*encoded.words, *reserved],
+        times_delivered=1,
+        max_deliveries=limit,
+        delivered_ms=now_ms,
+    )
+
+
+class _Run:
+    """One delivery on its way through a handler: what `workers.process` does between reading and settling."""
+
+    def __init__(self, handler: Handler, job: Job, settings: WorkerSettings, *, is_last: bool) -> None:
+        self._invoke: Invoke = invoker(handler, settings.concurrency)
+        self._job = job
+        self._backoff = _Backoff(0, 0, settings.backoff.uncounted_max_age_ms)
+        self._is_last = is_last
+        self._raised: BaseException | None = None
+
+    async def result(self) -> Result:
+        """Run it, in a task that its timeout can cancel."""
+        verdict = await asyncio.get_running_loop().create_task(self._perform())
+        if verdict is None:
+            return TimedOut(self._job.timeout_s, self._is_last)
+        if verdict.outcome is Outcome.ACK:
+            return Acknowledged()
+        if verdict.outcome is Outcome.REJECT:
+            return Rejected(verdict.reason, verdict.error)
+        if verdict.exception:
+            return Failed(verdict.error, self._is_last, self._raised)
+        counts = verdict.outcome is Outcome.NACK
+        delay = None if verdict.delay_ms == _BY_BACKOFF else verdict.delay_ms / 1000
+        return Retried(verdict.error, delay, counts, dead_letter=counts and self._is_last)
+
+    async def _perform(self) -> Verdict | None:
+        """Return the handler's verdict, or None where it ran longer than it may."""
+        job, verdict = self._job, None
+        job.source.hold(job)
+        job.runner = asyncio.current_task()
+        deadlines = Deadlines([job.source], lambda late: late.interrupt(Interruption.TIMEOUT))
+        job.begin(monotonic())
+        if job.timeout_s != inf:
+            deadlines.watch(job)
+        try:
+            verdict = await execute(self._call, job, self._backoff)
+        except asyncio.CancelledError:
+            if job.interruption is None:
+                raise
+        finally:
+            deadlines.stop()
+        if job.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
+            return None  # what it raises because it is cancelled says nothing about the job
+        return verdict
+
+    async def _call(self, job: Job) -> object:
+        try:
+            answer = await self._invoke(job)
+        except BaseException as error:
+            self._raised = error
+            raise
+        if isinstance(answer, BaseException):
+            self._raised = answer
+        return answer
+
+
+class _Backoff(Backoff):
+    """Leaves the delay open: a real one is random."""
+
+    __slots__ = ()
+
+    def delay_ms(self, failures: int, jitter: Callable[[], float] = lambda: 0) -> int:  # noqa: ARG002
+        return _BY_BACKOFF
+
+
+def in_own_loop(function: Callable[[], Coroutine[Any, Any, ResultT]], instead: str) -> ResultT:
+    """Run ``function`` in an event loop of its own. Raises RuntimeError where one runs already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass  # not here: what is raised in the handler would seem to come from this
+    else:
+        raise RuntimeError(f"an event loop runs here already: write `await {instead}(…)`.")
+    return anyio.run(function)
