@@ -8,10 +8,11 @@ import anyio
 from redis.exceptions import RedisError
 
 from reaper.replicas import GroupReport
+from workers.protocol.calls.sight import Sight
 from workers.protocol.keys import GroupKeys
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, Sight
+from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
 from workers.telemetry.instruments import OBSERVATIONS
 from workers.telemetry.names import Attributes
 

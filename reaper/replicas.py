@@ -15,6 +15,9 @@ from pydantic import TypeAdapter
 from redis.asyncio import Redis
 
 from workers.protocol.keys import NamespaceKeys
+from workers.protocol.scripts import load_script
+
+REGISTER_REPLICA = load_script("reaper", "register_replica")
 
 HEARTBEATS_MISSED = 3
 """A replica is gone once this many heartbeats were missed."""
@@ -117,6 +120,11 @@ class Replica:
 def _decoder() -> TypeAdapter[Replica]:
     """Return what decodes heartbeats: to build it takes hundreds of times as long as to use it."""
     return TypeAdapter(Replica)
+
+
+async def register(client: Redis, keys: NamespaceKeys, replica: Replica) -> None:
+    """Write a heartbeat (``register_replica.lua``). Raises what redis-py raises."""
+    await REGISTER_REPLICA.run_idempotent(client, [keys.replicas], [replica.id, replica.to_json()])
 
 
 async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ...]:

@@ -24,17 +24,16 @@ from redis.exceptions import RedisError
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
 from reaper.recovery.term import Leadership
-from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
+from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica, register
 from reaper.settings import ReaperSettings
+from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
-from workers.protocol.scripts import load_script
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic_ms, server_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.settings import to_ms
-from workers.telemetry.gauges import look_at_group
 
 logger = logging.getLogger(__name__)
 
@@ -239,9 +238,7 @@ class Reaper:
             self._elector.clock_offset_ms = await server_ms(self._client) - monotonic_ms()
         at_ms = monotonic_ms() + self._elector.clock_offset_ms
         self._started_ms = self._started_ms or at_ms
-        await load_script("reaper", "register_replica").run_idempotent(
-            self._client, [self._keys.replicas], [self.replica_id, self._replica(at_ms).to_json()]
-        )
+        await register(self._client, self._keys, self._replica(at_ms))
         if self.is_leader:
             await self._forget_gone(at_ms)
 

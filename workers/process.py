@@ -16,13 +16,13 @@ from workers.loop.execution import Handler
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.job import Job
 from workers.loop.journal import JournalWriter
-from workers.loop.membership import Agreement
 from workers.loop.reading import Reader
 from workers.loop.reporting import Counts
 from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Slots
 from workers.loop.stalled import StalledDeliveries
+from workers.protocol.calls.membership import Agreement
 from workers.protocol.connection import check_server
 from workers.protocol.errors import UnreachableError
 from workers.protocol.events import EventName
@@ -53,7 +53,7 @@ class WorkerProcess:
         self._runners = anyio.create_task_group()
         # ---- the parts
         self._context = context = WorkerContext.make(settings, callbacks)
-        starts = context.journals(EventName.STARTED)
+        starts = context.journal(EventName.STARTED).writes
         self._journal = JournalWriter(context.commands, settings, context.consumer) if starts else None
         self._recovery = EmbeddedRecovery(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)

@@ -14,22 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 import anyio
 from redis.asyncio import Redis
 
+from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls.enqueueing import PackedJob, enqueue
 from workers.protocol.connection import commands_client, is_contact_error
 from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
 from workers.protocol.keys import stream_keys
 from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
-from workers.protocol.scripts import load_script
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import delay_in_ms, to_ms
 from workers.telemetry.sending import Sending
-
-ENQUEUE = load_script("workers.protocol", "enqueue")
 
 Word = str | bytes | int | float
 Fields = Mapping[str, Word] | Mapping[bytes, Word] | Iterable[tuple[Word, Word]]
@@ -44,8 +43,8 @@ RETRY_FOR_S = 15.0
 """How long a call whose reply was lost is sent again."""
 CALL_REMEMBERED = timedelta(seconds=60)
 """How long the server remembers a call: longer than it is sent again."""
-CALL_JOBS, CALL_BYTES = 200, 512 * 1024
-"""Jobs and payload in one call, give or take one job: no call blocks the server for long."""
+CALL_JOBS = 200
+"""Jobs in one call, however small they are."""
 
 
 class HasRedis(Protocol):
@@ -65,17 +64,6 @@ class NewJob:
     delay: Duration | None = None
     visibility_timeout: Duration | None = None
     timeout: Duration | None = None
-
-
-class EncodedJob(NamedTuple):
-    """A job as it is sent."""
-
-    job_id: bytes
-    chosen: bool
-    delay_ms: int
-    words: list[bytes]
-    """Names and values in turn, those that we reserve among them."""
-    size: int
 
 
 class Producer:
@@ -159,16 +147,19 @@ class Producer:
                 await self._send(call)
         return [text(job.job_id) for job in encoded]
 
-    async def _send(self, jobs: Sequence[EncodedJob]) -> None:
+    async def _send(self, jobs: Sequence[PackedJob]) -> None:
         own = "" if all(job.chosen for job in jobs) else uuid.uuid4().hex
-        args: list[str | bytes | int] = [own, to_ms(CALL_REMEMBERED), self._window_ms]
-        for job in jobs:
-            args += (job.job_id, int(job.chosen), job.delay_ms, len(job.words), *job.words)
-        keys = (self._keys.stream, self._keys.schedule, self._keys.enqueued)
         give_up_at, failures = monotonic() + RETRY_FOR_S, 0
         while True:
             try:
-                await ENQUEUE.run(self._client, keys, args)
+                await enqueue(
+                    self._client,
+                    self._keys,
+                    jobs,
+                    call=own,
+                    call_ms=to_ms(CALL_REMEMBERED),
+                    job_ms=self._window_ms,
+                )
             except Exception as error:
                 if not is_contact_error(error):
                     raise
@@ -180,14 +171,14 @@ class Producer:
             else:
                 return
 
-    def _unknown(self, jobs: Sequence[EncodedJob], error: Exception) -> UnreachableError:
+    def _unknown(self, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:
         return UnreachableError(
             f"no contact with Redis: nobody knows whether {len(jobs)} jobs of {self.stream} were enqueued (the first "
             f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: {error}"
         )
 
 
-def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> EncodedJob:
+def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> PackedJob:
     """Return ``job`` as it is sent to ``stream``. Raises InvalidJobError."""
     words = _encode_fields(job.fields)
     for name, duration in ((FIELD_VISIBILITY_MS, job.visibility_timeout), (FIELD_TIMEOUT_MS, job.timeout)):
@@ -201,12 +192,12 @@ def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> 
             f"the job has {size} bytes and {stream} takes {max_bytes}: keep large data elsewhere and "
             "enqueue where it is, or raise max_bytes."
         )
-    return EncodedJob(job_id, chosen, _duration_ms(b"delay", job.delay or 0, least=0), words, size)
+    return PackedJob(job_id, chosen, _duration_ms(b"delay", job.delay or 0, least=0), words, size)
 
 
-def _in_calls(jobs: Sequence[EncodedJob]) -> Iterable[Sequence[EncodedJob]]:
+def _in_calls(jobs: Sequence[PackedJob]) -> Iterable[Sequence[PackedJob]]:
     """Split jobs into calls, by number and bytes."""
-    call: list[EncodedJob] = []
+    call: list[PackedJob] = []
     size = 0
     for job in jobs:
         call.append(job)

@@ -9,6 +9,7 @@ from reaper.operations.judgement import Problem, Trouble, judge, replica_notes
 from reaper.operations.state import GroupState
 from reaper.operations.words import duration
 from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
+from workers.protocol.calls.refusals import explained
 from workers.runtime.settings import to_ms
 
 CLOCK_TOLERANCE_MS = 5_000
@@ -234,15 +235,8 @@ def _states(facts: GroupFacts, state: GroupState | None, problems: Sequence[Prob
 
 def _layout(facts: GroupFacts) -> Iterator[Finding]:
     pair = facts.keys.pair
-    if facts.layout_refusal == "several_groups":
-        yield wrong(
-            "layout",
-            f"the stream has {facts.groups} groups, and with redelivery 'stream' each would see every copy: set "
-            "redelivery = 'retry-stream'",
-            pair,
-        )
-    elif facts.layout_refusal:
-        yield wrong("layout", "the stream's entry IDs are not the server's own: set redelivery = 'retry-stream'", pair)
+    if facts.layout_refusal:
+        yield wrong("layout", explained(facts.layout_refusal), pair)
     elif facts.ahead_ms > STREAM_AHEAD_MS:
         yield wrong(
             "clock",

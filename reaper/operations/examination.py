@@ -8,6 +8,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from reaper.layout import layout_refusal
 from reaper.operations.acl import Role, rules_of
 from reaper.operations.groups import known_pairs
 from reaper.operations.snapshot import take_snapshot
@@ -17,7 +18,6 @@ from workers.protocol.connection import is_contact_error
 from workers.protocol.events import decode_event
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, entry_order, text
-from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
 PINGS = 9
@@ -205,7 +205,7 @@ async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot) -> 
     last_ms = int(bytes(info["last-generated-id"]).partition(b"-")[0])
     return GroupFacts(
         keys=keys,
-        layout_refusal=text(await load_script("reaper", "inspect_layout").run(client, [keys.stream], [policy])),
+        layout_refusal=await layout_refusal(client, keys.stream, policy),
         groups=len(groups),
         trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
         trimmed_unread=bool(own) and _lost_unread(info, own),

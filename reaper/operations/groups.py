@@ -6,13 +6,14 @@ settings file at hand.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from redis.asyncio import Redis
 
-from reaper.recovery.writer import CALL_BYTES
 from reaper.replicas import Replica, read_replicas
 from reaper.settings import GroupSettings, WatchedGroup
+from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls.sight import group_names
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
@@ -68,14 +69,6 @@ async def check_exists(client: Redis, keys: GroupKeys) -> None:
         raise ConfigurationError(
             f"stream {keys.stream!r} has no group {keys.group!r}, and nothing is kept for it: correct the name."
         )
-
-
-async def group_names(client: Redis, stream: str) -> set[str]:
-    """Return the names of a stream's consumer groups; none where there is no such stream."""
-    if not await client.exists(stream):
-        return set()
-    groups: Any = await client.xinfo_groups(stream)
-    return {text(group["name"]) for group in groups}
 
 
 # --- pause and resume ---------------------------------------------------------------------------------------

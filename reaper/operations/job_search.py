@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import read_dead_letter, read_names
+from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.events import LifecycleEvent, decode_event
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
@@ -29,7 +30,6 @@ from workers.protocol.scripts import load_script
 PAGE = 500
 DEFAULT_DEPTH = 20_000
 """Entries of each stream and journal that are looked at."""
-SUSPECT_SCORE = 2**52
 MOST_EVENTS = 100
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from reaper.operations.state import GroupState, Snapshot
 from reaper.replicas import LEADER, GroupReport
+from workers.protocol.calls.refusals import LAYOUT_REFUSALS
 
 SCANS_MISSED = 3
 """A scan is too old once this many were missed…"""
@@ -17,10 +18,7 @@ SCAN_SLACK_MS = 1_000
 SLOW_SCAN_PER_MS = 20
 """… and the slowest full scan we have an understanding for (entries per ms) would be done."""
 
-REFUSALS = {
-    "several_groups": "the stream has several groups, and with redelivery 'stream' the others would see every "
-    "copy: set redelivery = 'retry-stream'",
-    "explicit_ids": "the stream's entry IDs are not the server's own: set redelivery = 'retry-stream'",
+REFUSALS = LAYOUT_REFUSALS | {
     "foreign_namespace": "the reapers of another namespace serve this group: stop one of the two",
     "no_group": "the stream or its group does not exist: create it, or set recreate_groups",
 }

@@ -14,7 +14,7 @@ import anyio
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from redis.asyncio import Redis
 
-from reaper.recovery.writer import CALL_BYTES
+from workers.protocol.calls import CALL_BYTES
 from workers.protocol.connection import is_contact_error
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel

@@ -8,9 +8,10 @@ from redis.asyncio import Redis
 
 from reaper.operations.groups import known_pairs
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
-from reaper.recovery.writer import CALL_BYTES
 from reaper.replicas import GroupReport, Replica, parse_replicas
 from reaper.settings import WatchedGroup
+from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.keys import GroupKeys, NamespaceKeys
 from workers.protocol.messages import entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
@@ -20,8 +21,6 @@ from workers.runtime.settings import to_ms
 MOST_COUNTED = 10_000
 """Ready jobs that are counted one by one where the server does not know how many there are."""
 COUNT_CALLS = 40
-SUSPECT_SCORE = 2**52
-"""Where parked suspects begin in a group's schedule; see ``recover_entries.lua``."""
 _NOTHING_THERE = ("WRONGTYPE", "NOGROUP", "no such key")
 
 

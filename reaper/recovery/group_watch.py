@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from reaper.election.elector import EndOfTerm
 from reaper.failpoints import failpoint
-from reaper.operations.groups import group_names
+from reaper.layout import layout_refusal
 from reaper.recovery.ages import take_together
 from reaper.recovery.context import TermContext
 from reaper.recovery.housekeeping import Housekeeping
@@ -21,9 +21,13 @@ from reaper.recovery.rate import RateLimit
 from reaper.recovery.schedule_watch import ScheduleWatch
 from reaper.recovery.source_watch import SHIELD_S, SourceWatch
 from reaper.recovery.telemetry import GroupTelemetry
-from reaper.recovery.writer import FOREIGN_NAMESPACE, TOKEN_BEHIND, GroupWriter, Refusal
+from reaper.recovery.writer import GroupWriter, TakeOverCode
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
+from workers.protocol.calls import Journal
+from workers.protocol.calls.refusals import Refusal, RefusalKind
+from workers.protocol.calls.sight import group_names
+from workers.protocol.calls.upkeep import Authority
 from workers.protocol.events import JournalLevel
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
@@ -54,13 +58,13 @@ class GroupWatch:
         self._writer = GroupWriter(
             client=context.client,
             group=group,
-            keys=group.keys,
-            namespace=context.settings.namespace,
-            token=context.term.token,
-            holder=context.term.holder,
-            journal=context.settings.journal,
-            journal_maxlen=context.settings.journal_maxlen,
-            serves_for_ms=LEASES_SERVED * to_ms(context.settings.lease_ttl),
+            authority=Authority(
+                namespace=context.settings.namespace,
+                token=context.term.token,
+                holder=context.term.holder,
+                serves_for_ms=LEASES_SERVED * to_ms(context.settings.lease_ttl),
+            ),
+            journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
         self._schedule = ScheduleWatch(self._writer, context.notices, notes=self._notes, refused=self._call_refused)
@@ -121,14 +125,14 @@ class GroupWatch:
     async def _take_over(self) -> bool:
         """Install the fence; return whether the group is ours to serve."""
         if self._settings.observe:
-            self._notes.layout(await self._writer.layout())
+            self._notes.layout(await layout_refusal(self._context.client, self._keys.stream, self.group.redelivery))
             return True
         failpoint("take_over.before_write")
         answer = await self._writer.take_over()
-        if answer.code == TOKEN_BEHIND:
+        if answer.code is TakeOverCode.TOKEN_BEHIND:
             await self._raise_token(int(answer.detail))
             return False
-        if answer.code == FOREIGN_NAMESPACE:
+        if answer.code is TakeOverCode.FOREIGN_NAMESPACE:
             self._notes.refused(
                 "foreign_namespace",
                 f"namespace {answer.detail!r} serves this group: stop its reapers, or run `reaper forget "
@@ -144,7 +148,7 @@ class GroupWatch:
             "%s: a fence holds token %d, ours is %d: the counter was lost or went back; a new term follows",
             self._keys.pair,
             found,
-            self._writer.token,
+            self._context.term.token,
         )
         raised = await self._context.elector.raise_token(self._context.term, found)
         self._context.end(EndOfTerm.TOKEN_BEHIND if raised else EndOfTerm.NOT_OURS)
@@ -188,17 +192,17 @@ class GroupWatch:
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
             self._parked.set()  # suspects may have been parked in an earlier term
-            await self._tell_scan()
+            await self._journal_scan()
             await self._housekeeping.run()
 
-    async def _tell_scan(self) -> None:
+    async def _journal_scan(self) -> None:
         """Journal what the scan found; nothing where it found nothing."""
         ages = take_together(source.ages for source in self._sources.values())
         now, before = monotonic_ms(), self._told_at_ms
         self._told_at_ms = now
         if self._settings.journal is JournalLevel.OFF or not (ages.pending or ages.gone):
             return
-        refusal = await self._writer.tell_scan(
+        refusal = await self._writer.journal_scan(
             {
                 "visibility_ms": to_ms(self.group.visibility_timeout),
                 **ages.as_data(),
@@ -285,17 +289,17 @@ class GroupWatch:
     def _call_refused(self, refusal: Refusal) -> None:
         """Act on a call that did nothing."""
         self._telemetry.refused(refusal)
-        if refusal.kind == "stale":
+        if refusal.kind is RefusalKind.STALE:
             logger.warning(
                 "%s: a write of token %d was refused, the fence is %r: this term is over",
                 self._keys.pair,
-                self._writer.token,
+                self._context.term.token,
                 refusal.detail,
             )
             self._context.end(EndOfTerm.STALE)
-        elif refusal.kind == "paused":
+        elif refusal.kind is RefusalKind.PAUSED:
             self._notes.paused()
-        elif refusal.kind == "late":
+        elif refusal.kind is RefusalKind.LATE:
             logger.info("%s: a recovery call came too late to the server and did nothing", self._keys.pair)
         else:
             self._notes.layout(refusal.detail)

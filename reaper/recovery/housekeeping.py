@@ -5,18 +5,17 @@ from collections.abc import Sequence
 
 from reaper.recovery.writer import GroupWriter
 from reaper.settings import ReaperSettings
-from workers.protocol.messages import text
-from workers.protocol.scripts import load_script
+from workers.protocol.calls.refusals import Refusal, RefusalKind
+from workers.protocol.calls.upkeep import HouseKept
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
-RESTORED_CONSUMER = "restored-by-reaper"
 RESTORE_LIMIT = 5_000
 """Entries put back in the one call that recreates a group; what is beyond is reported as lost deliveries."""
 NOT_RESTORED = {
-    "unknown": "its position was never noted; create it by hand",
-    "stale": "a later term serves it",
+    RefusalKind.UNKNOWN: "its position was never noted; create it by hand",
+    RefusalKind.STALE: "a later term serves it",
 }
 
 
@@ -32,14 +31,9 @@ class Housekeeping:
         """Remember the group's position; delete silent consumers if asked to."""
         self._not_restored = ""
         retention = self._settings.consumer_retention
-        keys = self._writer.keys
-        reply = await load_script("workers.protocol", "keep_house").run(
-            self._writer.client,
-            [keys.stream, keys.fence, keys.agreement],
-            [self._writer.fence, keys.group, to_ms(retention) if retention else ""],
-        )
-        if reply[0] == b"ok" and reply[1]:
-            logger.info("%s: deleted %d silent consumers", keys.pair, reply[1])
+        kept = await self._writer.keep_house(to_ms(retention) if retention else None)
+        if isinstance(kept, HouseKept) and kept.consumers_deleted:
+            logger.info("%s: deleted %d silent consumers", self._writer.keys.pair, kept.consumers_deleted)
 
     async def restore(self, watched: Sequence[bytes]) -> bool:
         """Recreate the destroyed group if asked to, with the entries that were watched; True when all is said.
@@ -48,20 +42,19 @@ class Housekeeping:
         """
         if not self._settings.recreate_groups:
             return True
-        keys, group = self._writer.keys, self._writer.group
-        put_back = watched[:RESTORE_LIMIT]
-        reply = await load_script("reaper", "restore_group").run(
-            self._writer.client,
-            [keys.stream, keys.fence, keys.agreement],
-            [self._writer.fence, keys.group, RESTORED_CONSUMER, to_ms(group.visibility_timeout), *put_back],
-        )
-        if reply[0] == b"ok":
+        pair = self._writer.keys.pair
+        restored = await self._writer.restore(watched[:RESTORE_LIMIT])
+        why_not = ""
+        if isinstance(restored, Refusal):
+            why_not = NOT_RESTORED.get(restored.kind, "")
+        else:
             logger.error(
                 "%s: the group was destroyed; recreated at its last known position, %d of %d watched entries put back",
-                keys.pair, reply[1], len(watched),
-            )  # fmt: skip
-        why_not = NOT_RESTORED.get(text(reply[0]), "")
+                pair,
+                restored.put_back,
+                len(watched),
+            )
         if why_not and why_not != self._not_restored:
-            logger.error("%s: the group is not recreated: %s", keys.pair, why_not)
+            logger.error("%s: the group is not recreated: %s", pair, why_not)
         self._not_restored = why_not
         return True

@@ -12,9 +12,10 @@ from typing import Any
 
 import anyio
 
-from reaper.recovery.writer import Outcome, Recovered
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
+from workers.protocol.calls.recovery import Outcome, Recovered
+from workers.protocol.calls.refusals import explained
 from workers.protocol.connection import is_contact_error
 from workers.protocol.messages import Pending, on_one_line, text
 from workers.runtime.callbacks import Callbacks
@@ -29,13 +30,6 @@ _OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{12}$")
 
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
 _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
-
-LAYOUT_ADVICE = {
-    "several_groups": "the stream has several groups, and with redelivery 'stream' the others would see every copy: "
-    "set redelivery = 'retry-stream' for this pair",
-    "explicit_ids": "the stream's entry IDs are not the server's own, and with redelivery 'stream' a copy would move "
-    "its last ID past them: set redelivery = 'retry-stream' for this pair",
-}
 
 
 def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any) -> GroupReport:
@@ -125,7 +119,7 @@ class GroupNotes:
     def layout(self, refusal: str) -> None:
         """The policy cannot work with this stream's layout, or ('') it can."""
         if refusal:
-            self.refused(refusal, LAYOUT_ADVICE.get(refusal, refusal))
+            self.refused(refusal, explained(refusal))
         elif self.tally.refusal and self.tally.refusal != "no_group":
             self._served_again()
 
@@ -164,7 +158,7 @@ class GroupNotes:
         listeners = any(self._callbacks.wants(name) for name in ("stalled", "recovered"))
         for row in rows:
             if row.outcome in _OVERDUE and (listeners or row.outcome not in _MOVED):
-                self._tell(row)
+                self._report_one(row)
 
     def _log_moved(self, rows: Sequence[Recovered], became: Mapping[Outcome, int]) -> None:
         consumers = sorted({row.consumer for row in rows if row.outcome in _MOVED})
@@ -177,7 +171,7 @@ class GroupNotes:
             became[Outcome.SUSPECTED],
         )
 
-    def _tell(self, row: Recovered) -> None:
+    def _report_one(self, row: Recovered) -> None:
         facts: dict[str, Any] = {
             "job": text(row.job_id),
             "entry": text(row.entry_id),
@@ -186,16 +180,15 @@ class GroupNotes:
             "delivery": row.delivery_count,
         }
         self._report("stalled", **facts)
-        detail = text(row.detail) if isinstance(row.detail, bytes) else str(row.detail)
         match row.outcome:
             case Outcome.REDELIVERED:
-                self._report("recovered", **facts, new_entry=detail, reason="visibility_timeout")
+                self._report("recovered", **facts, new_entry=row.told, reason="visibility_timeout")
             case Outcome.DEAD_LETTERED:
-                self._dead_lettered(facts, detail)
+                self._dead_lettered(facts, row.told)
             case Outcome.LOST_PAYLOAD:
                 self._lost_payload(facts)
             case Outcome.HELD:
-                self._held(facts, detail)
+                self._held(facts, row.told)
 
     def _dead_lettered(self, facts: dict[str, Any], dead_letter: str) -> None:
         logger.error(

@@ -13,7 +13,8 @@ from redis.exceptions import RedisError, ResponseError
 from reaper.failpoints import failpoint
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.source_watch import SHIELD_S
-from reaper.recovery.writer import GroupWriter, Refusal
+from reaper.recovery.writer import GroupWriter
+from workers.protocol.calls.refusals import Refusal
 from workers.runtime.notices import Notices
 
 LATEST_LOOK_S = 5.0
@@ -37,7 +38,7 @@ class ScheduleWatch:
         self._notices = notices
         self._notes = notes
         self._refused = refused
-        self._latest_look_s = min(LATEST_LOOK_S, writer.serves_for_ms / 1000 / LOOKS_PER_SIGN)
+        self._latest_look_s = min(LATEST_LOOK_S, writer.authority.serves_for_ms / 1000 / LOOKS_PER_SIGN)
         self._noticed = anyio.Event()
         self._last_held = float("-inf")
 

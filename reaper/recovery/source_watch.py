@@ -18,7 +18,9 @@ from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.timers import Cohort, Sight, Timers
-from reaper.recovery.writer import GroupWriter, Outcome, Recovered, Refusal
+from reaper.recovery.writer import GroupWriter
+from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
+from workers.protocol.calls.refusals import Refusal
 from workers.protocol.messages import entry_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
@@ -33,8 +35,6 @@ CALL_VALID_MS = 2_000
 """A call that the server runs later than this after it was decided does nothing: see ``recover_entries.lua``."""
 SHIELD_S = 30.0
 """Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
-
-_RECOVERIES = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
 
 
 class SourceWatch:
@@ -164,7 +164,7 @@ class SourceWatch:
                 self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
         self._notes.batch(result)
         self._telemetry.recovered(result, began_ns)
-        self._rate.spend(-sum(row.outcome not in _RECOVERIES for row in result))
+        self._rate.spend(-sum(row.outcome not in ENDED for row in result))
 
     def _apply(self, row: Recovered, now: int) -> None:
         """Bring the timer in line with what the script found."""

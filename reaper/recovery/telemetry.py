@@ -5,16 +5,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter, time_ns
 
-from reaper.recovery.writer import Outcome, Recovered, Refusal
 from reaper.settings import WatchedGroup
-from workers.protocol.messages import RecoveryMode, text
+from workers.protocol.calls.recovery import ENDED, Recovered
+from workers.protocol.calls.refusals import Refusal, RefusalKind
+from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import to_ms
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.deliveries import Lost, tell_recovery
+from workers.telemetry.deliveries import tell_recovered
 from workers.telemetry.names import Attributes, TraceLinkage
-
-_ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
 
 
 class GroupTelemetry:
@@ -38,35 +37,22 @@ class GroupTelemetry:
             return
         ended_ns = time_ns()
         for row in rows:
-            if row.traced and row.outcome in _ENDED:
-                self._tell(row, row.traced, began_ns, ended_ns)
-
-    def _tell(self, row: Recovered, traced: Sequence[bytes], began_ns: int, ended_ns: int) -> None:
-        read = Lost.read(
-            traced,
-            stream=self._group.stream,
-            group=self._group.group,
-            job_id=row.job_id,
-            linkage=self._linkage,
-            entry_id=text(row.entry_id),
-            attempt=row.delivery_count,
-            consumer=text(row.consumer),
-            idle_ms=row.idle_ms,
-        )
-        if read:
-            tell_recovery(
-                *read,
-                reason=telemetry.VISIBILITY_TIMEOUT,
-                outcome=row.outcome.name.lower(),
-                mode=RecoveryMode.REAPER,
-                began_ns=began_ns,
-                ended_ns=ended_ns,
-                token=self._token,
-            )
+            if row.traced and row.outcome in ENDED:
+                tell_recovered(
+                    row,
+                    self._group.stream,
+                    self._group.group,
+                    self._linkage,
+                    reason=telemetry.VISIBILITY_TIMEOUT,
+                    mode=RecoveryMode.REAPER,
+                    began_ns=began_ns,
+                    ended_ns=ended_ns,
+                    token=self._token,
+                )
 
     def _measure(self, rows: Sequence[Recovered]) -> None:
         by_mode = self._labels | {telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER)}
-        ended = [row for row in rows if row.outcome in _ENDED]
+        ended = [row for row in rows if row.outcome in ENDED]
         for outcome, count in Counter(row.outcome for row in ended).items():
             instruments.RECOVERED.add(count, by_mode | {telemetry.RECOVERY_OUTCOME: outcome.name.lower()})
         for row in ended:
@@ -78,7 +64,7 @@ class GroupTelemetry:
 
     def refused(self, refusal: Refusal) -> None:
         """Count a call that a fence refused."""
-        if self._measures and refusal.kind == "stale":
+        if self._measures and refusal.kind is RefusalKind.STALE:
             instruments.WRITES_REFUSED.add(1, self._labels)
 
     @contextmanager

@@ -10,11 +10,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from reaper.recovery.notes import FOREIGN_CLAIM_LOG_S, GroupNotes, Tally, settings_report
-from reaper.recovery.writer import Outcome, Recovered
 from reaper.replicas import GroupReport
 from reaper.service import EVENTS
 from reaper.settings import ReaperSettings, WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
+from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.messages import Pending, Redelivery
 from workers.runtime.callbacks import Callbacks, Report
 

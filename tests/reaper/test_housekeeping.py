@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
-from reaper.recovery.housekeeping import RESTORED_CONSUMER, Housekeeping
-from reaper.recovery.writer import GroupWriter
+from reaper.recovery.housekeeping import Housekeeping
+from reaper.recovery.writer import RESTORED_CONSUMER, GroupWriter
 from reaper.settings import ReaperSettings, WatchedGroup
 from tests.scripts.scene import Scene, entry_id
-from workers.protocol.events import JournalLevel
+from workers.protocol.calls import Journal
+from workers.protocol.calls.upkeep import Authority
 from workers.protocol.messages import Redelivery
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +34,7 @@ async def scene(client: Redis) -> Scene:
 
 def housekeeping(client: Redis, *, token: int = 7, **settings: object) -> Housekeeping:
     """Housekeeping of leader alice; the scene's fence has token 7."""
-    writer = GroupWriter(client, GROUP, GROUP.keys, "reaper", token, "alice", JournalLevel.OFF, 1_000)
+    writer = GroupWriter(client, GROUP, Authority("reaper", token, "alice"), Journal(0, 1_000))
     return Housekeeping(writer, ReaperSettings.model_validate(settings))
 
 

@@ -218,7 +218,7 @@ def test_the_better_knowledge_stays_where_the_instant_is_the_same() -> None:
 
 _MILLION = """
 from pathlib import Path
-from reaper.timers import Timers
+from reaper.recovery.timers import Timers
 
 def peak_bytes():
     # Not ru_maxrss: that starts from the peak of the process that started this one.

@@ -9,10 +9,10 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.settings import ReaperSettings
 from tests.scripts.scene import SUSPECT_SCORE, Scene
 from tests.support.servers import RedisServer
+from workers.protocol.calls.sight import Sight, look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys, namespace_keys
 from workers.runtime.settings import load_settings
-from workers.telemetry.gauges import Sight, look_at_group
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from reaper.recovery.writer import GroupWriter, Refusal
+from reaper.recovery.writer import GroupWriter
 from reaper.settings import ReaperSettings
 from tests.scripts.scene import FENCE, Scene
-from workers.protocol.events import JournalLevel
+from workers.protocol.calls import Journal
+from workers.protocol.calls.refusals import Refusal, RefusalKind
+from workers.protocol.calls.upkeep import Authority
 
 pytestmark = pytest.mark.anyio
 
@@ -28,12 +30,8 @@ def writer(client: Redis, token: int = 7) -> GroupWriter:
     return GroupWriter(
         client=client,
         group=group,
-        keys=group.keys,
-        namespace="reaper",
-        token=token,
-        holder="alice",
-        journal=JournalLevel.SETTLEMENTS,
-        journal_maxlen=1_000,
+        authority=Authority(namespace="reaper", token=token, holder="alice"),
+        journal=Journal(1, 1_000),
     )
 
 
@@ -45,7 +43,7 @@ async def journal(client: Redis) -> list[tuple[str, str, Any]]:
 
 async def test_a_leader_journals_what_its_scan_found(scene: Scene) -> None:
     before = await scene.state()
-    assert await writer(scene.client).tell_scan(FOUND) is None
+    assert await writer(scene.client).journal_scan(FOUND) is None
     assert await journal(scene.client) == [
         ("scanned", "", {"v": 1, "group": "billing", "mode": "reaper", "token": 7, **FOUND})
     ]
@@ -55,16 +53,16 @@ async def test_a_leader_journals_what_its_scan_found(scene: Scene) -> None:
 
 async def test_a_leader_of_an_earlier_term_tells_nothing(scene: Scene) -> None:
     before = await scene.state()
-    assert await writer(scene.client, token=6).tell_scan(FOUND) == Refusal("stale", FENCE)
+    assert await writer(scene.client, token=6).journal_scan(FOUND) == Refusal(RefusalKind.STALE, FENCE)
     assert await scene.state() == before
 
 
 async def test_without_a_fence_nobody_tells_anything(scene: Scene) -> None:
     await scene.client.delete(scene.keys.fence)
-    assert await writer(scene.client).tell_scan(FOUND) == Refusal("stale", "")
+    assert await writer(scene.client).journal_scan(FOUND) == Refusal(RefusalKind.STALE, "")
     assert await journal(scene.client) == []
 
 
 async def test_a_journal_that_is_no_stream_is_no_error(scene: Scene) -> None:
     await scene.client.set(scene.keys.journal, "taken")
-    assert await writer(scene.client).tell_scan(FOUND) is None
+    assert await writer(scene.client).journal_scan(FOUND) is None

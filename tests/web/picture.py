@@ -16,9 +16,9 @@ from tests.support.browser import started_browser
 from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer, free_port, started_server
 from tests.support.waiting import wait_until
+from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys, namespace_keys
-from workers.telemetry.gauges import look_at_group
 
 FILE = ROOT / "docs/images/status-page.png"
 KEYS = group_keys("orders", "billing")

@@ -35,6 +35,8 @@ from workers import Job, Producer, Worker
 from workers.embedded import autoclaim
 from workers.embedded.walk import Walk
 from workers.loop.slots import Slots
+from workers.protocol.calls import recovery
+from workers.protocol.calls.refusals import Refusal
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
 
@@ -111,7 +113,7 @@ async def test_a_worker_that_is_full_makes_what_stalls_ready_for_anybody(server:
 async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autoclaim, "PAGE", 30)
+    monkeypatch.setattr(recovery, "PAGE", 30)
     await create_group(client)
     busy, healthy = Handler(), Handler()
     settings = {"visibility_timeout": 5.0}
@@ -136,11 +138,11 @@ async def test_what_lives_in_front_starves_nothing_that_is_dead_behind_it(
 async def test_the_cursor_is_kept_from_call_to_call_and_a_walk_looks_at_each_delivery_once(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autoclaim, "PAGE", 10)
+    monkeypatch.setattr(recovery, "PAGE", 10)
     cursors: list[str] = []
     call = autoclaim.Autoclaim._call
 
-    async def noted(self: autoclaim.Autoclaim, walk: Walk, room: int) -> list[Any]:
+    async def noted(self: autoclaim.Autoclaim, walk: Walk, room: int) -> recovery.Page | Refusal:
         cursors.append(walk.cursor)
         return await call(self, walk, room)
 

@@ -141,7 +141,7 @@ async def test_answers_that_do_not_come_are_an_outage_and_a_pause_of_our_own_is_
                 raise TimeoutError
             clock.now += step
 
-        monkeypatch.setattr("workers.contact.anyio.sleep", sleep)
+        monkeypatch.setattr("workers.runtime.contact.anyio.sleep", sleep)
         reader.ask()
         with pytest.raises(TimeoutError):
             await reader.run()

@@ -8,7 +8,7 @@ from workers.runtime.garbage import ALLOCATIONS
 
 _PROGRAM = """
 import gc
-from workers.protocol.garbage import collect_seldom
+from workers.runtime.garbage import collect_seldom
 collect_seldom()
 print(gc.isenabled(), gc.get_threshold()[0], gc.get_freeze_count() > 1000)
 """

@@ -29,8 +29,8 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job
-from workers.loop.heartbeat import EXTEND_VISIBILITY, MAX_BATCH_BYTES, _batches
-from workers.loop.settlement import SETTLE
+from workers.loop.heartbeat import MAX_BATCH_BYTES, _batches
+from workers.protocol.calls.settlement import EXTEND_VISIBILITY, SETTLE
 from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,9 @@ from tests.support.dump import dump
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from workers import NewJob, Producer, WorkerSettings, producer
-from workers.producer import CALL_BYTES, CALL_JOBS, ENQUEUE, MAX_FIELDS, Fields
+from workers.producer import CALL_JOBS, MAX_FIELDS, Fields
+from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls.enqueueing import ENQUEUE
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
 

@@ -18,7 +18,8 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject, Retry
-from workers.loop.settlement import GATHER_BATCHES, SETTLE
+from workers.loop.settlement import GATHER_BATCHES
+from workers.protocol.calls.settlement import SETTLE
 from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio

@@ -17,33 +17,26 @@ import random
 from collections.abc import Callable, Sequence
 from math import inf
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from workers.embedded.telling import Telling
-from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, START, Walk
+from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, Walk
 from workers.loop.context import WorkerContext
 from workers.loop.job import Job, Source
-from workers.loop.reporting import explained
 from workers.loop.stalled import StalledDeliveries
+from workers.protocol.calls.recovery import START, Claimed, EndOfPage, Page, autoclaim
+from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
 from workers.protocol.messages import text
-from workers.protocol.scripts import load_script
 from workers.runtime.contact import Contact
-from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
-AUTOCLAIM = load_script("workers.protocol", "autoclaim")
-
-PAGE = 500
-"""Pending entries that one call looks at."""
 LEAST_CLAIM = 64
 """Slots that one call may fill at least: smaller calls cost the server more than waiting for the worker does."""
-PAGE_OVERDUE, PAGE_BYTES = 128, 512 * 1024
-"""Overdue ones after which a call ends, and payload: no call may block the server for more than 5 ms."""
 PAGE_PAUSE_S = 0.005
 """Between pages of a walk: a long list of deliveries that live is no reason to hurry."""
 PATIENCE_PART, LONGEST_PATIENCE_S = 4, 1.0
@@ -60,7 +53,7 @@ class _Call(NamedTuple):
     walk: Walk
     sent: float
     """When the call was made, monotonic."""
-    reply: "asyncio.Task[list[Any]]"
+    reply: "asyncio.Task[Page | Refusal]"
 
 
 class Autoclaim(StalledDeliveries):
@@ -76,7 +69,7 @@ class Autoclaim(StalledDeliveries):
         self._contact = contact
         self._suspects_wait = suspects_wait
         self._telling = Telling(context)
-        self._journals = context.journals(EventName.RECOVERED)
+        self._journal = context.journal(EventName.RECOVERED)
         self._walks = {source.key: Walk(source) for source in context.membership.both}
         self._most = max(LEAST_CLAIM, context.settings.concurrency // 2)
         self._ahead: _Call | None = None
@@ -123,24 +116,23 @@ class Autoclaim(StalledDeliveries):
         Raises what redis-py raises. What was claimed by a call whose reply was lost is ours without our knowing: it is
         found when stock is taken (`workers.loop.adoption`), or falls due again.
         """
-        walk, reply = await self._next_page(room)
-        if walk is None:
+        call = await self._next_call(room)
+        if call is None:
             return []
-        kind = text(reply[0])
-        if kind != "ok":
-            await self._refused(kind, reply)
+        walk, page = call
+        if isinstance(page, Refusal):
+            await self._refused(page)
             return []
         self._stand_by("")
-        self._contact.answered(reply[1])
-        _, _, cursor, soonest_ms, ended, waiting, doubtful, results, claimed, ours = reply
-        self._advance(walk, text(cursor), soonest_ms, text(ended), waiting)
-        self._look_for_abandoned(walk, ours)
-        if claimed and ended:
-            await self._ask_ahead(walk, room_ahead() - len(claimed))
-        if doubtful:
+        self._contact.answered(page.server_ms)
+        self._advance(walk, page)
+        self._look_for_abandoned(walk, page.ours)
+        if page.claimed and page.ended is not EndOfPage.WHOLE:
+            await self._ask_ahead(walk, room_ahead() - len(page.claimed))
+        if page.suspects:
             self._suspects_wait()
-        self._telling.page(walk.source, results, claimed, is_last=walk.cursor == START)
-        return self._jobs(walk.source, claimed)
+        self._telling.page(walk.source, page)
+        return self._jobs(walk.source, page.claimed)
 
     def abandon(self) -> None:
         """Wait no more for a page that was asked for: the process is about to end."""
@@ -148,15 +140,15 @@ class Autoclaim(StalledDeliveries):
             self._ahead.reply.cancel()
             self._ahead = None
 
-    async def _next_page(self, room: int) -> tuple[Walk | None, Sequence[Any]]:
-        """Return the reply about the next page; no walk within a grace."""
+    async def _next_call(self, room: int) -> tuple[Walk, Page | Refusal] | None:
+        """Return the answer to the next call; None within a grace."""
         call, self._ahead = self._ahead, None
         if call is not None:
             self.asked_at = call.sent
             return call.walk, await call.reply
         walk = await self._walk_to_go_on(room)
         if walk is None:
-            return None, ()
+            return None
         self.asked_at = monotonic()
         return walk, await self._call(walk, room)
 
@@ -179,37 +171,35 @@ class Autoclaim(StalledDeliveries):
             self._ahead = _Call(walk, monotonic(), reply)
             await cancel_shielded_checkpoint()  # it is sent now
 
-    async def _call(self, walk: Walk, room: int) -> list[Any]:
-        keys, settings, agreement = self._settings.keys, self._settings, self._membership.agreement
-        reply: list[Any] = await AUTOCLAIM.run(
+    async def _call(self, walk: Walk, room: int) -> Page | Refusal:
+        return await autoclaim(
             self._connection,
-            [
-                walk.source.key, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement,
-                keys.journal,
-            ],
-            [
-                keys.group, self._consumer, to_ms(agreement.visibility_timeout), agreement.max_deliveries,
-                agreement.redelivery, int(self._journals), settings.journal_maxlen,
-                self._membership.now_ms() + CALL_VALID_MS, walk.cursor, min(room, self._most),
-                round(self._patience_s() * 1000), PAGE,
-                PAGE_BYTES, PAGE_OVERDUE, *walk.abandoned,
-            ],
-        )  # fmt: skip
-        return reply
+            walk.source.key,
+            self._settings.keys,
+            consumer=self._consumer,
+            agreement=self._membership.agreement,
+            journal=self._journal,
+            not_after_ms=self._membership.now_ms() + CALL_VALID_MS,
+            cursor=walk.cursor,
+            room=min(room, self._most),
+            patience_ms=round(self._patience_s() * 1000),
+            abandoned=walk.abandoned,
+        )
 
     def _patience_s(self) -> float:
         return min(self._membership.visibility_s / PATIENCE_PART, LONGEST_PATIENCE_S)
 
-    def _advance(self, walk: Walk, cursor: str, soonest_ms: int, ended: str, waiting: int) -> None:
+    def _advance(self, walk: Walk, page: Page) -> None:
         """Note how far the walk has come, and when it goes on."""
         now = monotonic()
-        if soonest_ms >= 0:
-            walk.soonest = min(walk.soonest, now + soonest_ms / 1000)
-        walk.waiting = walk.waiting or waiting > 0
-        if cursor:
-            walk.cursor = cursor
+        if page.soonest_ms is not None:
+            walk.soonest = min(walk.soonest, now + page.soonest_ms / 1000)
+        walk.waiting = walk.waiting or page.waiting > 0
+        if page.cursor:
+            walk.cursor = page.cursor
             walk.wants_room = walk.wants_room or walk.waiting
-            walk.due_at = now + {"room": self._patience_s(), "full": 0.0}.get(ended, PAGE_PAUSE_S)
+            pauses = {EndOfPage.WHOLE: PAGE_PAUSE_S, EndOfPage.ROOM: self._patience_s(), EndOfPage.FULL: 0.0}
+            walk.due_at = now + pauses[page.ended]
             return
         self._telling.walk_ended(now - walk.began)
         visibility_s = self._membership.visibility_s
@@ -226,17 +216,16 @@ class Autoclaim(StalledDeliveries):
             walk.abandoned.update(abandoned)
             walk.cursor, walk.due_at = text(abandoned[0]), 0.0
 
-    def _jobs(self, source: Source, claimed: Sequence[Any]) -> list[Job]:
+    def _jobs(self, source: Source, claimed: Sequence[Claimed]) -> list[Job]:
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         asked_at = self.asked_at
         jobs = [
-            Job(source, entry_id, flat, times, max_deliveries, now_ms, asked_at)
-            for entry_id, times, flat, _, _ in claimed
+            Job(source, entry_id, fields, times, max_deliveries, now_ms, asked_at)
+            for entry_id, times, fields, _, _ in claimed
         ]
         if source.kept:
             source.kept.difference_update(job.raw_entry_id for job in jobs)
-        deliveries = [(job, row[3], row[4]) for job, row in zip(jobs, claimed, strict=True)]
-        self._reporter.claimed(deliveries, self._membership.visibility_s)
+        self._reporter.claimed(jobs, claimed, self._membership.visibility_s)
         return jobs
 
     # ---- what the reader meets
@@ -269,19 +258,20 @@ class Autoclaim(StalledDeliveries):
 
     # ---- refusals
 
-    async def _refused(self, kind: str, reply: Sequence[Any]) -> None:
+    async def _refused(self, refusal: Refusal) -> None:
         self._not_before = monotonic() + REFUSED_S
         pair = self._settings.keys.pair
-        if kind == "reaper":
-            await self._membership.join()
-        elif kind == "late":
-            logger.info("%s: a recovery call came too late to the server and did nothing", pair)
-            self._membership.set_clock(reply[1])
-            self._contact.answered(reply[1])
-        elif kind == "paused":
-            self._stand_by(f"{pair} is paused (`reaper resume {self._settings.group}` ends it)")
-        else:
-            self._stand_by(f"{pair}: recovery refuses to act: {explained(text(reply[1]))}")
+        match refusal.kind:
+            case RefusalKind.REAPER:
+                await self._membership.join()
+            case RefusalKind.LATE:
+                logger.info("%s: a recovery call came too late to the server and did nothing", pair)
+                self._membership.set_clock(refusal.server_ms)
+                self._contact.answered(refusal.server_ms)
+            case RefusalKind.PAUSED:
+                self._stand_by(f"{pair} is paused (`reaper resume {self._settings.group}` ends it)")
+            case _:
+                self._stand_by(f"{pair}: recovery refuses to act: {explained(refusal.detail)}")
 
     def _stand_by(self, why: str) -> None:
         if why != self._standing_by:

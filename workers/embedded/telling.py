@@ -1,16 +1,14 @@
 """What the recovery of an embedded group tells."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from math import inf
 from time import monotonic, time_ns
-from typing import Any, NamedTuple
 
 from workers.loop.context import WorkerContext
 from workers.loop.job import Source
-from workers.loop.reporting import explained
+from workers.protocol.calls.recovery import ENDED, Outcome, Page, Recovered
+from workers.protocol.calls.refusals import explained
 from workers.protocol.messages import on_one_line, text
 
 logger = logging.getLogger(__name__)
@@ -21,33 +19,6 @@ HELD_KNOWN = 1_000
 """Entries that cannot be copied and were told of; beyond it, all are told again."""
 
 
-class Outcome(IntEnum):
-    """What became of an overdue delivery that was not claimed. Numbers as in ``recovery.lua``."""
-
-    REDELIVERED = 1
-    SUSPECTED = 2
-    DEAD_LETTERED = 3
-    LOST_PAYLOAD = 5
-    HELD = 6
-
-
-_ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
-
-
-class Recovered(NamedTuple):
-    """One of them. ``detail``: new entry ID, dead letter's ID, or why it is held."""
-
-    outcome: Outcome
-    detail: str
-    idle_ms: int
-    consumer: str
-    job_id: str
-    delivery: int
-    entry_id: str
-    traced: Sequence[bytes] | None = None
-    """What ``recovery.lua`` tells of a traced job."""
-
-
 @dataclass(slots=True)
 class Stalled:
     """What was moved and not told of yet: one line each second, and at the end of a walk, not one a page."""
@@ -55,14 +26,14 @@ class Stalled:
     claimed: int = 0
     ready: int = 0
     parked: int = 0
-    consumers: set[bytes | str] = field(default_factory=set)
+    consumers: set[bytes] = field(default_factory=set)
     told_at: float = -inf
 
-    def add(self, rows: Sequence[Recovered], claimed: Sequence[Any]) -> None:
-        """Add what one call has done: results, and what was claimed."""
-        self.claimed += len(claimed)
-        self.consumers.update([row[3] for row in claimed])
-        for row in rows:
+    def add(self, page: Page) -> None:
+        """Add what one call has done."""
+        self.claimed += len(page.claimed)
+        self.consumers.update([row.owner for row in page.claimed])
+        for row in page.results:
             self.consumers.add(row.consumer)
             self.ready += row.outcome is Outcome.REDELIVERED
             self.parked += row.outcome is Outcome.SUSPECTED
@@ -71,7 +42,7 @@ class Stalled:
         """Write the line, if there is anything to tell, and begin anew."""
         moved = self.claimed + self.ready + self.parked
         if moved:
-            named = sorted({on_one_line(text(name)) for name in self.consumers})
+            named = sorted({on_one_line(name) for name in self.consumers})
             logger.info(
                 "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
                 source,
@@ -94,65 +65,50 @@ class Telling:
         self._reporter = context.reporter
         self._telemetry = context.telemetry
         self._stalled = {source.key: Stalled() for source in context.membership.both}
-        self._held: set[tuple[str, str]] = set()
+        self._held: set[tuple[bytes, bytes | int]] = set()
 
-    def page(self, source: Source, results: Sequence[Any], claimed: Sequence[Any], *, is_last: bool) -> None:
-        """Tell of what one call has done; ``is_last``: it ended a walk."""
-        rows = [_recovered(result) for result in results]
+    def page(self, source: Source, page: Page) -> None:
+        """Tell of what one call has done."""
         stalled = self._stalled[source.key]
-        stalled.add(rows, claimed)
+        stalled.add(page)
         now = monotonic()
-        if stalled.told_at + TELL_EVERY_S < now or is_last:
+        if stalled.told_at + TELL_EVERY_S < now or not page.cursor:
             stalled.log(source.key, now)
-        for row in rows:
+        for row in page.results:
             self._report(source, row)
-            if row.outcome in _ENDED:
-                self._trace(row)
+            if self._telemetry and row.outcome in ENDED:
+                self._telemetry.recovered(row, began_ns=time_ns(), visibility_s=self._membership.visibility_s)
 
     def walk_ended(self, took_s: float) -> None:
         """Measure a walk over what is pending, from its first page to its last."""
         if self._telemetry:
             self._telemetry.walked(took_s)
 
-    def _trace(self, row: Recovered) -> None:
-        if self._telemetry:
-            self._telemetry.recovered(
-                row.traced,
-                row.job_id,
-                outcome=row.outcome.name.lower(),
-                began_ns=time_ns(),
-                visibility_s=self._membership.visibility_s,
-                entry_id=row.entry_id,
-                attempt=row.delivery,
-                consumer=row.consumer,
-                idle_ms=row.idle_ms,
-            )
-
     def _report(self, source: Source, row: Recovered) -> None:
-        facts = {"entry": row.entry_id, "consumer": row.consumer, "delivery": row.delivery}
+        facts = {"entry": text(row.entry_id), "consumer": text(row.consumer), "delivery": row.delivery_count}
         match row.outcome:
             case Outcome.REDELIVERED:
                 self._reporter.recovered(
-                    row.job_id, **facts, idle_ms=row.idle_ms, new_entry=row.detail, reason="visibility_timeout"
+                    text(row.job_id), **facts, idle_ms=row.idle_ms, new_entry=row.told, reason="visibility_timeout"
                 )
             case Outcome.DEAD_LETTERED:
                 self._reporter.write_dead_letter(
-                    row.job_id,
+                    text(row.job_id),
                     limit=self._membership.agreement.max_deliveries,
                     **facts,
                     reason="max_deliveries",
                     error="not settled within the visibility timeout",
-                    dead_letter=row.detail,
+                    dead_letter=row.told,
                 )
             case Outcome.LOST_PAYLOAD:
-                self._reporter.lost_payload(source.key, row.entry_id)
+                self._reporter.lost_payload(source.key, text(row.entry_id))
             case Outcome.HELD if self._is_news(row):
                 logger.error(
                     "entry %s of %s, held by %s, is overdue and cannot be copied: %s. It stays pending",
-                    row.entry_id,
+                    text(row.entry_id),
                     source.key,
                     on_one_line(row.consumer),
-                    explained(row.detail),
+                    explained(row.told),
                 )
 
     def _is_news(self, row: Recovered) -> bool:
@@ -162,10 +118,3 @@ class Telling:
         known = (row.entry_id, row.detail) in self._held
         self._held.add((row.entry_id, row.detail))
         return not known
-
-
-def _recovered(result: Sequence[Any]) -> Recovered:
-    code, detail, idle_ms, consumer, job_id, delivery, entry_id, *traced = result
-    return Recovered(
-        Outcome(code), text(detail), idle_ms, text(consumer), text(job_id), delivery, text(entry_id), *traced
-    )

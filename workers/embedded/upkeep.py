@@ -9,34 +9,25 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from math import inf
-from typing import Any
 
 import anyio
 from redis.exceptions import RedisError
 
 from workers.loop.context import WorkerContext
-from workers.loop.reporting import explained
-from workers.protocol.events import JournalLevel
+from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
+from workers.protocol.calls.sight import look_at_group
+from workers.protocol.calls.upkeep import AGREEMENT, Released, keep_house, move_due, release_suspects
+from workers.protocol.events import EventName
 from workers.protocol.messages import text
-from workers.protocol.scripts import Script, load_script
 from workers.runtime.contact import Contact
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
 from workers.telemetry import names as telemetry
-from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, look_at_group
+from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
 
 logger = logging.getLogger(__name__)
 
-MOVE_DUE = load_script("workers.protocol", "move_due")
-RELEASE_SUSPECTS = load_script("workers.protocol", "release_suspects")
-KEEP_HOUSE = load_script("workers.protocol", "keep_house")
-
-NO_FENCE, NO_TOKEN, NOT_A_LEADER = "", 0, ""
-"""What the scripts get from a worker: they then act only where the group has agreed on embedded recovery."""
-
-MOVE_BATCH, MOVE_BYTES = 200, 512 * 1024
-"""Due jobs that one call makes ready, and payload after which it stops: no call blocks the server for long."""
 LATEST_LOOK_S = 5.0
 """Insurance: the schedules are looked at least this often, should a notice ever be missed."""
 DUE_JITTER_S = 0.01
@@ -55,7 +46,7 @@ class Upkeep:
         self._keys = context.settings.keys
         self._membership = context.membership
         self._reporter = context.reporter
-        self._journals = int(context.settings.journal is not JournalLevel.OFF)
+        self._journal = context.journal(EventName.RECOVERED)
         self._noticed = anyio.Event()
         self._suspected = anyio.Event()
         self._told = ""
@@ -111,22 +102,15 @@ class Upkeep:
     async def _move_due(self) -> None:
         """Make ready what is due, and wait until more is. Who schedules something earlier wakes us."""
         self._noticed = anyio.Event()  # before the call: what is scheduled after it wakes us again
-        reply = await self._run(
-            MOVE_DUE,
-            [
-                self._keys.stream, self._keys.retry, self._keys.schedule, self._keys.stream_schedule, self._keys.fence,
-                self._keys.agreement, self._keys.journal,
-            ],
-            [
-                NO_FENCE, self._keys.group, self._membership.agreement.redelivery, self._journals,
-                self._settings.journal_maxlen, NO_TOKEN, MOVE_BATCH, MOVE_BYTES, NOT_A_LEADER,
-            ],
-        )  # fmt: skip
-        _, _, next_due_ms, held, why = reply
+        moved = await move_due(
+            self._client, self._keys, AGREEMENT, self._membership.agreement.redelivery, self._journal
+        )
+        if isinstance(moved, Refusal):
+            raise _ServedByReaperError
         self._reporter.works("moving what is due")
-        if held:
-            self._tell(f"scheduled jobs cannot be made ready, and are tried again: {explained(text(why))}")
-        next_due_s = inf if next_due_ms < 0 else next_due_ms / 1000
+        if moved.held:
+            self._log_once(f"scheduled jobs cannot be made ready, and are tried again: {explained(moved.why)}")
+        next_due_s = inf if moved.next_due_ms is None else moved.next_due_ms / 1000
         if next_due_s > 0:
             with anyio.move_on_after(min(LATEST_LOOK_S, next_due_s + random.uniform(0, DUE_JITTER_S))):
                 await self._noticed.wait()
@@ -143,48 +127,41 @@ class Upkeep:
         more, pause = True, quick
         while more:
             self._suspected = anyio.Event()
-            reply = await self._run(
-                RELEASE_SUSPECTS,
-                [
-                    self._keys.stream, self._keys.retry, self._keys.schedule, self._keys.suspects, self._keys.fence,
-                    self._keys.agreement, self._keys.journal,
-                ],
-                [
-                    NO_FENCE, self._keys.group, self._membership.agreement.redelivery, self._journals,
-                    self._settings.journal_maxlen, NO_TOKEN,
-                ],
-            )  # fmt: skip
-            kind = text(reply[0])
-            more, moved = (True, False) if kind != "ok" else self._learn_of_suspects(reply)
-            if kind == "refused":
-                self._tell(f"suspects stay parked: {explained(text(reply[1]))}")
+            released = await release_suspects(
+                self._client, self._keys, AGREEMENT, self._membership.agreement.redelivery, self._journal
+            )
+            if isinstance(released, Refusal):
+                if released.kind is RefusalKind.STALE:
+                    raise _ServedByReaperError
+                if released.kind is RefusalKind.REFUSED:
+                    self._log_once(f"suspects stay parked: {explained(released.detail)}")
+                moved = False
+            else:
+                more, moved = self._learn_of_suspects(released)
             pause = quick if moved else min(pause * 1.5, slow)
             if more:
                 with anyio.move_on_after(pause * random.uniform(1, 1.5)):
                     await self._suspected.wait()
         await self._suspected.wait()
 
-    def _learn_of_suspects(self, reply: list[Any]) -> tuple[bool, bool]:
+    def _learn_of_suspects(self, released: Released) -> tuple[bool, bool]:
         """Return whether there is more to watch, and whether anything moved."""
-        _, parked, out, settled, *jobs = reply
         self._reporter.works("letting suspects out")
-        for job_id, new_entry in jobs:
+        for job_id, new_entry in released.jobs:
             self._reporter.recovered(text(job_id), new_entry=text(new_entry), reason="suspect")
-        return parked + out > 0, bool(jobs or settled)
+        return released.parked + released.out > 0, bool(released.jobs or released.settled)
 
     # ---- the house
 
     async def _keep_house(self) -> None:
         """Note where the group stands, and delete silent consumers if asked to."""
         retention = self._settings.consumer_retention
-        reply = await self._run(
-            KEEP_HOUSE,
-            [self._keys.stream, self._keys.fence, self._keys.agreement],
-            [NO_FENCE, self._keys.group, to_ms(retention) if retention else ""],
-        )
+        kept = await keep_house(self._client, self._keys, AGREEMENT, silence_ms=to_ms(retention) if retention else None)
+        if isinstance(kept, Refusal):
+            raise _ServedByReaperError
         self._reporter.works("keeping house")
-        if reply[1]:
-            logger.info("%s: deleted %d silent consumers", self._keys.pair, reply[1])
+        if kept.consumers_deleted:
+            logger.info("%s: deleted %d silent consumers", self._keys.pair, kept.consumers_deleted)
         await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))
 
     # ---- what is measured
@@ -205,13 +182,7 @@ class Upkeep:
 
     # ---- helpers
 
-    async def _run(self, script: Script, keys: list[str], args: list[Any]) -> list[Any]:
-        reply: list[Any] = await script.run(self._client, keys, args)
-        if reply[0] == b"stale":
-            raise _ServedByReaperError
-        return reply
-
-    def _tell(self, problem: str) -> None:
+    def _log_once(self, problem: str) -> None:
         if problem != self._told:
             self._told = problem
             logger.error("%s: %s", self._keys.pair, problem)

@@ -4,9 +4,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from workers.loop.job import Source
-
-START = "-"
-"""The cursor in front of the first entry."""
+from workers.protocol.calls.recovery import START
 
 SPACING_PART, SHORTEST_SPACING_S, LONGEST_SPACING_S = 100, 0.02, 0.25
 """Between walks at least this part of the visibility timeout: what falls due one by one is taken together."""

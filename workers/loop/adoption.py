@@ -11,29 +11,18 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from time import time_ns
-from typing import Any
 
 from workers.loop.context import NONCE_BYTES, WorkerContext
 from workers.loop.job import Job, Source
 from workers.loop.telemetry import ADOPT as BY_ADOPTION
 from workers.loop.telemetry import RESTART
+from workers.protocol.calls.membership import delete_consumers
+from workers.protocol.calls.recovery import AdoptionMode, Claimed, Outcome, Recovered, adopt
 from workers.protocol.events import EventName
 from workers.protocol.messages import text
-from workers.protocol.scripts import load_script
 
 logger = logging.getLogger(__name__)
-
-ADOPT = load_script("workers.protocol", "adopt")
-DELETE_CONSUMER = load_script("workers.protocol", "delete_consumer")
-
-
-class Mode(StrEnum):
-    """Why deliveries are taken over; the values are those of ``adopt.lua``."""
-
-    RESTART = "restart"
-    REREAD = "reread"
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +31,7 @@ class Sweep:
 
     source: Source
     owner: str
-    mode: Mode
+    mode: AdoptionMode
     start: str = "-"
     for_suspects: bool = False
     """The second walk over an earlier process's deliveries, which takes the suspects."""
@@ -64,7 +53,7 @@ class Adoption:
         self._membership = context.membership
         self._reporter = context.reporter
         self._telemetry = context.telemetry
-        self._journals = context.journals(EventName.RECOVERED)
+        self._journal = context.journal(EventName.RECOVERED)
         self._sweeps: deque[Sweep] = deque()
         self._suspect: Job | None = None
 
@@ -83,13 +72,13 @@ class Adoption:
             for owner, pending in earlier.items():
                 if pending:
                     logger.info("taking over %d deliveries of %s from %s", pending, source.key, owner)
-                    self._sweeps.append(Sweep(source, owner, Mode.RESTART))
+                    self._sweeps.append(Sweep(source, owner, AdoptionMode.RESTART))
 
     def take_stock(self) -> None:
         """Plan to look for deliveries of ours that we know nothing of."""
         for source in self._membership.sources:
-            if not any(sweep.mode is Mode.REREAD and sweep.source is source for sweep in self._sweeps):
-                self._sweeps.appendleft(Sweep(source, self._consumer, Mode.REREAD))
+            if not any(sweep.mode is AdoptionMode.REREAD and sweep.source is source for sweep in self._sweeps):
+                self._sweeps.appendleft(Sweep(source, self._consumer, AdoptionMode.REREAD))
 
     @property
     def is_due(self) -> bool:
@@ -122,13 +111,28 @@ class Adoption:
         if sweep is None:
             return []
         began_ns = time_ns()
-        reply = await self._adopt(sweep, 1 if sweep.for_suspects else room)
-        start, suspects_left, dead_letters, held, taken = reply
-        sweep.start = text(start)
-        sweep.suspects_left += suspects_left
-        self._tell_of_dead_letters(sweep, dead_letters, began_ns)
-        self._tell_of_held(sweep, held)
-        jobs = self._jobs(sweep, taken)
+        page = await adopt(
+            self._client,
+            sweep.source.key,
+            self._settings.keys,
+            consumer=self._consumer,
+            owner=sweep.owner,
+            mode=sweep.mode,
+            room=1 if sweep.for_suspects else room,
+            suspects=int(sweep.for_suspects),
+            agreement=self._membership.agreement,
+            journal=self._journal,
+            start=sweep.start,
+            in_flight=[*sweep.source.deliveries, *sweep.source.kept] if sweep.mode is AdoptionMode.REREAD else (),
+        )
+        sweep.start = page.next_start
+        sweep.suspects_left += page.suspects_left
+        for row in page.ended:
+            if row.outcome is Outcome.HELD:
+                self._log_held(sweep, row)
+            else:
+                self._report_dead_letter(sweep, row, began_ns)
+        jobs = self._jobs(sweep, page.taken)
         if sweep.for_suspects and jobs:
             self._suspect = jobs[0]
         if not sweep.start:
@@ -136,54 +140,31 @@ class Adoption:
             await self._finish(sweep)
         return jobs
 
-    async def _adopt(self, sweep: Sweep, room: int) -> list[Any]:
-        keys, source = self._settings.keys, sweep.source
-        in_flight = [*source.deliveries, *source.kept] if sweep.mode is Mode.REREAD else []
-        reply: list[Any] = await ADOPT.run(
-            self._client,
-            (source.key, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects),
-            (
-                keys.group,
-                self._consumer,
-                sweep.owner,
-                sweep.mode,
-                room,
-                int(sweep.for_suspects),
-                self._membership.agreement.max_deliveries,
-                int(self._journals),
-                self._settings.journal_maxlen,
-                sweep.start,
-                *in_flight,
-            ),
-        )
-        return reply
-
-    def _jobs(self, sweep: Sweep, taken: Sequence[Any]) -> list[Job]:
+    def _jobs(self, sweep: Sweep, taken: Sequence[Claimed]) -> list[Job]:
         agreement, now_ms = self._membership.agreement, self._membership.now_ms()
         jobs = [
             Job(
                 sweep.source,
-                entry_id,
-                flat,
-                times_delivered=times,
+                row.entry_id,
+                row.fields,
+                times_delivered=row.times_delivered,
                 max_deliveries=agreement.max_deliveries,
                 delivered_ms=now_ms,
             )
-            for entry_id, times, flat, _ in taken
+            for row in taken
         ]
         for job, row in zip(jobs, taken, strict=True):
-            self._reporter.adopted(job, sweep.owner, row[3])
+            self._reporter.adopted(job, sweep.owner, row.idle_ms)
         return jobs
 
     async def _finish(self, sweep: Sweep) -> None:
         if sweep.suspects_left:
-            self._sweeps.append(Sweep(sweep.source, sweep.owner, Mode.RESTART, for_suspects=True))
-        elif sweep.mode is Mode.RESTART:
+            self._sweeps.append(Sweep(sweep.source, sweep.owner, AdoptionMode.RESTART, for_suspects=True))
+        elif sweep.mode is AdoptionMode.RESTART:
             await self._delete_consumers(sweep.source, [sweep.owner])
 
     async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
-        if consumers:
-            await DELETE_CONSUMER.run(self._client, (source.key,), (self._settings.group, *consumers))
+        await delete_consumers(self._client, source.key, self._settings.group, consumers)
 
     async def leave(self) -> None:
         """Remove our own consumer where it holds nothing. Raises what redis-py raises."""
@@ -192,38 +173,25 @@ class Adoption:
 
     # ---- telling
 
-    def _tell_of_dead_letters(self, sweep: Sweep, dead_letters: Sequence[Any], began_ns: int) -> None:
-        for job_id, entry_id, delivery, dead_letter, idle_ms, *traced in dead_letters:
-            if self._telemetry:
-                self._telemetry.recovered(
-                    traced[0] if traced else None,
-                    text(job_id),
-                    reason=RESTART,
-                    mode=BY_ADOPTION,
-                    outcome="dead_lettered",
-                    began_ns=began_ns,
-                    entry_id=text(entry_id),
-                    attempt=delivery,
-                    consumer=sweep.owner,
-                    idle_ms=idle_ms,
-                )
-            self._reporter.write_dead_letter(
-                text(job_id),
-                limit=self._membership.agreement.max_deliveries,
-                entry=text(entry_id),
-                delivery=delivery,
-                consumer=sweep.owner,
-                reason="max_deliveries",
-                error="the worker process ended while it held the job",
-                dead_letter=text(dead_letter),
-            )
+    def _report_dead_letter(self, sweep: Sweep, row: Recovered, began_ns: int) -> None:
+        if self._telemetry:
+            self._telemetry.recovered(row, reason=RESTART, mode=BY_ADOPTION, began_ns=began_ns)
+        self._reporter.write_dead_letter(
+            text(row.job_id),
+            limit=self._membership.agreement.max_deliveries,
+            entry=text(row.entry_id),
+            delivery=row.delivery_count,
+            consumer=sweep.owner,
+            reason="max_deliveries",
+            error="the worker process ended while it held the job",
+            dead_letter=row.told,
+        )
 
-    def _tell_of_held(self, sweep: Sweep, held: Sequence[Any]) -> None:
-        for entry_id, why in held:
-            logger.error(
-                "entry %s of %s, held by %s, had its last delivery and cannot be dead-lettered: %s. It stays pending",
-                text(entry_id),
-                sweep.source.key,
-                sweep.owner,
-                text(why),
-            )
+    def _log_held(self, sweep: Sweep, row: Recovered) -> None:
+        logger.error(
+            "entry %s of %s, held by %s, had its last delivery and cannot be dead-lettered: %s. It stays pending",
+            text(row.entry_id),
+            sweep.source.key,
+            sweep.owner,
+            row.told,
+        )

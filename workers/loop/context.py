@@ -9,8 +9,9 @@ from workers.loop.facts import DeliveryFacts
 from workers.loop.membership import Membership
 from workers.loop.reporting import Counts, Reporter
 from workers.loop.telemetry import WorkerTelemetry
+from workers.protocol.calls import Journal
 from workers.protocol.connection import commands_client, reader_client
-from workers.protocol.events import EventName, journalled
+from workers.protocol.events import EventName
 from workers.runtime.callbacks import Callbacks
 from workers.settings import WorkerSettings
 
@@ -43,9 +44,9 @@ class WorkerContext:
         membership = Membership(commands, settings, reporter)
         return cls(settings, consumer, commands, reader_client(settings.redis_url), membership, reporter, telemetry)
 
-    def journals(self, event: EventName) -> bool:
-        """Tell whether the journal is to get events of this kind."""
-        return journalled(event, self.settings.journal)
+    def journal(self, event: EventName) -> Journal:
+        """Return what scripts are told of the journal that write events of this kind."""
+        return Journal.at(self.settings.journal, self.settings.journal_maxlen, event)
 
     def facts(self) -> DeliveryFacts:
         """Return a builder of journalled facts, for one thread."""

@@ -20,7 +20,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 from math import inf
 from time import monotonic
 from typing import Any
@@ -32,14 +31,12 @@ from redis.exceptions import RedisError
 
 from workers.loop.context import WorkerContext
 from workers.loop.job import ENDED, RUNNING, Interruption, Job, Source
+from workers.protocol.calls.settlement import Extend, Extension
 from workers.protocol.connection import COMMAND_TIMEOUT_S, blocking_client
 from workers.protocol.events import EventName
-from workers.protocol.scripts import load_script
 from workers.runtime.pauses import pause_s
 
 logger = logging.getLogger(__name__)
-
-EXTEND_VISIBILITY = load_script("workers.protocol", "extend_visibility")
 
 BEATS = 3
 """Extensions in one visibility timeout."""
@@ -54,14 +51,6 @@ END_S = 1.0
 """How long the thread may take to end; it ends by itself in any case."""
 
 
-class Extension(IntEnum):
-    """What ``extend_visibility.lua`` did."""
-
-    REFUSED = 0
-    EXTENDED = 1
-    PAYLOAD_GONE = 2
-
-
 class Heartbeat:
     """The thread, from `start` to `stop`, and what the event loop does with what it learns."""
 
@@ -71,8 +60,12 @@ class Heartbeat:
         self._consumer = context.consumer
         self._membership = context.membership
         self._reporter = context.reporter
-        self._facts = context.facts()
-        self._journals = context.journals(EventName.EXTENDED)
+        self._call: Extend[Job] = Extend(
+            context.settings.keys,
+            context.consumer,
+            context.journal(EventName.EXTENDED),
+            context.facts().of_delivery,
+        )
         self._sources = context.membership.both
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -101,8 +94,8 @@ class Heartbeat:
         if job.interruption is Interruption.LOST or not job.source.holds(job):
             return False
         began = monotonic()
-        [result] = await EXTEND_VISIBILITY.run(self._commands, *self._call(job.source, [job]))
-        if result == Extension.REFUSED:
+        [result] = await self._call.run(self._commands, job.source.key, [job])
+        if result is Extension.REFUSED:
             return False
         job.proven = began
         return True
@@ -126,10 +119,10 @@ class Heartbeat:
                 self._lose(job)
             return ours
 
-    def _learn(self, batch: Sequence[Job], results: Sequence[int]) -> None:
+    def _learn(self, batch: Sequence[Job], results: Sequence[Extension]) -> None:
         self._reporter.works("extending")
         for job, result in zip(batch, results, strict=True):
-            if result == Extension.REFUSED:
+            if result is Extension.REFUSED:
                 self._lose(job)
 
     def _lose(self, job: Job) -> None:
@@ -164,7 +157,7 @@ class Heartbeat:
                 except (RedisError, OSError) as error:
                     failures += 1
                     client.connection_pool.disconnect()
-                    self._tell(self._reporter.failed, "extending", error)
+                    self._call_in_loop(self._reporter.failed, "extending", error)
         except _LoopIsClosedError:
             logger.debug("%s: the event loop is closed", self._consumer)
         finally:
@@ -180,7 +173,7 @@ class Heartbeat:
         in_hand = [(source, list(source.deliveries.values())) for source in self._sources]
         loop_hangs = not self._loop_answered
         self._loop_answered = False
-        self._tell(self._answer)
+        self._call_in_loop(self._answer)
         if loop_hangs and any(job.is_overdue(now) for _, jobs in in_hand for job in jobs):
             return
         for source, jobs in in_hand:
@@ -194,22 +187,13 @@ class Heartbeat:
 
     def _extend(self, client: "redis.Redis", source: Source, batch: Sequence[Job]) -> None:
         began = monotonic()
-        results: list[int] = EXTEND_VISIBILITY.run_blocking(client, *self._call(source, batch))
+        results = self._call.run_blocking(client, source.key, batch)
         for job, result in zip(batch, results, strict=True):
-            if result != Extension.REFUSED:
+            if result is not Extension.REFUSED:
                 job.proven = began
-        self._tell(self._learn, batch, results)
+        self._call_in_loop(self._learn, batch, results)
 
-    def _call(self, source: Source, batch: Sequence[Job]) -> tuple[Sequence[str], Sequence[str | bytes | int]]:
-        """Return keys and arguments of the script."""
-        keys, settings = self._settings.keys, self._settings
-        args: list[str | bytes | int] = [keys.group, self._consumer, int(self._journals), settings.journal_maxlen]
-        for job in batch:
-            data = self._facts.of_delivery(job) if self._journals else b""
-            args += (job.raw_entry_id, job.times_delivered, job.raw_id, data)
-        return (source.key, keys.journal), args
-
-    def _tell(self, function: Any, *arguments: Any) -> None:
+    def _call_in_loop(self, function: Any, *arguments: Any) -> None:
         """Have the event loop call ``function``."""
         assert self._loop is not None
         try:

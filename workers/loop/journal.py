@@ -7,7 +7,6 @@ for Redis. While Redis is out of reach, events are dropped and counted.
 
 import logging
 from collections import deque
-from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -18,16 +17,13 @@ from redis.exceptions import NoScriptError, RedisError
 from workers.loop.change import Change
 from workers.loop.facts import DeliveryFacts
 from workers.loop.job import Job
+from workers.protocol.calls.settlement import WORDS_PER_EVENT, WRITE_EVENTS, events_command, read_written
 from workers.protocol.connection import is_contact_error
 from workers.protocol.events import EventName
-from workers.protocol.messages import text
-from workers.protocol.scripts import load_script
 from workers.runtime.pauses import pause_s
 from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
-
-WRITE_EVENTS = load_script("workers.protocol", "write_events")
 
 BACKLOG = 10_000
 """Events that may wait to be sent, or for their reply; beyond it the newest are dropped."""
@@ -102,8 +98,8 @@ class JournalWriter:
         refusals = [error for error in errors.exceptions if not is_contact_error(error)]
         for error in refusals:
             if not isinstance(error, NoScriptError):  # the next connection loads it
-                self._tell_refused(str(error))
-                self._unanswered.append(len(self._noted) // 3)
+                self._log_refused(str(error))
+                self._unanswered.append(len(self._noted) // WORDS_PER_EVENT)
                 self._noted.clear()
 
     def _give_up_what_was_sent(self) -> None:
@@ -134,13 +130,13 @@ class JournalWriter:
         while not self._noted:
             await self._arrived.wait()
         await self._gather()
-        words = self._noted[: 3 * MAX_BATCH]
-        del self._noted[: 3 * MAX_BATCH]
+        words = self._noted[: WORDS_PER_EVENT * MAX_BATCH]
+        del self._noted[: WORDS_PER_EVENT * MAX_BATCH]
         if not self._noted:  # otherwise whoever waits, waits for the rest, too
             self._sent, self._next_sent = self._next_sent, self._sent
         self._is_sending = True
-        self._unanswered.append(len(words) // 3)
-        await connection.send_command("EVALSHA", WRITE_EVENTS.digest, 1, self._journal, self._maxlen, *words)
+        self._unanswered.append(len(words) // WORDS_PER_EVENT)
+        await connection.send_command(*events_command(self._journal, self._maxlen, words))
         self._is_sending = False
         self._sent.notify()
         self._progress.notify()
@@ -148,7 +144,7 @@ class JournalWriter:
     async def _gather(self) -> None:
         """Let the event loop turn while more arrives: runners start one after the other, each with its event."""
         gathered = 0
-        while gathered < len(self._noted) < 3 * MAX_BATCH:
+        while gathered < len(self._noted) < WORDS_PER_EVENT * MAX_BATCH:
             gathered = len(self._noted)
             await checkpoint()
 
@@ -156,16 +152,16 @@ class JournalWriter:
         while True:
             while not self._unanswered:
                 await self._progress.wait()
-            reply: Any = await connection.read_response()
+            refusal = read_written(await connection.read_response())
             self._failures = 0
             answered = self._unanswered.popleft()
             self._waiting -= answered
-            if isinstance(reply, bytes):
+            if refusal:
                 self.dropped += answered
-                self._tell_refused(text(reply))
+                self._log_refused(refusal)
             self._progress.notify()
 
-    def _tell_refused(self, error: str) -> None:
+    def _log_refused(self, error: str) -> None:
         if not self._refused:
             self._refused = True
             logger.error("the journal %s refuses events: %s. Jobs go on without it", self._journal, error)

@@ -2,11 +2,9 @@
 
 import logging
 import random
-from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 from time import monotonic
-from typing import Any
 
 import anyio
 from redis.asyncio import Redis
@@ -15,9 +13,9 @@ from redis.exceptions import RedisError
 from workers.loop.change import Change
 from workers.loop.job import Source
 from workers.loop.reporting import Reporter
+from workers.protocol.calls.membership import Agreement, Joined, join_group
 from workers.protocol.connection import is_contact_error
-from workers.protocol.messages import RecoveryMode, Redelivery, text, whole_number
-from workers.protocol.scripts import load_script
+from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import to_ms
 from workers.settings import (
     DEFAULT_MAX_DELIVERIES,
@@ -28,51 +26,21 @@ from workers.settings import (
 
 logger = logging.getLogger(__name__)
 
-JOIN_GROUP = load_script("workers.protocol", "join_group")
-
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """What all processes of the group go by: agreed values, and ours where nothing was agreed."""
-
-    redelivery: Redelivery
-    visibility_timeout: timedelta
-    max_deliveries: int
-    recovery: RecoveryMode
-    reads_retries: bool
-    """There is a retry stream to read, or there will be one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    """The reply of ``join_group.lua``."""
-
-    agreement: Agreement
-    created_at: str
-    groups: int
-    server_ms: int
-    mismatch: str
-    served_ms: int
-    begins: bool
-
-
-def read_reply(reply: list[Any], settings: WorkerSettings) -> _Joined:
-    """Read what ``join_group.lua`` answered; a value that nobody set, or set to nonsense, is ours or the default."""
-    policy, visibility_ms, max_deliveries, recovery = (text(value) for value in reply[:4])
-    known = {policy.value for policy in Redelivery}
-    modes = {mode.value for mode in RecoveryMode}
-    ours = settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT
-    agreement = Agreement(
-        redelivery=Redelivery(policy) if policy in known else settings.redelivery or DEFAULT_REDELIVERY,
-        visibility_timeout=timedelta(milliseconds=whole_number(visibility_ms.encode(), 0)) or ours,
-        max_deliveries=whole_number(max_deliveries.encode(), 0) or settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
-        recovery=RecoveryMode(recovery) if recovery in modes else settings.recovery,
-        reads_retries=reply[4] == 1,
+def agreement_of(joined: Joined, settings: WorkerSettings) -> Agreement:
+    """Return what the worker goes by: what was agreed on; where nothing was, its own settings, or the default."""
+    return Agreement(
+        redelivery=joined.redelivery or settings.redelivery or DEFAULT_REDELIVERY,
+        visibility_timeout=timedelta(milliseconds=joined.visibility_ms)
+        or settings.visibility_timeout
+        or DEFAULT_VISIBILITY_TIMEOUT,
+        max_deliveries=joined.max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
+        recovery=joined.recovery or settings.recovery,
+        reads_retries=joined.reads_retries,
     )
-    return _Joined(agreement, text(reply[5]), reply[6], reply[7], text(reply[8]), reply[9], reply[10] == 1)
 
 
 class Membership:
@@ -116,32 +84,31 @@ class Membership:
     async def join(self) -> None:
         """Join the group, creating what is missing. Raises what redis-py raises."""
         settings, keys = self._settings, self._settings.keys
-        reply = await JOIN_GROUP.run_idempotent(
-            self._client,
-            (keys.stream, keys.retry, keys.agreement, keys.fence),
-            (
-                keys.group,
-                settings.group_start,
-                settings.redelivery or "",
-                to_ms(settings.visibility_timeout) if settings.visibility_timeout else "",
-                settings.max_deliveries or "",
-                settings.recovery,
-                settings.base_name,
-            ),
+        self._take(
+            await join_group(
+                self._client,
+                keys,
+                start=settings.group_start,
+                redelivery=settings.redelivery,
+                visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
+                max_deliveries=settings.max_deliveries,
+                recovery=settings.recovery,
+                name=settings.base_name,
+            )
         )
-        self._take(read_reply(reply, settings))
 
-    def _take(self, joined: _Joined) -> None:
+    def _take(self, joined: Joined) -> None:
         self.set_clock(joined.server_ms)
-        self._tell(joined)
-        self.agreement = joined.agreement
-        self.visibility_s = joined.agreement.visibility_timeout.total_seconds()
-        self.sources = (self.main, self.retries) if joined.agreement.reads_retries else (self.main,)
+        agreement = agreement_of(joined, self._settings)
+        self._log(joined, agreement)
+        self.agreement = agreement
+        self.visibility_s = agreement.visibility_timeout.total_seconds()
+        self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
         self.joins += 1
         self.joined.notify()
 
-    def _tell(self, joined: _Joined) -> None:
+    def _log(self, joined: Joined, agreement: Agreement) -> None:
         pair = self._settings.keys.pair
         if joined.created_at and self.joins:
             logger.error(
@@ -151,8 +118,8 @@ class Membership:
             )
         elif joined.created_at:
             logger.info("created group %s from %s", pair, joined.created_at)
-        if self.joins and joined.agreement != self.agreement:
-            logger.warning("group %s has a new agreement: %s", pair, joined.agreement)
+        if self.joins and agreement != self.agreement:
+            logger.warning("group %s has a new agreement: %s", pair, agreement)
         if joined.begins:
             logger.info("no reaper serves group %s: its workers recover what stalls", pair)
         warning = self._warning(joined)
@@ -160,7 +127,7 @@ class Membership:
             logger.warning("%s", warning)
         self._warned = warning
 
-    def _warning(self, joined: _Joined) -> str:
+    def _warning(self, joined: Joined) -> str:
         pair = self._settings.keys.pair
         warnings = []
         if joined.mismatch:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from workers.loop.execution import Verdict
 from workers.loop.job import Job
 from workers.loop.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
+from workers.protocol.calls.recovery import Claimed
+from workers.protocol.calls.refusals import explained
 from workers.protocol.connection import is_contact_error
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import on_one_line, text
@@ -101,22 +103,22 @@ class Reporter:
         if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(job), owner=owner)
 
-    def claimed(self, deliveries: Sequence[tuple[Job, bytes, int]], visibility_s: float) -> None:
-        """Note that stalled deliveries were taken over: each with its owner, and its idle time in ms."""
-        self.counts.claimed += len(deliveries)
+    def claimed(self, jobs: Sequence[Job], rows: Sequence[Claimed], visibility_s: float) -> None:
+        """Note that stalled deliveries were taken over."""
+        self.counts.claimed += len(jobs)
         if self._telemetry:
-            for job, owner, idle_ms in deliveries:
+            for job, row in zip(jobs, rows, strict=True):
                 self._telemetry.taken_over(
                     job,
-                    text(owner),
-                    idle_ms=idle_ms,
+                    text(row.owner),
+                    idle_ms=row.idle_ms,
                     reason=VISIBILITY_TIMEOUT,
                     mode=EMBEDDED,
                     visibility_s=visibility_s,
                 )
         if self._callbacks.wants("recovered"):
-            for job, owner, idle_ms in deliveries:
-                self._callbacks.report("recovered", **self._facts(job), owner=text(owner), idle_ms=idle_ms)
+            for job, row in zip(jobs, rows, strict=True):
+                self._callbacks.report("recovered", **self._facts(job), owner=text(row.owner), idle_ms=row.idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""
@@ -210,16 +212,3 @@ class Reporter:
             "delivery": job.deliveries,
             "generation": job.generation,
         }
-
-
-def explained(why: str) -> str:
-    """Say what a script's reason means, and what to do."""
-    return _EXPLAINED.get(why, why)
-
-
-_EXPLAINED = {
-    "several_groups": "the stream has several groups, and policy 'stream' would show the copy to all of them; set "
-    "redelivery to 'retry-stream'",
-    "explicit_ids": "the stream's entry IDs are not automatic, so policy 'stream' cannot append to it; set redelivery "
-    "to 'retry-stream'",
-}

@@ -8,10 +8,8 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from itertools import islice
 from time import monotonic, time_ns
-from typing import Any
 
 import anyio
 from redis.exceptions import RedisError, ResponseError
@@ -20,13 +18,10 @@ from workers.loop.change import Change
 from workers.loop.context import WorkerContext
 from workers.loop.execution import Outcome, Verdict
 from workers.loop.job import ENDED, Interruption, Job, Source
+from workers.protocol.calls.settlement import Result, Settled, settle
 from workers.protocol.connection import KeptConnection, is_failover_error, is_uncoded_error
 from workers.protocol.events import EventName
-from workers.protocol.messages import text
-from workers.protocol.scripts import load_script
 from workers.runtime.pauses import pause_s
-
-SETTLE = load_script("workers.protocol", "settle")
 
 GATHER_BATCHES = 4
 """How many full batches may gather before runners wait: memory stays bounded through an outage."""
@@ -39,21 +34,6 @@ MAX_ENTRY_ID_BYTES = 41
 
 MAX_COPIED_BYTES = 1_048_576
 """Payload that one call may copy, give or take one job: no call blocks the server for long."""
-
-
-Word = str | bytes | int
-"""An argument of a script."""
-
-
-class Result(IntEnum):
-    """What ``settle.lua`` did with a verdict."""
-
-    REFUSED = 0
-    DONE = 1
-    DEAD = 2
-    UNKNOWN = 3
-    HELD = 4
-
 
 Settlement = tuple[Job, Verdict, int]
 """A verdict on its way to Redis, and for how many milliseconds the handler ran."""
@@ -84,7 +64,7 @@ class Settlements:
         self._reporter = context.reporter
         self._telemetry = context.telemetry
         self._facts = context.facts()
-        self._journals = context.journals(EventName.ACKED)
+        self._journal = context.journal(EventName.ACKED)
         self._capacity = GATHER_BATCHES * context.settings.settle_batch
         self._piles = {source.key: _Pile(source) for source in context.membership.both}
         self._gathered = 0
@@ -190,64 +170,42 @@ class Settlements:
         batch.sort(key=_in_order)
         return batch
 
-    async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> Any:
-        keys, settings, agreement = self._keys, self._settings, self._membership.agreement
-        words: list[Word] = [
-            keys.group,
-            self._consumer,
-            agreement.max_deliveries,
-            agreement.redelivery,
-            int(self._journals),
-            settings.journal_maxlen,
-            int(lost),
-            int(settings.delete_settled),
-        ]
-        self._add_items(words, batch)
-        return await SETTLE.run(
+    async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> Sequence[Settled] | None:
+        return await settle(
             self._connection,
-            (source.key, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule),
-            words,
+            source.key,
+            self._keys,
+            batch,
+            consumer=self._consumer,
+            agreement=self._membership.agreement,
+            journal=self._journal,
+            deletes=self._settings.delete_settled,
+            reply_was_lost=lost,
+            facts=self._facts.of_settlement,
         )
-
-    def _add_items(self, words: list[Word], batch: Sequence[Settlement]) -> None:
-        """Write the items as the script reads them: in runs with verb and delivery count in common."""
-        facts = self._facts.of_settlement if self._journals else _no_facts
-        verb, times, head, n = None, 0, 0, 0
-        for job, verdict, run_ms in batch:
-            if verdict.outcome is not verb or job.times_delivered != times:
-                if verb:
-                    words[head] = n
-                verb, times, n = verdict.outcome, job.times_delivered, 0
-                words += (verb, times, 0)
-                head = len(words) - 1
-            n += 1
-            words += (job.raw_entry_id, job.raw_id, facts(job, verdict, run_ms))
-            if verb is not Outcome.ACK:
-                words += (verdict.reason, verdict.error, verdict.delay_ms or "", verdict.traceback)
-        words[head] = n
 
     # ---- what came of it
 
     async def _failed(self, pile: _Pile, batch: Sequence[Settlement], error: Exception) -> bool:
         if isinstance(error, ResponseError) and not is_failover_error(error):
             if "NOGROUP" in str(error):
-                self._answered(pile, batch, [Result.REFUSED] * len(batch))
+                self._answered(pile, batch, [Settled(Result.REFUSED)] * len(batch))
                 return True
             if len(batch) == 1 and is_uncoded_error(error):  # its own fault: the others must not wait for it
-                self._answered(pile, batch, [(Result.HELD, str(error))])
+                self._answered(pile, batch, [Settled(Result.HELD, str(error))])
                 return True
             pile.limit = max(1, len(batch) // 2)
         self._reporter.failed("settling", error)
         await self._client.connection_pool.disconnect(inuse_connections=False)
         return False
 
-    def _answered(self, pile: _Pile, batch: Sequence[Settlement], results: Any) -> None:
+    def _answered(self, pile: _Pile, batch: Sequence[Settlement], results: Sequence[Settled] | None) -> None:
         waiting, forget = pile.waiting, pile.source.forget
         for job, _, _ in batch:
             waiting.popleft()
             forget(job)
-        if isinstance(results, int):  # every one was acknowledged
-            self._reporter.counts.acked += results
+        if results is None:  # every one was acknowledged
+            self._reporter.counts.acked += len(batch)
         else:
             for settlement, result in zip(batch, results, strict=True):
                 self._count(settlement, result)
@@ -255,31 +213,27 @@ class Settlements:
         pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
         self._settled.notify()
 
-    def _count(self, settlement: Settlement, result: Any) -> None:
+    def _count(self, settlement: Settlement, settled: Settled) -> None:
         job, verdict, run_ms = settlement
-        if result == Result.DONE:
+        if settled.result is Result.DONE:
             if verdict.outcome is Outcome.ACK:
                 self._reporter.counts.acked += 1
             elif verdict.outcome is Outcome.HAND_BACK:
                 self._reporter.counts.handed_back += 1
             else:
                 self._reporter.counts.nacked += 1
-        elif result == Result.REFUSED:
+        elif settled.result is Result.REFUSED:
             if job.interruption is not Interruption.LOST:  # else that is told already
                 self._reporter.refused(job, verdict.outcome, run_ms)
-        elif result == Result.UNKNOWN:
+        elif settled.result is Result.UNKNOWN:
             self._reporter.counts.unknown += 1
-        elif result[0] == Result.DEAD:
+        elif settled.result is Result.DEAD:
             limit = self._membership.agreement.max_deliveries
-            self._reporter.dead_lettered(job, verdict, text(result[1]), limit)
+            self._reporter.dead_lettered(job, verdict, settled.detail, limit)
         else:
             job.source.kept.add(job.raw_entry_id)
-            self._reporter.held(job, verdict, text(result[1]))
+            self._reporter.held(job, verdict, settled.detail)
 
 
 def _in_order(settlement: Settlement) -> bytes:
     return settlement[0].raw_entry_id.rjust(MAX_ENTRY_ID_BYTES)  # 5-9 before 5-10
-
-
-def _no_facts(_job: Job, _verdict: Verdict, _run_ms: int) -> bytes:
-    return b""

@@ -16,20 +16,28 @@ from opentelemetry.util.types import AttributeValue
 from workers.backoff import AT_ONCE, Backoff
 from workers.loop.execution import REASON_TIMEOUT, Invoke, Outcome, Verdict, execute
 from workers.loop.job import Job
+from workers.protocol.calls.recovery import Recovered
+from workers.protocol.calls.settlement import Result, Settled
 from workers.protocol.messages import FIELD_PREVIOUS, FIELD_TRACEPARENT, FIELD_TRACESTATE
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.deliveries import Delivery, JobTrace, Lost, Story, begin, read_context, tell_recovery
+from workers.telemetry.deliveries import (
+    Delivery,
+    JobTrace,
+    Lost,
+    Story,
+    begin,
+    read_context,
+    tell_recovered,
+    tell_recovery,
+)
 from workers.telemetry.names import Attributes
 
 EMBEDDED, ADOPT = "embedded", "adopt"
 RESTART = "restart"
 
 _TO_SEND, _TO_RECEIVE = {telemetry.LINK_KIND: telemetry.SEND}, {telemetry.LINK_KIND: telemetry.RECEIVE}
-
-_REFUSED_RESULT = 0
-"""As `workers.settlement.Result.REFUSED`."""
 
 
 class WorkerTelemetry:
@@ -150,25 +158,26 @@ class WorkerTelemetry:
 
     def recovered(
         self,
-        traced: Sequence[bytes] | None,
-        job_id: str,
+        row: Recovered,
         *,
-        outcome: str,
         began_ns: int,
         reason: str = telemetry.VISIBILITY_TIMEOUT,
         mode: str = EMBEDDED,
         visibility_s: float | None = None,
-        **facts: Any,
     ) -> None:
-        """Tell of a delivery that was ended for its consumer, by us (``facts`` as in `Lost`); else as `taken_over`."""
-        self._count_recovery(facts["idle_ms"], mode, outcome, visibility_s)
-        if not (traced and self._traces):
-            return
-        read = Lost.read(
-            traced, stream=self._stream, group=self._group, job_id=job_id.encode(), linkage=self._linkage, **facts
-        )
-        if read:
-            tell_recovery(*read, reason=reason, outcome=outcome, mode=mode, began_ns=began_ns, ended_ns=time_ns())
+        """Tell of a delivery that was ended for its consumer, by us; ``visibility_s`` as in `taken_over`."""
+        self._count_recovery(row.idle_ms, mode, row.outcome.name.lower(), visibility_s)
+        if row.traced and self._traces:
+            tell_recovered(
+                row,
+                self._stream,
+                self._group,
+                self._linkage,
+                reason=reason,
+                mode=mode,
+                began_ns=began_ns,
+                ended_ns=time_ns(),
+            )
 
     def walked(self, took_s: float) -> None:
         """Measure a walk over what is pending, from its first page to its last."""
@@ -214,8 +223,10 @@ class WorkerTelemetry:
 
     # ---- settling
 
-    def settled(self, batch: Sequence[tuple[Job, Verdict, int]], results: Any, began_ns: int) -> None:
-        """Tell of deliveries whose settlement is answered: ``results`` as of ``settle.lua``."""
+    def settled(
+        self, batch: Sequence[tuple[Job, Verdict, int]], results: Sequence[Settled] | None, began_ns: int
+    ) -> None:
+        """Tell of deliveries whose settlement is answered; None: every one was acknowledged."""
         now = time_ns()
         if self._measures:
             self._measure(batch, results, (now - began_ns) / 1e9)
@@ -224,7 +235,7 @@ class WorkerTelemetry:
         for n, (job, verdict, _) in enumerate(batch):
             told = job.trace
             if told is not None and told.span is not None and told.span.is_recording():
-                refused = not isinstance(results, int) and results[n] == _REFUSED_RESULT
+                refused = results is not None and results[n].result is Result.REFUSED
                 self._tell_settled(job, told.span, told.ended_ns, verdict, refused, began_ns, now)
 
     def _tell_settled(
@@ -252,7 +263,9 @@ class WorkerTelemetry:
             span.set_status(Status(StatusCode.ERROR, verdict.error or verdict.reason))
         span.end(ended_ns)
 
-    def _measure(self, batch: Sequence[tuple[Job, Verdict, int]], results: Any, took_s: float) -> None:
+    def _measure(
+        self, batch: Sequence[tuple[Job, Verdict, int]], results: Sequence[Settled] | None, took_s: float
+    ) -> None:
         instruments.OPERATION_DURATION.record(took_s, self._of_settling)
         record, plain = instruments.PROCESS_DURATION.record, self._process
         for _, verdict, run_ms in batch:
@@ -260,8 +273,8 @@ class WorkerTelemetry:
                 record(run_ms / 1000, plain)
             elif verdict.outcome is not Outcome.HAND_BACK:
                 record(run_ms / 1000, self._failed_as(error_type(verdict)))
-        if not isinstance(results, int):
-            refused = sum(result == _REFUSED_RESULT for result in results)
+        if results is not None:
+            refused = sum(settled.result is Result.REFUSED for settled in results)
             if refused:
                 instruments.WRITES_REFUSED.add(refused, self._labels)
 

@@ -31,6 +31,7 @@ from opentelemetry.trace import (
     TraceState,
 )
 
+from workers.protocol.calls.recovery import Recovered
 from workers.protocol.messages import text
 from workers.telemetry.names import (
     ATTEMPT,
@@ -270,17 +271,41 @@ class Lost:
     idle_ms: int
     previous: bytes = b""
 
-    @classmethod
-    def read(
-        cls, traced: Sequence[bytes], *, stream: str, group: str, job_id: bytes, linkage: TraceLinkage, **facts: object
-    ) -> "tuple[Story, Lost] | None":
-        """Read what ``recovery.lua`` tells of a traced job; None where its context is nonsense."""
-        traceparent, tracestate, name, previous = traced
-        creation = read_context(traceparent, tracestate)
-        if creation is None:
-            return None
-        lost = cls(Delivery(stream, group, job_id, name), previous=previous, **facts)  # type: ignore[arg-type]
-        return Story(creation, linkage), lost
+
+def tell_recovered(
+    row: Recovered,
+    stream: str,
+    group: str,
+    linkage: TraceLinkage,
+    *,
+    reason: str,
+    mode: str,
+    began_ns: int,
+    ended_ns: int,
+    token: int | None = None,
+) -> None:
+    """Tell of a traced delivery that a recovery has ended, and of that; not where its context is nonsense."""
+    traceparent, tracestate, name, previous = row.traced or ()
+    creation = read_context(traceparent, tracestate)
+    if creation is None:
+        return
+    tell_recovery(
+        Story(creation, linkage),
+        Lost(
+            Delivery(stream, group, row.job_id, name),
+            text(row.entry_id),
+            row.delivery_count,
+            text(row.consumer),
+            row.idle_ms,
+            previous,
+        ),
+        reason=reason,
+        outcome=row.outcome.name.lower(),
+        mode=mode,
+        began_ns=began_ns,
+        ended_ns=ended_ns,
+        token=token,
+    )
 
 
 def tell_recovery(

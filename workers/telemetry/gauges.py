@@ -6,12 +6,9 @@ reads what was last seen.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
 
-from redis.asyncio import Redis
-
+from workers.protocol.calls.sight import Sight
 from workers.protocol.keys import GroupKeys
-from workers.protocol.scripts import load_script
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
 from workers.telemetry.instruments import OBSERVATIONS
@@ -21,24 +18,6 @@ LOOK_INTERVAL_S = 10.0
 """How often to look: what is collected is at most that old."""
 
 Values = Iterator[tuple[float, Attributes]]
-
-
-class Sight(NamedTuple):
-    """What is seen of one group, in the order of ``look_at_group.lua``."""
-
-    in_flight: int
-    oldest_ready_ms: int
-    """Age of the oldest job that waits to be read; 0 = none does."""
-    oldest_pending_ms: int
-    scheduled: int
-    suspects: int
-    dead_letters: int
-
-
-async def look_at_group(client: Redis, keys: GroupKeys) -> Sight:
-    """Look at a group, in one call that writes nothing. Raises what redis-py raises."""
-    places = [keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead]
-    return Sight(*await load_script("workers.protocol", "look_at_group").run(client, places, [keys.group]))
 
 
 class GroupGauges:

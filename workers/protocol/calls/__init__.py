@@ -1,0 +1,25 @@
+"""One typed call a script: keys and arguments are spelt here, and replies are read here, once for everybody.
+
+Each call names the ``.lua`` file in ``workers/protocol/lua/`` that is its contract. All raise what redis-py raises.
+What a call did is its result, a refusal among them; an effect is unknown only where contact was lost.
+"""
+
+from typing import NamedTuple, Self
+
+from workers.protocol.events import EventName, JournalLevel, journalled
+
+CALL_BYTES = 512 * 1024
+"""Payload after which a call puts off the rest of its work: no call may block the server for more than 5 ms."""
+
+
+class Journal(NamedTuple):
+    """What scripts are told of the journal: two of their arguments, in this order."""
+
+    writes: int
+    """1 = write lifecycle events there."""
+    maxlen: int
+
+    @classmethod
+    def at(cls, level: JournalLevel, maxlen: int, event: EventName = EventName.RECOVERED) -> Self:
+        """Say what a script is told whose events are written as ``event`` is."""
+        return cls(int(journalled(event, level)), maxlen)

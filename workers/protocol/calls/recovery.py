@@ -1,0 +1,220 @@
+"""Deliveries that nobody runs any more: what becomes of them is said in one way, whoever recovers them.
+
+A leader does (``recover_entries.lua``, in `reaper.recovery.writer`), a worker that adopts what it owns and does not
+run, and in embedded mode every worker.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
+
+from workers.protocol.calls import CALL_BYTES, Journal
+from workers.protocol.calls.membership import Agreement
+from workers.protocol.calls.refusals import Refusal, read_refusal
+from workers.protocol.connection import KeptConnection
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+
+ADOPT = load_script("workers.protocol", "adopt")
+AUTOCLAIM = load_script("workers.protocol", "autoclaim")
+
+
+class Outcome(IntEnum):
+    """What became of one delivery. Numbers as in ``recover_entries.lua`` and ``recovery.lua``."""
+
+    GONE = 0
+    REDELIVERED = 1
+    SUSPECTED = 2
+    DEAD_LETTERED = 3
+    NOT_DUE = 4
+    LOST_PAYLOAD = 5
+    HELD = 6
+    PUT_OFF = 7
+
+
+OUTCOMES = tuple(Outcome)
+"""By number: the cheapest way from one to the other."""
+
+ENDED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED, Outcome.DEAD_LETTERED})
+"""The delivery was ended for its consumer."""
+
+
+class Recovered(NamedTuple):
+    """One delivery's result. ``detail``: new entry ID, dead letter's ID, remaining ms, or why it is held."""
+
+    entry_id: bytes
+    outcome: Outcome
+    detail: bytes | int = b""
+    idle_ms: int = 0
+    consumer: bytes = b""
+    job_id: bytes = b""
+    delivery_count: int = 0
+    traced: Sequence[bytes] | None = None
+    """What ``recovery.lua`` tells of a traced job."""
+
+    @property
+    def told(self) -> str:
+        """The detail, for people."""
+        return text(self.detail) if isinstance(self.detail, bytes) else str(self.detail)
+
+
+class Claimed(NamedTuple):
+    """A delivery that was taken over, counted where it was somebody else's."""
+
+    entry_id: bytes
+    times_delivered: int
+    fields: Sequence[bytes]
+    owner: bytes
+    """Who had it before."""
+    idle_ms: int
+
+
+# --- adopt --------------------------------------------------------------------------------------------------
+
+
+class AdoptionMode(StrEnum):
+    """Why deliveries are taken over; the values are those of ``adopt.lua``."""
+
+    RESTART = "restart"
+    """They are of an earlier process of our name, which may have died of them: they count."""
+    REREAD = "reread"
+    """They are ours, and never arrived: they do not count."""
+
+
+class Adopted(NamedTuple):
+    """What came of one page of an owner's deliveries."""
+
+    next_start: str
+    """Where the next page begins; '' = this was the last."""
+    suspects_left: int
+    """Suspects that were left alone."""
+    ended: list[Recovered]
+    """What had its last delivery: dead letters, and what is held."""
+    taken: list[Claimed]
+
+
+async def adopt(
+    client: Redis,
+    source: str,
+    keys: GroupKeys,
+    *,
+    consumer: str,
+    owner: str,
+    mode: AdoptionMode,
+    room: int,
+    suspects: int,
+    agreement: Agreement,
+    journal: Journal,
+    start: str,
+    in_flight: Iterable[bytes],
+) -> Adopted:
+    """Take over at most ``room`` deliveries of ``owner``, ``suspects`` of them being suspects (``adopt.lua``).
+
+    ``in_flight``: entry IDs that are never taken.
+    """
+    next_start, suspects_left, dead_letters, held, taken = await ADOPT.run(
+        client,
+        (source, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects),
+        (
+            keys.group, consumer, owner, mode, room, suspects, agreement.max_deliveries, *journal, start, *in_flight,
+        ),
+    )  # fmt: skip
+    before = owner.encode()
+    ended = [
+        Recovered(entry_id, Outcome.DEAD_LETTERED, dead_letter, idle_ms, before, job_id, count, *traced)
+        for job_id, entry_id, count, dead_letter, idle_ms, *traced in dead_letters
+    ]
+    ended += [Recovered(entry_id, Outcome.HELD, why, consumer=before) for entry_id, why in held]
+    claimed = [Claimed(entry_id, times, fields, before, idle_ms) for entry_id, times, fields, idle_ms in taken]
+    return Adopted(text(next_start), suspects_left, ended, claimed)
+
+
+# --- autoclaim ----------------------------------------------------------------------------------------------
+
+START = "-"
+"""The cursor in front of the first entry."""
+PAGE = 500
+"""Pending entries that one call looks at."""
+PAGE_OVERDUE = 128
+"""Overdue ones after which a call ends, however small they are."""
+
+
+class EndOfPage(StrEnum):
+    """Why a call ended before its page did; the values are those of ``autoclaim.lua``."""
+
+    WHOLE = ""
+    """It did not."""
+    ROOM = "room"
+    """There is no more room for what is overdue."""
+    FULL = "full"
+    """It has done as much as one call may."""
+
+
+class Page(NamedTuple):
+    """What came of one page of the pending entries list."""
+
+    server_ms: int
+    cursor: str
+    """Where the next one begins; '' = the list was walked to its end."""
+    soonest_ms: int | None
+    """Time until the first delivery of the page is due that was left alone; None = there is none."""
+    ended: EndOfPage
+    waiting: int
+    """Overdue ones that were left for want of room."""
+    suspects: int
+    """Suspects of the group that are parked, or out."""
+    results: list[Recovered]
+    claimed: list[Claimed]
+    ours: Sequence[bytes]
+    """Overdue entries that are our own."""
+
+
+async def autoclaim(
+    client: KeptConnection,
+    source: str,
+    keys: GroupKeys,
+    *,
+    consumer: str,
+    agreement: Agreement,
+    journal: Journal,
+    not_after_ms: int,
+    cursor: str,
+    room: int,
+    patience_ms: int,
+    abandoned: Iterable[bytes],
+) -> Page | Refusal:
+    """Recover what is overdue on one page, claiming at most ``room`` deliveries (``autoclaim.lua``).
+
+    Not after that server time. ``abandoned``: entries of ours that are recovered like anybody's.
+    """
+    reply = await AUTOCLAIM.run(
+        client,
+        (source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement, keys.journal),
+        (
+            keys.group, consumer, agreement.visibility_ms, agreement.max_deliveries, agreement.redelivery,
+            *journal, not_after_ms, cursor, room, patience_ms, PAGE, CALL_BYTES, PAGE_OVERDUE, *abandoned,
+        ),
+    )  # fmt: skip
+    if reply[0] != b"ok":
+        return read_refusal(reply)
+    _, server_ms, next_cursor, soonest_ms, ended, waiting, suspects, results, claimed, ours = reply
+    return Page(
+        server_ms,
+        text(next_cursor),
+        soonest_ms if soonest_ms >= 0 else None,
+        EndOfPage(text(ended)),
+        waiting,
+        suspects,
+        [_recovered(*row) for row in results],
+        list(map(Claimed._make, claimed)),
+        ours,
+    )
+
+
+def _recovered(
+    code: int, detail: bytes, idle_ms: int, consumer: bytes, job_id: bytes, count: int, entry_id: bytes, *traced: Any
+) -> Recovered:
+    return Recovered(entry_id, OUTCOMES[code], detail, idle_ms, consumer, job_id, count, *traced)

@@ -1,0 +1,56 @@
+"""Calls that did nothing at all, and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from workers.protocol.messages import text
+
+
+class RefusalKind(StrEnum):
+    """Why a whole call did nothing; the values are what scripts answer."""
+
+    STALE = "stale"
+    """Another fence stands there, or the group has agreed on another recovery mode."""
+    PAUSED = "paused"
+    """An operator has paused the group."""
+    LATE = "late"
+    """The server ran it too late: it hung, and everything looks idle then."""
+    REFUSED = "refused"
+    """The policy cannot work with the stream's layout."""
+    REAPER = "reaper"
+    """The group has not agreed on embedded recovery."""
+    EXISTS = "exists"
+    """What was to be made is there."""
+    UNKNOWN = "unknown"
+    """What would be needed for it was never noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The whole call did nothing. ``detail``: the fence found, or why the layout cannot work."""
+
+    kind: RefusalKind
+    detail: str = ""
+    server_ms: int = 0
+    """What time the server has, where it said so."""
+
+
+def read_refusal(reply: Sequence[Any]) -> Refusal:
+    """Read a reply that is no ``ok``."""
+    kind, detail = RefusalKind(text(reply[0])), reply[1] if len(reply) > 1 else b""
+    return Refusal(kind, server_ms=detail) if isinstance(detail, int) else Refusal(kind, text(detail))
+
+
+LAYOUT_REFUSALS = {
+    "several_groups": "the stream has several groups, and with redelivery 'stream' the others would see every copy: "
+    "set redelivery = 'retry-stream' for this pair",
+    "explicit_ids": "the stream's entry IDs are not the server's own, and with redelivery 'stream' a copy would move "
+    "its last ID past them: set redelivery = 'retry-stream' for this pair",
+}
+
+
+def explained(why: str) -> str:
+    """Say what a script's reason means, and what to do; a reason that explains itself stays as it is."""
+    return LAYOUT_REFUSALS.get(why, why)

@@ -1,0 +1,209 @@
+"""What a worker says of its own deliveries: they are settled, they live, they were delivered and started."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import redis
+from redis.asyncio import Redis
+
+from workers.protocol.calls import Journal
+from workers.protocol.calls.membership import Agreement
+from workers.protocol.connection import KeptConnection
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import text
+from workers.protocol.scripts import load_script
+
+SETTLE = load_script("workers.protocol", "settle")
+EXTEND_VISIBILITY = load_script("workers.protocol", "extend_visibility")
+WRITE_EVENTS = load_script("workers.protocol", "write_events")
+
+ACK = "ack"
+"""The one verb that says nothing more about its delivery."""
+
+Word = str | bytes | int
+
+
+class Delivery(Protocol):
+    """What tells a delivery from all others."""
+
+    @property
+    def raw_entry_id(self) -> bytes: ...  # noqa: D102
+    @property
+    def raw_id(self) -> bytes:
+        """The job's ID."""
+
+    @property
+    def times_delivered(self) -> int:
+        """As the pending entries list has it."""
+
+
+class Verdict(Protocol):
+    """How a delivery ends."""
+
+    @property
+    def outcome(self) -> str:
+        """The verb."""
+
+    @property
+    def reason(self) -> str: ...  # noqa: D102
+    @property
+    def error(self) -> str: ...  # noqa: D102
+    @property
+    def delay_ms(self) -> int: ...  # noqa: D102
+    @property
+    def traceback(self) -> str: ...  # noqa: D102
+
+
+DeliveryT = TypeVar("DeliveryT", bound=Delivery)
+VerdictT = TypeVar("VerdictT", bound=Verdict)
+
+
+# --- settle -------------------------------------------------------------------------------------------------
+
+
+class Result(IntEnum):
+    """What became of a verdict. Numbers as in ``settle.lua``."""
+
+    REFUSED = 0
+    """The delivery is not ours any more."""
+    DONE = 1
+    DEAD = 2
+    UNKNOWN = 3
+    """Not pending, and an earlier reply was lost."""
+    HELD = 4
+
+
+class Settled(NamedTuple):
+    """One delivery's result. ``detail``: the dead letter's ID, or why it is held."""
+
+    result: Result
+    detail: str = ""
+
+
+_SETTLED = tuple(map(Settled, Result))
+
+
+async def settle(
+    client: Redis | KeptConnection,
+    source: str,
+    keys: GroupKeys,
+    items: Sequence[tuple[DeliveryT, VerdictT, int]],
+    *,
+    consumer: str,
+    agreement: Agreement,
+    journal: Journal,
+    deletes: bool,
+    reply_was_lost: bool,
+    facts: Callable[[DeliveryT, VerdictT, int], bytes],
+) -> Sequence[Settled] | None:
+    """Settle many deliveries of one source (``settle.lua``), each with its verdict and run time in ms.
+
+    Returns one result a delivery, or None where every one was acknowledged. ``facts`` says what is journalled of one.
+    ``reply_was_lost``: an earlier call with these items got no answer. ``deletes``: what is acknowledged is deleted.
+    """
+    words: list[Word] = [
+        keys.group, consumer, agreement.max_deliveries, agreement.redelivery, *journal, int(reply_was_lost),
+        int(deletes),
+    ]  # fmt: skip
+    _add_verdicts(words, items, facts if journal.writes else _no_facts)
+    reply = await SETTLE.run(
+        client,
+        (source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule),
+        words,
+    )
+    if isinstance(reply, int):
+        return None
+    return [_SETTLED[row] if isinstance(row, int) else Settled(Result(row[0]), text(row[1])) for row in reply]
+
+
+def _add_verdicts(
+    words: list[Word],
+    items: Sequence[tuple[DeliveryT, VerdictT, int]],
+    facts: Callable[[DeliveryT, VerdictT, int], bytes],
+) -> None:
+    """Write the items as the script reads them: in runs with verb and delivery count in common. Hot."""
+    verb, times, head, n, succeeded = None, 0, 0, 0, False
+    for delivery, verdict, run_ms in items:
+        if verdict.outcome is not verb or delivery.times_delivered != times:
+            if verb:
+                words[head] = n
+            verb, times, n = verdict.outcome, delivery.times_delivered, 0
+            succeeded = verb == ACK
+            words += (verb, times, 0)
+            head = len(words) - 1
+        n += 1
+        words += (delivery.raw_entry_id, delivery.raw_id, facts(delivery, verdict, run_ms))
+        if not succeeded:
+            words += (verdict.reason, verdict.error, verdict.delay_ms or "", verdict.traceback)
+    words[head] = n
+
+
+def _no_facts(_delivery: Delivery, _verdict: Verdict, _run_ms: int) -> bytes:
+    return b""
+
+
+# --- extend -------------------------------------------------------------------------------------------------
+
+
+class Extension(IntEnum):
+    """What became of an extension. Numbers as in ``extend_visibility.lua``."""
+
+    REFUSED = 0
+    """The delivery is not ours any more."""
+    EXTENDED = 1
+    PAYLOAD_GONE = 2
+
+
+_EXTENSIONS = tuple(Extension)
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(Generic[DeliveryT]):
+    """Extends many deliveries of one source and consumer (``extend_visibility.lua``); one result a delivery."""
+
+    keys: GroupKeys
+    consumer: str
+    journal: Journal
+    facts: Callable[[DeliveryT], bytes]
+    """Says what is journalled of one."""
+
+    async def run(self, client: Redis, source: str, deliveries: Sequence[DeliveryT]) -> list[Extension]:
+        """Extend them, from the event loop."""
+        return _extensions(await EXTEND_VISIBILITY.run(client, (source, self.keys.journal), self._words(deliveries)))
+
+    def run_blocking(self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT]) -> list[Extension]:
+        """Extend them, from a thread that may block."""
+        keys = (source, self.keys.journal)
+        return _extensions(EXTEND_VISIBILITY.run_blocking(client, keys, self._words(deliveries)))
+
+    def _words(self, deliveries: Sequence[DeliveryT]) -> list[Word]:
+        words: list[Word] = [self.keys.group, self.consumer, *self.journal]
+        for delivery in deliveries:
+            facts = self.facts(delivery) if self.journal.writes else b""
+            words += (delivery.raw_entry_id, delivery.times_delivered, delivery.raw_id, facts)
+        return words
+
+
+def _extensions(reply: Sequence[int]) -> list[Extension]:
+    return [_EXTENSIONS[code] for code in reply]
+
+
+# --- write events -------------------------------------------------------------------------------------------
+
+WORDS_PER_EVENT = 3
+"""Name, job ID, and data in JSON."""
+
+
+def events_command(journal_key: str, maxlen: int, words: Sequence[str | bytes]) -> tuple[Word, ...]:
+    """Return the command that writes events (``write_events.lua``), for who sends without waiting for replies.
+
+    The server knows the script once `WRITE_EVENTS.source` is loaded.
+    """
+    return ("EVALSHA", WRITE_EVENTS.digest, 1, journal_key, maxlen, *words)
+
+
+def read_written(reply: Any) -> str:
+    """Read the reply: '' where the events were written, or why the journal refuses them."""
+    return text(reply) if isinstance(reply, bytes) else ""

@@ -1,0 +1,113 @@
+"""What is done for a whole group, by whoever may: a leader with its fence, or embedded workers by agreement."""
+
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from workers.protocol.calls import CALL_BYTES, Journal
+from workers.protocol.calls.refusals import Refusal, read_refusal
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import Redelivery, text
+from workers.protocol.scripts import load_script
+
+MOVE_DUE = load_script("workers.protocol", "move_due")
+RELEASE_SUSPECTS = load_script("workers.protocol", "release_suspects")
+KEEP_HOUSE = load_script("workers.protocol", "keep_house")
+
+MOVE_BATCH = 200
+"""Due jobs that one call makes ready, of each schedule."""
+SUSPECT_SCORE = 2**52
+"""Suspects are parked in their group's schedule at this score and above: behind every due time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """By what right somebody acts for a group. The scripts compare it, and do nothing where it does not hold."""
+
+    namespace: str = ""
+    token: int = 0
+    holder: str = ""
+    serves_for_ms: int = 0
+    """For how long after a sign of life a leader is sure to serve the group; embedded workers stand by meanwhile."""
+
+    @property
+    def fence(self) -> str:
+        """The value of the group's fence in this term; '' where there is none."""
+        return f"{self.namespace}:{self.token}:{self.holder}" if self.namespace else ""
+
+
+AGREEMENT = Authority()
+"""What embedded workers act by: they have no fence, and may where the group has agreed on embedded recovery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a look at the schedules did."""
+
+    next_due_ms: int | None
+    """Time until the next job is due; 0 = there are more already, None = nothing is scheduled."""
+    held: int
+    """Due jobs that cannot be made ready; ``why`` tells of the last one."""
+    why: str
+
+
+async def move_due(
+    client: Redis, keys: GroupKeys, authority: Authority, redelivery: Redelivery, journal: Journal
+) -> Moved | Refusal:
+    """Make ready what is due in the group's schedule and in its stream's (``move_due.lua``)."""
+    reply = await MOVE_DUE.run(
+        client,
+        (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal),
+        (
+            authority.fence, keys.group, redelivery, *journal, authority.token, MOVE_BATCH, CALL_BYTES,
+            authority.serves_for_ms or "",
+        ),
+    )  # fmt: skip
+    if reply[0] != b"ok":
+        return read_refusal(reply)
+    _, _, next_due_ms, held, why = reply
+    return Moved(next_due_ms if next_due_ms >= 0 else None, held, text(why))
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """State of the group's suspects after a release."""
+
+    parked: int
+    out: int
+    settled: int
+    """Those that have settled since the last release."""
+    jobs: tuple[tuple[bytes, bytes], ...]
+    """Job ID and new entry ID of those made ready."""
+
+
+async def release_suspects(
+    client: Redis, keys: GroupKeys, authority: Authority, redelivery: Redelivery, journal: Journal
+) -> Released | Refusal:
+    """Make the next suspects ready, as many as may be out (``release_suspects.lua``)."""
+    reply = await RELEASE_SUSPECTS.run(
+        client,
+        (keys.stream, keys.retry, keys.schedule, keys.suspects, keys.fence, keys.agreement, keys.journal),
+        (authority.fence, keys.group, redelivery, *journal, authority.token),
+    )
+    if reply[0] != b"ok":
+        return read_refusal(reply)
+    _, parked, out, settled, *jobs = reply
+    return Released(parked, out, settled, tuple((job_id, new_entry) for job_id, new_entry in jobs))
+
+
+@dataclass(frozen=True, slots=True)
+class HouseKept:
+    """What was tidied."""
+
+    consumers_deleted: int
+
+
+async def keep_house(
+    client: Redis, keys: GroupKeys, authority: Authority, *, silence_ms: int | None
+) -> HouseKept | Refusal:
+    """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``)."""
+    reply = await KEEP_HOUSE.run(
+        client, (keys.stream, keys.fence, keys.agreement), (authority.fence, keys.group, silence_ms or "")
+    )
+    return HouseKept(reply[1]) if reply[0] == b"ok" else read_refusal(reply)
