@@ -142,7 +142,7 @@ def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int,
 
 
 class _Run:
-    """One delivery on its way through a handler: what `workers.process` does between reading and settling."""
+    """One delivery on its way through a handler: what `workers.loop.runner` does between reading and settling."""
 
     def __init__(self, handler: Handler, job: Job, settings: WorkerSettings, *, is_last: bool) -> None:
         self._invoke: Invoke = invoker(handler, settings.concurrency)

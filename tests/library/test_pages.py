@@ -1,0 +1,99 @@
+"""The examples of docs/library.md and docs/testing.md are run as they stand there, as projects outside of this one."""
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.http import request
+from tests.support.processes import ROOT, Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import consumers_of, dead_letters, pending_of
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+
+def write_files(page: str, folder: Path) -> list[str]:
+    """Write the files of a page, which begin with their names, into ``folder``; return the names."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    files = re.findall(r"^```py\n# ([\w.]+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for name, code in files:
+        (folder / name).write_text(code, encoding="utf-8")
+    return [name for name, _ in files]
+
+
+def start_in(folder: Path, processes: Processes, *words: str, **env: str) -> Running:
+    """Start this Python with ``words`` in ``folder``: it knows the installed package, not this folder."""
+    code = "import os, runpy, sys; os.chdir(sys.argv[1]); sys.path[0] = sys.argv[1]; del sys.argv[:2]; "
+    code += "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+    return processes.start(sys.executable, "-c", code, str(folder), *words, env={"PYTHONPATH": "", **env})
+
+
+async def serve(folder: Path, processes: Processes, server: RedisServer) -> tuple[Running, int]:
+    """Serve the application of the page; return its process and its port."""
+    write_files("library.md", folder)
+    app = start_in(folder, processes, "uvicorn", "service:app", "--port", "0", REDIS_URL=server.url)
+    port = (await app.prints(r"running on http://127\.0\.0\.1:(\d+)"))[1]
+    return app, int(port)
+
+
+async def test_the_web_application_enqueues_works_leads_and_leaves(
+    processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
+) -> None:
+    app, port = await serve(tmp_path, processes, server)
+
+    reply = await request(port, "/orders/17", method="POST")
+    assert (reply.code, list(reply.data)) == (202, ["job"])
+    await app.prints("^billed 17$")
+
+    async def healthy() -> bool:
+        return bool((await request(port, "/health")).data == {"leads": True, "acked": 1})
+
+    await wait_until(healthy, "it leads, and the job is acknowledged")
+    app.terminate()
+    assert await app.wait() in (0, -signal.SIGTERM)  # uvicorn raises the signal again at its end
+    assert "Application shutdown complete" in app.output
+    assert await pending_of(client) == []
+    assert await consumers_of(client) == []
+    assert await client.hgetall("{reaper}:replicas") == {}
+    assert not await client.exists("{reaper}:lease")
+
+
+async def test_the_web_application_tells_of_what_it_gives_up(
+    processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
+) -> None:
+    app, _ = await serve(tmp_path, processes, server)
+    await client.xadd("orders", {"reaper.deliveries": "2", "no": "order"})
+    await app.prints(r"^gave up \S+ max_deliveries$")
+    assert len(await dead_letters(client)) == 1
+
+
+async def test_the_web_application_does_not_begin_without_redis_and_says_why(
+    processes: Processes, tmp_path: Path
+) -> None:
+    write_files("library.md", tmp_path)
+    url = "redis://127.0.0.1:1/0"
+    app = start_in(tmp_path, processes, "uvicorn", "service:app", "--port", "0", REDIS_URL=url)
+    assert await app.wait() == 3
+    assert f"UnreachableError: no usable Redis at redis_url '{url}'" in app.output
+
+
+async def test_the_testing_page_is_a_project_whose_tests_pass(processes: Processes, tmp_path: Path) -> None:
+    names = write_files("testing.md", tmp_path)
+    assert names == ["shop.py", "test_bill.py", "conftest.py", "test_worker.py"]
+    shell = {"WORKER_MAX_DELIVERIES": "1", "WORKER_REDIS_URL": "redis://127.0.0.1:1/0", "WORKER_TYPO": "1"}
+    tests = start_in(tmp_path, processes, "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", **shell)
+    assert await tests.wait() == 0
+    assert re.search(r"^9 passed", tests.output, re.MULTILINE)
+
+
+async def test_the_projects_of_both_pages_are_typed(processes: Processes, tmp_path: Path) -> None:
+    names = [*write_files("library.md", tmp_path), *write_files("testing.md", tmp_path)]
+    mypy = ["mypy", "--strict", "--config-file", os.devnull, "--cache-dir", str(tmp_path / "cache")]
+    check = start_in(tmp_path, processes, *mypy, *names)
+    assert await check.wait() == 0, check.output
