@@ -58,13 +58,6 @@ def write_raw(server: RedisServer, stream: str, *entries: dict[str, str | bytes]
             client.xadd(stream, fields)
 
 
-def added(server: RedisServer, stream: str) -> int:
-    """Return how many entries were ever added to a stream."""
-    with connect(server) as client:
-        told: dict[str, int] = client.xinfo_stream(stream)
-        return told["entries-added"]
-
-
 def rows(lake: Path, table: str = "events") -> list[str]:
     """Return stream and ID of each row, as another program than Spark reads the table."""
     files = list((lake / table).glob("batch=*/date=*/*.parquet"))

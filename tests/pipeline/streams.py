@@ -13,6 +13,8 @@ from reaper.pipeline.redis_stream.source import BatchReader, RedisStreamSource, 
 from tests.support.servers import RedisServer
 
 JOURNAL = "journal"
+FOR_EVER_S = 3_600
+"""How long readers try to reach Redis, unless that is what is tested: longer than any test."""
 ROW = StructType().add("stream", "string").add("id", "string").add("n", "string")
 """What `rows` returns of entries that `add` has written."""
 
@@ -29,6 +31,11 @@ def connected(server: RedisServer) -> Iterator[redis.Redis]:
     """The same, closed at the end."""
     with commands(server) as client:
         yield client
+
+
+def counts(server: RedisServer) -> bool:
+    """Tell whether this server counts the entries added to a stream."""
+    return server.version >= (7, 0)
 
 
 def add(server: RedisServer, *numbers: int, stream: str = JOURNAL) -> None:
@@ -57,7 +64,7 @@ def delete(server: RedisServer, *numbers: int, stream: str = JOURNAL) -> None:
 def set_options(server: RedisServer, **given: Any) -> dict[str, str]:
     """Return options as Spark hands them over; the stream is the journal unless something else is said."""
     named = {} if {"stream", "streamPattern"} & given.keys() else {"stream": JOURNAL}
-    values = {"url": server.url, "discoverSeconds": 0, "retrySeconds": 20, **named, **given}
+    values = {"url": server.url, "discoverSeconds": 0, "retrySeconds": FOR_EVER_S, **named, **given}
     return {name: str(value) for name, value in values.items()}
 
 

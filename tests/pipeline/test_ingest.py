@@ -23,13 +23,19 @@ from reaper.pipeline.lake.ingest import (
     source_options,
 )
 from reaper.pipeline.lake.layout import Layout, remove
-from reaper.pipeline.lake.tables import LakeBusyError, lake_at, only_ingester, read_events, read_malformed
+from reaper.pipeline.lake.tables import (
+    LakeBusyError,
+    lake_at,
+    only_ingester,
+    read_dead_letters,
+    read_events,
+    read_malformed,
+)
 from reaper.pipeline.settings import PipelineSettings
 from tests.conftest import StartServer
 from tests.pipeline.journals import (
     DEAD,
     JOURNAL,
-    added,
     connect,
     entries,
     rows,
@@ -37,6 +43,7 @@ from tests.pipeline.journals import (
     write_events,
     write_raw,
 )
+from tests.pipeline.streams import counts
 from tests.support.servers import RedisServer
 from workers.protocol.errors import ConfigurationError, UnreachableError
 
@@ -107,7 +114,7 @@ def test_a_running_ingestion_brings_what_comes_and_ends_when_it_is_told_to(
     assert sorted(row.job for row in read_events(spark, tmp_path).collect()) == ["job-0", "job-1", "job-2"]
 
 
-def test_entries_that_were_trimmed_unread_stop_it_with_their_number(
+def test_entries_that_were_trimmed_unread_stop_it_with_their_number_where_they_are_counted(
     spark: SparkSession, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     layout = lake_at(tmp_path)
@@ -115,6 +122,9 @@ def test_entries_that_were_trimmed_unread_stop_it_with_their_number(
     run(spark, redis_server, layout)
     write_events(redis_server, 20, start=10)
     redis_server.command("XTRIM", JOURNAL, "MAXLEN", "=", "7")
+    if not counts(redis_server):
+        assert run(spark, redis_server, layout).events == 7
+        return
     with pytest.raises(IngestError, match=r"stopped: stream \{orders\}:journal: 13 entries after .* were trimmed"):
         run(spark, redis_server, layout)
     assert run(spark, redis_server, layout, fail_on_data_loss=False).events == 7
@@ -132,7 +142,7 @@ def test_dead_letters_that_are_redriven_or_deleted_stop_nothing(
         client.xdel(DEAD, *(entry for entry, _ in client.xrange(DEAD)))
     write_dead_letter(redis_server, "job-5")
     assert run(spark, redis_server, layout).dead_letters == 1
-    assert added(redis_server, DEAD) == 5
+    assert [row.job for row in read_dead_letters(spark, tmp_path).orderBy("id").collect()] == ["job-1", "job-5"]
 
 
 def test_a_lake_that_is_being_filled_is_not_filled_by_another(redis_server: RedisServer, tmp_path: Path) -> None:

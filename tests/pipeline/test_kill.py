@@ -10,7 +10,7 @@ import pytest
 
 from reaper.pipeline.lake.layout import Layout
 from tests.conftest import StartServer
-from tests.pipeline.journals import JOURNAL, added, entries, rows, write_events
+from tests.pipeline.journals import entries, rows, write_events
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -35,23 +35,23 @@ async def test_a_lake_has_each_entry_once_however_often_its_ingester_is_killed(
 ) -> None:
     server, layout = start_server(), Layout(tmp_path / "lake")
     moments = random.Random(SEED)
-    killed_at_work = 0
-    for number in range(ROUNDS):
-        write_events(server, IN_FLIGHT, start=number * IN_FLIGHT)
+    written = killed_at_work = 0
+    while killed_at_work < ROUNDS:  # on a busy machine, one may have done all of its work before it is killed
+        write_events(server, IN_FLIGHT, start=written)
+        written += IN_FLIGHT
         batches = started_batches(layout) + moments.randint(1, 4)
         ingester = start(processes, server, layout.root)
         await wait_until(partial(has_started, layout, batches), "it is at work")
         await anyio.sleep(moments.uniform(0, 0.6))  # the moment within a batch
         ingester.kill()
-        killed_at_work += len(rows(layout.root)) < added(server, JOURNAL)
+        killed_at_work += len(rows(layout.root)) < written
 
     last = start(processes, server, layout.root)
-    await wait_until(lambda: len(rows(layout.root)) >= added(server, JOURNAL), "everything is ingested")
+    await wait_until(lambda: len(rows(layout.root)) >= written, "everything is ingested")
     last.terminate()
     assert await last.wait() == 0, last.output
     assert rows(layout.root) == entries(server)
-    assert len(entries(server)) == added(server, JOURNAL) == ROUNDS * IN_FLIGHT
-    assert killed_at_work, "no round interrupted anything: the batches are too few"
+    assert len(entries(server)) == written >= ROUNDS * IN_FLIGHT
 
 
 def has_started(layout: Layout, batches: int) -> bool:

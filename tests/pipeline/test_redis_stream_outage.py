@@ -15,7 +15,7 @@ from reaper.pipeline.redis_stream.columns import read_range
 from reaper.pipeline.redis_stream.link import Link
 from reaper.pipeline.redis_stream.writing import Writer, pack_command
 from tests.conftest import StartProxy, StartServer
-from tests.pipeline.streams import JOURNAL, ROW, add, connected, parse, query, read_all, set_options
+from tests.pipeline.streams import FOR_EVER_S, JOURNAL, ROW, add, connected, parse, query, read_all, set_options
 from tests.support.proxy import command
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -48,7 +48,7 @@ async def test_planning_waits_for_a_server_that_restarts(
         with in_thread(running.batch) as batch:
             await wait_until(waits(caplog), "the reader has noticed")
             server.start()
-            assert batch.result(20) == []
+            assert batch.result() == []
         add(server, 3)
         assert running.batch() == [3]
 
@@ -67,7 +67,7 @@ async def test_a_task_goes_on_where_it_was_when_the_server_is_back(
     with in_thread(lambda: sum(batch.num_rows for batch in batches)) as rest:
         await wait_until(waits(caplog), "the reader has noticed")
         server.start()
-        assert read + rest.result(20) == 100
+        assert read + rest.result() == 100
 
 
 @pytest.mark.anyio
@@ -85,7 +85,7 @@ async def test_a_server_that_comes_back_empty_is_loss(
         await wait_until(waits(caplog), "the reader has noticed")
         server.start()
         with pytest.raises(DataLossError, match="it is gone"):
-            rest.result(20)
+            rest.result()
 
 
 @pytest.mark.anyio
@@ -101,7 +101,7 @@ async def test_a_frozen_server_is_waited_for(
         with in_thread(running.batch) as batch:
             await wait_until(waits(caplog), "the reader has noticed")
             server.resume()
-            assert batch.result(20) == [1]
+            assert batch.result() == [1]
 
 
 @pytest.mark.anyio
@@ -132,7 +132,7 @@ def test_a_wrong_password_is_refused_at_once_and_not_shown(
     server.command("CONFIG", "SET", "requirepass", SECRET)
     monkeypatch.setenv("SECRET_URL", server.url.replace("://", f"://{password}"))
     with pytest.raises(RedisStreamError, match=r"Authentication required|invalid") as caught:
-        read_all(server, url="", urlEnv="SECRET_URL", retrySeconds=60)
+        read_all(server, url="", urlEnv="SECRET_URL")
     assert SECRET not in str(caught.value) + caplog.text
 
 
@@ -166,7 +166,7 @@ async def test_a_writer_goes_on_when_the_server_is_back(
     with in_thread(lambda: writer.write(batches())) as written:
         await wait_until(waits(caplog), "the writer has noticed")
         server.start()
-        written.result(20)
+        written.result()
     assert first_is_written.is_set()
     assert [row["n"] for row in read_all(server)] == ["1", "2", "3"]
 
@@ -176,7 +176,7 @@ async def test_only_what_has_no_reply_is_written_again(server: RedisServer, prox
     through = await proxy(server)
     lost = through.drop_reply(command("XADD"), nth=2)
     commands = [pack_command([b"XADD", JOURNAL.encode(), b"*", b"n", b"%d" % number]) for number in (1, 2, 3)]
-    link = Link(f"redis://127.0.0.1:{through.port}/0", 20)
+    link = Link(f"redis://127.0.0.1:{through.port}/0", FOR_EVER_S)
     with in_thread(lambda: link.write(commands)) as written:
         await lost.wait()
         await wait_until(written.done, "everything is written")

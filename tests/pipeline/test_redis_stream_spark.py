@@ -18,7 +18,7 @@ from reaper.pipeline import redis_stream
 from reaper.pipeline.redis_stream import register
 from reaper.pipeline.redis_stream.source import RedisStreamSource
 from tests.conftest import StartServer
-from tests.pipeline.streams import JOURNAL, add, connected, set_options, trim
+from tests.pipeline.streams import JOURNAL, add, connected, counts, set_options, trim
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -82,7 +82,8 @@ def test_a_query_reads_in_limited_batches_and_shows_how_far_it_is_behind(
     told = [json.loads(progress.json)["sources"][0] for progress in query.recentProgress]
     assert found == [1, 2, 3, 4, 5]
     assert [source["numInputRows"] for source in told] == [2, 2, 1]
-    assert [source["latestOffset"][JOURNAL]["behind"] for source in told] == [3, 1, 0]
+    behind = [source["latestOffset"][JOURNAL].get("behind") for source in told]
+    assert behind == ([3, 1, 0] if counts(redis_server) else [None] * 3)
 
     add(redis_server, 6)
     start(source, found, tmp_path, availableNow=True).awaitTermination()
@@ -90,7 +91,10 @@ def test_a_query_reads_in_limited_batches_and_shows_how_far_it_is_behind(
 
     add(redis_server, *range(7, 20))
     trim(redis_server, 9)
-    with pytest.raises(StreamingQueryException, match="stream journal: 4 entries after 6-0 were trimmed before being"):
+    lost = (
+        "4 entries after 6-0 were trimmed before" if counts(redis_server) else "entries after 6-0 may have been trimmed"
+    )
+    with pytest.raises(StreamingQueryException, match=f"stream journal: {lost}"):
         start(source, found, tmp_path, availableNow=True).awaitTermination()
 
 
@@ -101,13 +105,21 @@ async def test_a_query_outlives_a_restart_of_redis(
     add(redis_server, 1, 2)
     found: list[int] = []
     query = start(streaming(spark, redis_server), found, tmp_path, processingTime="0 seconds")
-    await wait_until(lambda: found == [1, 2], "the first entries are read")
+
+    def has_found(*numbers: int) -> bool:
+        assert query.isActive, query.exception()
+        return found == [*numbers]
+
+    def asks() -> bool:
+        assert query.isActive, query.exception()
+        return bool(query.status["message"].startswith("Getting offsets"))
+
+    await wait_until(lambda: has_found(1, 2), "the first entries are read")
     redis_server.kill()
-    await wait_until(lambda: query.status["message"].startswith("Getting offsets"), "the query asks again")
+    await wait_until(asks, "the query asks again")
     redis_server.start()
     add(redis_server, 3)
-    await wait_until(lambda: found == [1, 2, 3], "the next entry is read")
-    assert query.exception() is None
+    await wait_until(lambda: has_found(1, 2, 3), "the next entry is read")
     query.stop()
 
 

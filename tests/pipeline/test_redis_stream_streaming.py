@@ -6,15 +6,10 @@ import pytest
 
 from reaper.pipeline.redis_stream import DataLossError
 from reaper.pipeline.redis_stream.columns import read_range
-from tests.pipeline.streams import JOURNAL, ROW, add, delete, parse, query, trim
+from tests.pipeline.streams import JOURNAL, ROW, add, counts, delete, parse, query, trim
 from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.contract
-
-
-def counts(server: RedisServer) -> bool:
-    """Tell whether this server counts the entries added."""
-    return server.version >= (7, 0)
 
 
 # ---- how far
@@ -198,7 +193,7 @@ def test_loss_that_is_accepted_is_logged_once_and_the_rest_is_read(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(server, *range(1, 6))
-    with query(server, failOnDataLoss=False, retrySeconds=21) as running:
+    with query(server, failOnDataLoss=False) as running:
         running.batch()
         add(server, *range(1006, 1021))
         trim(server, 9)

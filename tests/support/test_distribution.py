@@ -15,7 +15,9 @@ def test_a_group_is_a_spark_session_or_a_file_with_a_server() -> None:
     sparks = {file for file, group in groups.items() if group.startswith("spark")}
     assert {groups[file] for file in sparks} == {f"spark {n}" for n in range(SPARK_SESSIONS)}
     assert {"test_lake.py", "test_redis_stream_spark.py"} <= sparks
-    assert groups["test_redis_stream_reading.py"] == "test_redis_stream_reading ", "it needs Spark's types, no Java"
+    assert groups["test_redis_stream_reading.py"] == "test_redis_stream_reading ", (
+        "it needs Spark's types, not its Java"
+    )
     cases = ("", "[7.0.15]", "[7.0.15-a]", "[a-6.2.14-b]", "[a-6.2.14]")
     named = [group_of(f"tests/web/test_api.py::test_x{case}") for case in cases]
     assert named == ["test_api ", "test_api 7.0.15", "test_api 7.0.15", "test_api 6.2.14", "test_api 6.2.14"]
