@@ -52,7 +52,7 @@ def test_jobs_are_run_retried_and_given_up_until_nothing_is_left(server: RedisSe
     jobs = [
         {"do": "nothing"},
         {"do": "fail once"},
-        NewJob({"do": "fail", "order": 17}, job_id="o-17"),
+        NewJob({"do": "fail", "order": "17"}, job_id="o-17"),
         NewJob({"do": "reject"}, job_id="o-18"),
     ]
 
@@ -80,11 +80,11 @@ def test_nobody_waits_for_what_is_scheduled_and_it_comes_in_its_order(server: Re
         order.append(job.fields[b"n"])
 
     jobs = [
-        NewJob({"n": 3}, delay=3 * DAY_S),
-        NewJob({"n": 1}, delay=DAY_S),
-        NewJob({"n": 4, "do": "wait"}, delay=4 * DAY_S),
-        NewJob({"n": 2}, delay=2 * DAY_S),
-        NewJob({"n": 0}),
+        NewJob({"n": "3"}, delay=3 * DAY_S),
+        NewJob({"n": "1"}, delay=DAY_S),
+        NewJob({"n": "4", "do": "wait"}, delay=4 * DAY_S),
+        NewJob({"n": "2"}, delay=2 * DAY_S),
+        NewJob({"n": "0"}),
     ]
     drained = run_until_drained(make_worker(note, redelivery=redelivery), jobs, redis_url=server.url)
 

@@ -28,7 +28,7 @@ def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.
     """Return what this run runs, and what it leaves out."""
     if config.getoption(OPTION):
         return items, []
-    kept, left_out = [], []
+    kept, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         (left_out if item.get_closest_marker(HEAVY) else kept).append(item)
     return kept, left_out
