@@ -49,7 +49,7 @@ def test_nothing_to_do_is_drained(server: RedisServer) -> None:
 
 
 def test_jobs_are_run_retried_and_given_up_until_nothing_is_left(server: RedisServer) -> None:
-    jobs = [
+    jobs: list[NewJob | dict[str, str]] = [
         {"do": "nothing"},
         {"do": "fail once"},
         NewJob({"do": "fail", "order": "17"}, job_id="o-17"),
