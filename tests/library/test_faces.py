@@ -74,7 +74,7 @@ def test_a_name_that_is_not_there_is_no_attribute(face: ModuleType) -> None:
 )
 async def test_a_misspelt_name_gets_a_hint(processes: Processes, misspelt: str, meant: str) -> None:
     program = processes.python("-c", f"import workers, reaper; {misspelt}")
-    assert await program.wait(60) == 1
+    assert await program.wait() == 1
     assert f"Did you mean: '{meant}'?" in program.output
 
 
@@ -90,7 +90,7 @@ async def test_a_misspelt_name_gets_a_hint(processes: Processes, misspelt: str, 
 async def test_the_wire_is_spelled_with_nothing_but_python(processes: Processes, modules: str, loaded: str) -> None:
     code = BARE.format(root=str(ROOT), modules=modules)
     program = processes.start(sys.executable, "-I", "-S", "-c", code)
-    assert await program.wait(60) == 0
+    assert await program.wait() == 0
     ours = ["workers", "workers.protocol", *(f"workers.protocol.{name}" for name in loaded.split())]
     assert program.output == f"{' '.join(ours)}\nothers:\n"
 
@@ -98,7 +98,7 @@ async def test_the_wire_is_spelled_with_nothing_but_python(processes: Processes,
 async def test_the_faces_alone_import_nothing_of_ours_and_nothing_of_others(processes: Processes) -> None:
     code = BARE.format(root=str(ROOT), modules="workers, reaper")
     program = processes.start(sys.executable, "-I", "-S", "-c", code)
-    assert await program.wait(60) == 0
+    assert await program.wait() == 0
     assert program.output == "reaper workers\nothers:\n"
 
 

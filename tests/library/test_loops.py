@@ -8,7 +8,6 @@ from datetime import timedelta
 import anyio
 import pytest
 import trio
-from anyio import from_thread
 from redis.asyncio import Redis
 
 from reaper import GroupSettings, Reaper, ReaperSettings
@@ -63,8 +62,8 @@ def test_under_uvloop_jobs_are_done_retried_timed_out_rejected_and_recovered(ser
         async with Reaper(settings_of(server)), Producer(client, KEYS.stream) as producer, running(worker):
             for number in range(1, 5):
                 await producer.enqueue({"n": number}, timeout=0.2 if number == 3 else None, delay=0.01)
-            await wait_until(lambda: len(done) == 4, "all jobs but one are done", 60)
-            await wait_until(lambda: worker.counts.dead_lettered, "that one is a dead letter", 60)
+            await wait_until(lambda: len(done) == 4, "all jobs but one are done")
+            await wait_until(lambda: worker.counts.dead_lettered, "that one is a dead letter")
             threading.Thread(target=worker.stop).start()
         assert [field_of(flat, b"n") for _, flat in await dead_letters(client)] == [b"2"]
         assert await pending_of(client) == []
@@ -89,7 +88,7 @@ def test_under_uvloop_a_handler_that_blocks_the_loop_is_extended_from_a_thread(s
     async def program(client: Redis) -> None:
         await client.xadd(KEYS.stream, {"n": 1})
         async with running(worker):
-            await wait_until(lambda: worker.counts.acked, "the job is done", 60)
+            await wait_until(lambda: worker.counts.acked, "the job is done")
 
     run_under_uvloop(program, server)
     assert (worker.counts.acked, worker.counts.refused) == (1, 0)
@@ -125,24 +124,3 @@ def test_trio_is_refused_in_a_sentence(program: Callable[[], Awaitable[None]]) -
         ConfigurationError, match=r"^a (worker|reaper|producer) runs under asyncio .*start_blocking_portal"
     ):
         trio.run(program)
-
-
-def test_a_trio_program_gives_them_a_thread_with_a_loop_of_its_own(server: RedisServer) -> None:
-    """As the sentence above, and the page of the library, say."""
-    done: list[str] = []
-    worker = make_worker(server.url, lambda job: done.append(job.id), recovery="embedded")
-
-    async def main() -> None:
-        with from_thread.start_blocking_portal("asyncio") as portal:
-            ended = portal.start_task_soon(worker.run)
-            with portal.wrap_async_context_manager(Producer(server.url, KEYS.stream)) as producer:
-                ids = [portal.call(producer.enqueue, {"n": number}) for number in range(3)]
-            with trio.fail_after(60):
-                while len(done) < len(ids):
-                    await trio.lowlevel.checkpoint()
-            worker.stop()
-            await trio.to_thread.run_sync(ended.result)
-            assert sorted(done) == sorted(ids)
-
-    trio.run(main)
-    assert worker.counts.acked == 3

@@ -5,15 +5,18 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 from redis.asyncio import Redis
 
 from tests.support.http import request
 from tests.support.processes import ROOT, Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import consumers_of, dead_letters, pending_of
+from tests.workers.scene import consumers_of, dead_letters, make_worker, pending_of
+from workers import Job
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -81,6 +84,35 @@ async def test_the_web_application_does_not_begin_without_redis_and_says_why(
     app = start_in(tmp_path, processes, "uvicorn", "service:app", "--port", "0", REDIS_URL=url)
     assert await app.wait() == 3
     assert f"UnreachableError: no usable Redis at redis_url '{url}'" in app.output
+
+
+def test_a_trio_program_runs_a_worker_as_the_page_shows(server: RedisServer) -> None:
+    page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(import trio\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(code, found)  # noqa: S102 - our own documentation
+    jobs = [server.command("XADD", "orders", "*", "n", str(number)).decode() for number in range(3)]
+    done: list[str] = []
+    all_done = trio.Event()
+
+    def handle(job: Job) -> None:
+        done.append(job.id)
+        if len(done) == len(jobs):
+            trio.from_thread.run_sync(all_done.set, trio_token=tokens[0])
+
+    tokens: list[trio.lowlevel.TrioToken] = []
+    worker = make_worker(server.url, handle)
+
+    async def program() -> None:
+        tokens.append(trio.lowlevel.current_trio_token())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(found["main"], worker)
+            await all_done.wait()
+            nursery.cancel_scope.cancel()
+
+    trio.run(program)
+    assert sorted(done) == sorted(jobs)
+    assert (worker.counts.acked, worker.counts.abandoned, worker.was_forced) == (3, 0, False)
 
 
 async def test_the_testing_page_is_a_project_whose_tests_pass(processes: Processes, tmp_path: Path) -> None:

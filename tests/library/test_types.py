@@ -75,7 +75,7 @@ async def check(processes: Processes, folder: Path, program: str) -> list[str]:
     (folder / "shop.py").write_text(program, encoding="utf-8")
     cache = ["--config-file", "", "--cache-dir", str(folder / "cache")]
     mypy = processes.python("-m", "mypy", "--strict", *cache, "--no-error-summary", str(folder / "shop.py"))
-    await mypy.wait(280)
+    await mypy.wait()
     return [line.partition("shop.py:")[2] for line in mypy.output.splitlines() if "shop.py:" in line]
 
 
