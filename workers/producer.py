@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import anyio
 from redis.asyncio import Redis
@@ -31,7 +31,9 @@ from workers.runtime.settings import delay_in_ms, to_ms
 from workers.telemetry.sending import Sending
 
 Word = str | bytes | int | float
-Fields = Mapping[str, Word] | Mapping[bytes, Word] | Iterable[tuple[Word, Word]]
+Fields = Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[Word, Word]]
+"""Values are words. If they were typed as such, ``{"order": 17, "customer": "Ada"}`` would be refused: where a union is
+expected, mypy takes it for a mapping to objects."""
 Duration = float | timedelta
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from reaper import Reaper, ReaperSettings, Report
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.workers.scene import enqueue, field_of, make_worker, running
+from tests.workers.scene import enqueue, field_of, make_worker, number_of, running
 from workers import Job, Producer
 from workers.protocol.messages import text
 from workers.runtime.event_loop import call_in
@@ -129,6 +129,29 @@ async def test_a_callback_runs_in_the_event_loop_of_its_worker(server: RedisServ
     async with running(worker):
         await wait_until(lambda: threads, "the dead letter is told")
     assert threads == [threading.current_thread()]
+
+
+async def test_a_callback_that_hangs_holds_up_neither_jobs_nor_the_end(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.process.FAREWELL_S", 0.05)
+
+    def fail(job: Job) -> None:
+        if number_of(job) == 1:
+            raise ValueError("broken")
+
+    worker = make_worker(server.url, fail, max_deliveries=1)
+
+    @worker.on("dead_lettered")
+    async def hang(_report: Report) -> None:
+        await anyio.sleep_forever()
+
+    await enqueue(client, 1)
+    async with running(worker):
+        await wait_until(lambda: worker.counts.dead_lettered, "the callback hangs")
+        await enqueue(client, 2, 3)
+        await wait_until(lambda: worker.counts.acked == 2, "jobs are done meanwhile")
+    assert worker.counts.abandoned == 0
 
 
 async def test_what_is_called_in_its_own_loop_is_called_at_once() -> None:

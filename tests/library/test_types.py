@@ -49,7 +49,7 @@ async def serve() -> None:
         leader.on(reaper_event)(note)
         assert_type(leader, Reaper)
         assert_type(leader.term, Term | None)
-        assert_type(await orders.enqueue({"order": 17}, delay=1.5), str)
+        assert_type(await orders.enqueue({"order": 17, "customer": "Ada"}, delay=1.5), str)
         assert_type(await orders.enqueue_many([NewJob({"order": 18})]), list[str])
         await worker.run()
         assert_type(worker.counts, Counts)

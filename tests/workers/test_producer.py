@@ -164,7 +164,7 @@ async def test_what_cannot_be_a_job_is_refused_with_a_sentence(
 
 async def test_one_job_that_cannot_be_keeps_all_from_being_sent(orders: Producer, client: Redis) -> None:
     with pytest.raises(InvalidJobError):
-        await orders.enqueue_many([{"a": 1}, {"a": None}])  # type: ignore[list-item]
+        await orders.enqueue_many([{"a": 1}, {"a": None}])
     assert await dump(client) == {}
 
 
