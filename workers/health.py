@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.loop.job import RUNNING
+from workers.loop.held import RUNNING
 from workers.protocol.connection import commands_client
 from workers.runtime.health_server import READY_TIMEOUT_S, Pulse, health_server, make_app, probe_routes
 from workers.runtime.settings import to_ms

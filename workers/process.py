@@ -14,7 +14,7 @@ from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext
 from workers.loop.execution import Handler
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.job import Job
+from workers.loop.held import Held
 from workers.loop.journal import JournalWriter
 from workers.loop.reading import Reader
 from workers.loop.reporting import Counts
@@ -147,9 +147,9 @@ class WorkerProcess:
         """What the group has agreed on; only once joined."""
         return self._context.membership.agreement
 
-    def in_hand(self) -> list[Job]:
+    def in_hand(self) -> list[Held]:
         """Return the deliveries that are queued, run, or wait for their settlement."""
-        return [job for source in self._context.membership.both for job in list(source.deliveries.values())]
+        return [held for source in self._context.membership.both for held in list(source.deliveries.values())]
 
     # ---- stopping
 

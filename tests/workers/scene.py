@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, Worker
 from workers.loop.execution import Handler
-from workers.loop.job import Source
+from workers.loop.held import Held, Source
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import text
 
@@ -74,6 +75,12 @@ def number_of(job: Job) -> int:
     return int(job.fields[b"n"])
 
 
+def key_of(job: Job) -> str:
+    """Return the key of the stream that a delivery was read from: the group's, or its retry stream's."""
+    assert isinstance(job, Held)
+    return job.source.key
+
+
 async def pending_of(client: Redis, keys: GroupKeys = KEYS, *, stream: str = "") -> list[tuple[str, str, int]]:
     """Return who holds what: entry ID, consumer, times delivered."""
     rows: Any = await client.xpending_range(stream or keys.stream, keys.group, "-", "+", 10_000)
@@ -109,13 +116,14 @@ async def wait_for_settled(worker: Worker, jobs: int) -> None:
 
 def make_job(
     *flat: bytes, entry_id: bytes = b"1700000000000-0", times: int = 1, source: Source | None = None, limit: int = 3
-) -> Job:
+) -> Held:
     """Return a delivery of an entry with these flat fields."""
-    return Job(
+    return Held(
         source or Source(KEYS.stream, KEYS.stream),
         entry_id,
         flat or (b"n", b"1"),
         times_delivered=times,
         max_deliveries=limit,
         delivered_ms=1_700_000_000_250,
+        proven=monotonic(),
     )

@@ -31,9 +31,11 @@ from tests.faults.scene import running_worker as running_any_worker
 from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from tests.workers.scene import key_of
 from workers import Job, Producer, Worker
 from workers.embedded import autoclaim
 from workers.embedded.walk import Walk
+from workers.loop.held import Held
 from workers.loop.slots import Slots
 from workers.protocol.calls import recovery
 from workers.protocol.calls.refusals import Refusal
@@ -225,7 +227,7 @@ async def test_a_job_whose_consumers_all_die_is_run_as_often_as_with_a_reaper(
     async def die(job: Job) -> None:
         deliveries.append(job.deliveries)
         await client.execute_command(
-            "XCLAIM", job.source.key, GROUP, f"dead-{len(deliveries)}", 0, job.entry_id, "IDLE", 60_000, "RETRYCOUNT",
+            "XCLAIM", key_of(job), GROUP, f"dead-{len(deliveries)}", 0, job.entry_id, "IDLE", 60_000, "RETRYCOUNT",
             job.times_delivered, "JUSTID",
         )  # fmt: skip
 
@@ -282,7 +284,7 @@ async def test_a_mass_is_asked_for_ahead_and_never_are_there_more_than_slots(
     taken: list[int] = []
     put = Slots.put
 
-    def noted(self: Slots, jobs: list[Job]) -> None:
+    def noted(self: Slots, jobs: list[Held]) -> None:
         put(self, jobs)
         taken.append(self.taken)
 

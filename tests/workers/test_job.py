@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.workers.scene import KEYS, make_job
-from workers.loop.job import Source
+from workers.loop.held import Source
 from workers.protocol.messages import MAX_JOB_ID_BYTES
 
 binary_pairs = st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=12)), min_size=1, max_size=8)
@@ -88,7 +88,7 @@ def test_metadata_of_a_redelivered_entry_is_read() -> None:
 def test_a_job_from_the_retry_stream_still_belongs_to_its_stream() -> None:
     job = make_job(source=Source(KEYS.retry, KEYS.stream))
 
-    assert (job.stream, job.source.is_retry) == ("orders", True)
+    assert (job.stream, job.source.key) == ("orders", KEYS.retry)
 
 
 def test_a_job_id_that_is_no_text_can_be_shown() -> None:

@@ -10,6 +10,7 @@ from tests.workers.scene import (
     KEYS,
     enqueue,
     event_names,
+    key_of,
     make_worker,
     number_of,
     pending_of,
@@ -155,7 +156,7 @@ async def test_one_slot_serves_the_stream_and_its_retries(server: RedisServer, c
         at_once += 1
         most = max(most, at_once)
         await anyio.lowlevel.checkpoint()
-        served.append(job.source.is_retry)
+        served.append(key_of(job) == KEYS.retry)
         at_once -= 1
 
     await enqueue(client, *range(10))

@@ -6,13 +6,13 @@ from anyio.lowlevel import checkpoint
 
 from tests.support.waiting import wait_until
 from tests.workers.scene import make_job
-from workers import Job
+from workers.loop.held import Held
 from workers.loop.slots import Slots
 
 pytestmark = pytest.mark.anyio
 
 
-def jobs(count: int) -> list[Job]:
+def jobs(count: int) -> list[Held]:
     return [make_job(entry_id=b"1700000000000-%d" % number) for number in range(count)]
 
 
@@ -22,9 +22,9 @@ def started_here(tasks: Any) -> set[object]:
 
 
 async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_not_wait() -> None:
-    ran: list[Job] = []
+    ran: list[Held] = []
 
-    async def perform(job: Job) -> None:
+    async def perform(job: Held, _runner: object) -> None:
         ran.append(job)
 
     batch = jobs(50)
@@ -42,7 +42,7 @@ async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
     at_once = most = 0
     go = anyio.Event()
 
-    async def perform(_job: Job) -> None:
+    async def perform(_job: Held, _runner: object) -> None:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -63,7 +63,7 @@ async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
 async def test_free_slots_count_what_is_queued_and_what_runs() -> None:
     go = anyio.Event()
 
-    async def perform(_job: Job) -> None:
+    async def perform(_job: Held, _runner: object) -> None:
         await go.wait()
 
     async with anyio.create_task_group() as tasks:
@@ -81,7 +81,7 @@ async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pyt
     monkeypatch.setattr("workers.loop.slots.SLICE_S", 0)
     turns = ran = 0
 
-    async def perform(_job: Job) -> None:
+    async def perform(_job: Held, _runner: object) -> None:
         nonlocal ran
         ran += 1
 
@@ -97,7 +97,7 @@ async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pyt
 
 
 async def test_handlers_that_never_wait_cost_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def perform(_job: Job) -> None:
+    async def perform(_job: Held, _runner: object) -> None:
         pass
 
     async with anyio.create_task_group() as tasks:
@@ -117,7 +117,7 @@ async def test_handlers_that_never_wait_cost_one_task(monkeypatch: pytest.Monkey
 async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
     go = anyio.Event()
 
-    async def perform(_job: Job) -> None:
+    async def perform(_job: Held, _runner: object) -> None:
         await go.wait()
 
     async with anyio.create_task_group() as tasks:
@@ -131,10 +131,10 @@ async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
 
 
 async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
-    ran: list[Job] = []
+    ran: list[Held] = []
     go = anyio.Event()
 
-    async def perform(job: Job) -> None:
+    async def perform(job: Held, _runner: object) -> None:
         if not ran:
             ran.append(job)
             await go.wait()

@@ -29,7 +29,7 @@ from tests.workers.scene import (
 )
 from workers import Job, Reject
 from workers.loop.deadlines import Deadlines
-from workers.loop.job import Interruption, Source
+from workers.loop.held import Held, Interruption, Source
 
 pytestmark = pytest.mark.anyio
 
@@ -189,19 +189,19 @@ class Watched:
 
     def __init__(self) -> None:
         self.source = Source(KEYS.stream, KEYS.stream)
-        self.expired: list[Job] = []
+        self.expired: list[Held] = []
         self.deadlines = Deadlines([self.source], self._expire)
 
-    def _expire(self, job: Job) -> None:
+    def _expire(self, job: Held) -> None:
         self.expired.append(job)
-        job.interruption = Interruption.TIMEOUT
+        job.interrupt(Interruption.TIMEOUT)
 
-    def begin(self, number: int, timeout_s: float, *, ago: float = 0.0) -> Job:
+    def begin(self, number: int, timeout_s: float, *, ago: float = 0.0) -> Held:
         """Begin a job, and have it watched."""
         job = make_job(entry_id=b"1700000000000-%d" % number, source=self.source)
         job.timeout_s = timeout_s
         self.source.hold(job)
-        job.begin(monotonic() - ago)
+        job.begin(monotonic() - ago, None)
         self.deadlines.watch(job)
         return job
 

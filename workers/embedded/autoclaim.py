@@ -24,7 +24,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 from workers.embedded.telling import Telling
 from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, Walk
 from workers.loop.context import WorkerContext
-from workers.loop.job import Job, Source
+from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.recovery import START, Claimed, EndOfPage, Page, autoclaim
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
@@ -73,6 +73,8 @@ class Autoclaim(StalledDeliveries):
         self._walks = {source.key: Walk(source) for source in context.membership.both}
         self._most = max(LEAST_CLAIM, context.settings.concurrency // 2)
         self._ahead: _Call | None = None
+        self._asked_at = 0.0
+        """When the call was made that the last deliveries came of, monotonic."""
         self._not_before = 0.0
         self._standing_by = ""
         self._warns_of_visibility = True
@@ -107,7 +109,7 @@ class Autoclaim(StalledDeliveries):
         """Tell whether a page was asked for that nobody has taken yet: `take` must follow, it may have claimed."""
         return self._ahead is not None
 
-    async def take(self, room: int, room_ahead: Callable[[], int]) -> list[Job]:
+    async def take(self, room: int, room_ahead: Callable[[], int]) -> list[Held]:
         """Recover what is overdue on the next page; return what is ours by that: at most ``room`` deliveries.
 
         Where there is more behind them, the next page is asked for already, for as many deliveries as there are slots
@@ -132,7 +134,7 @@ class Autoclaim(StalledDeliveries):
         if page.suspects:
             self._suspects_wait()
         self._telling.page(walk.source, page)
-        return self._jobs(walk.source, page.claimed)
+        return self._deliveries(walk.source, page.claimed)
 
     def abandon(self) -> None:
         """Wait no more for a page that was asked for: the process is about to end."""
@@ -144,12 +146,12 @@ class Autoclaim(StalledDeliveries):
         """Return the answer to the next call; None within a grace."""
         call, self._ahead = self._ahead, None
         if call is not None:
-            self.asked_at = call.sent
+            self._asked_at = call.sent
             return call.walk, await call.reply
         walk = await self._walk_to_go_on(room)
         if walk is None:
             return None
-        self.asked_at = monotonic()
+        self._asked_at = monotonic()
         return walk, await self._call(walk, room)
 
     async def _walk_to_go_on(self, room: int) -> Walk | None:
@@ -216,17 +218,17 @@ class Autoclaim(StalledDeliveries):
             walk.abandoned.update(abandoned)
             walk.cursor, walk.due_at = text(abandoned[0]), 0.0
 
-    def _jobs(self, source: Source, claimed: Sequence[Claimed]) -> list[Job]:
+    def _deliveries(self, source: Source, claimed: Sequence[Claimed]) -> list[Held]:
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
-        asked_at = self.asked_at
-        jobs = [
-            Job(source, entry_id, fields, times, max_deliveries, now_ms, asked_at)
+        asked_at = self._asked_at
+        deliveries = [
+            Held(source, entry_id, fields, times, max_deliveries, now_ms, asked_at)
             for entry_id, times, fields, _, _ in claimed
         ]
         if source.kept:
-            source.kept.difference_update(job.raw_entry_id for job in jobs)
-        self._reporter.claimed(jobs, claimed, self._membership.visibility_s)
-        return jobs
+            source.kept.difference_update(held.raw_entry_id for held in deliveries)
+        self._reporter.claimed(deliveries, claimed, self._membership.visibility_s)
+        return deliveries
 
     # ---- what the reader meets
 
@@ -242,15 +244,15 @@ class Autoclaim(StalledDeliveries):
         """Note that it did not, or refused."""
         self._contact.failed(error)
 
-    def were_delivered(self, jobs: Sequence[Job]) -> None:
+    def were_delivered(self, deliveries: Sequence[Held]) -> None:
         """Refuse a job's own visibility timeout, with one warning: the pending entries list shows no fields."""
-        for job in jobs if self._warns_of_visibility else ():
-            if job.own_visibility_ms:
+        for held in deliveries if self._warns_of_visibility else ():
+            if held.own_visibility_ms:
                 logger.warning(
                     "job %s asks for a visibility timeout of its own (reaper.visibility_ms = %d): in embedded mode "
                     "it has the group's, %g s, as every job. Said once",
-                    job.id,
-                    job.own_visibility_ms,
+                    held.id,
+                    held.own_visibility_ms,
                     self._membership.visibility_s,
                 )
                 self._warns_of_visibility = False

@@ -6,7 +6,7 @@ from math import inf
 from time import monotonic, time_ns
 
 from workers.loop.context import WorkerContext
-from workers.loop.job import Source
+from workers.loop.held import Source
 from workers.protocol.calls.recovery import ENDED, Outcome, Page, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.messages import on_one_line, text

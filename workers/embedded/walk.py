@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from workers.loop.job import Source
+from workers.loop.held import Source
 from workers.protocol.calls.recovery import START
 
 SPACING_PART, SHORTEST_SPACING_S, LONGEST_SPACING_S = 100, 0.02, 0.25

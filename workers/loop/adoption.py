@@ -11,10 +11,10 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import time_ns
+from time import monotonic, time_ns
 
 from workers.loop.context import NONCE_BYTES, WorkerContext
-from workers.loop.job import Job, Source
+from workers.loop.held import Held, Source
 from workers.loop.telemetry import ADOPT as BY_ADOPTION
 from workers.loop.telemetry import RESTART
 from workers.protocol.calls.membership import delete_consumers
@@ -55,7 +55,7 @@ class Adoption:
         self._telemetry = context.telemetry
         self._journal = context.journal(EventName.RECOVERED)
         self._sweeps: deque[Sweep] = deque()
-        self._suspect: Job | None = None
+        self._suspect: Held | None = None
 
     # ---- what is to be done
 
@@ -98,11 +98,11 @@ class Adoption:
 
     def _suspect_is_out(self) -> bool:
         suspect = self._suspect
-        return suspect is not None and suspect.source.deliveries.get(suspect.raw_entry_id) is suspect
+        return suspect is not None and suspect.source.holds(suspect)
 
     # ---- doing it
 
-    async def take(self, room: int) -> list[Job]:
+    async def take(self, room: int) -> list[Held]:
         """Take over at most ``room`` deliveries, in one call. Raises what redis-py raises.
 
         After an error, take stock: what was taken over without our learning of it is ours by then.
@@ -110,7 +110,7 @@ class Adoption:
         sweep = self._next_sweep()
         if sweep is None:
             return []
-        began_ns = time_ns()
+        asked_at, began_ns = monotonic(), time_ns()
         page = await adopt(
             self._client,
             sweep.source.key,
@@ -132,30 +132,23 @@ class Adoption:
                 self._log_held(sweep, row)
             else:
                 self._report_dead_letter(sweep, row, began_ns)
-        jobs = self._jobs(sweep, page.taken)
-        if sweep.for_suspects and jobs:
-            self._suspect = jobs[0]
+        deliveries = self._deliveries(sweep, page.taken, asked_at)
+        if sweep.for_suspects and deliveries:
+            self._suspect = deliveries[0]
         if not sweep.start:
             self._sweeps.remove(sweep)
             await self._finish(sweep)
-        return jobs
+        return deliveries
 
-    def _jobs(self, sweep: Sweep, taken: Sequence[Claimed]) -> list[Job]:
-        agreement, now_ms = self._membership.agreement, self._membership.now_ms()
-        jobs = [
-            Job(
-                sweep.source,
-                row.entry_id,
-                row.fields,
-                times_delivered=row.times_delivered,
-                max_deliveries=agreement.max_deliveries,
-                delivered_ms=now_ms,
-            )
+    def _deliveries(self, sweep: Sweep, taken: Sequence[Claimed], asked_at: float) -> list[Held]:
+        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
+        deliveries = [
+            Held(sweep.source, row.entry_id, row.fields, row.times_delivered, max_deliveries, now_ms, asked_at)
             for row in taken
         ]
-        for job, row in zip(jobs, taken, strict=True):
-            self._reporter.adopted(job, sweep.owner, row.idle_ms)
-        return jobs
+        for held, row in zip(deliveries, taken, strict=True):
+            self._reporter.adopted(held, sweep.owner, row.idle_ms)
+        return deliveries
 
     async def _finish(self, sweep: Sweep) -> None:
         if sweep.suspects_left:

@@ -7,9 +7,11 @@ from redis.asyncio import Redis
 
 from workers.loop.facts import DeliveryFacts
 from workers.loop.membership import Membership
+from workers.loop.proof import ProofOfLife
 from workers.loop.reporting import Counts, Reporter
 from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls import Journal
+from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.events import EventName
 from workers.runtime.callbacks import Callbacks
@@ -30,6 +32,7 @@ class WorkerContext:
     reads: Redis
     """For reads that block."""
     membership: Membership
+    proof: ProofOfLife
     reporter: Reporter
     telemetry: WorkerTelemetry | None
     """None where nobody listens."""
@@ -41,8 +44,11 @@ class WorkerContext:
         commands = commands_client(settings.redis_url)
         telemetry = WorkerTelemetry.make(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
-        membership = Membership(commands, settings, reporter)
-        return cls(settings, consumer, commands, reader_client(settings.redis_url), membership, reporter, telemetry)
+        extended = Journal.at(settings.journal, settings.journal_maxlen, EventName.EXTENDED)
+        proof = ProofOfLife(commands, Extend(settings.keys, consumer, extended, _facts(settings, consumer).of_delivery))
+        membership = Membership(commands, settings, reporter, proof.prove)
+        reads = reader_client(settings.redis_url)
+        return cls(settings, consumer, commands, reads, membership, proof, reporter, telemetry)
 
     def journal(self, event: EventName) -> Journal:
         """Return what scripts are told of the journal that write events of this kind."""
@@ -50,10 +56,13 @@ class WorkerContext:
 
     def facts(self) -> DeliveryFacts:
         """Return a builder of journalled facts, for one thread."""
-        settings = self.settings
-        return DeliveryFacts(settings.group, self.consumer, settings.recovery, settings.job_type_field)
+        return _facts(self.settings, self.consumer)
 
     async def close(self) -> None:
         """Close the connections."""
         await self.commands.aclose()
         await self.reads.aclose()
+
+
+def _facts(settings: WorkerSettings, consumer: str) -> DeliveryFacts:
+    return DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable
 from math import inf
 from time import monotonic
 
-from workers.loop.job import RUNNING, Job, Source
+from workers.loop.held import RUNNING, Held, Source
 
 
 class Deadlines:
     """Calls ``expire`` in the event loop for each job whose time is up, once."""
 
-    def __init__(self, sources: Iterable[Source], expire: Callable[[Job], None]) -> None:
+    def __init__(self, sources: Iterable[Source], expire: Callable[[Held], None]) -> None:
         self._sources = tuple(sources)
         self._expire = expire
         self._next = inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, job: Job) -> None:
+    def watch(self, held: Held) -> None:
         """Take a job into account that has begun and has a timeout."""
-        deadline = job.started + job.timeout_s
+        deadline = held.started + held.timeout_s
         if deadline < self._next:
             self._set(deadline)
 
@@ -39,15 +39,15 @@ class Deadlines:
         self._timer = asyncio.get_running_loop().call_at(deadline, self._look) if deadline < inf else None
 
     def _look(self) -> None:
-        now, due, following = monotonic(), list[Job](), inf
+        now, due, following = monotonic(), list[Held](), inf
         for source in self._sources:
-            for job in source.deliveries.values():
-                if job.stage is not RUNNING or job.interruption is not None:
+            for held in source.deliveries.values():
+                if held.stage is not RUNNING or held.interruption is not None:
                     continue
-                if job.is_overdue(now):
-                    due.append(job)
+                if held.is_overdue(now):
+                    due.append(held)
                 else:
-                    following = min(following, job.started + job.timeout_s)
+                    following = min(following, held.started + held.timeout_s)
         self._set(following)
-        for job in due:
-            self._expire(job)
+        for held in due:
+            self._expire(held)

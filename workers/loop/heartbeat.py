@@ -10,7 +10,7 @@ extended, and so recovered, is
 What the thread shares with the event loop. It reads: `Source.deliveries`, copied by one call into C that no other
 thread can interrupt, and of each job plain attributes, which the loop replaces as a whole (`stage`, `started`,
 `interruption`); whichever value it sees was right a moment ago, and the script decides. It writes one thing:
-`Job.proven`. All else it hands to the loop by ``call_soon_threadsafe``, and the loop looks again: a delivery whose
+`Held.proven`. All else it hands to the loop by ``call_soon_threadsafe``, and the loop looks again: a delivery whose
 verdict came meanwhile was not lost, it was settled.
 
 A handler in C that keeps the interpreter's lock stops this thread as well.
@@ -30,10 +30,9 @@ from anyio import to_thread
 from redis.exceptions import RedisError
 
 from workers.loop.context import WorkerContext
-from workers.loop.job import ENDED, RUNNING, Interruption, Job, Source
-from workers.protocol.calls.settlement import Extend, Extension
+from workers.loop.held import ENDED, Held, Source
+from workers.protocol.calls.settlement import Extension
 from workers.protocol.connection import COMMAND_TIMEOUT_S, blocking_client
-from workers.protocol.events import EventName
 from workers.runtime.pauses import pause_s
 
 logger = logging.getLogger(__name__)
@@ -55,24 +54,16 @@ class Heartbeat:
     """The thread, from `start` to `stop`, and what the event loop does with what it learns."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._commands = context.commands
         self._settings = context.settings
         self._consumer = context.consumer
         self._membership = context.membership
         self._reporter = context.reporter
-        self._call: Extend[Job] = Extend(
-            context.settings.keys,
-            context.consumer,
-            context.journal(EventName.EXTENDED),
-            context.facts().of_delivery,
-        )
+        self._proof = context.proof
         self._sources = context.membership.both
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = True
-        for source in self._sources:
-            source.extend = self.extend
 
     # ---- in the event loop
 
@@ -89,18 +80,7 @@ class Heartbeat:
             with anyio.move_on_after(END_S):
                 await to_thread.run_sync(self._thread.join, abandon_on_cancel=True)
 
-    async def extend(self, job: Job) -> bool:
-        """Extend one delivery now; returns False where it is not ours. Raises what redis-py raises."""
-        if job.interruption is Interruption.LOST or not job.source.holds(job):
-            return False
-        began = monotonic()
-        [result] = await self._call.run(self._commands, job.source.key, [job])
-        if result is Extension.REFUSED:
-            return False
-        job.proven = began
-        return True
-
-    async def still_owns(self, job: Job) -> bool:
+    async def still_owns(self, held: Held) -> bool:
         """Ask about a delivery that nobody has extended for a visibility timeout, before it is started.
 
         The event loop was blocked, or Redis out of reach: somebody may have recovered it. Asks until it is answered.
@@ -108,7 +88,7 @@ class Heartbeat:
         failures = 0
         while True:
             try:
-                ours = await self.extend(job)
+                ours = await held.extend()
             except (RedisError, OSError) as error:
                 failures += 1
                 self._reporter.failed("extending", error)
@@ -116,24 +96,19 @@ class Heartbeat:
                 continue
             self._reporter.works("extending")
             if not ours:
-                self._lose(job)
+                self._lose(held)
             return ours
 
-    def _learn(self, batch: Sequence[Job], results: Sequence[Extension]) -> None:
+    def _learn(self, batch: Sequence[Held], results: Sequence[Extension]) -> None:
         self._reporter.works("extending")
-        for job, result in zip(batch, results, strict=True):
+        for held, result in zip(batch, results, strict=True):
             if result is Extension.REFUSED:
-                self._lose(job)
+                self._lose(held)
 
-    def _lose(self, job: Job) -> None:
+    def _lose(self, held: Held) -> None:
         """Take a delivery that is not ours any more from its handler; what the handler returns is not settled."""
-        if job.stage is ENDED or not job.source.holds(job):
-            return  # it has ended, and perhaps been settled, since the thread asked
-        job.source.forget(job)
-        run_ms = round((monotonic() - job.started) * 1000) if job.stage is RUNNING else 0
-        self._reporter.refused(job, "extension", run_ms)
-        job.proven = 0.0  # where it is queued, whoever takes it looks again
-        job.interrupt(Interruption.LOST)
+        if held.lose():
+            self._reporter.refused(held, "extension", held.ran_ms())
 
     def _answer(self) -> None:
         self._loop_answered = True
@@ -174,23 +149,19 @@ class Heartbeat:
         loop_hangs = not self._loop_answered
         self._loop_answered = False
         self._call_in_loop(self._answer)
-        if loop_hangs and any(job.is_overdue(now) for _, jobs in in_hand for job in jobs):
+        if loop_hangs and any(held.is_overdue(now) for _, deliveries in in_hand for held in deliveries):
             return
-        for source, jobs in in_hand:
-            for batch in _batches([job for job in jobs if self._is_due(job, now)]):
+        for source, deliveries in in_hand:
+            for batch in _batches([held for held in deliveries if self._is_due(held, now)]):
                 self._extend(client, source, batch)
 
-    def _is_due(self, job: Job, now: float) -> bool:
-        if job.stage is ENDED or job.interruption is not None or job.is_overdue(now):
+    def _is_due(self, held: Held, now: float) -> bool:
+        if held.stage is ENDED or held.interruption is not None or held.is_overdue(now):
             return False
-        return now - job.proven > self._period_s() / 2  # else the next beat is early enough
+        return now - held.proven > self._period_s() / 2  # else the next beat is early enough
 
-    def _extend(self, client: "redis.Redis", source: Source, batch: Sequence[Job]) -> None:
-        began = monotonic()
-        results = self._call.run_blocking(client, source.key, batch)
-        for job, result in zip(batch, results, strict=True):
-            if result is not Extension.REFUSED:
-                job.proven = began
+    def _extend(self, client: "redis.Redis", source: Source, batch: Sequence[Held]) -> None:
+        results = self._proof.prove_many(client, source, batch)
         self._call_in_loop(self._learn, batch, results)
 
     def _call_in_loop(self, function: Any, *arguments: Any) -> None:
@@ -206,13 +177,13 @@ class _LoopIsClosedError(Exception):
     """The program has ended its event loop without stopping us."""
 
 
-def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:
     """Split into calls, by number and by bytes; neighbours in the pending entries list are looked up together."""
-    batch: list[Job] = []
+    batch: list[Held] = []
     size = 0
-    for job in sorted(jobs, key=lambda job: job.raw_entry_id):
-        batch.append(job)
-        size += job.payload_bytes
+    for held in sorted(deliveries, key=lambda held: held.raw_entry_id):
+        batch.append(held)
+        size += held.payload_bytes
         if len(batch) == MAX_BATCH or size >= MAX_BATCH_BYTES:
             yield batch
             batch, size = [], 0

@@ -1,94 +1,21 @@
 """What a handler gets: one job, in one of its deliveries."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import timedelta
-from enum import Enum, auto
 from math import inf
-from time import monotonic
 
-from workers.protocol.messages import (
-    FIELD_TRACEPARENT,
-    FIELD_VISIBILITY_MS,
-    RESERVED_PREFIX,
-    Metadata,
-    Pairs,
-    pair_up,
-    read_metadata,
-    text,
-    whole_number,
-)
-from workers.telemetry.deliveries import JobTrace
+from workers.protocol.messages import RESERVED_PREFIX, Metadata, Pairs, pair_up, read_metadata, text
 
-TRACEPARENT_BYTES = 55
-_EVEN_DIGITS = b"02468ace"
 _TOKEN_BITS = 20
 _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
-
-
-class Stage(Enum):
-    """How far a delivery has come in this process."""
-
-    QUEUED = auto()
-    RUNNING = auto()
-    ENDED = auto()
-    """There is a verdict, which waits to be settled or has been."""
-
-
-QUEUED, RUNNING, ENDED = Stage
-
-
-class Interruption(Enum):
-    """Why a delivery was taken from its handler."""
-
-    TIMEOUT = auto()
-    """It ran longer than the job's timeout."""
-    LOST = auto()
-    """It is not ours any more: an extension was refused."""
-
-
-@dataclass(slots=True, eq=False)
-class Source:
-    """A stream that deliveries are read from, and what this process holds of it."""
-
-    key: str
-    """``orders``, or ``{orders}:retry:billing``."""
-    stream: str
-    """``orders`` in both cases."""
-    timeout_s: float = inf
-    """How long a job may run that says nothing about it, in seconds."""
-    deliveries: dict[bytes, "Job"] = field(default_factory=dict)
-    """By entry ID: everything that is queued, running or waits to be settled here."""
-    kept: set[bytes] = field(default_factory=set)
-    """Entry IDs that could not be settled and stay pending: this process does not run them again."""
-    extend: "Callable[[Job], Awaitable[bool]] | None" = None
-    """Proves that a delivery is alive; see `Job.extend`."""
-
-    @property
-    def is_retry(self) -> bool:
-        """Tell whether it is the group's retry stream."""
-        return self.key != self.stream
-
-    def hold(self, job: "Job") -> None:
-        """Note that ``job`` is in our hands from now on."""
-        self.deliveries[job.raw_entry_id] = job
-
-    def holds(self, job: "Job") -> bool:
-        """Tell whether ``job`` is in our hands."""
-        return self.deliveries.get(job.raw_entry_id) is job
-
-    def forget(self, job: "Job") -> None:
-        """Note that ``job`` is settled; a later delivery of the same entry stays."""
-        if self.deliveries.get(job.raw_entry_id) is job:
-            del self.deliveries[job.raw_entry_id]
 
 
 class Job:
     """One job in one delivery. Fields are bytes, as the producer wrote them.
 
     Reading the fields is put off until somebody asks: what has been delivered is always settled, but a handler
-    often looks at one field only.
+    often looks at one field only. Nothing here changes while the handler runs: what the worker notes meanwhile is
+    `workers.loop.held`'s.
     """
 
     __slots__ = (
@@ -100,20 +27,16 @@ class Job:
         "deliveries",
         "first_ms",
         "generation",
-        "interruption",
-        "proven",
         "raw_entry_id",
         "raw_id",
-        "runner",
-        "source",
-        "stage",
-        "started",
+        "stream",
         "timeout_s",
         "times_delivered",
-        "trace",
         "waits",
     )
 
+    stream: str
+    """Name of the stream the job was enqueued in."""
     deliveries: int
     """Number of this delivery, from 1; deliveries of earlier entries of the job count too."""
     generation: int
@@ -128,32 +51,25 @@ class Job:
     """How often this entry was delivered, as the pending entries list counts."""
     copies: int
     """How often the job was copied to a new entry: by recoveries, retries, redrives."""
-
-    # What this process does with it. Written in the event loop, except `proven`; the heartbeat's thread reads it.
-    stage: Stage
-    runner: "asyncio.Task[None] | None"
-    """The task that runs the handler."""
-    started: float
-    """When the handler began, on the monotonic clock; not set before."""
     timeout_s: float
-    """How long the handler may run."""
-    proven: float
-    """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
-    interruption: Interruption | None
-    trace: JobTrace | None
-    """What is to be told of the delivery as a span; None = nothing."""
+    """`timeout` in seconds; inf = for as long as it takes."""
+    raw_id: bytes
+    """`id` as it stands in Redis."""
+    raw_entry_id: bytes
+    """`entry_id` as it stands in Redis."""
 
     def __init__(
         self,
-        source: Source,
+        stream: str,
         entry_id: bytes,
         flat: Sequence[bytes],
         times_delivered: int,
         max_deliveries: int,
         delivered_ms: int,
-        proven: float | None = None,
+        timeout_s: float = inf,
     ) -> None:
-        self.source = source
+        """``timeout_s`` is for jobs that say nothing about it."""
+        self.stream = stream
         self.raw_entry_id = self.raw_id = entry_id
         self.times_delivered = self.deliveries = times_delivered
         self.generation = self.waits = self.copies = 0
@@ -162,10 +78,7 @@ class Job:
         self._flat = flat
         self._pairs: Pairs | None = None
         self._fields: dict[bytes, bytes] | None = None
-        self.stage = QUEUED
-        self.interruption = self.runner = self.trace = None
-        self.proven = monotonic() if proven is None else proven
-        self.timeout_s = source.timeout_s
+        self.timeout_s = timeout_s
         for name in flat[::2]:
             if name.startswith(RESERVED_PREFIX):
                 self._take(read_metadata(entry_id, zip(flat[::2], flat[1::2], strict=False)), max_deliveries)
@@ -193,11 +106,6 @@ class Job:
         return text(self.raw_entry_id)
 
     @property
-    def stream(self) -> str:
-        """Name of the stream the job was enqueued in."""
-        return self.source.stream
-
-    @property
     def pairs(self) -> Pairs:
         """The user's fields in their order, duplicates included; ours (``reaper.…``) are left out."""
         if self._pairs is None:
@@ -217,29 +125,9 @@ class Job:
         return self._flat[-1 - 2 * names.index(name)] if name in names else None
 
     @property
-    def is_unsampled(self) -> bool:
-        """Tell at a glance whether the job's producer does not sample its trace; asked for every job that is read."""
-        flat = self._flat
-        try:
-            place = flat.index(FIELD_TRACEPARENT)
-        except ValueError:
-            return False
-        if place % 2:
-            return False  # it is some field's value
-        traceparent = flat[place + 1]
-        return len(traceparent) == TRACEPARENT_BYTES and traceparent[-1] in _EVEN_DIGITS
-
-    @property
     def reserved(self) -> dict[bytes, bytes]:
         """Our own fields (``reaper.…``), as they stand in the entry: a dead letter's reason, for example."""
         return {name: value for name, value in pair_up(self._flat) if name.startswith(RESERVED_PREFIX)}
-
-    @property
-    def own_visibility_ms(self) -> int:
-        """How long a visibility timeout the producer asked for (``reaper.visibility_ms``); 0 = none of its own."""
-        if FIELD_VISIBILITY_MS not in self._flat:
-            return 0  # nearly always, and found out fast
-        return whole_number(self.reserved.get(FIELD_VISIBILITY_MS), 0)
 
     @property
     def timeout(self) -> timedelta | None:
@@ -263,31 +151,7 @@ class Job:
         not extended. From a handler that is a plain function: ``anyio.from_thread.run(job.extend)``. Raises what
         redis-py raises where Redis is out of reach: then nobody knows.
         """
-        if self.source.extend is None:
-            raise RuntimeError("only a job that a worker runs can be extended")
-        return await self.source.extend(self)
-
-    # ---- for the worker
-
-    def begin(self, now: float) -> None:
-        """Note that the handler begins."""
-        self.started = now
-        self.stage = RUNNING
-
-    def interrupt(self, why: Interruption) -> None:
-        """Take the delivery from its handler, which is cancelled, once; a thread goes on by itself."""
-        if self.interruption is None and self.stage is RUNNING and self.runner is not None:
-            self.runner.cancel()
-        self.interruption = why
-
-    def is_overdue(self, now: float) -> bool:
-        """Tell whether the handler runs for longer than it may."""
-        return self.stage is RUNNING and now >= self.started + self.timeout_s
-
-    @property
-    def payload_bytes(self) -> int:
-        """Size of all fields, in bytes."""
-        return sum(map(len, self._flat))
+        raise RuntimeError("only a job that a worker runs can be extended")
 
     def __repr__(self) -> str:
-        return f"<Job {self.id} entry={self.entry_id} of {self.source.key} delivery={self.deliveries}>"
+        return f"<Job {self.id} entry={self.entry_id} of {self.stream} delivery={self.deliveries}>"

@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from math import inf
 from time import monotonic
@@ -11,7 +12,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from workers.loop.change import Change
-from workers.loop.job import Source
+from workers.loop.held import Held, Source
 from workers.loop.reporting import Reporter
 from workers.protocol.calls.membership import Agreement, Joined, join_group
 from workers.protocol.connection import is_contact_error
@@ -50,7 +51,14 @@ class Membership:
     visibility_s: float
     """The agreed visibility timeout."""
 
-    def __init__(self, client: Redis, settings: WorkerSettings, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        settings: WorkerSettings,
+        reporter: Reporter,
+        prove: Callable[[Held], Awaitable[bool]],
+    ) -> None:
+        """``prove`` is for `Job.extend`."""
         self._client = client
         self._settings = settings
         self._reporter = reporter
@@ -61,8 +69,8 @@ class Membership:
         self.joins = 0
         """How often the group was joined; the reader takes stock after each."""
         keys, timeout_s = settings.keys, settings.timeout.total_seconds() if settings.timeout else inf
-        self.main = Source(keys.stream, keys.stream, timeout_s)
-        self.retries = Source(keys.retry, keys.stream, timeout_s)
+        self.main = Source(keys.stream, keys.stream, timeout_s, prove)
+        self.retries = Source(keys.retry, keys.stream, timeout_s, prove)
         self.both = (self.main, self.retries)
         """All that deliveries can come from."""
         self.sources: tuple[Source, ...] = (self.main,)

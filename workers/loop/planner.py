@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from workers.loop.job import Source
+from workers.loop.held import Source
 
 
 @dataclass(frozen=True, slots=True)

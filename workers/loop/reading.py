@@ -18,7 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 from workers.loop.adoption import Adoption
 from workers.loop.change import Change
 from workers.loop.context import WorkerContext
-from workers.loop.job import Job
+from workers.loop.held import Held
 from workers.loop.journal import JournalWriter
 from workers.loop.planner import Planner
 from workers.loop.slots import Slots
@@ -108,35 +108,32 @@ class Reader:
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
-        began = monotonic()
         self._stalled.redis_is_asked()
         if free and self._adoption.is_due and not self._stalled.is_under_way:
-            jobs = await self._adoption.take(free)
+            deliveries = await self._adoption.take(free)
         elif self._stalled.is_due(free):
-            jobs = await self._stalled.take(free, self._room_ahead)
-            began = self._stalled.asked_at
+            deliveries = await self._stalled.take(free, self._room_ahead)
         else:
-            jobs = await self._read(free)
-            self._reporter.counts.read += len(jobs)
-            if self._telemetry and jobs:
-                self._telemetry.received(jobs)
+            deliveries = await self._read(free)
+            self._reporter.counts.read += len(deliveries)
+            if self._telemetry and deliveries:
+                self._telemetry.received(deliveries)
         self._reporter.works("reading")
         self._stalled.redis_answered()
-        for job in jobs:
-            # Not now: a handler that blocks the event loop may have kept us from looking at the reply for long.
-            job.proven = began
-            job.source.hold(job)
+        for held in deliveries:
+            held.source.hold(held)
             if self._journal:
-                self._journal.note(EventName.DELIVERED, job)
-        self._stalled.were_delivered(jobs)
-        self._slots.put(jobs)
-        if jobs and self._slots.free:
+                self._journal.note(EventName.DELIVERED, held)
+        self._stalled.were_delivered(deliveries)
+        self._slots.put(deliveries)
+        if deliveries and self._slots.free:
             await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
 
     def _room_ahead(self) -> int:
         return 0 if self._stopping.is_set() else self._slots.free
 
-    async def _read(self, free: int) -> list[Job]:
+    async def _read(self, free: int) -> list[Held]:
+        asked_at = monotonic()
         sources = self._membership.sources
         plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
         if self._connection_id is None:
@@ -156,10 +153,10 @@ class Reader:
                 *(source.key for source in plan.sources),
                 *(">" for _ in plan.sources),
             )
-        jobs = self._jobs(reply)
+        deliveries = self._deliveries(reply, asked_at)
         if len(sources) > 1:
-            self._planner.learn(plan, sources, Counter(job.source.key for job in jobs))
-        return jobs
+            self._planner.learn(plan, sources, Counter(held.source.key for held in deliveries))
+        return deliveries
 
     def _block_ms(self, free: int) -> int:
         """Return how long a read may block: until there is something else to do. Never 0: that is for ever."""
@@ -186,11 +183,14 @@ class Reader:
                 with suppress(RedisError, OSError):  # not allowed, or out of reach: the read ends all the same
                     await self._commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
 
-    def _jobs(self, reply: object) -> list[Job]:
-        """Make jobs of a reply. Every delivery that is read is the first of its entry."""
+    def _deliveries(self, reply: object, asked_at: float) -> list[Held]:
+        """Make deliveries of a reply. Every one that is read is the first of its entry.
+
+        They are proven as of ``asked_at``: a handler that blocks the event loop may keep us from the reply for long.
+        """
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         return [
-            Job(self._by_key[stream], entry_id, flat or (), 1, max_deliveries, now_ms)
+            Held(self._by_key[stream], entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
             for stream, entry_id, flat in parse_read_reply(reply)
         ]
 

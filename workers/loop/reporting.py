@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any, Literal
 
 from workers.loop.execution import Verdict
+from workers.loop.held import Held
 from workers.loop.job import Job
 from workers.loop.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
 from workers.protocol.calls.recovery import Claimed
@@ -92,24 +93,24 @@ class Reporter:
 
     # ---- deliveries
 
-    def adopted(self, job: Job, owner: str, idle_ms: int) -> None:
+    def adopted(self, held: Held, owner: str, idle_ms: int) -> None:
         """Note that a delivery was taken over from ``owner``: an earlier process, or this one."""
         self.counts.adopted += 1
         if self._telemetry:
             if owner == self._consumer:
-                self._telemetry.found_again(job)
+                self._telemetry.found_again(held)
             else:
-                self._telemetry.taken_over(job, owner, idle_ms=idle_ms, reason=RESTART, mode=ADOPT)
+                self._telemetry.taken_over(held, owner, idle_ms=idle_ms, reason=RESTART, mode=ADOPT)
         if owner != self._consumer and self._callbacks.wants("recovered"):
-            self._callbacks.report("recovered", **self._facts(job), owner=owner)
+            self._callbacks.report("recovered", **self._facts(held), owner=owner)
 
-    def claimed(self, jobs: Sequence[Job], rows: Sequence[Claimed], visibility_s: float) -> None:
+    def claimed(self, deliveries: Sequence[Held], rows: Sequence[Claimed], visibility_s: float) -> None:
         """Note that stalled deliveries were taken over."""
-        self.counts.claimed += len(jobs)
+        self.counts.claimed += len(deliveries)
         if self._telemetry:
-            for job, row in zip(jobs, rows, strict=True):
+            for held, row in zip(deliveries, rows, strict=True):
                 self._telemetry.taken_over(
-                    job,
+                    held,
                     text(row.owner),
                     idle_ms=row.idle_ms,
                     reason=VISIBILITY_TIMEOUT,
@@ -117,8 +118,8 @@ class Reporter:
                     visibility_s=visibility_s,
                 )
         if self._callbacks.wants("recovered"):
-            for job, row in zip(jobs, rows, strict=True):
-                self._callbacks.report("recovered", **self._facts(job), owner=text(row.owner), idle_ms=row.idle_ms)
+            for held, row in zip(deliveries, rows, strict=True):
+                self._callbacks.report("recovered", **self._facts(held), owner=text(row.owner), idle_ms=row.idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""

@@ -19,7 +19,7 @@ from workers.loop.execution import (
     is_async,
 )
 from workers.loop.heartbeat import Heartbeat
-from workers.loop.job import QUEUED, Interruption, Job
+from workers.loop.held import QUEUED, Held, Interruption
 from workers.loop.journal import JournalWriter
 from workers.loop.settlement import Settlements
 from workers.protocol.events import EventName
@@ -48,75 +48,75 @@ class Runner:
         self._journal = journal
         self._hands_back = False
 
-    async def perform(self, job: Job) -> None:
+    async def perform(self, held: Held, runner: "asyncio.Task[None] | None") -> None:
         """Take a delivery through all steps. Every job pays for this: nothing is awaited that need not be."""
         verdict: Verdict | None = None
         began = monotonic()
         try:
-            if self._is_doubtful(job, began) and not await self._heartbeat.still_owns(job):
+            if self._is_doubtful(held, began) and not await self._heartbeat.still_owns(held):
                 return
             if self._journal:
-                await self._announce(self._journal, job)
+                await self._announce(self._journal, held)
                 began = monotonic()  # long ago, where another handler blocked the event loop meanwhile
-                if self._is_doubtful(job, began) and not await self._heartbeat.still_owns(job):
+                if self._is_doubtful(held, began) and not await self._heartbeat.still_owns(held):
                     return
-            job.begin(began)
-            if job.timeout_s != inf:
-                self._deadlines.watch(job)
-            verdict = await self._execute(self._invoke, job, self._backoff)
+            held.begin(began, runner)
+            if held.timeout_s != inf:
+                self._deadlines.watch(held)
+            verdict = await self._execute(self._invoke, held, self._backoff)
         except asyncio.CancelledError:
-            if job.interruption is None or _take_back_our_cancellation() > 0:
-                self._conclude_cancelled(job)
+            if held.interruption is None or held.take_back_cancellation() > 0:
+                self._conclude_cancelled(held)
                 raise
         else:
-            if job.interruption is not None:
-                _take_back_our_cancellation()
-        if job.interruption is not None or self._hands_back:
-            verdict = self._reconsidered(job, verdict)
-        if verdict is not None and self._settlements.add(job, verdict, began):
+            if held.interruption is not None:
+                held.take_back_cancellation()
+        if held.interruption is not None or self._hands_back:
+            verdict = self._reconsidered(held, verdict)
+        if verdict is not None and self._settlements.add(held, verdict, began):
             await self._settlements.wait_for_room()
 
     # ---- the steps
 
-    def _is_doubtful(self, job: Job, now: float) -> bool:
+    def _is_doubtful(self, held: Held, now: float) -> bool:
         """Tell whether somebody may have recovered the delivery, since it was not extended for so long."""
-        return now - job.proven > self._membership.visibility_s
+        return now - held.proven > self._membership.visibility_s
 
-    async def _announce(self, journal: JournalWriter, job: Job) -> None:
+    async def _announce(self, journal: JournalWriter, held: Held) -> None:
         """See to it that the journal names the job even if its handler kills the process."""
-        journal.note(EventName.STARTED, job)
+        journal.note(EventName.STARTED, held)
         await journal.wait_until_sent()
 
-    def _reconsidered(self, job: Job, verdict: Verdict | None) -> Verdict | None:
+    def _reconsidered(self, held: Held, verdict: Verdict | None) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more."""
         if verdict is not None and verdict.outcome is Outcome.ACK:
             return verdict  # it got to its end all the same
-        if job.interruption is Interruption.LOST:
+        if held.interruption is Interruption.LOST:
             return None
-        if job.interruption is Interruption.TIMEOUT:
-            error = f"ran longer than its timeout of {job.timeout_s:g} s"
-            return failed(job, error, self._backoff, reason=REASON_TIMEOUT)
+        if held.interruption is Interruption.TIMEOUT:
+            error = f"ran longer than its timeout of {held.timeout_s:g} s"
+            return failed(held, error, self._backoff, reason=REASON_TIMEOUT)
         # What a handler raises because it is cancelled says nothing about the job.
         return HANDED_BACK if verdict is not None and verdict.outcome is Outcome.NACK else verdict
 
-    def _conclude_cancelled(self, job: Job) -> None:
+    def _conclude_cancelled(self, held: Held) -> None:
         """Hand back what the drain deadline cancels; what anything else cancels stays pending."""
-        if self._hands_back and job.interruption is not Interruption.LOST:
-            self._settlements.add(job, HANDED_BACK, monotonic() if job.stage is QUEUED else job.started)
+        if self._hands_back and held.interruption is not Interruption.LOST:
+            self._settlements.add(held, HANDED_BACK, monotonic() if held.stage is QUEUED else held.started)
 
-    def _expire(self, job: Job) -> None:
+    def _expire(self, held: Held) -> None:
         """Take a job from its handler that runs longer than it may."""
-        self._reporter.timed_out(job, goes_on=self._runs_in_threads)
-        job.interrupt(Interruption.TIMEOUT)
+        self._reporter.timed_out(held, goes_on=self._runs_in_threads)
+        held.interrupt(Interruption.TIMEOUT)
 
     # ---- the end
 
-    def hand_back(self, jobs: Iterable[Job]) -> None:
+    def hand_back(self, deliveries: Iterable[Held]) -> None:
         """Give back what has not started; returns at once."""
         now = monotonic()
-        for job in jobs:
-            if job.interruption is None:
-                self._settlements.add(job, HANDED_BACK, now)
+        for held in deliveries:
+            if held.interruption is None:
+                self._settlements.add(held, HANDED_BACK, now)
 
     def hand_back_cancelled(self) -> None:
         """Hand back what is cancelled from now on: the drain deadline has passed."""
@@ -125,10 +125,3 @@ class Runner:
     def stop(self) -> None:
         """Expire nothing any more."""
         self._deadlines.stop()
-
-
-def _take_back_our_cancellation() -> int:
-    """Undo that we have cancelled the current task; return how many others cancel it, too."""
-    task = asyncio.current_task()
-    assert task is not None
-    return task.uncancel()

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 from workers.loop.change import Change
 from workers.loop.context import WorkerContext
 from workers.loop.execution import Outcome, Verdict
-from workers.loop.job import ENDED, Interruption, Job, Source
+from workers.loop.held import Held, Interruption, Source
 from workers.protocol.calls.settlement import Result, Settled, settle
 from workers.protocol.connection import KeptConnection, is_failover_error, is_uncoded_error
 from workers.protocol.events import EventName
@@ -35,7 +35,7 @@ MAX_ENTRY_ID_BYTES = 41
 MAX_COPIED_BYTES = 1_048_576
 """Payload that one call may copy, give or take one job: no call blocks the server for long."""
 
-Settlement = tuple[Job, Verdict, int]
+Settlement = tuple[Held, Verdict, int]
 """A verdict on its way to Redis, and for how many milliseconds the handler ran."""
 
 
@@ -75,13 +75,13 @@ class Settlements:
 
     # ---- for runners
 
-    def add(self, job: Job, verdict: Verdict, started: float) -> bool:
+    def add(self, held: Held, verdict: Verdict, started: float) -> bool:
         """Gather the verdict on a delivery that ends now; returns at once.
 
         Returns whether more wait than may: then `wait_for_room` before the next job is run.
         """
-        job.stage = ENDED
-        self._piles[job.source.key].waiting.append((job, verdict, int((monotonic() - started) * 1000 + 0.5)))
+        held.end()
+        self._piles[held.source.key].waiting.append((held, verdict, int((monotonic() - started) * 1000 + 0.5)))
         self._gathered += 1
         self._arrived.notify()
         if self._gathered == self._settings.settle_batch:
@@ -160,9 +160,9 @@ class Settlements:
             size = min(size, pile.reply_was_lost)
         batch = list(islice(pile.waiting, size))
         copied = 0
-        for at, (job, verdict, _) in enumerate(batch, start=1):
+        for at, (held, verdict, _) in enumerate(batch, start=1):
             if verdict.outcome is not Outcome.ACK:
-                copied += job.payload_bytes + len(verdict.traceback)
+                copied += held.payload_bytes + len(verdict.traceback)
                 if copied >= MAX_COPIED_BYTES:
                     del batch[at:]
                     break
@@ -201,9 +201,9 @@ class Settlements:
 
     def _answered(self, pile: _Pile, batch: Sequence[Settlement], results: Sequence[Settled] | None) -> None:
         waiting, forget = pile.waiting, pile.source.forget
-        for job, _, _ in batch:
+        for held, _, _ in batch:
             waiting.popleft()
-            forget(job)
+            forget(held)
         if results is None:  # every one was acknowledged
             self._reporter.counts.acked += len(batch)
         else:
@@ -214,7 +214,7 @@ class Settlements:
         self._settled.notify()
 
     def _count(self, settlement: Settlement, settled: Settled) -> None:
-        job, verdict, run_ms = settlement
+        held, verdict, run_ms = settlement
         if settled.result is Result.DONE:
             if verdict.outcome is Outcome.ACK:
                 self._reporter.counts.acked += 1
@@ -223,16 +223,16 @@ class Settlements:
             else:
                 self._reporter.counts.nacked += 1
         elif settled.result is Result.REFUSED:
-            if job.interruption is not Interruption.LOST:  # else that is told already
-                self._reporter.refused(job, verdict.outcome, run_ms)
+            if held.interruption is not Interruption.LOST:  # else that is told already
+                self._reporter.refused(held, verdict.outcome, run_ms)
         elif settled.result is Result.UNKNOWN:
             self._reporter.counts.unknown += 1
         elif settled.result is Result.DEAD:
             limit = self._membership.agreement.max_deliveries
-            self._reporter.dead_lettered(job, verdict, settled.detail, limit)
+            self._reporter.dead_lettered(held, verdict, settled.detail, limit)
         else:
-            job.source.kept.add(job.raw_entry_id)
-            self._reporter.held(job, verdict, settled.detail)
+            held.keep()
+            self._reporter.held(held, verdict, settled.detail)
 
 
 def _in_order(settlement: Settlement) -> bytes:

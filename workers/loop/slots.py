@@ -15,13 +15,14 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from workers.loop.change import Change
-from workers.loop.job import Job
+from workers.loop.held import Held
 
 SLICE_S = 0.002
 """How long a runner may go on without letting the reader and the settler run."""
 
-Perform = Callable[[Job], Awaitable[None]]
-HandBack = Callable[[Iterable[Job]], None]
+Perform = Callable[[Held, "asyncio.Task[None] | None"], Awaitable[None]]
+"""Runs a delivery in this task."""
+HandBack = Callable[[Iterable[Held]], None]
 
 
 class Slots:
@@ -35,7 +36,7 @@ class Slots:
         self._perform = perform
         self._hand_back = hand_back
         self._closed = False
-        self._queue: deque[Job] = deque()
+        self._queue: deque[Held] = deque()
         self._runners = 0
         self._one_is_coming = False
         self._one_waits = False
@@ -47,13 +48,13 @@ class Slots:
         """How many deliveries may be read now. Never negative."""
         return max(0, self.concurrency - self.taken)
 
-    def put(self, jobs: Iterable[Job]) -> None:
+    def put(self, deliveries: Iterable[Held]) -> None:
         """Queue deliveries and see to it that somebody runs them; once closed, hand them back."""
         if self._closed and self._hand_back:
-            self._hand_back(jobs)
+            self._hand_back(deliveries)
             return
         before = len(self._queue)
-        self._queue.extend(jobs)
+        self._queue.extend(deliveries)
         self.taken += len(self._queue) - before
         self._send_for_runner()
 
@@ -119,12 +120,11 @@ class Slots:
         runner = asyncio.current_task()
         slice_end = monotonic() + SLICE_S
         while queue:
-            job = queue.popleft()
+            held = queue.popleft()
             if queue and not self._one_is_coming:
                 self._one_is_coming = True
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
-            job.runner = runner
-            await self._perform(job)
+            await self._perform(held, runner)
             self.taken -= 1
             self._freed.notify()
             if monotonic() > slice_end:

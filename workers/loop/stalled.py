@@ -3,14 +3,11 @@
 from collections.abc import Callable, Sequence
 from math import inf
 
-from workers.loop.job import Job
+from workers.loop.held import Held
 
 
 class StalledDeliveries:
     """What the reader asks and tells such a source. This one never has any: somebody else recovers."""
-
-    asked_at = 0.0
-    """When the call was made that the last deliveries came of, monotonic."""
 
     def is_due(self, free: int) -> bool:  # noqa: ARG002
         """Tell whether to look for stalled deliveries now, with so many slots free."""
@@ -25,7 +22,7 @@ class StalledDeliveries:
         """Tell whether deliveries were asked for that nobody has taken yet: `take` must follow."""
         return False
 
-    async def take(self, room: int, room_ahead: Callable[[], int]) -> list[Job]:  # noqa: ARG002
+    async def take(self, room: int, room_ahead: Callable[[], int]) -> list[Held]:  # noqa: ARG002
         """Return at most ``room`` deliveries that are ours from now on. Raises what redis-py raises.
 
         ``room_ahead`` tells how many slots are free, for what may be asked for already.
@@ -46,5 +43,5 @@ class StalledDeliveries:
     def redis_failed(self, error: BaseException) -> None:
         """Note that it did not, or refused."""
 
-    def were_delivered(self, jobs: Sequence[Job]) -> None:
+    def were_delivered(self, deliveries: Sequence[Held]) -> None:
         """Look at deliveries that are about to be run."""

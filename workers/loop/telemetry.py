@@ -15,7 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 from workers.backoff import AT_ONCE, Backoff
 from workers.loop.execution import REASON_TIMEOUT, Invoke, Outcome, Verdict, execute
-from workers.loop.job import Job
+from workers.loop.held import Held
 from workers.protocol.calls.recovery import Recovered
 from workers.protocol.calls.settlement import Result, Settled
 from workers.protocol.messages import FIELD_PREVIOUS, FIELD_TRACEPARENT, FIELD_TRACESTATE
@@ -75,16 +75,18 @@ class WorkerTelemetry:
 
     # ---- reading
 
-    def received(self, jobs: Sequence[Job]) -> None:
-        """Tell of a read that has found ``jobs``."""
+    def received(self, deliveries: Sequence[Held]) -> None:
+        """Tell of a read that has found ``deliveries``."""
         if self._measures:
-            instruments.CONSUMED.add(len(jobs), self._receive)
+            instruments.CONSUMED.add(len(deliveries), self._receive)
         if not self._traces:
             return
-        stories = [story for job in jobs if not job.is_unsampled and (story := self._notice(job)) is not None]
+        traced = (self._notice(held) for held in deliveries if not held.is_unsampled)
+        stories = [story for story in traced if story is not None]
         if not stories:
             return
-        many = {telemetry.BATCH_COUNT: len(jobs)} if len(jobs) > 1 else {telemetry.MESSAGE_ID: jobs[0].entry_id}
+        n = len(deliveries)
+        many = {telemetry.BATCH_COUNT: n} if n > 1 else {telemetry.MESSAGE_ID: deliveries[0].entry_id}
         span = begin(
             f"{telemetry.RECEIVE} {self._stream}",
             None,
@@ -96,37 +98,37 @@ class WorkerTelemetry:
         if not span.get_span_context().trace_flags.sampled:
             return
         link = Link(span.get_span_context(), _TO_RECEIVE)
-        for job in jobs:
-            if job.trace is not None and job.trace.story is not None:
-                job.trace.links.append(link)
+        for held in deliveries:
+            if held.trace is not None and held.trace.story is not None:
+                held.trace.links.append(link)
 
-    def _notice(self, job: Job) -> Story | None:
+    def _notice(self, held: Held) -> Story | None:
         """Look whether a delivery is to be told of; returns its story where its producer's trace is sampled."""
-        traceparent = job.value_of(FIELD_TRACEPARENT)
+        traceparent = held.value_of(FIELD_TRACEPARENT)
         if traceparent is None:
-            job.trace = JobTrace(None)
+            held.tell(JobTrace(None))
             return None
-        creation = read_context(traceparent, job.value_of(FIELD_TRACESTATE) or b"")
+        creation = read_context(traceparent, held.value_of(FIELD_TRACESTATE) or b"")
         if creation is None:
             instruments.CONTEXT_MALFORMED.add(1, self._labels)
-            job.trace = JobTrace(None)
+            held.tell(JobTrace(None))
             return None
         if not creation.trace_flags.sampled:
             return None
         story = Story(creation, self._linkage)
-        previous = job.value_of(FIELD_PREVIOUS) if job.times_delivered == 1 else None
-        job.trace = JobTrace(story, story.links_to(self._delivery(job), previous) if previous else [])
+        previous = held.value_of(FIELD_PREVIOUS) if held.times_delivered == 1 else None
+        held.tell(JobTrace(story, story.links_to(self._delivery(held), previous) if previous else []))
         return story
 
-    def _delivery(self, job: Job, times_delivered: int | None = None) -> Delivery:
-        times = job.times_delivered if times_delivered is None else times_delivered
-        name = b"%d.%d.%d" % (job.generation, job.copies, times)
-        return Delivery(self._stream, self._group, job.raw_id, name)
+    def _delivery(self, held: Held, times_delivered: int | None = None) -> Delivery:
+        times = held.times_delivered if times_delivered is None else times_delivered
+        name = b"%d.%d.%d" % (held.generation, held.copies, times)
+        return Delivery(self._stream, self._group, held.raw_id, name)
 
     # ---- recovering
 
     def taken_over(
-        self, job: Job, owner: str, *, idle_ms: int, reason: str, mode: str, visibility_s: float | None = None
+        self, held: Held, owner: str, *, idle_ms: int, reason: str, mode: str, visibility_s: float | None = None
     ) -> None:
         """Tell of a delivery that we have taken from ``owner``, and of the one that was lost by that.
 
@@ -135,26 +137,26 @@ class WorkerTelemetry:
         self._count_recovery(idle_ms, mode, "claimed", visibility_s)
         if not self._traces:
             return
-        story = self._notice(job)
-        if story is None or job.trace is None:
+        story = self._notice(held)
+        if story is None or held.trace is None:
             return
         lost = Lost(
-            self._delivery(job, job.times_delivered - 1),
-            job.entry_id,
-            max(1, job.deliveries - 1),
+            self._delivery(held, held.times_delivered - 1),
+            held.entry_id,
+            max(1, held.deliveries - 1),
             owner,
             idle_ms,
-            (job.value_of(FIELD_PREVIOUS) or b"") if job.times_delivered == 2 else b"",
+            (held.value_of(FIELD_PREVIOUS) or b"") if held.times_delivered == 2 else b"",
         )
         now = time_ns()
-        job.trace.links += tell_recovery(
+        held.trace.links += tell_recovery(
             story, lost, reason=reason, outcome="claimed", mode=mode, began_ns=now, ended_ns=now
         )
 
-    def found_again(self, job: Job) -> None:
+    def found_again(self, held: Held) -> None:
         """Take note of a delivery of ours whose read was answered into the void."""
         if self._traces:
-            self._notice(job)
+            self._notice(held)
 
     def recovered(
         self,
@@ -194,37 +196,37 @@ class WorkerTelemetry:
 
     # ---- running
 
-    def execute(self, invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Coroutine[Any, Any, Verdict]:
-        """Run the handler on ``job``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
-        told = job.trace
-        return execute(invoke, job, backoff) if told is None else self._execute(invoke, job, backoff, told)
+    def execute(self, invoke: Invoke, held: Held, backoff: Backoff = AT_ONCE) -> Coroutine[Any, Any, Verdict]:
+        """Run the handler on ``held``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
+        told = held.trace
+        return execute(invoke, held, backoff) if told is None else self._execute(invoke, held, backoff, told)
 
-    async def _execute(self, invoke: Invoke, job: Job, backoff: Backoff, told: JobTrace) -> Verdict:
-        told.span = span = self._begin(job, told)
+    async def _execute(self, invoke: Invoke, held: Held, backoff: Backoff, told: JobTrace) -> Verdict:
+        told.span = span = self._begin(held, told)
         token = contexts.attach(trace.set_span_in_context(span))
         try:
-            return await execute(invoke, job, backoff)
+            return await execute(invoke, held, backoff)
         finally:
             contexts.detach(token)
             told.ended_ns = time_ns()
 
-    def _begin(self, job: Job, told: JobTrace) -> Span:
+    def _begin(self, held: Held, told: JobTrace) -> Span:
         about: Attributes = {
             **self._process,
-            telemetry.MESSAGE_ID: job.entry_id,
+            telemetry.MESSAGE_ID: held.entry_id,
             telemetry.CLIENT_ID: self._consumer,
-            telemetry.JOB_ID: job.id,
-            telemetry.ATTEMPT: job.deliveries,
-            telemetry.GENERATION: job.generation,
+            telemetry.JOB_ID: held.id,
+            telemetry.ATTEMPT: held.deliveries,
+            telemetry.GENERATION: held.generation,
         }
         if told.story is not None:
-            return told.story.begin(self._delivery(job), about, told.links)
+            return told.story.begin(self._delivery(held), about, told.links)
         return begin(f"{telemetry.PROCESS} {self._stream}", None, SpanKind.CONSUMER, about)
 
     # ---- settling
 
     def settled(
-        self, batch: Sequence[tuple[Job, Verdict, int]], results: Sequence[Settled] | None, began_ns: int
+        self, batch: Sequence[tuple[Held, Verdict, int]], results: Sequence[Settled] | None, began_ns: int
     ) -> None:
         """Tell of deliveries whose settlement is answered; None: every one was acknowledged."""
         now = time_ns()
@@ -232,19 +234,19 @@ class WorkerTelemetry:
             self._measure(batch, results, (now - began_ns) / 1e9)
         if not self._traces:
             return
-        for n, (job, verdict, _) in enumerate(batch):
-            told = job.trace
+        for n, (held, verdict, _) in enumerate(batch):
+            told = held.trace
             if told is not None and told.span is not None and told.span.is_recording():
                 refused = results is not None and results[n].result is Result.REFUSED
-                self._tell_settled(job, told.span, told.ended_ns, verdict, refused, began_ns, now)
+                self._tell_settled(held, told.span, told.ended_ns, verdict, refused, began_ns, now)
 
     def _tell_settled(
-        self, job: Job, span: Span, ended_ns: int, verdict: Verdict, refused: bool, began_ns: int, now: int
+        self, held: Held, span: Span, ended_ns: int, verdict: Verdict, refused: bool, began_ns: int, now: int
     ) -> None:
         about: Attributes = {
             **self._of_settling,
             telemetry.OPERATION: verdict.outcome.value,
-            telemetry.MESSAGE_ID: job.entry_id,
+            telemetry.MESSAGE_ID: held.entry_id,
             telemetry.CLIENT_ID: self._consumer,
         }
         if refused:
@@ -264,7 +266,7 @@ class WorkerTelemetry:
         span.end(ended_ns)
 
     def _measure(
-        self, batch: Sequence[tuple[Job, Verdict, int]], results: Sequence[Settled] | None, took_s: float
+        self, batch: Sequence[tuple[Held, Verdict, int]], results: Sequence[Settled] | None, took_s: float
     ) -> None:
         instruments.OPERATION_DURATION.record(took_s, self._of_settling)
         record, plain = instruments.PROCESS_DURATION.record, self._process

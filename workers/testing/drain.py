@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.loop.job import RUNNING, Job
+from workers.loop.held import RUNNING, Held
 from workers.loop.reporting import Counts
 from workers.producer import Fields, NewJob, Producer
 from workers.protocol.connection import commands_client
@@ -270,5 +270,5 @@ class _Watch:
         return NotDrainedError("\n".join([first, *lines[:_SHOWN], *more]))
 
 
-def _age(job: Job, now: float) -> str:
+def _age(job: Held, now: float) -> str:
     return f", runs for {now - job.started:.1f} s" if job.stage is RUNNING else ""

@@ -12,7 +12,8 @@ import anyio
 from workers.backoff import Backoff
 from workers.loop.deadlines import Deadlines
 from workers.loop.execution import Handler, Invoke, Outcome, Verdict, execute, invoker
-from workers.loop.job import Interruption, Job, Source
+from workers.loop.held import Held, Interruption, Source
+from workers.loop.job import Job
 from workers.producer import Fields, NewJob, encode_job
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
 from workers.settings import DEFAULT_MAX_DELIVERIES, WorkerSettings
@@ -118,10 +119,10 @@ async def run_handler_async(
     return await _Run(function, made_up, settings, is_last=deliveries == limit).result()
 
 
-def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Job:
+def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Held:
     """Return the job in that delivery: after the first one it is a copy, as those are that a worker gives back."""
 
-    async def answer(_job: Job) -> bool:
+    async def answer(_held: Held) -> bool:
         if isinstance(extend, Exception):
             raise extend
         return extend
@@ -131,20 +132,21 @@ def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int,
     reserved = [FIELD_JOB, encoded.job_id, FIELD_DELIVERIES, before, FIELD_COPIES, before]
     now_ms = time_ns() // 1_000_000
     timeout_s = settings.timeout.total_seconds() if settings.timeout else inf
-    return Job(
-        Source(settings.stream, settings.stream, timeout_s, extend=answer),
+    return Held(
+        Source(settings.stream, settings.stream, timeout_s, prove=answer),
         b"%d-0" % now_ms,
         [*encoded.words, *reserved],
         times_delivered=1,
         max_deliveries=limit,
         delivered_ms=now_ms,
+        proven=monotonic(),
     )
 
 
 class _Run:
     """One delivery on its way through a handler: what `workers.loop.runner` does between reading and settling."""
 
-    def __init__(self, handler: Handler, job: Job, settings: WorkerSettings, *, is_last: bool) -> None:
+    def __init__(self, handler: Handler, job: Held, settings: WorkerSettings, *, is_last: bool) -> None:
         self._invoke: Invoke = invoker(handler, settings.concurrency)
         self._job = job
         self._backoff = _Backoff(0, 0, settings.backoff.uncounted_max_age_ms)
@@ -170,9 +172,8 @@ class _Run:
         """Return the handler's verdict, or None where it ran longer than it may."""
         job, verdict = self._job, None
         job.source.hold(job)
-        job.runner = asyncio.current_task()
         deadlines = Deadlines([job.source], lambda late: late.interrupt(Interruption.TIMEOUT))
-        job.begin(monotonic())
+        job.begin(monotonic(), asyncio.current_task())
         if job.timeout_s != inf:
             deadlines.watch(job)
         try:

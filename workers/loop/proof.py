@@ -1,0 +1,38 @@
+"""The call that proves life: of one delivery from the event loop, of many from the heartbeat's thread."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import redis
+from redis.asyncio import Redis
+
+from workers.loop.held import Held, Source
+from workers.loop.job import Job
+from workers.protocol.calls.settlement import Extend, Extension
+
+
+@dataclass(frozen=True, slots=True)
+class ProofOfLife:
+    """Extends deliveries, and notes it. All raise what redis-py raises."""
+
+    commands: Redis
+    extend: Extend[Job]
+
+    async def prove(self, held: Held) -> bool:
+        """Extend one delivery; returns False where it is not ours."""
+        asked_at = monotonic()
+        [result] = await self.extend.run(self.commands, held.source.key, [held])
+        if result is Extension.REFUSED:
+            return False
+        held.prove(asked_at)
+        return True
+
+    def prove_many(self, client: "redis.Redis", source: Source, batch: Sequence[Held]) -> list[Extension]:
+        """Extend deliveries of one source over ``client``, which may block."""
+        asked_at = monotonic()
+        results = self.extend.run_blocking(client, source.key, batch)
+        for held, result in zip(batch, results, strict=True):
+            if result is not Extension.REFUSED:
+                held.prove(asked_at)
+        return results
