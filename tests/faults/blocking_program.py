@@ -1,15 +1,22 @@
 """A worker whose handlers take their time, for `worker run tests.faults.blocking_program:worker` (or ``:in_thread``).
 
 It prints ``start``, ``completion`` and ``cancelled`` with the job's ID, before anything else can run in the process.
-Fields: ``block`` blocks the event loop for so many seconds, in the first delivery only; ``sleep`` waits without
-blocking it.
+Fields: ``wait`` waits at the gate of this path; ``block`` does so too and blocks the event loop, in the first delivery
+only; ``sleep`` takes so many seconds.
+
+With ``BEATS`` in its environment, it extends so often in one visibility timeout: extensions are then seen at once, also
+where the timeout is so long that no busy machine matters.
 """
 
 import asyncio
 import os
 import time
 
+from tests.faults.gate import passed, wait_at
 from workers import Job, Worker
+from workers.loop import heartbeat
+
+heartbeat.BEATS = int(os.environ.get("BEATS", heartbeat.BEATS))
 
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")
@@ -20,8 +27,10 @@ async def handle(job: Job) -> None:
     """Do what the job's fields say."""
     say("start", job)
     if b"block" in job.fields and job.deliveries == 1:
-        time.sleep(float(job.fields[b"block"]))  # noqa: ASYNC251 - the point of it
+        wait_at(job.fields[b"block"].decode())
     try:
+        if b"wait" in job.fields:
+            await passed(job.fields[b"wait"].decode())
         await asyncio.sleep(float(job.fields.get(b"sleep", b"0")))
     except asyncio.CancelledError:
         say("cancelled", job)
@@ -33,6 +42,8 @@ async def handle(job: Job) -> None:
 def handle_in_thread(job: Job) -> None:
     """Do what the job's fields say, in a thread."""
     say("start", job)
+    if b"wait" in job.fields:
+        wait_at(job.fields[b"wait"].decode())
     time.sleep(float(job.fields.get(b"sleep", b"0")))
     say("completion", job)
 

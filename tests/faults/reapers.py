@@ -1,4 +1,4 @@
-"""What the tests of a reaper's faults share: a case with jobs, replicas with short timeouts, and the evidence."""
+"""What the tests of a reaper's faults share: a case with jobs, replicas that look often, and the evidence."""
 
 import itertools
 import random
@@ -14,6 +14,7 @@ from reaper.failpoints import claimed_by
 from reaper.replicas import GroupReport, Replica, read_replicas
 from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
+from tests.faults.deliveries import age, read_long_ago
 from tests.support.history import read_events, read_state, user_fields
 from tests.support.invariants import Execution, FinalState, History, Pairs, check
 from tests.support.processes import Processes, Running
@@ -25,19 +26,22 @@ from workers.protocol.messages import pair_up, read_metadata, text
 from workers.runtime.callbacks import Report
 from workers.runtime.settings import load_settings
 
-VISIBILITY_MS = 500
+VISIBILITY_MS = 30_000
+"""Longer than any machine keeps a live worker from extending; what is to be overdue is made so on the server."""
 LONG_IDLE_MS = 60_000
 QUICK: dict[str, Any] = {
     "groups": "orders/billing",
     "visibility_timeout": VISIBILITY_MS / 1000,
-    "lease_ttl": 5,
+    "grace": 0,
+    "lease_ttl": 60,
+    "renew_interval": 0.2,
+    "acquire_retry_interval": 0.2,
     "heartbeat_interval": 0.05,
     "scan_interval": 0.05,
     "full_scan_interval": 0.5,
 }
-"""What takes seconds otherwise takes a fraction of one. The lease is long, so that a busy machine ends no term."""
-SHORT_LEASE: dict[str, Any] = {"lease_ttl": 0.6, "trust_window": 0.4, "renew_interval": 0.15}
-"""For leaders that are killed or paused: another one follows soon."""
+"""What is done every few seconds otherwise is done several times in one. Nothing runs out by itself: a busy machine
+ends no term, and takes no delivery from a worker that lives. See `Case.stall` and `Case.end_lease`."""
 
 Event = tuple[str, int]
 """What a leader did, and its token."""
@@ -161,10 +165,51 @@ class Case:
     async def stalled(self, count: int, *, times: int = 1, consumer: str = "w1") -> list[str]:
         """Add jobs and let a worker die over them long ago; returns their IDs."""
         jobs = await self.enqueue(count)
-        read = await self.read(consumer, count)
-        assert read == jobs, "something else was ready"
-        await self.stall(*jobs, times=times, consumer=consumer)
+        stream, group = self.keys.stream, self.keys.group
+        read = await read_long_ago(self.client, stream, group, consumer, count, LONG_IDLE_MS, times)
+        assert [text(entry_id) for entry_id in read] == jobs, "something else was ready"
         return jobs
+
+    async def age(self, idle_ms: int, *consumers: str) -> list[str]:
+        """Set how long nobody has extended what ``consumers`` (all) hold; return entry IDs."""
+        aged = []
+        for source in (self.keys.stream, self.keys.retry):
+            aged += await age(self.client, source, self.keys.group, idle_ms, *consumers)
+        return [text(entry_id) for entry_id in aged]
+
+    async def make_overdue(self, *consumers: str) -> list[str]:
+        """Make overdue what ``consumers`` (all) hold, who cannot extend any more; return entry IDs."""
+        return await self.age(LONG_IDLE_MS, *consumers)
+
+    async def taken_from(self, *consumers: str) -> None:
+        """Make overdue what ``consumers`` hold, who are dead or paused, and wait until all of it was recovered."""
+
+        async def hold_nothing() -> bool:
+            # Again and again: an extension that was under way when they died may arrive after the first time.
+            return not await self.make_overdue(*consumers)
+
+        await wait_until(hold_nothing, f"nothing is left to {', '.join(consumers)}")
+
+    async def lives_on(self, thirds: int) -> None:
+        """Let so many thirds of a visibility timeout pass for all that is pending, and see it extended each time.
+
+        Its owners must extend more often than every few seconds.
+        """
+        third_ms = VISIBILITY_MS // 3
+        for _ in range(thirds):
+            held = await self.age(third_ms)
+            await wait_until(lambda: self._are_younger(held, third_ms), "all that is held is extended")  # noqa: B023
+
+    async def _are_younger(self, entry_ids: list[str], idle_ms: int) -> bool:
+        rows: Any = await self.client.execute_command("XPENDING", self.keys.stream, self.keys.group, "-", "+", 100_000)
+        idle = {text(entry_id): row_idle for entry_id, _, row_idle, _ in rows}
+        return all(idle[entry_id] < idle_ms for entry_id in entry_ids)
+
+    # ---- leadership
+
+    async def end_lease(self, namespace: str = "reaper") -> None:
+        """Let the lease run out, now. Its holder must be dead or paused: else it would learn of that and no more."""
+        assert await self.client.delete(namespace_keys(namespace).lease), "nobody holds the lease"
 
     async def work_off(self, until: Callable[[FinalState], bool], consumer: str = "plain") -> list[str]:
         """Run what is ready, as a plain worker that never fails, until the state is as asked; return jobs in order."""

@@ -1,7 +1,10 @@
-"""What the tests of network, memory and foreign workers share: one stream and group, short times, jobs that wait.
+"""What the tests of network, memory and foreign workers share: one stream and group, and jobs that wait.
 
 Each job says in its fields what its handler does: ``hold`` waits for the gate, ``fail`` raises, ``reject`` gives up.
 `Handler` is the handler of workers inside the test; `tests.faults.program` is a worker as a process.
+
+Nothing here falls due, and no lease runs out, while a test waits: a busy machine would decide then what comes first.
+What is to be overdue is made so on the server (`strand`, `make_overdue`), and a lease is ended there (`end_lease`).
 """
 
 from collections import Counter
@@ -16,18 +19,21 @@ from redis.asyncio import Redis
 from reaper.replicas import GroupReport, read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
+from tests.faults.deliveries import age, read_long_ago
 from tests.support.history import read_events, read_state
 from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.waiting import wait_until
 from workers import Job, Reject, Worker, WorkerSettings
 from workers.protocol.events import LifecycleEvent
-from workers.protocol.keys import group_keys, namespace_keys
+from workers.protocol.keys import NamespaceKeys, group_keys, namespace_keys
 from workers.protocol.messages import text
 
 STREAM, GROUP = "orders", "billing"
 KEYS = group_keys(STREAM, GROUP)
 NAMESPACE = namespace_keys("reaper")
-VISIBILITY_S = 0.4
+VISIBILITY_S = 30
+"""Longer than any machine keeps a live worker from extending."""
+OVERDUE_MS = 60_000
 
 Fields = Mapping[str | bytes, str | bytes]
 
@@ -88,14 +94,24 @@ async def strand(client: Redis, number: int, consumer: str = "gone", *, overdue:
 
     With ``overdue``, that was a minute ago.
     """
-    reply: Any = await client.execute_command(
-        "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", number, "STREAMS", STREAM, ">"
-    )
-    entry_ids = [entry_id for entry_id, _ in reply[0][1]]
+    idle_ms = OVERDUE_MS if overdue else 0
+    entry_ids = await read_long_ago(client, STREAM, GROUP, consumer, number, idle_ms)
     assert len(entry_ids) == number
-    if overdue:
-        await client.execute_command("XCLAIM", STREAM, GROUP, consumer, 0, *entry_ids, "IDLE", 60_000, "JUSTID")
     return entry_ids
+
+
+async def make_overdue(client: Redis, *consumers: str) -> list[bytes]:
+    """Make overdue what these consumers hold (all of them, where none is named); return entry IDs.
+
+    They must be dead, or paused: who extends makes it young again.
+    """
+    aged = await age(client, KEYS.stream, GROUP, OVERDUE_MS, *consumers)
+    return aged + await age(client, KEYS.retry, GROUP, OVERDUE_MS, *consumers)
+
+
+async def end_lease(client: Redis, namespace: NamespaceKeys = NAMESPACE) -> None:
+    """Let the lease run out, now. Its holder must be dead, or paused: else it would only learn that it has lost it."""
+    assert await client.delete(namespace.lease), "nobody holds the lease"
 
 
 # --- workers and reapers ------------------------------------------------------------------------------------
@@ -119,12 +135,15 @@ async def running_worker(url: str, handler: Callable[[Job], Any], **changes: Any
 
 
 def reaper_settings(url: str, **changes: Any) -> ReaperSettings:
-    """Return the settings of a replica of the scene."""
+    """Return the settings of a replica of the scene. It looks often, and waits for nothing."""
     defaults = {
         "redis_url": url,
         "groups": f"{STREAM}/{GROUP}",
         "visibility_timeout": VISIBILITY_S,
-        "lease_ttl": 1,
+        "grace": 0,
+        "lease_ttl": 60,
+        "renew_interval": 0.2,
+        "acquire_retry_interval": 0.2,
         "scan_interval": 0.05,
         "full_scan_interval": 0.5,
         "heartbeat_interval": 0.2,

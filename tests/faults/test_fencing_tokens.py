@@ -38,7 +38,7 @@ class Deliveries:
                 raise end()
 
         quick: dict[str, Any] = {
-            "visibility_timeout": 0.5,
+            "visibility_timeout": 30,
             "max_deliveries": 20,
             "drain_timeout": 0,
             "redelivery": self._policy,
@@ -65,6 +65,7 @@ async def test_tokens_grow_across_nack_hand_back_adoption_recovery_and_redrive(
     await deliveries.one_more(deliveries.worker())  # handed back at the drain deadline
     await deliveries.one_more(deliveries.worker(name="w"), now=True)  # left pending …
     await deliveries.one_more(deliveries.worker(name="w"), now=True)  # … adopted, and left pending again …
+    await case.make_overdue()
     async with leading(quick_settings(server, max_deliveries=20, redelivery=policy)):
         await wait_until(lambda: _recovered(case), "… recovered")
         await deliveries.one_more(deliveries.worker(lambda: Retry(counts=False, delay=0)))  # an uncounted retry

@@ -14,7 +14,6 @@ from reaper import failpoints
 from reaper.failpoints import arm, claimed_by
 from reaper.recovery import source_watch
 from tests.faults.reapers import (
-    SHORT_LEASE,
     Case,
     claimed,
     leading,
@@ -42,6 +41,7 @@ STEPS = (
     "recover.after_write",
     "suspects.before_write",
 )
+AFTER_ACQUIRING = STEPS[1:]
 
 
 class Stalled:
@@ -86,10 +86,12 @@ async def stalled(server: RedisServer, client: Redis) -> Stalled:
 
 
 async def start_and_hit(processes: Processes, stalled: Stalled, folder: Path, step: str, action: str) -> Running:
-    """Start the first replica, and wait until it has come to ``step``."""
+    """Start the first replica, wait until it has come to ``step`` and no further, and let its lease run out."""
     arm(folder, step, action)
-    first = start_replica(processes, stalled.case.server, failpoints=folder, **SHORT_LEASE)
+    first = start_replica(processes, stalled.case.server, failpoints=folder)
     assert await claimed(folder, step) == first.pid
+    if step in AFTER_ACQUIRING:
+        await stalled.case.end_lease()
     return first
 
 

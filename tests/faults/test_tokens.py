@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.failpoints import arm
-from tests.faults.reapers import SHORT_LEASE, Case, claimed, leading, nothing_left, quick_settings, start_replica
+from tests.faults.reapers import Case, claimed, leading, nothing_left, quick_settings, start_replica
 from tests.support.dump import dump
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
@@ -17,6 +17,14 @@ from workers.protocol.keys import namespace_keys
 pytestmark = pytest.mark.anyio
 
 KEYS = namespace_keys("reaper")
+ONCE = {"full_scan_interval": 3_600}
+"""A leader that scans all once, and then only what is new: nothing that it tells of a scan meets a fence first."""
+
+
+@pytest.fixture
+def seldom_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No leader looks at schedules by itself: none meets a fence on that occasion."""
+    monkeypatch.setattr("reaper.schedule_watch.LATEST_LOOK_S", 3_600)
 
 
 async def recover_one(case: Case) -> tuple[str, list[int]]:
@@ -81,9 +89,10 @@ async def test_of_two_holders_with_one_number_the_second_starts_a_later_term(
     case = await Case.prepared(server, client)
     jobs = await case.stalled(3)
     arm(tmp_path, "recover.before_write", "stop")
-    first = start_replica(processes, server, failpoints=tmp_path, **SHORT_LEASE)
+    first = start_replica(processes, server, failpoints=tmp_path)
     await claimed(tmp_path, "recover.before_write")
-    await client.delete(KEYS.token, KEYS.lease)
+    await client.delete(KEYS.token)
+    await case.end_lease()
     async with leading(quick_settings(server)):
         await wait_until(case.recovered, "the jobs are recovered")
         first.resume()
@@ -97,9 +106,10 @@ async def test_of_two_holders_with_one_number_the_second_starts_a_later_term(
 # ---- the fence
 
 
+@pytest.mark.usefixtures("seldom_looked")
 async def test_a_fence_that_was_evicted_ends_the_term_and_recovery_goes_on(server: RedisServer, client: Redis) -> None:
     case = await Case.prepared(server, client)
-    async with leading(quick_settings(server), "leadership_lost") as leader:
+    async with leading(quick_settings(server, **ONCE), "leadership_lost") as leader:
         assert (await recover_one(case))[1] == [1]
         await client.delete(case.keys.fence)
         assert (await recover_one(case))[1] == [2]
@@ -110,15 +120,17 @@ async def test_a_fence_that_was_evicted_ends_the_term_and_recovery_goes_on(serve
     assert await case.violations() == []
 
 
+@pytest.mark.usefixtures("seldom_looked")
 async def test_a_paused_leader_finds_no_open_door_where_the_fence_was(
     server: RedisServer, client: Redis, processes: Processes, tmp_path: Path
 ) -> None:
     case = await Case.prepared(server, client)
     jobs = await case.stalled(3)
     arm(tmp_path, "recover.before_write", "stop")
-    first = start_replica(processes, server, failpoints=tmp_path, **SHORT_LEASE)
+    first = start_replica(processes, server, failpoints=tmp_path)
     await claimed(tmp_path, "recover.before_write")
-    async with leading(quick_settings(server)):
+    await case.end_lease()
+    async with leading(quick_settings(server, **ONCE)):
         await wait_until(case.recovered, "the jobs are recovered")
         late = await case.enqueue(1)  # ready: nothing that would make the new leader write
         await client.delete(case.keys.fence)
@@ -147,7 +159,7 @@ async def test_with_everything_of_ours_gone_recovery_starts_over_and_the_old_lea
     case = await Case.prepared(server, client)
     jobs = await case.stalled(3)
     arm(tmp_path, "recover.before_write", "stop")
-    first = start_replica(processes, server, failpoints=tmp_path, **SHORT_LEASE)
+    first = start_replica(processes, server, failpoints=tmp_path)
     await claimed(tmp_path, "recover.before_write")
     await client.delete(*(key for key in await client.keys("*") if key != b"orders"))
     async with leading(quick_settings(server)) as leader:

@@ -1,0 +1,55 @@
+"""Sets how old deliveries are, on the server: what is to be overdue is overdue at once, and stays so.
+
+Where a test waited for a visibility timeout instead, that would have to be short, and a busy machine would keep live
+workers from extending within it. Each call is one script: nobody sees the state in between.
+"""
+
+from typing import Any
+
+from redis.asyncio import Redis
+
+_READ = """
+local source, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', ARGV[3], 'STREAMS', source, '>')
+local entry_ids = {}
+for _, entry in ipairs(read and read[1][2] or {}) do
+  entry_ids[#entry_ids + 1] = entry[1]
+  redis.call('XCLAIM', source, group, consumer, 0, entry[1], 'IDLE', ARGV[4], 'RETRYCOUNT', ARGV[5], 'JUSTID')
+end
+return entry_ids
+"""
+_AGE = """
+local source, group = KEYS[1], ARGV[1]
+local aged = {}
+if redis.call('EXISTS', source) == 0 then
+  return aged
+end
+for _, row in ipairs(redis.call('XPENDING', source, group, '-', '+', 1000000)) do
+  local chosen = #ARGV == 2
+  for i = 3, #ARGV do
+    chosen = chosen or ARGV[i] == row[2]
+  end
+  if chosen then
+    redis.call('XCLAIM', source, group, row[2], 0, row[1], 'IDLE', ARGV[2], 'RETRYCOUNT', row[4], 'JUSTID')
+    aged[#aged + 1] = row[1]
+  end
+end
+return aged
+"""
+
+
+async def read_long_ago(
+    client: Redis, source: str, group: str, consumer: str, count: int, idle_ms: int, times: int = 1
+) -> list[bytes]:
+    """Let ``consumer`` have read ``count`` ready entries that long ago, for the ``times``-th time; return their IDs."""
+    entry_ids: Any = await client.eval(_READ, 1, source, group, consumer, count, idle_ms, times)
+    return list(entry_ids)
+
+
+async def age(client: Redis, source: str, group: str, idle_ms: int, *consumers: str) -> list[bytes]:
+    """Set how long nobody has extended what ``consumers`` hold (all of them, where none is named); return entry IDs.
+
+    Who lives, and extends, makes them young again: to stay overdue, they must belong to consumers that cannot.
+    """
+    entry_ids: Any = await client.eval(_AGE, 1, source, group, idle_ms, *consumers)
+    return list(entry_ids)
