@@ -1,15 +1,17 @@
 """What holds recovery back: an operator's pause, observing, a rate limit, somebody else's recovery."""
 
-import anyio
 import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.groups import set_paused
+from tests.conftest import StartProxy
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
 from tests.support.dump import dump
+from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
+from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
 
@@ -123,21 +125,19 @@ async def _all_ready(case: Case, count: int) -> bool:
 # ---- somebody else's recovery
 
 
-async def test_an_xautoclaim_loop_next_to_the_reaper_is_noticed(case: Case, caplog: pytest.LogCaptureFixture) -> None:
-    jobs = await case.enqueue(5)
-    await case.read("w1")
-
-    async def claim_again_and_again() -> None:
-        while True:
-            await case.client.execute_command(
-                "XAUTOCLAIM", "orders", "billing", "thief", VISIBILITY_MS // 5, "0-0", "COUNT", 100
-            )
-            await anyio.sleep(VISIBILITY_MS / 10_000)
-
-    async with leading(quick_settings(case.server)), anyio.create_task_group() as foreigners:
-        foreigners.start_soon(claim_again_and_again)
+async def test_an_xautoclaim_loop_next_to_the_reaper_is_noticed(
+    case: Case, proxy: StartProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    through = await proxy(case.server)
+    recovery = through.hold_requests(runs(load_script("reaper", "recover_entries")))
+    async with leading(quick_settings(case.server, redis_url=through.url)):
+        jobs = await case.stalled(5)
+        await recovery.wait()  # the leader has seen that they are overdue, and somebody else is a little faster
+        await case.client.execute_command(
+            "XAUTOCLAIM", "orders", "billing", "thief", VISIBILITY_MS, "0-0", "COUNT", 100
+        )
+        recovery.release()
         await case.wait_for_report(lambda report: report.foreign_claims > 0, "foreign claims are counted")
-        foreigners.cancel_scope.cancel()
     assert any("was claimed by thief, not by us" in record.message for record in caplog.records)
     # Their claims make deliveries young again: the reaper recovers nothing before its time.
     assert [(entry, consumer) for entry, consumer, _ in await case.pending()] == [(job, "thief") for job in jobs]
@@ -150,5 +150,6 @@ async def test_recoveries_of_our_own_are_not_taken_for_foreign_claims(case: Case
         for delivery in range(1, 4):
             await wait_until(lambda: _all_ready(case, len(jobs)), "the jobs are ready again")
             await case.read(f"w{delivery}")
+            await case.make_overdue()
         report = await case.wait_for_report(lambda report: report.recovered >= 3 * len(jobs), "all are counted")
     assert report.foreign_claims == 0

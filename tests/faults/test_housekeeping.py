@@ -54,7 +54,7 @@ async def test_a_group_that_is_destroyed_stays_so_unless_asked_otherwise(case: C
 async def test_a_destroyed_group_is_recreated_with_what_was_pending_and_what_was_ready(
     case: Case, redelivery: str
 ) -> None:
-    settings = quick_settings(case.server, recreate_groups=True, redelivery=redelivery, visibility_timeout=30, grace=0)
+    settings = quick_settings(case.server, recreate_groups=True, redelivery=redelivery)
     jobs = await case.enqueue(6)
     async with leading(settings):
         await case.read(count=4)
@@ -69,15 +69,14 @@ async def test_a_destroyed_group_is_recreated_with_what_was_pending_and_what_was
 
 async def test_what_falls_due_while_the_group_is_gone_is_put_back_too(case: Case, proxy: StartProxy) -> None:
     through = await proxy(case.server)
-    jobs = await case.enqueue(3)
     settings = quick_settings(case.server, recreate_groups=True, redis_url=through.url, full_scan_interval=SELDOM)
     async with leading(settings):
-        await case.read()
+        recovery = through.hold_requests(runs(load_script("reaper", "recover_entries")))
+        jobs = await case.stalled(3)
         await case.wait_for_report(lambda report: report.timers == 3, "the deliveries are watched")
         await case.client.hset(case.keys.agreement, "last_id", jobs[-1])  # as after the next full scan
-        recovery = through.hold_request(runs(load_script("reaper", "recover_entries")))
         await recovery.wait()
-        scan = through.hold_request(command("xpending"))
+        scan = through.hold_requests(command("xpending"))
         await scan.wait()
         await case.client.xgroup_destroy("orders", "billing")
         recovery.release()
@@ -133,6 +132,7 @@ async def test_a_job_recovered_into_a_retry_stream_that_was_deleted_can_be_read(
         jobs = await case.enqueue(3)
         await case.read()
         await case.wait_for_report(lambda report: report.timers == 3, "the deliveries are watched")
+        await case.make_overdue()  # which is seen by the full scan that a missing group asks for
         async with case.client.pipeline(transaction=True) as pipeline:
             # The stream is there again before the leader has seen that it was not, as by a copy that it has written.
             pipeline.delete(case.keys.retry)
@@ -189,7 +189,7 @@ async def test_silent_consumers_that_hold_nothing_are_deleted_if_asked_to(case: 
     (held,) = await case.read("holds one", count=1)
     (done,) = await case.read("holds nothing", count=1)
     await case.client.xack("orders", "billing", done)
-    settings = {"visibility_timeout": 60, "full_scan_interval": 0.1}
+    settings = {"full_scan_interval": 0.1}
     async with leading(quick_settings(case.server, **settings)):
         await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "a full scan is over")
         assert await _consumers(case) == {"holds one", "holds nothing"}

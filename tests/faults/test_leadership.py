@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from tests.faults.reapers import (
     QUICK,
-    SHORT_LEASE,
+    VISIBILITY_MS,
     Case,
     leading,
     nothing_left,
@@ -23,8 +23,8 @@ from workers.protocol.messages import text
 
 pytestmark = pytest.mark.anyio
 
-HOPELESSLY_LONG: dict[str, Any] = {"lease_ttl": 3_600}
-"""Nobody sees this lease expire within a test."""
+WAITS: dict[str, Any] = {"acquire_retry_interval": 3_600}
+"""A follower that looks at a lease of an hour again when that has expired, or when it is woken."""
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ async def recovered_by(case: Case, count: int) -> set[int]:
 async def test_after_sigterm_a_follower_leads_long_before_the_lease_would_have_expired(
     case: Case, processes: Processes
 ) -> None:
-    leader = start_replica(processes, case.server, **HOPELESSLY_LONG)
+    leader = start_replica(processes, case.server, **WAITS)
     await leader.prints("leadership acquired: token 1")
-    async with running(quick_settings(case.server, **HOPELESSLY_LONG)) as follower:
+    async with running(quick_settings(case.server, **WAITS)) as follower:
         assert await recovered_by(case, 5) == {1}
         leader.terminate()
         assert await leader.wait() == 0
@@ -65,11 +65,12 @@ async def test_after_sigterm_a_follower_leads_long_before_the_lease_would_have_e
 
 
 async def test_after_a_kill_a_follower_leads_when_the_lease_has_expired(case: Case, processes: Processes) -> None:
-    leader = start_replica(processes, case.server, **SHORT_LEASE)
+    leader = start_replica(processes, case.server)
     await leader.prints("leadership acquired: token 1")
     async with running(quick_settings(case.server)) as follower:
         assert await recovered_by(case, 5) == {1}
         leader.kill()
+        await case.end_lease(in_ms=300)
         await wait_until(lambda: follower.reaper.is_leader, "the follower leads")
         assert await recovered_by(case, 5) == {2}
         assert await case.lease_events() == [("lease_acquired", 1), ("lease_acquired", 2)]
@@ -119,10 +120,10 @@ async def test_suspects_that_were_parked_are_released_by_the_next_leader(case: C
 # ---- reload
 
 
-def write_config(file: Path, *pairs: str) -> None:
-    """Write a settings file that watches ``pairs``."""
+def write_config(file: Path, *pairs: str, **changes: float) -> None:
+    """Write a settings file that watches ``pairs``, with `QUICK` settings, changed."""
     tables = [f'[[groups]]\nstream = "{stream}"\ngroup = "{group}"\n' for stream, group in _split(pairs)]
-    settings = {name: value for name, value in QUICK.items() if name != "groups"}
+    settings = {name: value for name, value in {**QUICK, **changes}.items() if name != "groups"}
     file.write_text("\n".join([*(f"{name} = {value}" for name, value in settings.items()), *tables]))
 
 
@@ -183,12 +184,19 @@ async def test_a_pair_whose_timeout_is_changed_by_sighup_goes_by_the_new_one(
 ) -> None:
     replica, file = reloadable
     await wait_until(case.report, "the pair is served")
-    write_config(file, "orders/billing")
-    file.write_text(file.read_text().replace("visibility_timeout = 0.5", "visibility_timeout = 0.25"))
+    jobs = await case.enqueue(3)
+    await case.read()
+    await case.age(VISIBILITY_MS * 3 // 4)
+    write_config(file, "orders/billing", visibility_timeout=VISIBILITY_MS / 2_000)
     replica.hang_up()
-    await case.wait_for_report(lambda report: report.visibility_ms == 250, "the new timeout is in force")
-    await wait_until(lambda: _agreed(case, "visibility_ms", "250"), "the group agrees on it")
-    assert await recovered_by(case, 3) == {1}
+    await case.wait_for_report(lambda report: report.visibility_ms == VISIBILITY_MS // 2, "the new one is in force")
+    await wait_until(lambda: _agreed(case, "visibility_ms", str(VISIBILITY_MS // 2)), "the group agrees on it")
+    await wait_until(lambda: _are_recovered(case, jobs), "what is overdue by it alone is recovered")
+    assert await case.recovered() == {job: [1] for job in jobs}
+
+
+async def _are_recovered(case: Case, jobs: list[str]) -> bool:
+    return set(jobs) <= (await case.recovered()).keys()
 
 
 async def _agreed(case: Case, name: str, value: str) -> bool:

@@ -48,6 +48,7 @@ async def test_a_group_that_is_added_later_stops_recovery_until_it_is_gone(serve
         await wait_until(case.recovered, "the first jobs are recovered")
         await client.xgroup_create("orders", OTHER_GROUP, "$")
         await case.read("w2")
+        await case.make_overdue("w2")
         await case.wait_for_report(lambda report: report.refusal == "several_groups", "the leader refuses")
         assert (await case.pending_count(), await read_as_other_group(client)) == (3, [])
         await client.xgroup_destroy("orders", OTHER_GROUP)

@@ -37,14 +37,17 @@ def runs(script: Script) -> Predicate:
 
 
 class Catch:
-    """One request that the proxy waits for."""
+    """A request that the proxy waits for; with ``every``, all that match until they are released."""
 
-    def __init__(self, matches: Predicate, nth: int) -> None:
+    def __init__(self, matches: Predicate, nth: int, *, every: bool = False) -> None:
         self._matches, self._left = matches, nth
+        self.every = every
         self._caught, self._released = anyio.Event(), anyio.Event()
 
     def take(self, request: Request) -> bool:
         """Tell whether ``request`` is the one; counts it if it matches. For the proxy."""
+        if self.every:
+            return not self._released.is_set() and self._matches(request)
         if self._left and self._matches(request):
             self._left -= 1
             return self._left == 0
@@ -64,7 +67,7 @@ class Catch:
         await happens(self._caught.wait, "the request came that the proxy waits for", patience)
 
     def release(self) -> None:
-        """Let a held request go on to the server."""
+        """Let what is held go on to the server."""
         self._released.set()
 
     async def wait_for_release(self) -> None:
@@ -106,6 +109,15 @@ class Proxy:
     def hold_request(self, matches: Predicate, nth: int = 1) -> Catch:
         """Keep the ``nth`` matching request from the server until the returned `Catch` is released."""
         catch = Catch(matches, nth)
+        self._holds.append(catch)
+        return catch
+
+    def hold_requests(self, matches: Predicate) -> Catch:
+        """Keep all matching requests from the server until the returned `Catch` is released.
+
+        A client gives up waiting after some seconds, and asks again: so this is how nothing gets through meanwhile.
+        """
+        catch = Catch(matches, 1, every=True)
         self._holds.append(catch)
         return catch
 
@@ -246,7 +258,8 @@ class _Link:
 def _first_taker(catches: list[Catch], request: Request) -> Catch | None:
     for catch in catches:
         if catch.take(request):
-            catches.remove(catch)
+            if not catch.every:
+                catches.remove(catch)
             return catch
     return None
 

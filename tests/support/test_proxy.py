@@ -82,6 +82,21 @@ async def test_a_held_request_reaches_the_server_when_it_is_released(
     assert await client.get("late") == b"1"
 
 
+async def test_requests_are_held_however_often_a_client_asks_again(
+    server: RedisServer, proxy: StartProxy, client: Redis
+) -> None:
+    through = await proxy(server)
+    held = through.hold_requests(command("incr"))
+    async with commands_client(through.url, timeout_s=0.2) as victim:
+        for _ in range(2):
+            with pytest.raises(RedisTimeoutError):
+                await victim.incr("asked")
+        assert (held.happened, await client.get("asked")) == (True, None)
+        held.release()
+    async with commands_client(through.url) as patient:
+        assert await patient.incr("asked") > 0
+
+
 async def test_a_cut_resets_connections_and_refuses_new_ones_until_mended(
     server: RedisServer, proxy: StartProxy
 ) -> None:
