@@ -86,7 +86,7 @@ async def test_requests_are_held_however_often_a_client_asks_again(
     server: RedisServer, proxy: StartProxy, client: Redis
 ) -> None:
     through = await proxy(server)
-    held = through.hold_requests(command("incr"))
+    held = through.hold_requests(command("incrby"))
     async with commands_client(through.url, timeout_s=0.2) as victim:
         for _ in range(2):
             with pytest.raises(RedisTimeoutError):
