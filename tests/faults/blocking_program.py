@@ -4,8 +4,7 @@ It prints ``start``, ``completion`` and ``cancelled`` with the job's ID, before 
 Fields: ``wait`` waits at the gate of this path; ``block`` does so too and blocks the event loop, in the first delivery
 only; ``sleep`` takes so many seconds.
 
-With ``BEATS`` in its environment, it extends so often in one visibility timeout: extensions are then seen at once, also
-where the timeout is so long that no busy machine matters.
+It may be asked to `tests.faults.knobs.hurry`.
 """
 
 import asyncio
@@ -13,10 +12,10 @@ import os
 import time
 
 from tests.faults.gate import passed, wait_at
+from tests.faults.knobs import hurry_if_asked
 from workers import Job, Worker
-from workers.loop import heartbeat
 
-heartbeat.BEATS = int(os.environ.get("BEATS", heartbeat.BEATS))
+hurry_if_asked()
 
 worker = Worker("orders", "billing")
 in_thread = Worker("orders", "billing")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.gate import Gate
+from tests.faults.knobs import hurry
 
 
 @pytest.fixture
@@ -14,3 +15,9 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     gate = Gate(tmp_path / "gate")
     yield gate
     gate.close()
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers inside the test look and extend often, however long the visibility timeout is."""
+    hurry(monkeypatch.setattr)

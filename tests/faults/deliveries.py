@@ -51,5 +51,6 @@ async def age(client: Redis, source: str, group: str, idle_ms: int, *consumers: 
 
     Who lives, and extends, makes them young again: to stay overdue, they must belong to consumers that cannot.
     """
+    await client.ping()  # what a consumer has sent before it died or was paused is done by the time of the answer
     entry_ids: Any = await client.eval(_AGE, 1, source, group, idle_ms, *consumers)
     return list(entry_ids)

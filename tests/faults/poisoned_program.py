@@ -1,6 +1,6 @@
 """A program of our own worker, for the tests of poison jobs: one with a field ``poison`` kills the process.
 
-Executions are noted in the stream that ``LEDGER`` names.
+Executions are noted in the stream that ``LEDGER`` names. It may be asked to `tests.faults.knobs.hurry`.
 """
 
 import os
@@ -9,6 +9,7 @@ import signal
 import anyio
 from redis.asyncio import Redis
 
+from tests.faults.knobs import hurry_if_asked
 from tests.support.history import note
 from workers import Job, Worker
 from workers.protocol.connection import commands_client
@@ -16,6 +17,7 @@ from workers.protocol.connection import commands_client
 WORK_S = 0.02
 """So long that what was read together with a poison job is not settled when it kills."""
 
+hurry_if_asked()
 worker = Worker()
 _ledger = os.environ["LEDGER"]
 _clients: list[Redis] = []

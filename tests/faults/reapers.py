@@ -185,7 +185,6 @@ class Case:
         """Make overdue what ``consumers`` hold, who are dead or paused, and wait until all of it was recovered."""
 
         async def hold_nothing() -> bool:
-            # Again and again: an extension that was under way when they died may arrive after the first time.
             return not await self.make_overdue(*consumers)
 
         await wait_until(hold_nothing, f"nothing is left to {', '.join(consumers)}")

@@ -89,13 +89,15 @@ async def create_group(client: Redis) -> None:
     await client.xgroup_create(STREAM, GROUP, "0", mkstream=True)
 
 
-async def strand(client: Redis, number: int, consumer: str = "gone", *, overdue: bool = False) -> list[bytes]:
-    """Let a consumer that never comes back read ``number`` ready jobs; return their entry IDs.
+async def strand(
+    client: Redis, number: int, consumer: str = "gone", *, overdue: bool = False, times: int = 1
+) -> list[bytes]:
+    """Let a consumer that never comes back read ``number`` ready jobs for the ``times``-th time; return entry IDs.
 
     With ``overdue``, that was two visibility timeouts ago.
     """
     idle_ms = OVERDUE_MS if overdue else 0
-    entry_ids = await read_long_ago(client, STREAM, GROUP, consumer, number, idle_ms)
+    entry_ids = await read_long_ago(client, STREAM, GROUP, consumer, number, idle_ms, times)
     assert len(entry_ids) == number
     return entry_ids
 
@@ -109,9 +111,20 @@ async def make_overdue(client: Redis, *consumers: str) -> list[bytes]:
     return aged + await age(client, KEYS.retry, GROUP, OVERDUE_MS, *consumers)
 
 
+async def make_due(client: Redis) -> None:
+    """Make due now what delayed enqueues wait for. A leader sees it when its term begins."""
+    for member in await client.zrange(KEYS.stream_schedule, 0, -1):
+        await client.zadd(KEYS.stream_schedule, {member: 1}, xx=True)
+
+
 async def end_lease(client: Redis, namespace: NamespaceKeys = NAMESPACE) -> None:
     """Let the lease run out, now. Its holder must be dead, or paused: else it would only learn that it has lost it."""
     assert await client.pexpire(namespace.lease, 0), "nobody holds the lease"
+
+
+async def let_embedded_workers_begin(client: Redis) -> None:
+    """Let the time be over in which embedded workers stand by for a reaper that is gone."""
+    await client.hset(KEYS.agreement, "served_until", "1")
 
 
 # --- workers and reapers ------------------------------------------------------------------------------------

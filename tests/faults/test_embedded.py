@@ -9,6 +9,8 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from tests.faults.gate import Gate
+from tests.faults.knobs import HURRY
 from tests.faults.reapers import VISIBILITY_MS, Case, nothing_left
 from tests.scripts.scene import Scene, item
 from tests.support.history import read_notes
@@ -20,7 +22,6 @@ from tests.workers.scene import pending_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
-VISIBILITY_S = VISIBILITY_MS / 1000
 BATCH = 64
 LEDGER = "ledger"
 
@@ -30,12 +31,13 @@ class Fleet:
 
     def __init__(self, processes: Processes, case: Case, **settings: str | float) -> None:
         self._processes = processes
+        self._case = case
         self._settings = {
             "recovery": "embedded",
             "redis-url": case.server.url,
             "stream": case.keys.stream,
             "group": case.keys.group,
-            "visibility-timeout": VISIBILITY_S,
+            "visibility-timeout": VISIBILITY_MS / 1000,
             "backoff-base": 0,
             **settings,
         }
@@ -43,21 +45,30 @@ class Fleet:
     def start(self, target: str, **settings: str | float) -> Running:
         """Start one."""
         flags = [word for name, value in {**self._settings, **settings}.items() for word in (f"--{name}", str(value))]
-        return self._processes.worker(target, *flags, env={"LEDGER": LEDGER})
+        return self._processes.worker(target, *flags, env={"LEDGER": LEDGER, **HURRY})
 
     @asynccontextmanager
     async def kept_alive(self, target: str, count: int) -> AsyncIterator[None]:
-        """Keep so many alive until the block ends."""
+        """Keep so many alive until the block ends. What one holds when it dies is overdue at once."""
 
         async def keep_alive() -> None:
             while True:
-                await self.start(target).wait()
+                worker = self.start(target)
+                await worker.wait()
+                await self._case.make_overdue(consumer_of(worker))
 
         async with anyio.create_task_group() as supervisor:
             for _ in range(count):
                 supervisor.start_soon(keep_alive)
             yield
             supervisor.cancel_scope.cancel()
+
+
+def consumer_of(worker: Running) -> str:
+    """Return the name of its consumer, which it has said."""
+    said = re.search(r"(\S+) works on", worker.output)
+    assert said, worker.output
+    return said[1]
 
 
 def said(worker: Running, what: str) -> list[str]:
@@ -83,14 +94,16 @@ async def events_of(case: Case, name: str, count: int) -> bool:
 
 
 async def test_what_a_killed_worker_held_is_run_by_the_others(
-    server: RedisServer, client: Redis, processes: Processes
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
     case = await Case.prepared(server, client)
     fleet = Fleet(processes, case, concurrency=30)
     doomed = fleet.start("tests.faults.blocking_program:worker")
-    jobs = await case.enqueue(30, sleep="1")
+    jobs = await case.enqueue(30, wait=str(gate.path))
     await wait_until(lambda: len(said(doomed, "start")) == 30, "all run")
     doomed.kill()
+    await case.make_overdue(consumer_of(doomed))
+    gate.open()
     healthy = fleet.start("tests.faults.blocking_program:worker")
     await all_done(case)
     assert sorted(said(healthy, "completion")) == sorted(jobs)
@@ -100,15 +113,16 @@ async def test_what_a_killed_worker_held_is_run_by_the_others(
 
 
 async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refused(
-    server: RedisServer, client: Redis, processes: Processes
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
     case = await Case.prepared(server, client)
     fleet = Fleet(processes, case, concurrency=4)
     paused = fleet.start("tests.faults.blocking_program:worker")
-    owner = (await paused.prints(r"(\S+) works on"))[1]
-    jobs = await case.enqueue(4, sleep="4")
+    jobs = await case.enqueue(4, wait=str(gate.path))
     await wait_until(lambda: len(said(paused, "start")) == 4, "all run")
     paused.pause()
+    owner = consumer_of(paused)
+    await case.make_overdue(owner)
     healthy = fleet.start("tests.faults.blocking_program:worker")
     await wait_until(lambda: len(said(healthy, "start")) == 4, "another worker has claimed and runs them")
     scripts, before = Scene(client), await pending_of(client)
@@ -117,6 +131,7 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     assert await pending_of(client) == before, "nothing was taken back, and no count was raised"
     paused.resume()
     await wait_until(lambda: len(said(paused, "cancelled")) == 4, "the handlers are cancelled")
+    gate.open()
     await all_done(case)
 
     assert sorted(said(healthy, "completion")) == sorted(jobs)

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from tests.conftest import StartProxy
 from tests.faults import scene
 from tests.support.history import user_fields
 from tests.support.invariants import Pairs
 from tests.support.processes import ROOT, Processes, Running
+from tests.support.proxy import Proxy, command
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.messages import text
@@ -28,19 +30,20 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 EXAMPLES = ROOT / "docs" / "examples"
 LANGUAGES = ["python", *(["node"] if shutil.which("node") else [])]
 in_every_language = pytest.mark.parametrize("language", LANGUAGES)
-VISIBILITY_S = 0.8
 JOBS = 8
 PAYLOAD = bytes(range(256)) + "\r\n$5\r\nπ{}".encode() + b"\0\xff\xfe"
 
 POLICIES = pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 
 
-def start_bare_worker(processes: Processes, server: RedisServer, language: str, consumer: str) -> Running:
+def start_bare_worker(processes: Processes, server: RedisServer | Proxy, language: str, consumer: str) -> Running:
     """Start an example as somebody's own worker would be started."""
     words = (scene.STREAM, scene.GROUP, consumer)
     if language == "node":
         return processes.start("node", str(EXAMPLES / "bare_worker.js"), str(server.port), *words, name=consumer)
-    return processes.python(str(EXAMPLES / "bare_worker.py"), *words, env={"REDIS_URL": server.url}, name=consumer)
+    return processes.python(
+        str(EXAMPLES / "bare_worker.py"), *words, env={"REDIS_URL": f"{server.url}?protocol=2"}, name=consumer
+    )  # the proxy's
 
 
 def printed(worker: Running, what: str) -> list[Sequence[str]]:
@@ -50,25 +53,28 @@ def printed(worker: Running, what: str) -> list[Sequence[str]]:
 
 @in_every_language
 async def test_the_job_of_a_killed_bare_worker_is_run_by_the_next_one(
-    server: RedisServer, client: Redis, processes: Processes, language: str
+    server: RedisServer, client: Redis, processes: Processes, proxy: StartProxy, language: str
 ) -> None:
+    through = await proxy(server)
     await scene.create_group(client)
-    await scene.enqueue(client, JOBS, payload=PAYLOAD, duration_ms="0")
-    (stuck,) = await scene.enqueue(client, 1, payload=PAYLOAD, duration_ms="400")
-    async with scene.running_reaper(server.url, visibility_timeout=VISIBILITY_S):
-        first = start_bare_worker(processes, server, language, "first")
-        await first.prints(rf"^start 0 {stuck} ")
+    done = await scene.enqueue(client, JOBS, payload=PAYLOAD, duration_ms="0")
+    (stuck,) = await scene.enqueue(client, 1, payload=PAYLOAD, duration_ms="0")
+    last_word = through.hold_request(command("XACK"), nth=JOBS + 1)
+    async with scene.running_reaper(server.url):
+        first = start_bare_worker(processes, through, language, "first")
+        await last_word.wait()
         first.kill()
+        await scene.make_overdue(client, "first")
         second = start_bare_worker(processes, server, language, "second")
         await scene.nothing_left(client)
         await wait_until(lambda: printed(second, "done"), "the second one is done")
-    assert [words[1] for words in printed(first, "done")] == [str(n) for n in range(JOBS)]
+    assert [words[2] for words in printed(first, "done")] == [*done, stuck]
     assert [words[1] for words in printed(second, "done")] == ["0"]
     digest = hashlib.sha256(PAYLOAD).hexdigest()
     assert {words[-1] for worker in (first, second) for words in printed(worker, "start")} == {digest}
     (recovered,) = await scene.events(client, "recovered")
     assert (recovered.job, recovered.data["consumer"]) == (stuck, "first")
-    assert await scene.violations(client, {}, visibility_ms=round(VISIBILITY_S * 1000)) == []
+    assert await scene.violations(client, {}) == []
 
 
 @in_every_language
@@ -76,7 +82,7 @@ async def test_bare_workers_that_share_a_group_with_the_reaper_run_each_job_once
     server: RedisServer, client: Redis, processes: Processes, language: str
 ) -> None:
     await scene.create_group(client)
-    async with scene.running_reaper(server.url, visibility_timeout=VISIBILITY_S):
+    async with scene.running_reaper(server.url):
         workers = [start_bare_worker(processes, server, language, f"bare-{n}") for n in range(2)]
         await scene.enqueue(client, 60, payload=PAYLOAD, duration_ms="5")
         await scene.nothing_left(client)
@@ -132,12 +138,12 @@ async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_be
     await scene.create_group(client)
     expected = {await add(client, pairs): list(pairs) for pairs in AWKWARD.values()}
     key = scene.STREAM if policy == "stream" else scene.KEYS.retry
-    settings = {"redelivery": policy, "visibility_timeout": 0.2, "max_deliveries": 3}
+    settings = {"redelivery": policy, "max_deliveries": 3}
     arrived: dict[str, list[Pairs]] = {job: [] for job in expected}
     async with scene.running_reaper(server.url, **settings) as reaper:
         await scene.leads(reaper)
         await wait_until(lambda: client.exists(key), "the stream to read from is there")
-        await scene.strand(client, len(AWKWARD))
+        await scene.strand(client, len(AWKWARD), overdue=True)
 
         async def read_on() -> bool:
             """Let each job come back twice: recovered at first, then parked, since one delivery is left."""
@@ -147,6 +153,7 @@ async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_be
                 arrived[job].append(user_fields(flat))
                 if len(arrived[job]) == 2:
                     await client.xack(key, scene.GROUP, entry_id)
+            await scene.make_overdue(client, "reader")
             return all(len(times) == 2 for times in arrived.values())
 
         await wait_until(read_on, "all jobs have come back twice")
@@ -171,14 +178,14 @@ async def test_a_foreign_reader_of_the_retry_stream_needs_nothing_but_a_second_s
     server: RedisServer, client: Redis
 ) -> None:
     await scene.create_group(client)
-    async with scene.running_reaper(server.url, redelivery="retry-stream", visibility_timeout=0.2):
+    async with scene.running_reaper(server.url, redelivery="retry-stream"):
         await wait_until(lambda: client.exists(scene.KEYS.retry), "the retry stream is there")
         await add(client, [(b"n", b"1")])
-        await scene.strand(client, 1)
+        await scene.strand(client, 1, overdue=True)
+        await wait_until(lambda: scene.events(client, "recovered"), "it is recovered")
         reply: Any = await client.execute_command(
-            "XREADGROUP", "GROUP", scene.GROUP, "second", "BLOCK", 5_000,
-            "STREAMS", scene.STREAM, scene.KEYS.retry, ">", ">",
-        )  # fmt: skip
+            "XREADGROUP", "GROUP", scene.GROUP, "second", "STREAMS", scene.STREAM, scene.KEYS.retry, ">", ">"
+        )
         ((key, ((entry_id, flat),)),) = reply
         assert (text(key), user_fields(flat)) == (scene.KEYS.retry, [(b"n", b"1")])
         assert await client.xack(key, scene.GROUP, entry_id) == 1

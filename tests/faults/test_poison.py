@@ -1,5 +1,6 @@
 """A job that kills every process that runs it, read in one batch with 63 others: it alone is given up."""
 
+import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +28,6 @@ pytestmark = pytest.mark.anyio
 BATCH = 64
 MAX_DELIVERIES = 3
 LEDGER = "ledger"
-VISIBILITY = {"visibility_timeout": 0.4}
 
 Start = Callable[[str], Running]
 """Starts a worker of this name."""
@@ -64,13 +64,20 @@ def our_worker(processes: Processes, case: Case) -> Start:
     return start
 
 
+async def dies(case: Case, worker: Running, name: str) -> None:
+    """Wait until the poison has killed ``worker``, which was started as ``name``; what it held is overdue then."""
+    assert await worker.wait() == -signal.SIGKILL
+    ours = re.search(r"(\S+) works on", worker.output)
+    await case.make_overdue(ours[1] if ours else name)
+
+
 @asynccontextmanager
-async def supervised(start: Start, *names: str) -> AsyncIterator[None]:
+async def supervised(case: Case, start: Start, *names: str) -> AsyncIterator[None]:
     """Keep workers of these names alive until the block ends."""
 
     async def keep_alive(name: str) -> None:
         while True:
-            await start(name).wait()
+            await dies(case, start(name), name)
 
     async with anyio.create_task_group() as supervisor:
         for name in names:
@@ -118,12 +125,12 @@ async def test_in_a_burst_read_by_a_bare_worker_the_poison_alone_is_given_up(
     async def whole_batch_is_ready() -> bool:
         return len((await case.state()).ready) == BATCH
 
-    async with leading(quick_settings(case.server, **VISIBILITY)):
+    async with leading(quick_settings(case.server)):
         # Nobody reads until all are ready again: those that fall due a bucket earlier would be read, and run, alone.
         for _ in range(MAX_DELIVERIES - 1):
             await wait_until(whole_batch_is_ready, "the whole batch is ready")
-            assert await bare_worker("w1").wait() == -signal.SIGKILL
-        async with supervised(bare_worker, "w1"):
+            await dies(case, bare_worker("w1"), "w1")
+        async with supervised(case, bare_worker, "w1"):
             await all_over(case)
     await only_the_poison_was_given_up(case, poison)
     assert len(await case.events(EventName.SUSPECTED)) == BATCH, "the neighbours went down with the poison twice"
@@ -138,8 +145,8 @@ async def test_in_a_burst_read_by_a_worker_of_ours_the_poison_alone_is_given_up(
     case: Case, our_worker: Start, redelivery: str
 ) -> None:
     poison = await enqueue_batch(case, BATCH // 2)
-    settings = quick_settings(case.server, redelivery=redelivery, **VISIBILITY)
-    async with leading(settings), supervised(our_worker, "w1"):
+    settings = quick_settings(case.server, redelivery=redelivery)
+    async with leading(settings), supervised(case, our_worker, "w1"):
         await all_over(case)
     await only_the_poison_was_given_up(case, poison)
     assert len(await case.events(EventName.SUSPECTED)) > 1, "it took others along"
@@ -151,7 +158,7 @@ async def test_under_steady_load_on_workers_of_ours_the_poison_alone_is_given_up
 
 async def under_steady_load(case: Case, start: Start) -> None:
     """Let two workers meet the poison while jobs keep coming in."""
-    async with leading(quick_settings(case.server, **VISIBILITY)), supervised(start, "w1", "w2"):
+    async with leading(quick_settings(case.server)), supervised(case, start, "w1", "w2"):
         async with producing(case):
             await wait_until(lambda: case.client.xlen(LEDGER), "the workers are at work")
             poison = await enqueue_batch(case, BATCH // 2)

@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.faults.gate import Gate
+from tests.faults.knobs import HURRY
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
@@ -38,7 +39,7 @@ def start_worker(
         *("--concurrency", str(concurrency)),
         *("--backoff-base", "0"),
         *flags,
-        env={"BEATS": str(10 * visibility_s)},
+        env=HURRY,
     )
 
 

@@ -22,7 +22,6 @@ from workers.protocol.scripts import load_script
 pytestmark = pytest.mark.anyio
 
 MOVE_DUE = load_script("workers.protocol", "move_due")
-CALM = {"visibility_timeout": 30, "grace": 0}
 SOON = 0.2
 """Long enough to be scheduled; nothing is asserted about it."""
 
@@ -66,7 +65,7 @@ async def newest_letter(client: Redis) -> Any:
 
 async def test_delayed_jobs_run_once_each(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
-    async with scene.running_reaper(server.url, **CALM) as reaper, scene.running_worker(server.url, handler):
+    async with scene.running_reaper(server.url) as reaper, scene.running_worker(server.url, handler):
         await scene.leads(reaper)
         enqueued = await enqueue_later(client, 300)
         await handler.has_started(300)
@@ -84,7 +83,7 @@ async def test_jobs_run_in_the_order_they_are_due_and_not_in_that_of_enqueueing(
         delays = {"third": 0.6, "first": 0.2, "second": 0.4}
         await producer.enqueue_many([NewJob({}, job_id=name, delay=delay) for name, delay in delays.items()])
         async with (
-            scene.running_reaper(server.url, **CALM),
+            scene.running_reaper(server.url),
             scene.running_worker(server.url, handler, concurrency=1),
         ):
             await handler.has_started(3)
@@ -96,7 +95,7 @@ async def test_a_job_that_fails_is_tried_again_after_its_backoff_until_its_limit
 ) -> None:
     handler = scene.Handler()
     async with (
-        scene.running_reaper(server.url, **CALM),
+        scene.running_reaper(server.url),
         scene.running_worker(server.url, handler, backoff_base=SOON, backoff_cap=SOON),
     ):
         enqueued = await scene.enqueue(client, 5, fail="")
@@ -112,7 +111,7 @@ async def test_a_job_that_fails_is_tried_again_after_its_backoff_until_its_limit
 async def test_retries_that_do_not_count_burn_no_delivery(server: RedisServer, client: Redis) -> None:
     down = Retry("the bank is down", delay=0.01, counts=False)
     handler = Scripted(*[down] * 8, Retry("once more", delay=0.01))
-    async with scene.running_reaper(server.url, **CALM), scene.running_worker(server.url, handler) as worker:
+    async with scene.running_reaper(server.url), scene.running_worker(server.url, handler) as worker:
         enqueued = await scene.enqueue(client, 3)
         await wait_until(lambda: worker.counts.acked == 3, "all are done")
         await scene.nothing_left(client)
@@ -138,7 +137,7 @@ async def test_with_a_retry_stream_retries_wait_in_the_same_schedule(server: Red
     handler = Scripted(Retry("later", delay=SOON))
     retrying = {"redelivery": "retry-stream"}
     async with (
-        scene.running_reaper(server.url, **CALM, **retrying),
+        scene.running_reaper(server.url, **retrying),
         scene.running_worker(server.url, handler, **retrying) as worker,
     ):
         enqueued = await scene.enqueue(client, 20)
@@ -163,7 +162,7 @@ async def test_something_earlier_wakes_a_leader_that_sleeps_for_something_later(
 ) -> None:
     monkeypatch.setattr("reaper.recovery.schedule_watch.LATEST_LOOK_S", 3_600)  # by itself it would look in an hour
     handler, through = scene.Handler(), await proxy(server)
-    async with scene.running_reaper(through.url, **CALM), scene.running_worker(server.url, handler):
+    async with scene.running_reaper(through.url), scene.running_worker(server.url, handler):
         await wait_until(lambda: through.commands["SUBSCRIBE"] > 0, "it listens")
         await enqueue_later(client, 1, delay=3_000)
         await enqueue_later(client, 3)
@@ -178,7 +177,7 @@ async def test_a_leader_that_missed_notices_looks_when_it_is_connected_again(
     monkeypatch.setattr("workers.runtime.notices.RECONNECT_S", 0.01)
     handler, through = scene.Handler(), await proxy(server)
     async with (
-        scene.running_reaper(through.url, **CALM, lease_ttl=30) as reaper,
+        scene.running_reaper(through.url) as reaper,
         scene.running_worker(server.url, handler),
     ):
         token = await scene.leads(reaper)
@@ -206,7 +205,7 @@ async def test_an_idle_leader_looks_when_something_is_due_and_not_before(
         return False
 
     through.hold_request(note_look)
-    async with scene.running_reaper(through.url, **CALM), scene.running_worker(server.url, handler):
+    async with scene.running_reaper(through.url), scene.running_worker(server.url, handler):
         await wait_until(lambda: through.commands["SUBSCRIBE"] > 0, "it listens")
         for number in range(1, 6):
             await enqueue_later(client, 1)
@@ -222,10 +221,10 @@ async def test_an_idle_leader_looks_when_something_is_due_and_not_before(
 async def test_scheduled_jobs_outlive_their_leader(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
     async with scene.running_worker(server.url, handler):
-        async with scene.running_reaper(server.url, **CALM) as first:
+        async with scene.running_reaper(server.url) as first:
             await scene.leads(first)
             enqueued = await enqueue_later(client, 100, delay=0.5)
-        async with scene.running_reaper(server.url, **CALM) as second:
+        async with scene.running_reaper(server.url) as second:
             await scene.leads(second)
             await handler.has_started(100)
             await scene.nothing_left(client)
@@ -237,21 +236,19 @@ async def test_a_change_of_leaders_while_jobs_fall_due_runs_none_twice(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:
     handler, through = Scripted(Retry("later", delay=SOON)), await proxy(server)
-    patient = {**CALM, "lease_ttl": 4}  # a slow machine alone ends no term
-    async with (
-        scene.running_worker(server.url, handler) as worker,
-        scene.running_reaper(through.url, **patient) as first,
-    ):
+    async with scene.running_worker(server.url, handler) as worker, scene.running_reaper(through.url) as first:
         await scene.leads(first)
-        async with scene.running_reaper(server.url, **patient) as second:
-            enqueued = await enqueue_later(client, 200) | await scene.enqueue(client, 200)
-            await wait_until(lambda: worker.counts.nacked > 50, "retries are under way")
-            held = through.hold_request(runs(MOVE_DUE))
+        async with scene.running_reaper(server.url) as second:
+            enqueued = await enqueue_later(client, 100) | await scene.enqueue(client, 100)
+            await wait_until(lambda: worker.counts.acked > 50, "the first leader has moved some")
+            held = through.hold_requests(runs(MOVE_DUE))
+            enqueued |= await enqueue_later(client, 100) | await scene.enqueue(client, 100)
             await held.wait()  # the first leader is about to move something
             await through.cut()
+            await scene.end_lease(client)
             await scene.leads(second)
             await through.mend()
-            await wait_until(lambda: worker.counts.acked == 400, "all are done", 20)
+            await wait_until(lambda: worker.counts.acked == 400, "all are done")
             await scene.nothing_left(client)
     assert scene.times(handler.inner.starts) == dict.fromkeys(enqueued, 2)
     await faultless(client, enqueued, handler.inner)
@@ -265,7 +262,7 @@ async def test_a_lost_reply_of_the_leader_moves_nothing_twice(
     enqueued = await enqueue_later(client, 50, delay=0.01)
     drops = [through.drop_reply(runs(MOVE_DUE)) for _ in range(2)]
     async with (
-        scene.running_reaper(through.url, **CALM, lease_ttl=30),
+        scene.running_reaper(through.url),
         scene.running_worker(server.url, handler),
     ):
         await handler.has_started(50)
@@ -282,7 +279,7 @@ async def test_a_settlement_that_is_sent_again_schedules_a_retry_once(
     settle = load_script("workers.protocol", "settle")
     await client.script_load(settle.source)
     drop = through.drop_reply(runs(settle))
-    async with scene.running_reaper(server.url, **CALM), scene.running_worker(through.url, handler) as worker:
+    async with scene.running_reaper(server.url), scene.running_worker(through.url, handler) as worker:
         enqueued = await scene.enqueue(client, 1)
         await wait_until(lambda: worker.counts.acked == 1, "it is done")
         await scene.nothing_left(client)
@@ -294,7 +291,7 @@ async def test_jobs_fall_due_also_while_memory_is_full(server: RedisServer, clie
     handler = scene.Handler()
     enqueued = await enqueue_later(client, 20)
     await client.config_set("maxmemory", "1")
-    async with scene.running_reaper(server.url, **CALM), commands_client(server.url) as looking:
+    async with scene.running_reaper(server.url), commands_client(server.url) as looking:
 
         async def moved() -> bool:
             return not await looking.zcard(scene.KEYS.stream_schedule)
@@ -309,7 +306,7 @@ async def test_jobs_fall_due_also_while_memory_is_full(server: RedisServer, clie
 async def test_an_observer_leaves_the_schedules_alone(server: RedisServer, client: Redis) -> None:
     await scene.create_group(client)
     enqueued = await enqueue_later(client, 2, delay=0.001)
-    async with scene.running_reaper(server.url, **CALM, observe=True) as reaper:
+    async with scene.running_reaper(server.url, observe=True) as reaper:
         await scene.leads(reaper)
         await anyio.lowlevel.checkpoint()
     assert sorted((await read_state(client, scene.KEYS)).scheduled) == sorted(enqueued)
@@ -318,7 +315,7 @@ async def test_an_observer_leaves_the_schedules_alone(server: RedisServer, clien
 async def test_a_foreign_member_of_a_schedule_is_told_and_stops_nothing(server: RedisServer, client: Redis) -> None:
     handler = scene.Handler()
     await client.zadd(scene.KEYS.stream_schedule, {b"not a job": 1})
-    async with scene.running_reaper(server.url, **CALM) as reaper, scene.running_worker(server.url, handler):
+    async with scene.running_reaper(server.url) as reaper, scene.running_worker(server.url, handler):
         await scene.leads(reaper)
         await enqueue_later(client, 3)
         await handler.has_started(3)

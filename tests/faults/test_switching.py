@@ -12,12 +12,17 @@ from reaper.operations.snapshot import find_mismatches
 from tests.faults.scene import (
     GROUP,
     KEYS,
+    OVERDUE_MS,
     STREAM,
+    VISIBILITY_S,
     Handler,
     create_group,
     enqueue,
     events,
     leads,
+    let_embedded_workers_begin,
+    make_due,
+    make_overdue,
     nothing_left,
     running_reaper,
     running_worker,
@@ -32,9 +37,9 @@ from tests.support.waiting import wait_until
 from workers import Producer, Worker
 from workers.protocol.messages import text
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
 
-QUICK: dict[str, Any] = {"visibility_timeout": 0.4, "refresh_interval": 0.3}
+QUICK: dict[str, Any] = {"visibility_timeout": VISIBILITY_S, "refresh_interval": 0.2}
 
 
 @asynccontextmanager
@@ -70,7 +75,7 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             more = await enqueue(client, 20, hold="")
             await handler.has_started(36)
             stalled = await enqueue(client, 4)
-            await strand(client, 4)
+            await strand(client, 4, overdue=True)
             handler.open_gate()
             await nothing_left(client)
             (mismatch,) = find_mismatches(await agreed(client), None)  # what `reaper status` shows
@@ -114,11 +119,12 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
             await leads(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
             fence = text(await client.get(KEYS.fence) or b"")
+        await let_embedded_workers_begin(client)
         await client.xgroup_createconsumer(STREAM, GROUP, "gone")
         enqueued = await enqueue(client, 4, hold="")
         await handler.has_started(4)
         await client.execute_command(
-            "XCLAIM", STREAM, GROUP, "gone", 0, *enqueued, "IDLE", 60_000, "RETRYCOUNT", 1, "JUSTID"
+            "XCLAIM", STREAM, GROUP, "gone", 0, *enqueued, "IDLE", OVERDUE_MS, "RETRYCOUNT", 1, "JUSTID"
         )
         handler.open_gate()
         await nothing_left(client)
@@ -132,15 +138,11 @@ async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_w
     assert await read_state(client, KEYS) == before
 
 
-async def leave_things_behind(client: Redis, policy: str) -> dict[str, Any]:
-    """Enqueue jobs that are stalled by now, in their first delivery and before their last."""
+async def leave_things_behind(client: Redis) -> dict[str, Any]:
+    """Enqueue jobs that are stalled by now, before their last delivery and in their first."""
     enqueued = await enqueue(client, 15)
-    jobs = await strand(client, 15, overdue=True)
-    await client.execute_command(
-        "XCLAIM", STREAM, GROUP, "gone", 0, *jobs[:10], "IDLE", 60_000, "RETRYCOUNT", 2, "JUSTID"
-    )
-    if policy == "retry-stream":
-        await client.execute_command("XREADGROUP", "GROUP", GROUP, "gone", "STREAMS", KEYS.retry, ">")
+    await strand(client, 10, overdue=True, times=2)
+    await strand(client, 5, overdue=True)
     return dict(enqueued)
 
 
@@ -156,8 +158,9 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServ
     async with running_reaper(server.url, redelivery=policy, full_scan_interval=0.2) as reaper:
         await leads(reaper)
         await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
-        enqueued = await leave_things_behind(client, policy)
+        enqueued = await leave_things_behind(client)
         await wait_until(lambda: _is_parked(client), "suspects are parked")
+    await let_embedded_workers_begin(client)
     handler = Handler()
     async with embedded_worker(server.url, handler, redelivery=policy), Producer(server.url, STREAM) as producer:
         delayed = await producer.enqueue({"n": "late"}, delay=0.1)
@@ -177,14 +180,15 @@ async def test_a_reaper_takes_up_what_embedded_workers_have_left(
         async with embedded_worker(server.url, busy, concurrency=1, redelivery=policy, drain_timeout=0):
             held = await enqueue(client, 1, hold="")
             await busy.has_started(1)
-            delayed = await producer.enqueue({"n": "late"}, delay=2)
-            enqueued = {**held, **await leave_things_behind(client, policy)}
+            delayed = await producer.enqueue({"n": "late"}, delay=3_600)
+            enqueued = {**held, **await leave_things_behind(client)}
 
             async def left() -> bool:
                 state = await read_state(client, KEYS)
                 return len(state.scheduled) == 10 and state.released_suspects == 1 and len(state.pending) == 1
 
             await wait_until(left, "suspects are parked, and the rest is ready")
+        await make_due(client)
         handler = Handler()
         handler.open_gate()
         async with running_reaper(server.url, redelivery=policy), running_worker(server.url, handler):
@@ -233,23 +237,21 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
         pipeline.execute_command("XREADGROUP", "GROUP", GROUP, "dies", "COUNT", 4, "STREAMS", STREAM, ">")
         *entry_ids, _ = await pipeline.execute()
         enqueued.update((text(entry_id), [(b"n", b"dies")]) for entry_id in entry_ids)
+        await make_overdue(client, "dies")
 
-    settings = {"visibility_timeout": 1.0, "refresh_interval": 0.2}
-    async with (
-        embedded_worker(server.url, handlers[0], **settings),
-        embedded_worker(server.url, handlers[1], **settings),
-    ):
+    async with embedded_worker(server.url, handlers[0]), embedded_worker(server.url, handlers[1]):
         for _ in range(2):
             await load()
-            async with running_reaper(server.url, visibility_timeout=1.0) as reaper:
+            async with running_reaper(server.url) as reaper:
                 await leads(reaper)
                 await load()
                 await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
                 await load()
+            await let_embedded_workers_begin(client)
             await load()
             await wait_until(lambda: _is_mode(client, "embedded"), "the workers have taken over")
         await nothing_left(client)
-    assert await violations(client, enqueued, handlers, finished=True, visibility_ms=1_000) == []
+    assert await violations(client, enqueued, handlers, finished=True) == []
     completed = [done.job for handler in handlers for done in handler.completions]
     assert len(completed) == len(set(completed))
     assert len((await read_state(client, KEYS)).dead) == 3 * 8
