@@ -132,7 +132,14 @@ async def let_embedded_workers_begin(client: Redis) -> None:
 
 def worker_settings(url: str, **changes: Any) -> WorkerSettings:
     """Return the settings of a worker of the scene; what fails there is ready again at once."""
-    defaults = {"redis_url": url, "stream": STREAM, "group": GROUP, "concurrency": 16, "backoff_base": 0}
+    defaults = {
+        "redis_url": url,
+        "stream": STREAM,
+        "group": GROUP,
+        "concurrency": 16,
+        "visibility_timeout": VISIBILITY_S,
+        "backoff_base": 0,
+    }
     return WorkerSettings(**{**defaults, **changes})
 
 

@@ -41,9 +41,8 @@ def start_bare_worker(processes: Processes, server: RedisServer | Proxy, languag
     words = (scene.STREAM, scene.GROUP, consumer)
     if language == "node":
         return processes.start("node", str(EXAMPLES / "bare_worker.js"), str(server.port), *words, name=consumer)
-    return processes.python(
-        str(EXAMPLES / "bare_worker.py"), *words, env={"REDIS_URL": f"{server.url}?protocol=2"}, name=consumer
-    )  # the proxy's
+    url = f"{server.url}?protocol=2"  # a proxy speaks no newer one
+    return processes.python(str(EXAMPLES / "bare_worker.py"), *words, env={"REDIS_URL": url}, name=consumer)
 
 
 def printed(worker: Running, what: str) -> list[Sequence[str]]:

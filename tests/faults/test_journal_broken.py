@@ -73,9 +73,9 @@ async def test_a_restarted_worker_takes_over_what_its_earlier_process_held(serve
 
 async def test_leaders_are_elected_renew_and_release(server: RedisServer, client: Redis) -> None:
     await break_journals(client)
-    async with scene.running_reaper(server.url, lease_ttl=0.6) as first:
+    async with scene.running_reaper(server.url) as first:
         assert await scene.leads(first) == 1
-        async with scene.running_reaper(server.url, lease_ttl=0.6) as second:
+        async with scene.running_reaper(server.url) as second:
             await wait_until(lambda: client.hlen(scene.NAMESPACE.replicas), "replicas register")
             first.stop()
             assert await scene.leads(second) == 2

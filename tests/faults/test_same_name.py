@@ -114,11 +114,9 @@ async def test_a_paused_process_whose_jobs_were_recovered_cannot_settle_them(
     worker = start_worker(processes, server, "--visibility-timeout", LONG_S, "--concurrency", str(JOBS))
     await starts(client, JOBS)
     worker.pause()
+    await scene.make_overdue(client)
     handler = scene.Handler()
-    async with (
-        scene.running_reaper(server.url, visibility_timeout=1),
-        scene.running_worker(server.url, handler),
-    ):
+    async with scene.running_reaper(server.url), scene.running_worker(server.url, handler):
         await handler.has_started(JOBS)
         await open_gate(client, worker)
         worker.resume()
@@ -180,6 +178,7 @@ async def run_crash_loop(processes: Processes, server: RedisServer, client: Redi
         async def over(worker: Running = worker) -> str:
             state = await read_state(client, scene.KEYS)
             if not worker.running:
+                await scene.make_overdue(client)  # a reaper may be faster than the next worker, or not
                 return "died"
             return "" if state.ready or state.pending or state.scheduled else "done"
 
@@ -210,11 +209,11 @@ async def test_a_poison_job_in_a_crash_loop_beside_a_reaper_is_dead_lettered_onc
     await scene.create_group(client)
     bystanders = await scene.enqueue(client, 4)
     poison = await scene.enqueue(client, 1, kill="")
-    async with scene.running_reaper(server.url, visibility_timeout=0.3) as reaper:
+    async with scene.running_reaper(server.url) as reaper:
         await scene.leads(reaper)
         deaths = await run_crash_loop(processes, server, client)
         await scene.nothing_left(client)
     assert deaths == 3
     (letter,) = (await read_state(client, scene.KEYS)).dead
     assert (letter.job, letter.deliveries) == (*poison, 3)
-    assert await violations(client, bystanders | poison, poison=frozenset(poison), visibility_ms=300) == []
+    assert await violations(client, bystanders | poison, poison=frozenset(poison)) == []
