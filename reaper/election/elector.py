@@ -334,7 +334,7 @@ class Elector:
             await anyio.sleep(LOOK_S)
             now = anyio.current_time()
             if now - last > PAUSED_S:
-                self._grace.paused(round((now - last) * 1000))
+                self._grace.paused(monotonic_ms(), round((now - last) * 1000))
             elif self._answer_due is not None and now > self._answer_due + LOOK_S:
                 self._grace.failed(monotonic_ms())
             last = now

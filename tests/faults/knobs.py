@@ -7,10 +7,9 @@ for what stalls once in it, and waits for half a minute on a server that has jus
 import os
 from typing import Protocol
 
-from workers.autoclaim import Walk
-from workers.heartbeat import Heartbeat
-
-from workers import contact
+from workers.embedded.walk import Walk
+from workers.loop.heartbeat import Heartbeat
+from workers.runtime import contact
 
 OFTEN_S = 0.1
 HURRY = {"HURRY": "1"}

@@ -114,7 +114,7 @@ async def make_overdue(client: Redis, *consumers: str) -> list[bytes]:
 async def make_due(client: Redis) -> None:
     """Make due now what delayed enqueues wait for. A leader sees it when its term begins."""
     for member in await client.zrange(KEYS.stream_schedule, 0, -1):
-        await client.zadd(KEYS.stream_schedule, {member: 1}, xx=True)
+        await client.execute_command("ZADD", KEYS.stream_schedule, "XX", 1, member)
 
 
 async def end_lease(client: Redis, namespace: NamespaceKeys = NAMESPACE) -> None:

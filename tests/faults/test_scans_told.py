@@ -89,7 +89,7 @@ async def test_what_a_bare_worker_acknowledges_is_told_once_with_bounds_that_hol
     assert (old_at_least, old_below) == (1 << 20, 1 << 21)
 
 
-async def _gone(client: Redis) -> list[list[int]] | None:
+async def _gone(client: Redis) -> list[list[Any]] | None:
     return [row for event in await read_scans(client, scene.KEYS) for row in event.data["gone_ages"]] or None
 
 

@@ -75,15 +75,32 @@ def test_failures_in_the_moment_a_pause_ends_are_no_outage() -> None:
 def test_a_pause_that_is_known_does_not_count_as_loss_of_contact() -> None:
     grace = in_contact(1_000)
     fail(grace, 1_100)
-    grace.paused(100_000)
+    grace.paused(101_150, 100_000)
     fail(grace, 101_200, 101_600)
     touch(grace, 101_700)
     assert grace.until(VISIBILITY_MS) == 0
 
 
+def test_a_pause_does_not_hide_an_outage_that_was_seen_before_it() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 2_000, 9_000)
+    grace.paused(40_000, 30_000)
+    touch(grace, 40_000)
+    assert grace.until(VISIBILITY_MS) == 40_000 + VISIBILITY_MS
+
+
+def test_a_failure_in_the_moment_a_pause_ends_is_counted_once_whoever_tells_of_it_first() -> None:
+    grace = Grace(LONGEST_MS, outage_ms=500)
+    touch(grace, 1_000)
+    fail(grace, 1_100, 101_100)
+    grace.paused(101_100, 100_000)
+    touch(grace, 102_000)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
 def test_a_pause_before_the_first_contact_changes_nothing() -> None:
     grace = Grace(LONGEST_MS, OUTAGE_MS)
-    grace.paused(100_000)
+    grace.paused(100_900, 100_000)
     touch(grace, 101_000)
     assert grace.until(VISIBILITY_MS) == 0
 

@@ -100,7 +100,7 @@ class Contact:
             await anyio.sleep(LOOK_S)
             now = monotonic()
             if now - last > PAUSED_S:
-                self._rules.paused(round((now - last) * 1000))
+                self._rules.paused(round(now * 1000), round((now - last) * 1000))
             elif self._answer_due is not None and now > self._answer_due + LOOK_S:
                 self._rules.failed(round(now * 1000))
             last = now

@@ -36,11 +36,13 @@ class Grace:
             self._first_failure = now_ms
         self._last_failure = now_ms
 
-    def paused(self, pause_ms: int) -> None:
-        """This process itself did not run for ``pause_ms``: that tells nothing about Redis."""
+    def paused(self, now_ms: int, pause_ms: int) -> None:
+        """This process itself did not run for ``pause_ms`` until now: that tells nothing about Redis."""
         if self._last_contact is not None:
             self._last_contact += pause_ms
         if self._first_failure is not None:
+            if self._last_failure <= now_ms - pause_ms:  # else it is one of the moment in which the pause ended
+                self._last_failure += pause_ms
             self._first_failure += pause_ms
 
     def contact(self, now_ms: int, server_ms: int | None) -> None:
