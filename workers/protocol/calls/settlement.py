@@ -110,7 +110,9 @@ async def settle(
     _add_verdicts(words, items, facts if journal.writes else _no_facts)
     reply = await SETTLE.run(
         client,
-        (source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule),
+        (
+            source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects,
+        ),
         words,
     )
     if isinstance(reply, int):
