@@ -117,7 +117,9 @@ async def adopt(
     """
     next_start, suspects_left, dead_letters, held, taken = await ADOPT.run(
         client,
-        (source, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects),
+        (
+            source, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects, keys.schedule, keys.retry,
+        ),
         (
             keys.group, consumer, owner, mode, room, suspects, agreement.max_deliveries, *journal, start, *in_flight,
         ),
