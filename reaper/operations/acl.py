@@ -151,9 +151,10 @@ def _keys_of(
             yield from (producer.stream, producer.schedule, producer.enqueued)
         return
     for keys in pairs:
-        yield from (keys.stream, keys.retry, keys.dead, keys.schedule, keys.agreement, keys.journal, keys.fence)
+        yield from (keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement, keys.journal)
+        yield keys.fence
         if role is not Role.WORKER or mode is RecoveryMode.EMBEDDED:
-            yield from (keys.stream_schedule, keys.suspects)
+            yield keys.stream_schedule
     if role is not Role.WORKER:
         for namespace in namespaces:
             yield from (namespace.lease, namespace.token, namespace.replicas, namespace.journal, namespace.step_down)
