@@ -64,6 +64,7 @@ local function make_ready(member)
   if not job then
     return nil, 'the schedule holds a member that is no job'
   end
+  job.suspect = nil -- nobody will let it out again
   local id, why = add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))
   if not id then
     return nil, why

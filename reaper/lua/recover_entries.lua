@@ -70,6 +70,7 @@ end, 64)
 
 local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"reaper","token":' .. token .. ',"visibility_ms":'
   .. string.format('%d', visibility) .. ',"entry":"'
+local how_it_ended = 'not settled within the visibility timeout'
 
 --- @recovery
 

@@ -84,6 +84,7 @@ local function redrive(dead_id)
     return { REDRIVEN, '', job.job_id }
   end
   local reason = without_end(job)
+  job.suspect = nil
   local id, why = add_entry(target, ready_fields(job, 0, job.consumers))
   if not id then
     return { HELD, why, job.job_id }

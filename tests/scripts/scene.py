@@ -192,6 +192,7 @@ class Scene:
             self.client,
             [
                 source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule,
+                keys.suspects,
             ],
             [
                 keys.group, consumer, max_deliveries, policy, int(journal), 1_000, int(reply_was_lost),
@@ -271,7 +272,10 @@ class Scene:
         keys = self.keys
         return await load_script("workers.protocol", "adopt").run(
             self.client,
-            [source or keys.stream, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects],
+            [
+                source or keys.stream, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects,
+                keys.schedule, keys.retry,
+            ],
             [
                 keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, int(journal), 1_000,
                 after, *in_flight,
@@ -325,6 +329,7 @@ def ready(
     generation: int = 0,
     copies: int = 1,
     waits: int = 0,
+    suspect: bool = False,
 ) -> tuple[str, ...]:
     """Return the flat fields of a job that has been made ready again, as `dump` shows them.
 
@@ -339,6 +344,7 @@ def ready(
         ("reaper.consumers", consumers),
         *((("reaper.copies", copies),) if copies else ()),
         *((("reaper.waits", waits),) if waits else ()),
+        *((("reaper.suspect", 1),) if suspect else ()),
     )
     return tuple(shown(word) for word in (*user, *(part for pair in ours for part in pair)))
 

@@ -221,7 +221,7 @@ async def test_the_largest_entry_that_is_redelivered_can_be_parked_and_released(
     await scene.stalled(*payload, times=2)
     assert rows(await scene.recover(E1)) == [(SUSPECTED, "w1", E1, 2)]
     assert (await scene.release())[:3] == [b"ok", 0, 1]
-    assert (await scene.state())["orders"]["entries"][0][1:-12] == payload
+    assert (await scene.state())["orders"]["entries"][0][1:-14] == payload
 
 
 async def test_scattered_entries_are_found_among_others(scene: Scene) -> None:

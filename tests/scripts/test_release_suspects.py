@@ -46,7 +46,7 @@ async def test_a_suspect_becomes_ready_whole(scene: Scene) -> None:
     parked, out, settled, released = await release(scene)
     assert (parked, out, settled, [job for job, _ in released]) == (0, 1, 0, [E1])
     assert await scene.state() == {
-        "orders": {"entries": [("new-1", *ready(E1, 2, "w1", *payload, generation=4))], "billing": []},
+        "orders": {"entries": [("new-1", *ready(E1, 2, "w1", *payload, generation=4, suspect=True))], "billing": []},
         "{orders}:fence:billing": FENCE,
         "{orders}:group:billing": {"recovered": "1"},
         "{orders}:suspects:billing": {released[0][1]: "stream"},
@@ -76,7 +76,7 @@ async def test_with_a_retry_stream_suspects_become_ready_there(scene: Scene) -> 
     _, _, _, [(job, one)] = await release(scene, policy="retry-stream", journal=False)
     state = await scene.state()
     assert (job, state["{orders}:suspects:billing"]) == (E1, {one: "retry"})
-    assert state["{orders}:retry:billing"]["entries"] == [("new-1", *ready(E1, 2, "w1", "n", 1))]
+    assert state["{orders}:retry:billing"]["entries"] == [("new-1", *ready(E1, 2, "w1", "n", 1, suspect=True))]
 
 
 async def test_suspects_are_released_one_at_a_time_in_order(scene: Scene) -> None:

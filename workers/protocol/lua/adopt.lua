@@ -2,7 +2,9 @@
 --
 -- Two cases, by ARGV[4]:
 --   'restart'  entries of earlier processes of the same worker name. Counted: the process that held them died, perhaps
---              of them. A job whose next delivery is its last is a suspect and is only taken when asked for.
+--              of them. A job whose next delivery is its last is a suspect. Where somebody lets suspects out (a leader serves
+--              the group, or it is embedded) it is parked, or given up, as in any recovery (recovery.lua); where nobody does,
+--              it is only taken when asked for.
 --   'reread'   our own entries whose delivery never arrived (the read's reply was lost). Not counted: nothing ran.
 -- A bare history read (XREADGROUP … 0) would raise the count without running anything, and is not replicated.
 --
@@ -11,8 +13,10 @@
 -- KEYS[3] agreement  {orders}:group:billing              hash
 -- KEYS[4] journal    {orders}:journal                    stream
 -- KEYS[5] stream     orders                              stream (for the dead letter's record)
--- KEYS[6] suspects   {orders}:suspects:billing           hash: suspects that a leader released. How they crashed is for
---                                                        the leader to judge, since one may be the innocent of two
+-- KEYS[6] suspects   {orders}:suspects:billing           hash: suspects that are out. Where nobody lets suspects out now,
+--                                                        these are left for the next leader to judge
+-- KEYS[7] schedule   {orders}:scheduled:billing          sorted set
+-- KEYS[8] retry      {orders}:retry:billing              stream
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3] the consumer to take from  ARGV[4] restart | reread
 -- ARGV[5] how many entries to take at most  ARGV[6] how many of them may be suspects
 -- ARGV[7] max_deliveries where the group has agreed on none
@@ -28,7 +32,8 @@
 
 --- @prelude
 
-local source, dead, agreement, journal, stream, released = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local source, dead, agreement, journal, stream, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local schedule, retry = KEYS[7], KEYS[8]
 local group, consumer, from, restart = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'restart'
 local room, suspect_room = tonumber(ARGV[5]), tonumber(ARGV[6])
 local write_journal, maxlen = ARGV[8] == '1', ARGV[9]
@@ -41,70 +46,84 @@ for i = 11, #ARGV do
 end
 
 open_for_writing(source, group)
-local agreed = redis.call('HGET', agreement, 'max_deliveries')
-local max_deliveries = math.max(1, whole_number(agreed, tonumber(ARGV[7])))
 local at = now_ms()
-local suspects, bytes = 0, 0
+local agreed = redis.call('HMGET', agreement, 'max_deliveries', 'policy', 'recovery', 'served_until')
+local max_deliveries, policy = math.max(1, whole_number(agreed[1], tonumber(ARGV[7]))), agreed[2]
+local gate = policy and has_gate(agreed[3], agreed[4], at) and not layout_refusal(policy, stream, at)
+
+local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"adopt","entry":"'
+local how_it_ended = 'the worker process ended while it held the job'
+
+--- @recovery
+
+local suspects_left, bytes, parked = 0, 0, false
 local taken, dead_letters, held = {}, {}, {}
 
-local function data(job, count, idle)
-  return '{"v":1,"group":' .. json_string(group) .. ',"entry":' .. json_string(job.entry_id) .. ',"consumer":'
-    .. json_string(from) .. ',"delivery":' .. string.format('%d', count) .. ',"generation":'
-    .. string.format('%d', job.generation) .. ',"idle_ms":' .. string.format('%d', idle)
-    .. ',"enqueued_ms":' .. string.format('%d', job.first_ms)
-end
-
-local function event(name, job, text)
+local function tell_lost(row)
   if write_journal then
-    journal_event(journal, maxlen, name, job.job_id, text .. '}')
+    journal_event(journal, maxlen, 'lost_payload', row[1], '{"v":1,"group":' .. json_string(group) .. ',"entry":"' .. row[1]
+      .. '","consumer":' .. json_string(from) .. ',"delivery":' .. small_digits(row[4])
+      .. ',"generation":0,"idle_ms":' .. small_digits(row[3]) .. ',"enqueued_ms":0}')
   end
 end
 
-local function adopt(entry_id, idle, times)
-  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
-  if not entry then
-    redis.call('XACK', source, group, entry_id)
-    event('lost_payload', { job_id = entry_id }, data({ entry_id = entry_id, generation = 0, first_ms = 0 }, times, idle))
-    return
+-- Gives up a job, or parks it.
+local function end_here(job, row, count, in_doubt)
+  local result = recover_job(job, row, count, in_doubt)
+  if result[1] == DEAD then
+    dead_letters[#dead_letters + 1] = { job.job_id, row[1], count, result[2], row[3], result[7] }
+  elseif result[1] == HELD then
+    held[#held + 1] = { row[1], result[2] }
+  else
+    parked = true
   end
-  for i = 1, #entry[2] do
-    bytes = bytes + #entry[2][i]
-  end
-  local job = open_entry(entry_id, entry[2])
+end
+
+-- Takes over what an earlier process held.
+local function take_counted(job, row, fields)
+  local entry_id, times = row[1], row[4]
   local count = delivery_count(job, times, max_deliveries)
-  if not restart then
-    redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'JUSTID')
-    taken[#taken + 1] = { entry_id, times, entry[2], idle }
-  elseif redis.call('HEXISTS', released, entry_id) == 1 then
+  if gate and (job.suspect or count >= max_deliveries - 1) then
+    return end_here(job, row, judge(job, row))
+  elseif redis.call('HEXISTS', suspects, entry_id) == 1 then
     return -- it stays pending, and falls due
   elseif count >= max_deliveries then
-    local traced = job.traceparent and traced_delivery(job, times) or nil
-    leave_trace(job, times, 'r')
-    local id, why = add_entry(dead, dead_letter_fields(job, {
-      stream = stream, group = group, reason = 'max_deliveries', error = 'the worker process ended while it held the job',
-      deliveries = count, consumers = with_consumer(job, from), last_ms = at - math.max(idle, 0), at_ms = at,
-    }))
-    if not id then
-      held[#held + 1] = { entry_id, why }
+    return end_here(job, row, count, false)
+  elseif job.suspect or count == max_deliveries - 1 then
+    if suspect_room == 0 then
+      suspects_left = suspects_left + 1
       return
     end
-    redis.call('XACK', source, group, entry_id)
-    if source ~= stream then
-      redis.call('XDEL', source, entry_id)
-    end
-    dead_letters[#dead_letters + 1] = { job.job_id, entry_id, count, id, idle, traced }
-    event('dead_lettered', job, data(job, count, idle) .. ',"mode":"adopt","reason":"max_deliveries","dead_letter":'
-      .. json_string(id))
-  elseif count == max_deliveries - 1 and suspect_room == 0 then
-    suspects = suspects + 1
+    suspect_room = suspect_room - 1
+  end
+  redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'RETRYCOUNT', times + 1, 'JUSTID')
+  taken[#taken + 1] = { entry_id, times + 1, fields, row[3] }
+  event('recovered', job, row, count, ',"reason":"restart","new_entry":"' .. entry_id .. '"')
+end
+
+-- Takes what never arrived. Its idle time starts over, which is no proof of life: a suspect's delivery is forgotten.
+local function take_again(row, fields)
+  local value = redis.call('HGET', suspects, row[1])
+  redis.call('XCLAIM', source, group, consumer, 0, row[1], 'JUSTID')
+  if value then
+    local suspect = read_suspect(value)
+    redis.call('HSET', suspects, row[1], string.format('%s,%.0f', suspect.kind, suspect.company) .. (suspect.crashed and '!' or ''))
+  end
+  taken[#taken + 1] = { row[1], row[4], fields, row[3] }
+end
+
+local function adopt(row)
+  local entry = redis.call('XRANGE', source, row[1], row[1])[1]
+  if not entry then
+    redis.call('XACK', source, group, row[1])
+    return tell_lost(row)
+  end
+  local job = open_entry(row[1], entry[2])
+  bytes = bytes + job.bytes
+  if restart then
+    take_counted(job, row, entry[2])
   else
-    if count == max_deliveries - 1 then
-      suspect_room = suspect_room - 1
-    end
-    redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'RETRYCOUNT', times + 1, 'JUSTID')
-    taken[#taken + 1] = { entry_id, times + 1, entry[2], idle }
-    event('recovered', job, data(job, count, idle) .. ',"mode":"adopt","reason":"restart","new_entry":'
-      .. json_string(entry_id))
+    take_again(row, entry[2])
   end
 end
 
@@ -117,10 +136,14 @@ for _, row in ipairs(rows) do
   end
   last = row[1]
   if not in_flight[last] then
-    adopt(last, row[3], row[4])
+    adopt(row)
   end
 end
 if #rows < PAGE and (#rows == 0 or last == rows[#rows][1]) then
   last = ''
 end
-return { last, suspects, dead_letters, held, taken }
+finish_all()
+if parked then
+  wake(schedule, at) -- whoever looks at the schedule lets suspects out
+end
+return { last, suspects_left, dead_letters, held, taken }

@@ -70,6 +70,7 @@ end
 
 local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"embedded","visibility_ms":'
   .. string.format('%d', visibility) .. ',"entry":"'
+local how_it_ended = 'not settled within the visibility timeout'
 
 --- @recovery
 
@@ -142,21 +143,21 @@ local function claim_run()
     if is_there or entry == false then -- 6.2 has false for a payload that is gone, later versions leave it out
       at_taken = at_taken + 1
     end
-    local job, count
+    local job, count, in_doubt
     if is_there then
       local size, says = look_into(entry[2])
       opened_one(size)
       if says then
         job = open_entry(row[1], entry[2])
-        count = delivery_count(job, row[4], max_deliveries)
+        count, in_doubt = judge(job, row)
       end
     end
     if not is_there then
       room = room + 1
       try_to(look_for_payload, row)
-    elseif job and count >= max_deliveries - 1 then
+    elseif job and (job.suspect or count >= max_deliveries - 1) then
       room = room + 1
-      if not try_to(function() return recover_job(job, row, count, false) end, row) then
+      if not try_to(function() return recover_job(job, row, count, in_doubt) end, row) then
         give_back(row)
       end
     else
@@ -180,9 +181,9 @@ local function recover(row, left)
   end
   local job = open_entry(row[1], entry[2])
   opened_one(job.bytes)
-  local count, in_company = judge(job, row)
-  if count >= max_deliveries - 1 then
-    return recover_job(job, row, count, in_company)
+  local count, in_doubt = judge(job, row)
+  if job.suspect or count >= max_deliveries - 1 then
+    return recover_job(job, row, count, in_doubt)
   end
   if room > 0 then
     local taken = redis.call('XAUTOCLAIM', source, group, consumer, visibility, row[1], 'COUNT', 1)[2][1]
@@ -199,7 +200,7 @@ local function recover(row, left)
     again_in(left_ms)
     return nil
   end
-  return recover_job(job, row, count, in_company)
+  return recover_job(job, row, count, in_doubt)
 end
 
 local had_room = room > 0

@@ -16,7 +16,6 @@
 
 local stream, retry, schedule, stream_schedule, suspects, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group = ARGV[1]
-local SUSPECT_SCORE = 4503599627370496
 local at = now_ms()
 
 local function readable(reply, default)

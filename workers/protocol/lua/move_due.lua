@@ -14,8 +14,9 @@
 -- ARGV[9] for how long a leader serves the group without another sign of life, in ms ('' = no leader)
 --
 -- Returns {'ok', moved, ms until the next is due (0 = call again, -1 = nothing is scheduled), held, why the last one is
--- held}, or {'stale', fence found}. A held job cannot be made ready (no job, too large, the policy cannot work here): it
--- is looked at again after HOLD_MS, and is in nobody's way until then.
+-- held, suspects parked}, or {'stale', fence found}. A held job cannot be made ready (no job, too large, the policy cannot
+-- work here): it is looked at again after HOLD_MS, and is in nobody's way until then. A retry on probation is parked when it
+-- is due: release_suspects.lua is to be called while any are.
 -- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery.
 
 --- @prelude
@@ -26,7 +27,6 @@ local own, group = ARGV[1], ARGV[2]
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
 local most, budget = tonumber(ARGV[7]), tonumber(ARGV[8])
 local HOLD_MS = 10000
-local SUSPECT_SCORE = 4503599627370496
 
 local found = refused_by_fence(own, fence, agreement)
 if found then
@@ -57,6 +57,9 @@ local function make_ready(job)
   end
   if refusal then
     return nil, refusal
+  end
+  if type(job.suspect) == 'number' then
+    return park_suspect(schedule, job, SUSPECT_SCORE + at, job.deliveries, job.consumers, job.waits)
   end
   return add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))
 end
@@ -99,4 +102,5 @@ local function next_due(zset)
 end
 local first, second = next_due(schedule), next_due(stream_schedule)
 local due = first and second and math.min(first, second) or first or second
-return { 'ok', moved, due and math.max(0, due - at) or -1, held, why }
+local parked = redis.call('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf')
+return { 'ok', moved, due and math.max(0, due - at) or -1, held, why, parked }

@@ -11,6 +11,7 @@ local MAX_JOB_ID_BYTES = 256
 local MAX_CONSUMERS_BYTES = 1024
 local MAX_SAFE_COUNT = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, not a number
 local MAX_ARGUMENTS = 7000 -- unpack() fails a little below 8,000
+local MARKS = 4 -- words that a job may gain where it waits: nothing that was made ready once is too large for it
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -114,6 +115,7 @@ local REWRITTEN = {
   ['reaper.copies'] = true,
   ['reaper.waits'] = true,
   ['reaper.previous'] = true,
+  ['reaper.suspect'] = true,
 }
 
 -- A trace that the producer samples (W3C: the last bit of the flags): its deliveries are told of as spans, each of which
@@ -191,6 +193,7 @@ local function open_entry(entry_id, fields)
     consumers = string.sub(found['reaper.consumers'] or '', -MAX_CONSUMERS_BYTES),
     copies = whole_number(found['reaper.copies'], 0),
     waits = whole_number(found['reaper.waits'], 0),
+    suspect = found['reaper.suspect'] and 0 or nil, -- on probation; how it crashed is no producer's to say
     user = user,
     bytes = bytes,
   }, fields, traceparent, found['reaper.previous'])
@@ -245,17 +248,22 @@ local function ready_fields(job, deliveries, consumers, waits)
   fields[n + 1], fields[n + 2] = 'reaper.copies', (job.copies or 0) + 1
   if waits and waits > 0 then
     fields[n + 3], fields[n + 4] = 'reaper.waits', waits
+    n = n + 2
+  end
+  if job.suspect then
+    fields[n + 3], fields[n + 4] = 'reaper.suspect', '1'
   end
   return fields
 end
 
 -- A schedule's member: the whole job, packed. Its entry ID (or, before its first entry, its job ID) makes it unique: two
--- equal members would be one. `kind` says what becomes of it: suspect, retry or enqueue.
+-- equal members would be one. `kind` says what becomes of it: suspect, retry or enqueue. `suspect` is there where the job is
+-- on probation: how often it crashed in company.
 local function pack_job(kind, job, deliveries, consumers, waits)
   return cmsgpack.pack({
     v = 1, kind = kind, job_id = job.job_id, deliveries = deliveries, generation = job.generation,
     first_ms = job.first_ms, consumers = consumers, copies = job.copies, waits = waits or 0, user = job.user,
-    entry_id = job.entry_id, previous = job.previous,
+    entry_id = job.entry_id, previous = job.previous, suspect = job.suspect,
   })
 end
 
@@ -268,23 +276,64 @@ local function unpack_job(member)
   return job
 end
 
+local function wake(schedule, due_ms)
+  redis.pcall('PUBLISH', schedule, string.format('%.0f', due_ms))
+end
+
 -- Parks a packed job until `due_ms`, and wakes who moves the schedule where it would sleep for longer.
 local function park_until(schedule, due_ms, packed)
   local head = redis.pcall('ZRANGE', schedule, 0, 0, 'WITHSCORES')
-  local due = string.format('%.0f', due_ms)
-  local reply = head.err and head or redis.pcall('ZADD', schedule, due, packed)
+  local reply = head.err and head or redis.pcall('ZADD', schedule, string.format('%.0f', due_ms), packed)
   if type(reply) == 'table' then
     return false, reply.err
   end
   if not head[2] or tonumber(head[2]) > due_ms then
-    redis.pcall('PUBLISH', schedule, due)
+    wake(schedule, due_ms)
+  end
+  return true
+end
+
+-- Probation: a suspect that was let out stays one, whatever way it takes, until it is settled. Its entries say so in
+-- `reaper.suspect`; only release_suspects.lua makes it ready, whoever gives it back parks it again. The field alone says that
+-- and no more, since anybody may write it: whom a crash convicts is judged by the hash of the suspects that are out. A value
+-- there is `stream` or `retry`; how often the suspect crashed in company before; from when its delivery has been seen on, that
+-- delivery's count and moment (`stream,1,1,1700000000000`); and '!' where it has crashed in company now.
+local SUSPECT_SCORE = 4503599627370496 -- 2^52: behind every due time, in order of parking; the first ones have just this
+
+local function read_suspect(value)
+  local company, times, since = string.match(value, '^%a+,(%d+),?(%d*),?(%d*)')
+  return {
+    kind = string.match(value, '^%a+'),
+    company = whole_number(company, 0),
+    crashed = string.sub(value, -1) == '!',
+    times = whole_number(times, nil),
+    since = whole_number(since, nil),
+  }
+end
+
+-- Tells whether somebody lets suspects out: a leader that serves the group still, or its embedded workers. In any other group
+-- what is parked would wait for ever. The arguments stand in the agreement.
+local function has_gate(recovery, served_until, at)
+  return recovery == 'embedded' or (recovery == 'reaper' and whole_number(served_until, 0) > at)
+end
+
+-- Parks a suspect; returns whether, and else why not.
+local function park_suspect(schedule, job, score, deliveries, consumers, waits)
+  if not may_be_ready(job, 0) then -- parked, it could never be made ready, and would block those behind it
+    return false, 'too many fields'
+  end
+  job.suspect = job.suspect or 0
+  local packed = pack_job('suspect', job, deliveries, consumers, waits)
+  local reply = redis.pcall('ZADD', schedule, string.format('%.0f', score), packed)
+  if type(reply) == 'table' then
+    return false, reply.err
   end
   return true
 end
 
 -- Adds an entry; returns its ID, or nil and the error's text.
 local function add_entry(stream, fields)
-  if #fields > MAX_ARGUMENTS then
+  if #fields > MAX_ARGUMENTS + MARKS then
     return nil, 'too many fields'
   end
   local reply = redis.pcall('XADD', stream, '*', unpack(fields))

@@ -1,10 +1,9 @@
 -- What becomes of an overdue delivery, whoever recovers it: the leader (recover_entries.lua) or a worker (autoclaim.lua).
 -- Put in place of `--- @recovery` by workers/protocol/scripts.py. Above that line the script has named its keys (source,
 -- stream, retry, dead, schedule, suspects, agreement, journal), group, max_deliveries, policy, `at` (the server's time),
--- write_journal, maxlen, and `head`: how the data of its events begin, up to the entry ID.
+-- write_journal, maxlen, `how_it_ended` (for dead letters), and `head`: how the data of its events begin, up to the entry ID.
 
 local REDELIVERED, SUSPECTED, DEAD, LOST, HELD = 1, 2, 3, 5, 6
-local SUSPECT_SCORE = 4503599627370496 -- 2^52: behind every due time, in order of parking
 
 -- Writes an event about a row of the pending entries list.
 local function event(name, job, row, count, tail)
@@ -35,19 +34,18 @@ end
 
 -- A released suspect that crashed together with another one on the same consumer may be the innocent of the two: nobody
 -- is convicted; both are parked again, uncounted, in front, and run alone. Marks the others, which may fall due later.
-local function crashed_in_company(entry_id, consumer)
-  local value = redis.call('HGET', suspects, entry_id)
-  if not value then
-    return false
-  end
-  local company = string.sub(value, -1) == '!'
+-- `value` is what the hash says of it.
+local function crashed_in_company(entry_id, consumer, value)
+  local company = read_suspect(value).crashed
   local released = redis.call('HGETALL', suspects)
   for i = 1, #released, 2 do
     if released[i] ~= entry_id then
-      local other = redis.call('XPENDING', source, group, released[i], released[i], 1)[1]
+      local suspect = read_suspect(released[i + 1])
+      local key = suspect.kind == 'retry' and retry or stream
+      local other = redis.pcall('XPENDING', key, group, released[i], released[i], 1)[1]
       if other and other[2] == consumer then
         company = true
-        if string.sub(released[i + 1], -1) ~= '!' then
+        if not suspect.crashed then
           redis.call('HSET', suspects, released[i], released[i + 1] .. '!')
         end
       end
@@ -57,15 +55,6 @@ local function crashed_in_company(entry_id, consumer)
   return company
 end
 
-local function park(job, deliveries, consumers, score)
-  if not may_be_ready(job, 0) then -- parked, it could never be made ready, and would block those behind it
-    return false, { err = 'too many fields' }
-  end
-  local packed = pack_job('suspect', job, deliveries, consumers)
-  local reply = redis.pcall('ZADD', schedule, string.format('%.0f', score), packed)
-  return type(reply) ~= 'table', reply
-end
-
 -- Gives up an entry whose payload somebody deleted. Returns its result, as `recover_job`.
 local function lose(row)
   finish(row[1], false)
@@ -73,23 +62,34 @@ local function lose(row)
   return { LOST, '', row[3], row[2], row[1], row[4] }
 end
 
--- Returns how often the job was delivered and counted, and whether it is a suspect that crashed in company.
+-- Returns how often the job was delivered and counted, and whether its last delivery convicts nobody: a suspect had company,
+-- or nobody let it out (the hash was lost, or a producer wrote the mark), so that nobody knows what company it had.
 local function judge(job, row)
   local count = delivery_count(job, row[4], max_deliveries)
-  if count >= max_deliveries and crashed_in_company(row[1], row[2]) then
-    return max_deliveries - 1, true
+  if not job.suspect and count < max_deliveries then
+    return count, false
+  end
+  local value = redis.call('HGET', suspects, row[1])
+  local in_doubt = job.suspect and count >= max_deliveries
+  if value then
+    in_doubt = crashed_in_company(row[1], row[2], value)
+    job.suspect = read_suspect(value).company
+  end
+  if in_doubt then
+    job.suspect = job.suspect + 1
+    return math.min(count, max_deliveries - 1), count >= max_deliveries
   end
   return count, false
 end
 
 -- Ends an overdue delivery that has been judged: dead letter, parked suspect, or ready again by a copy.
-local function end_delivery(job, row, count, in_company)
+local function end_delivery(job, row, count, in_doubt)
   local entry_id, consumer, idle = row[1], row[2], row[3]
   local consumers = with_consumer(job, consumer)
   if count >= max_deliveries then
     local id, why = add_entry(dead, dead_letter_fields(job, {
       stream = stream, group = group, reason = 'max_deliveries', deliveries = count, consumers = consumers,
-      error = 'not settled within the visibility timeout', last_ms = at - math.max(idle, 0), at_ms = at,
+      error = how_it_ended, last_ms = at - math.max(idle, 0), at_ms = at,
     }))
     if not id then
       return { HELD, why, idle, consumer, job.job_id, count }
@@ -100,16 +100,18 @@ local function end_delivery(job, row, count, in_company)
     return { DEAD, id, idle, consumer, job.job_id, count }
   end
 
-  if count == max_deliveries - 1 then
-    local ok, why = park(job, count, consumers, in_company and SUSPECT_SCORE or SUSPECT_SCORE + at)
+  if job.suspect or count == max_deliveries - 1 then
+    local was_out = job.suspect ~= nil
+    local score = (job.suspect or 0) > 0 and SUSPECT_SCORE or SUSPECT_SCORE + at
+    local ok, why = park_suspect(schedule, job, score, count, consumers)
     if not ok then
-      return { HELD, why.err or 'cannot be parked', idle, consumer, job.job_id, count }
+      return { HELD, why, idle, consumer, job.job_id, count }
     end
-    if in_company then
+    if was_out then -- else release_suspects.lua would take it for settled
       redis.call('HDEL', suspects, entry_id)
     end
     finish(entry_id, source == retry or policy == 'stream')
-    event('suspected', job, row, count, in_company and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
+    event('suspected', job, row, count, in_doubt and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
     return { SUSPECTED, '', idle, consumer, job.job_id, count }
   end
 
@@ -125,10 +127,10 @@ end
 
 -- The same; returns its result: {code, detail, idle ms, consumer, job ID, delivery count}, and for a traced job
 -- {traceparent, tracestate, the delivery's name, what came before it}.
-local function recover_job(job, row, count, in_company)
+local function recover_job(job, row, count, in_doubt)
   local traced = job.traceparent and traced_delivery(job, row[4]) or nil
   leave_trace(job, row[4], 'r')
-  local result = end_delivery(job, row, count, in_company)
+  local result = end_delivery(job, row, count, in_doubt)
   result[7] = traced
   return result
 end

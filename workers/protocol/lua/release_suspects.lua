@@ -2,12 +2,14 @@
 -- (embedded: by any worker).
 --
 -- The first SOLO of a row that settle go one at a time; then each that settles doubles how many may be out, up to
--- MAX_OUT. A crash starts over (recovery.lua). MAX_OUT < SOLO: those that crashed in company run alone next.
+-- MAX_OUT. A crash starts over (recovery.lua). A suspect whose delivery was extended once has proved its life and lets the
+-- next one out; one that was extended for a whole visibility timeout is in nobody's way. One that crashed in company runs
+-- alone: only such as are in nobody's way may be out beside it, and from the second crash on nobody at all, until it is settled.
 --
 -- KEYS[1] stream     orders                       stream
 -- KEYS[2] retry      {orders}:retry:billing       stream
 -- KEYS[3] schedule   {orders}:scheduled:billing   sorted set
--- KEYS[4] suspects   {orders}:suspects:billing    hash: entry ID -> stream | retry, with '!' when it crashed in company
+-- KEYS[4] suspects   {orders}:suspects:billing    hash: entry ID -> what read_suspect in prelude.lua reads
 -- KEYS[5] fence      {orders}:fence:billing       string
 -- KEYS[6] agreement  {orders}:group:billing       hash
 -- KEYS[7] journal    {orders}:journal             stream
@@ -24,9 +26,10 @@ local stream, retry, schedule, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7]
 local own, group, policy = ARGV[1], ARGV[2], ARGV[3]
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
-local SUSPECT_SCORE = 4503599627370496
 local SOLO, MAX_OUT = 100, 64
+local MOST_OUT = 512 -- with those in nobody's way: each is looked at in every call
 local MAX_SKIPPED = 100
+local EXTENDED_MS = 20 -- two looks at one delivery's moment may differ by less
 
 local found = refused_by_fence(own, fence, agreement)
 if found then
@@ -56,23 +59,55 @@ local function last_delivered(key)
   return '0-0'
 end
 
-local out, settled = 0, 0
+local agreed = redis.call('HMGET', agreement, 'suspects_settled', 'visibility_ms')
+local visibility = whole_number(agreed[2], math.huge)
+
+-- Out: all of them; near: without those in nobody's way; unproved: not extended yet. Alone: somebody is who runs alone.
+local out, near, unproved, alone = 0, 0, 0, false
+local function count_out(suspect, is_proved, is_past)
+  out = out + 1
+  near = near + (is_past and 0 or 1)
+  unproved = unproved + (is_proved and 0 or 1)
+  local crashes = suspect.company + (suspect.crashed and 1 or 0)
+  alone = alone or crashes > 1 or (crashes == 1 and not is_past)
+end
+
+-- The pending entries list tells when an entry was delivered or extended last, so what is later than the delivery that was
+-- seen first is an extension. Notes a delivery that is new to us.
+local function look_at(entry_id, suspect, row)
+  local sign = row[3] >= 0 and at - row[3] or nil -- of life
+  if not sign then
+    return false, false
+  end
+  if suspect.times ~= row[4] then
+    redis.call('HSET', suspects, entry_id, string.format('%s,%.0f,%.0f,%.0f', suspect.kind, suspect.company, row[4], sign)
+      .. (suspect.crashed and '!' or ''))
+    return false, false
+  end
+  return sign - suspect.since > EXTENDED_MS, sign - suspect.since >= visibility
+end
+
+local settled = 0
 local delivered = {}
 local released = redis.call('HGETALL', suspects)
 for i = 1, #released, 2 do
-  local entry_id = released[i]
-  local key = string.sub(released[i + 1], 1, 5) == 'retry' and retry or stream
+  local entry_id, suspect = released[i], read_suspect(released[i + 1])
+  local key = suspect.kind == 'retry' and retry or stream
   delivered[key] = delivered[key] or last_delivered(key)
-  local waiting = is_after(entry_id, delivered[key]) and #redis.call('XRANGE', key, entry_id, entry_id) == 1
-  -- pcall: where stream or group are gone, so is the suspect.
-  if waiting or #redis.pcall('XPENDING', key, group, entry_id, entry_id, 1) == 1 then
-    out = out + 1
+  if is_after(entry_id, delivered[key]) and #redis.call('XRANGE', key, entry_id, entry_id) == 1 then
+    count_out(suspect, false, false)
   else
-    redis.call('HDEL', suspects, entry_id)
-    settled = settled + 1
+    -- pcall: where stream or group are gone, so is the suspect.
+    local row = redis.pcall('XPENDING', key, group, entry_id, entry_id, 1)[1]
+    if row then
+      count_out(suspect, look_at(entry_id, suspect, row))
+    else
+      redis.call('HDEL', suspects, entry_id)
+      settled = settled + 1
+    end
   end
 end
-local in_a_row = whole_number(redis.call('HGET', agreement, 'suspects_settled'), 0) + settled
+local in_a_row = whole_number(agreed[1], 0) + settled
 if settled > 0 then
   redis.call('HSET', agreement, 'suspects_settled', string.format('%d', in_a_row))
 end
@@ -90,13 +125,25 @@ local function parked_job(member)
   return job and job.kind == 'suspect' and job or nil
 end
 
-local function make_ready(member, job)
-  local id = add_entry(target, ready_fields(job, job.deliveries, job.consumers))
+local function crashes_of(job)
+  return type(job.suspect) == 'number' and job.suspect or 0 -- who was parked before there was such a field has none
+end
+
+local function may_go(crashes)
+  if crashes > 0 then
+    return crashes == 1 and near == 0 or out == 0
+  end
+  return unproved < window and near < MAX_OUT and out < MOST_OUT
+end
+
+local function make_ready(member, job, crashes)
+  job.suspect = crashes
+  local id = add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))
   if not id then
     return false
   end
   redis.call('ZREM', schedule, member)
-  redis.call('HSET', suspects, id, kind)
+  redis.call('HSET', suspects, id, crashes > 0 and string.format('%s,%.0f', kind, crashes) or kind)
   reply[#reply + 1] = { job.job_id, id }
   if write_journal then
     journal_event(journal, maxlen, 'recovered', job.job_id, string.format(
@@ -108,15 +155,16 @@ local function make_ready(member, job)
 end
 
 local skipped = 0 -- what cannot be made ready stays parked, and blocks nobody behind it
-while out < window and skipped < MAX_SKIPPED do
+while not alone and skipped < MAX_SKIPPED do
   local member =
     redis.call('ZRANGEBYSCORE', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf', 'LIMIT', skipped, 1)[1]
-  if not member then
+  local job = member and parked_job(member)
+  local crashes = job and crashes_of(job)
+  if not member or (job and not may_go(crashes)) then
     break
   end
-  local job = parked_job(member)
-  if job and make_ready(member, job) then
-    out = out + 1
+  if job and make_ready(member, job, crashes) then
+    count_out({ company = crashes }, false, false)
   else
     skipped = skipped + 1
   end

@@ -7,6 +7,8 @@
 -- KEYS[5] agreement  {orders}:group:billing              hash
 -- KEYS[6] journal    {orders}:journal                    stream
 -- KEYS[7] schedule   {orders}:scheduled:billing          sorted set
+-- KEYS[8] suspects   {orders}:suspects:billing           hash: suspects that are out. May be left out: a suspect that is
+--                                                        given back is then ready at once, and still bears its mark
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
@@ -19,6 +21,8 @@
 --
 -- Verbs: ack | nack (FAIL: counts; with a delay it is scheduled) | retry (SILENT: as nack, does not count) | hand_back
 -- (SILENT: ready at once, as if it had not been delivered) | reject (FATAL: dead letter now).
+-- A job on probation (`reaper.suspect`) that is given back is parked again, to be let out by release_suspects.lua: at the end
+-- of the row, or, handed back, in front. Where nobody lets suspects out it is ready as any job, and known to be out.
 --
 -- Returns the number of items where every one was acknowledged, else an array of one result an item: 1 done (acked, made ready
 -- again, or scheduled), {2, dead letter's ID} dead-lettered, 0 refused (the delivery is not ours any more), 3 unknown (not
@@ -30,7 +34,7 @@
 --- @prelude
 
 local source, stream, retry, dead, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local schedule = KEYS[7]
+local schedule, suspects = KEYS[7], KEYS[8]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[5] == '1', ARGV[6]
 local reply_was_lost = ARGV[7] == '1'
@@ -82,13 +86,14 @@ open_for_writing(source, group)
 -- Entries of the stream belong to every group that reads it: one that was added later must still see them.
 local delete_acked = source == retry or (ARGV[8] == '1' and #redis.call('XINFO', 'GROUPS', stream) == 1)
 
-local policy, max_deliveries, at
+local policy, max_deliveries, at, gate
 local function agreed()
   if not policy then
-    local values = redis.call('HMGET', agreement, 'policy', 'max_deliveries')
+    local values = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'recovery', 'served_until')
     policy = values[1] or ARGV[4]
     max_deliveries = math.max(1, whole_number(values[2], tonumber(ARGV[3])))
     at = now_ms()
+    gate = suspects and has_gate(values[3], values[4], at)
   end
 end
 
@@ -103,7 +108,22 @@ local function is_counted(verb)
   return verb == 'nack' or verb == 'reject'
 end
 
--- Writes the job's copy where it becomes ready: now, or once its delay has passed. Returns the event's tail, or nil and why.
+-- What the hash says of a suspect that ends here, or nothing where it is not known there.
+local function suspect_out(entry_id)
+  local value = suspects and redis.pcall('HGET', suspects, entry_id)
+  return type(value) == 'string' and read_suspect(value) or nil
+end
+
+-- A suspect has left its entry: what vanishes from the pending entries list by itself is taken for settled.
+local function suspect_moved(entry_id, new_entry, target, known)
+  redis.pcall('HDEL', suspects, entry_id)
+  if new_entry then
+    redis.pcall('HSET', suspects, new_entry, string.format('%s,%.0f', target == retry and 'retry' or 'stream', known))
+  end
+end
+
+-- Writes the job's copy where it becomes ready: now, once its delay has passed, or, a suspect, when it is let out. Returns the
+-- event's tail, or nil and why.
 local function make_ready_again(item, job, count, target)
   local verb, waits, tail = item.verb, 0, ''
   if verb == 'retry' then
@@ -116,14 +136,30 @@ local function make_ready_again(item, job, count, target)
   local deliveries = is_counted(verb) and count or math.min(count, max_deliveries) - 1
   local consumers = with_consumer(job, consumer)
   local delay = verb ~= 'hand_back' and math.min(whole_number(item.delay, 0), LONGEST_DELAY_MS) or 0
-  if delay == 0 then
+  local out = job.suspect and suspect_out(item.entry_id)
+  if out then
+    job.suspect = out.company + (out.crashed and 1 or 0)
+  end
+  if delay == 0 and not (job.suspect and gate) then
     local id, why = add_entry(target, ready_fields(job, deliveries, consumers, waits))
+    if id and out then
+      suspect_moved(item.entry_id, id, target, job.suspect)
+    end
     return id and tail .. ',"new_entry":' .. json_string(id), why
   end
   if not may_be_ready(job, 2) then -- scheduled, it could never be made ready
     return nil, 'too many fields'
   end
-  local ok, why = park_until(schedule, at + delay, pack_job('retry', job, deliveries, consumers, waits))
+  local ok, why
+  if delay > 0 then
+    ok, why = park_until(schedule, at + delay, pack_job('retry', job, deliveries, consumers, waits))
+  else
+    local score = verb == 'hand_back' and SUSPECT_SCORE or SUSPECT_SCORE + at
+    ok, why = park_suspect(schedule, job, score, deliveries, consumers, waits)
+  end
+  if ok and out then
+    suspect_moved(item.entry_id)
+  end
   return ok and tail .. string.format(',"due_ms":%.0f', at + delay), why
 end
 
