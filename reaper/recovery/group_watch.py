@@ -67,7 +67,13 @@ class GroupWatch:
             journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
-        self._schedule = ScheduleWatch(self._writer, context.notices, notes=self._notes, refused=self._call_refused)
+        self._schedule = ScheduleWatch(
+            self._writer,
+            context.notices,
+            notes=self._notes,
+            refused=self._call_refused,
+            wake_suspects=self._wake_suspects,
+        )
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
         self._parked = anyio.Event()

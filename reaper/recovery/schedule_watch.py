@@ -32,12 +32,19 @@ class ScheduleWatch:
     """One group's schedules, for one term."""
 
     def __init__(
-        self, writer: GroupWriter, notices: Notices, *, notes: GroupNotes, refused: Callable[[Refusal], None]
+        self,
+        writer: GroupWriter,
+        notices: Notices,
+        *,
+        notes: GroupNotes,
+        refused: Callable[[Refusal], None],
+        wake_suspects: Callable[[], None],
     ) -> None:
         self._writer = writer
         self._notices = notices
         self._notes = notes
         self._refused = refused
+        self._wake_suspects = wake_suspects
         self._latest_look_s = min(LATEST_LOOK_S, writer.authority.serves_for_ms / 1000 / LOOKS_PER_SIGN)
         self._noticed = anyio.Event()
         self._last_held = float("-inf")
@@ -68,6 +75,8 @@ class ScheduleWatch:
             self._refused(moved)
             return RETRY_S
         self._tell(moved.held, moved.why)
+        if moved.parked:
+            self._wake_suspects()
         return min(self._latest_look_s, inf if moved.next_due_ms is None else moved.next_due_ms / 1000)
 
     def _tell(self, held: int, why: str) -> None:

@@ -110,6 +110,8 @@ class Upkeep:
         self._reporter.works("moving what is due")
         if moved.held:
             self._log_once(f"scheduled jobs cannot be made ready, and are tried again: {explained(moved.why)}")
+        if moved.parked:
+            self.suspects_wait()
         next_due_s = inf if moved.next_due_ms is None else moved.next_due_ms / 1000
         if next_due_s > 0:
             with anyio.move_on_after(min(LATEST_LOOK_S, next_due_s + random.uniform(0, DUE_JITTER_S))):

@@ -49,6 +49,8 @@ class Moved:
     held: int
     """Due jobs that cannot be made ready; ``why`` tells of the last one."""
     why: str
+    parked: int
+    """Suspects that wait to be let out."""
 
 
 async def move_due(
@@ -65,8 +67,8 @@ async def move_due(
     )  # fmt: skip
     if reply[0] != b"ok":
         return read_refusal(reply)
-    _, _, next_due_ms, held, why = reply
-    return Moved(next_due_ms if next_due_ms >= 0 else None, held, text(why))
+    _, _, next_due_ms, held, why, parked = reply
+    return Moved(next_due_ms if next_due_ms >= 0 else None, held, text(why), parked)
 
 
 @dataclass(frozen=True, slots=True)
