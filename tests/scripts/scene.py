@@ -185,6 +185,7 @@ class Scene:
         journal: bool = True,
         reply_was_lost: bool = False,
         delete_acked: bool = False,
+        names_suspects: bool = True,
     ) -> Any:
         """Run ``settle``; see `item`."""
         keys = self.keys
@@ -192,7 +193,7 @@ class Scene:
             self.client,
             [
                 source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule,
-                keys.suspects,
+                *((keys.suspects,) if names_suspects else ()),
             ],
             [
                 keys.group, consumer, max_deliveries, policy, int(journal), 1_000, int(reply_was_lost),
