@@ -112,6 +112,7 @@ class Case:
     enqueued: dict[str, Pairs] = field(default_factory=dict)
     starts: list[Execution] = field(default_factory=list)
     completions: list[Execution] = field(default_factory=list)
+    endings: list[Execution] | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @classmethod
@@ -321,6 +322,7 @@ class Case:
                 events=await self.events(),
                 starts=self.starts,
                 completions=self.completions,
+                endings=self.endings,
                 visibility_ms=VISIBILITY_MS,
                 max_deliveries=max_deliveries,
                 poison=poison,

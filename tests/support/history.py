@@ -106,6 +106,13 @@ async def read_notes(client: Redis, ledger: str) -> tuple[list[Execution], list[
     return starts, completions
 
 
+async def read_endings(client: Redis, ledger: str) -> list[Execution]:
+    """Return the executions of which handlers noted, just before, that they fail, hang or end their process."""
+    rows: Any = await client.xrange(ledger)
+    notes: list[Mapping[bytes, bytes]] = [dict(pair_up(flat)) for _, flat in rows]
+    return [Execution(text(line[b"job"]), int(line[b"generation"])) for line in notes if line[b"what"] == b"ending"]
+
+
 def user_fields(flat: Sequence[bytes]) -> Pairs:
     """Return what the producer wrote, without the fields of ours."""
     return [pair for pair in pair_up(flat) if not pair[0].startswith(RESERVED_PREFIX)]

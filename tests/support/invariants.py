@@ -74,6 +74,8 @@ class History:
     starts: Sequence[Execution] = ()
     completions: Sequence[Execution] | None = None
     """None where handlers wrote nothing down."""
+    endings: Sequence[Execution] | None = None
+    """Executions that failed, hung or ended their process, as handlers wrote down just before. None where none did."""
     visibility_ms: int = 30_000
     max_deliveries: int = 3
     recovery_bound_ms: int | None = None
@@ -208,6 +210,8 @@ def _dead_letters_wrong(history: History) -> Iterator[str]:
             yield f"I5: generation {generation} of job {job} has {len(letters)} dead letters"
         for letter in letters:
             yield from _letter_wrong(history, letter)
+            if history.endings is not None and letter.reason == "max_deliveries" and _is_innocent(history, letter):
+                yield f"I5: job {job} was given up, and no execution of it failed, hung or ended its process"
 
 
 def _letter_wrong(history: History, letter: DeadJob) -> Iterator[str]:
@@ -221,6 +225,18 @@ def _letter_wrong(history: History, letter: DeadJob) -> Iterator[str]:
         yield f"I5: job {letter.job} was given up after {letter.deliveries} of {history.max_deliveries} deliveries"
     if history.poison is not None and letter.job not in history.poison:
         yield f"I5: job {letter.job} is no poison and was dead-lettered with others"
+
+
+def _is_innocent(history: History, letter: DeadJob) -> bool:
+    """Tell whether no execution of a job failed, hung or ended its process: there was one, and none is to blame."""
+    executions = {(start.job, start.generation) for start in history.starts}
+    to_blame = {(end.job, end.generation) for end in history.endings or ()}
+    to_blame |= {_generation(event) for event in history.events if _is_failure(event)}
+    return (letter.job, letter.generation) in executions - to_blame
+
+
+def _is_failure(event: LifecycleEvent) -> bool:
+    return event.event == EventName.NACKED and event.data.get("counts") is not False
 
 
 def _reaper_events(history: History) -> Iterator[LifecycleEvent]:

@@ -46,6 +46,7 @@ GOOD = History(
     recovery_bound_ms=500,
     poison=frozenset({"bad"}),
     finished=True,
+    endings=[*twice("bad"), Execution("bad")],
 )
 
 
@@ -120,6 +121,10 @@ VIOLATIONS = {
     "a bystander was dragged along": (
         with_dead(LETTER, replace(LETTER, job="slow")),
         "I5: job slow is no poison and was dead-lettered with others",
+    ),
+    "a job was given up that never failed": (
+        replace(GOOD, endings=[]),
+        "I5: job bad was given up, and no execution of it failed, hung or ended its process",
     ),
     "a recovery was late": (
         with_events(by_reaper("recovered", "done", token=2, idle_ms=1501)),

@@ -1,0 +1,162 @@
+"""Suspects whose workers are stopped, or whose services are down: the poison job among them alone is given up."""
+
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults.probation_program import KILL, LEDGER
+from tests.faults.reapers import Case, leading, newest_server, nothing_left, quick_settings
+from tests.support.history import read_endings, read_notes
+from tests.support.invariants import Execution
+from tests.support.processes import Processes, Running
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+
+MAX_DELIVERIES = 3
+VISIBILITY_S = 0.6
+INNOCENT = 4
+
+Start = Callable[[], Running]
+both_modes = pytest.mark.parametrize("mode", ["reaper", "embedded"])
+
+
+@pytest.fixture
+async def case(server: RedisServer, client: Redis) -> Case:
+    return await Case.prepared(server, client)
+
+
+@asynccontextmanager
+async def served(case: Case, processes: Processes, mode: str) -> AsyncIterator[Start]:
+    """Have the group looked after; yield what starts a worker."""
+
+    def start() -> Running:
+        flags: dict[str, object] = {
+            "redis-url": case.server.url,
+            "stream": case.keys.stream,
+            "group": case.keys.group,
+            "concurrency": 16,
+            "drain-timeout": 0.1,
+            "visibility-timeout": VISIBILITY_S,
+            "recovery": mode,
+        }
+        words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        return processes.worker("tests.faults.probation_program", *words)
+
+    async with AsyncExitStack() as stack:
+        if mode == "reaper":
+            await stack.enter_async_context(leading(quick_settings(case.server, visibility_timeout=VISIBILITY_S)))
+        yield start
+
+
+@asynccontextmanager
+async def kept_alive(start: Start) -> AsyncIterator[None]:
+    """Keep a worker alive until the block ends."""
+
+    async def keep_alive() -> None:
+        while True:
+            await start().wait()
+
+    async with anyio.create_task_group() as supervisor:
+        supervisor.start_soon(keep_alive)
+        yield
+        supervisor.cancel_scope.cancel()
+
+
+async def suspects(case: Case, *payloads: dict[str, str]) -> list[str]:
+    """Enqueue jobs that have one delivery left, and whose worker died over them long ago; return their IDs."""
+    jobs = [(await case.enqueue(1, **payload))[0] for payload in payloads]
+    assert await case.read("gone", len(jobs)) == jobs
+    await case.stall(*jobs, times=MAX_DELIVERIES - 1, consumer="gone")
+    return jobs
+
+
+async def started(case: Case) -> int:
+    return len((await read_notes(case.client, LEDGER))[0])
+
+
+async def all_over(case: Case) -> None:
+    """Wait until no job is left, and take over what the workers noted."""
+
+    async def over() -> bool:
+        return nothing_left(await case.state())
+
+    await wait_until(over, "all jobs are settled or dead-lettered", 30)
+    jobs = {pairs[0][1].decode(): job for job, pairs in case.enqueued.items()}  # by number, as workers note them
+    starts, completions = await read_notes(case.client, LEDGER)
+    case.starts = [Execution(jobs[start.job]) for start in starts]
+    case.completions = [Execution(jobs[done.job]) for done in completions]
+    case.endings = [Execution(jobs[end.job]) for end in await read_endings(case.client, LEDGER)]
+
+
+async def the_poison_alone_was_given_up(case: Case, poison: str, endings: Sequence[int]) -> None:
+    """Say what has to be true when all is over. ``endings``: how many processes the poison may have ended."""
+    assert await case.violations(finished=True, poison=frozenset({poison}), max_deliveries=MAX_DELIVERIES) == []
+    assert [letter.job for letter in (await case.state()).dead] == [poison]
+    assert {done.job for done in case.completions} == case.enqueued.keys() - {poison}
+    assert Counter(end.job for end in case.endings)[poison] in endings
+
+
+@newest_server
+@both_modes
+@pytest.mark.parametrize("stops", [1, 4])
+async def test_workers_that_are_stopped_while_a_poison_suspect_is_out_take_no_innocent_along(
+    case: Case, processes: Processes, mode: str, stops: int
+) -> None:
+    poison, *_ = await suspects(case, {"poison": ""}, *({} for _ in range(INNOCENT)))
+    async with served(case, processes, mode) as start:
+        for number in range(1, stops + 1):
+            worker = start()
+
+            async def has_started(number: int = number) -> bool:
+                return await started(case) >= number
+
+            await wait_until(has_started, f"a suspect has started for the {number}. time")
+            worker.terminate()
+            assert await worker.wait() == 0
+        await case.client.set(KILL, "now")
+        async with kept_alive(start):
+            await all_over(case)
+    await the_poison_alone_was_given_up(case, poison, [1])
+
+
+@newest_server
+@both_modes
+async def test_suspects_whose_service_is_down_are_not_taken_along_by_a_poison_job_among_them(
+    case: Case, processes: Processes, mode: str
+) -> None:
+    down, poison = {"down": "3"}, {"poison": ""}
+    jobs = await suspects(case, down, down, poison, down, down)
+    await case.client.set(KILL, "now")
+    async with served(case, processes, mode) as start, kept_alive(start):
+        await all_over(case)
+    await the_poison_alone_was_given_up(case, jobs[2], [1])
+
+
+@newest_server
+@both_modes
+async def test_a_suspect_that_is_stopped_after_each_start_is_never_given_up(
+    case: Case, processes: Processes, mode: str
+) -> None:
+    """Beside it waits the poison job, which is found as soon as it may run."""
+    jobs = await suspects(case, {"down": "5"}, {"poison": ""}, {})
+    await case.client.set(KILL, "now")
+    async with served(case, processes, mode) as start:
+        for _ in range(4):
+            worker, before = start(), await started(case)
+
+            async def has_started(before: int = before) -> bool:
+                return await started(case) > before
+
+            await wait_until(has_started, "something has started")
+            worker.terminate()
+            assert await worker.wait() in (0, -signal.SIGKILL), "it was stopped, or the poison job was first"
+        async with kept_alive(start):
+            await all_over(case)
+    await the_poison_alone_was_given_up(case, jobs[1], [1, 2])
