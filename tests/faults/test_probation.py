@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.faults.probation_program import KILL, LEDGER
-from tests.faults.reapers import Case, leading, newest_server, nothing_left, quick_settings
+from tests.faults.reapers import Case, leading, nothing_left, quick_settings
 from tests.support.history import read_endings, read_notes
 from tests.support.invariants import Execution
 from tests.support.processes import Processes, Running
@@ -103,7 +103,6 @@ async def the_poison_alone_was_given_up(case: Case, poison: str, endings: Sequen
     assert Counter(end.job for end in case.endings)[poison] in endings
 
 
-@newest_server
 @both_modes
 @pytest.mark.parametrize("stops", [1, 4])
 async def test_workers_that_are_stopped_while_a_poison_suspect_is_out_take_no_innocent_along(
@@ -126,7 +125,6 @@ async def test_workers_that_are_stopped_while_a_poison_suspect_is_out_take_no_in
     await the_poison_alone_was_given_up(case, poison, [1])
 
 
-@newest_server
 @both_modes
 async def test_suspects_whose_service_is_down_are_not_taken_along_by_a_poison_job_among_them(
     case: Case, processes: Processes, mode: str
@@ -139,7 +137,6 @@ async def test_suspects_whose_service_is_down_are_not_taken_along_by_a_poison_jo
     await the_poison_alone_was_given_up(case, jobs[2], [1])
 
 
-@newest_server
 @both_modes
 async def test_a_suspect_that_is_stopped_after_each_start_is_never_given_up(
     case: Case, processes: Processes, mode: str

@@ -108,13 +108,8 @@ async def settle(
         int(deletes),
     ]  # fmt: skip
     _add_verdicts(words, items, facts if journal.writes else _no_facts)
-    reply = await SETTLE.run(
-        client,
-        (
-            source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects,
-        ),
-        words,
-    )
+    places = (source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects)
+    reply = await SETTLE.run(client, places, words)
     if isinstance(reply, int):
         return None
     return [_SETTLED[row] if isinstance(row, int) else Settled(Result(row[0]), text(row[1])) for row in reply]
