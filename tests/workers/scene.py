@@ -77,8 +77,7 @@ def number_of(job: Job) -> int:
 
 def key_of(job: Job) -> str:
     """Return the key of the stream that a delivery was read from: the group's, or its retry stream's."""
-    assert isinstance(job, Held)
-    return job.source.key
+    return job._origin.key
 
 
 async def pending_of(client: Redis, keys: GroupKeys = KEYS, *, stream: str = "") -> list[tuple[str, str, int]]:
@@ -115,6 +114,13 @@ async def wait_for_settled(worker: Worker, jobs: int) -> None:
 
 
 def make_job(
+    *flat: bytes, entry_id: bytes = b"1700000000000-0", times: int = 1, source: Source | None = None, limit: int = 3
+) -> Job:
+    """Return the job in a delivery of an entry with these flat fields."""
+    return make_held(*flat, entry_id=entry_id, times=times, source=source, limit=limit).job
+
+
+def make_held(
     *flat: bytes, entry_id: bytes = b"1700000000000-0", times: int = 1, source: Source | None = None, limit: int = 3
 ) -> Held:
     """Return a delivery of an entry with these flat fields."""

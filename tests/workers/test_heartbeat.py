@@ -21,6 +21,7 @@ from tests.workers.scene import (
     KEYS,
     enqueue,
     event_names,
+    make_held,
     make_job,
     make_worker,
     number_of,
@@ -179,8 +180,8 @@ async def test_jobs_that_end_soon_cost_no_extension(server: RedisServer, client:
 
 
 def test_a_call_is_bounded_by_number_and_by_bytes() -> None:
-    small = [make_job(entry_id=b"1700000000000-%04d" % number) for number in range(1_200)]
-    large = [make_job(b"n", bytes(MAX_BATCH_BYTES // 2), entry_id=b"1700000000001-%d" % number) for number in range(5)]
+    small = [make_held(entry_id=b"1700000000000-%04d" % number) for number in range(1_200)]
+    large = [make_held(b"n", bytes(MAX_BATCH_BYTES // 2), entry_id=b"1700000000001-%d" % number) for number in range(5)]
 
     assert [len(batch) for batch in _batches([*large, *small])] == [500, 500, 202, 2, 1]
     assert list(_batches([])) == []

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.workers.scene import KEYS, make_job
+from tests.workers.scene import KEYS, make_held, make_job
 from workers.loop.held import Source
 from workers.protocol.messages import MAX_JOB_ID_BYTES
 
@@ -88,7 +88,7 @@ def test_metadata_of_a_redelivered_entry_is_read() -> None:
 def test_a_job_from_the_retry_stream_still_belongs_to_its_stream() -> None:
     job = make_job(source=Source(KEYS.retry, KEYS.stream))
 
-    assert (job.stream, job.source.key) == ("orders", KEYS.retry)
+    assert (job.stream, job._origin.key) == ("orders", KEYS.retry)
 
 
 def test_a_job_id_that_is_no_text_can_be_shown() -> None:
@@ -97,13 +97,13 @@ def test_a_job_id_that_is_no_text_can_be_shown() -> None:
 
 def test_a_source_forgets_a_settled_delivery_but_not_a_later_one_of_the_same_entry() -> None:
     source = Source(KEYS.stream, KEYS.stream)
-    first, second = make_job(source=source), make_job(source=source)
+    first, second = make_held(source=source), make_held(source=source)
     source.hold(first)
     source.hold(second)
 
     source.forget(first)
 
-    assert source.deliveries == {second.raw_entry_id: second}
+    assert source.deliveries == {second.job.raw_entry_id: second}
 
 
 # ---- the fencing token

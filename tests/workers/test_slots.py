@@ -5,7 +5,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from tests.support.waiting import wait_until
-from tests.workers.scene import make_job
+from tests.workers.scene import make_held
 from workers.loop.held import Held
 from workers.loop.slots import Slots
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 def jobs(count: int) -> list[Held]:
-    return [make_job(entry_id=b"1700000000000-%d" % number) for number in range(count)]
+    return [make_held(entry_id=b"1700000000000-%d" % number) for number in range(count)]
 
 
 def started_here(tasks: Any) -> set[object]:

@@ -20,7 +20,7 @@ from tests.workers.scene import (
     enqueue,
     event_names,
     field_of,
-    make_job,
+    make_held,
     make_worker,
     number_of,
     pending_of,
@@ -192,18 +192,18 @@ class Watched:
         self.expired: list[Held] = []
         self.deadlines = Deadlines([self.source], self._expire)
 
-    def _expire(self, job: Held) -> None:
-        self.expired.append(job)
-        job.interrupt(Interruption.TIMEOUT)
+    def _expire(self, held: Held) -> None:
+        self.expired.append(held)
+        held.interrupt(Interruption.TIMEOUT)
 
     def begin(self, number: int, timeout_s: float, *, ago: float = 0.0) -> Held:
         """Begin a job, and have it watched."""
-        job = make_job(entry_id=b"1700000000000-%d" % number, source=self.source)
-        job.timeout_s = timeout_s
-        self.source.hold(job)
-        job.begin(monotonic() - ago, None)
-        self.deadlines.watch(job)
-        return job
+        timeout_ms = b"%d" % round(timeout_s * 1000)
+        held = make_held(b"reaper.timeout_ms", timeout_ms, entry_id=b"1700000000000-%d" % number, source=self.source)
+        self.source.hold(held)
+        held.begin(monotonic() - ago, None)
+        self.deadlines.watch(held)
+        return held
 
 
 async def test_each_job_expires_once_and_the_earliest_first() -> None:

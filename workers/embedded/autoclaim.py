@@ -30,7 +30,7 @@ from workers.protocol.calls.recovery import START, Claimed, EndOfPage, Page, aut
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
-from workers.protocol.messages import text
+from workers.protocol.messages import FIELD_VISIBILITY_MS, text, whole_number
 from workers.runtime.contact import Contact
 
 logger = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ class Autoclaim(StalledDeliveries):
             for entry_id, times, fields, _, _ in claimed
         ]
         if source.kept:
-            source.kept.difference_update(held.raw_entry_id for held in deliveries)
+            source.kept.difference_update(held.job.raw_entry_id for held in deliveries)
         self._reporter.claimed(deliveries, claimed, self._membership.visibility_s)
         return deliveries
 
@@ -247,12 +247,13 @@ class Autoclaim(StalledDeliveries):
     def were_delivered(self, deliveries: Sequence[Held]) -> None:
         """Refuse a job's own visibility timeout, with one warning: the pending entries list shows no fields."""
         for held in deliveries if self._warns_of_visibility else ():
-            if held.own_visibility_ms:
+            asked_ms = whole_number(held.job.value_of(FIELD_VISIBILITY_MS), 0)
+            if asked_ms:
                 logger.warning(
                     "job %s asks for a visibility timeout of its own (reaper.visibility_ms = %d): in embedded mode "
                     "it has the group's, %g s, as every job. Said once",
-                    held.id,
-                    held.own_visibility_ms,
+                    held.job.id,
+                    asked_ms,
                     self._membership.visibility_s,
                 )
                 self._warns_of_visibility = False

@@ -23,7 +23,7 @@ class Deadlines:
 
     def watch(self, held: Held) -> None:
         """Take a job into account that has begun and has a timeout."""
-        deadline = held.started + held.timeout_s
+        deadline = held.deadline
         if deadline < self._next:
             self._set(deadline)
 
@@ -47,7 +47,7 @@ class Deadlines:
                 if held.is_overdue(now):
                     due.append(held)
                 else:
-                    following = min(following, held.started + held.timeout_s)
+                    following = min(following, held.deadline)
         self._set(following)
         for held in due:
             self._expire(held)

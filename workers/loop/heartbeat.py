@@ -88,7 +88,7 @@ class Heartbeat:
         failures = 0
         while True:
             try:
-                ours = await held.extend()
+                ours = await held.source.extend(held.job)
             except (RedisError, OSError) as error:
                 failures += 1
                 self._reporter.failed("extending", error)
@@ -108,7 +108,7 @@ class Heartbeat:
     def _lose(self, held: Held) -> None:
         """Take a delivery that is not ours any more from its handler; what the handler returns is not settled."""
         if held.lose():
-            self._reporter.refused(held, "extension", held.ran_ms())
+            self._reporter.refused(held.job, "extension", held.ran_ms())
 
     def _answer(self) -> None:
         self._loop_answered = True
@@ -181,9 +181,9 @@ def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:
     """Split into calls, by number and by bytes; neighbours in the pending entries list are looked up together."""
     batch: list[Held] = []
     size = 0
-    for held in sorted(deliveries, key=lambda held: held.raw_entry_id):
+    for held in sorted(deliveries, key=lambda held: held.job.raw_entry_id):
         batch.append(held)
-        size += held.payload_bytes
+        size += held.job.payload_bytes
         if len(batch) == MAX_BATCH or size >= MAX_BATCH_BYTES:
             yield batch
             batch, size = [], 0

@@ -7,12 +7,9 @@ from enum import Enum, auto
 from math import inf
 from time import monotonic
 
+from workers.loop.execution import Verdict
 from workers.loop.job import Job
-from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_VISIBILITY_MS, whole_number
 from workers.telemetry.deliveries import JobTrace
-
-TRACEPARENT_BYTES = 55
-_EVEN_DIGITS = b"02468ace"
 
 
 class Stage(Enum):
@@ -55,27 +52,37 @@ class Source:
 
     def hold(self, held: "Held") -> None:
         """Note that a delivery is in our hands from now on."""
-        self.deliveries[held.raw_entry_id] = held
+        self.deliveries[held.job.raw_entry_id] = held
 
     def holds(self, held: "Held") -> bool:
         """Tell whether a delivery is in our hands."""
-        return self.deliveries.get(held.raw_entry_id) is held
+        return self.deliveries.get(held.job.raw_entry_id) is held
 
     def forget(self, held: "Held") -> None:
         """Note that a delivery is settled; a later one of the same entry stays."""
-        if self.deliveries.get(held.raw_entry_id) is held:
-            del self.deliveries[held.raw_entry_id]
+        entry_id = held.job.raw_entry_id
+        if self.deliveries.get(entry_id) is held:
+            del self.deliveries[entry_id]
+
+    async def extend(self, job: Job) -> bool:
+        """See `Job.extend`."""
+        if self.prove is None:
+            raise RuntimeError("only a job that a worker runs can be extended")
+        held = self.deliveries.get(job.raw_entry_id)
+        return held is not None and held.job is job and await self.prove(held)
 
 
-class Held(Job):
-    """A delivery in our hands. The handler sees the job in it.
+class Held:
+    """A delivery in our hands: the job, and what the loop notes of it.
 
-    One object and not two: it is made, looked at and thrown away for every job (see decision 17). All of it happens in
-    the event loop, except `prove`, which the heartbeat's thread calls, too; that thread reads all the rest.
+    All of it happens in the event loop, except `prove`, which the heartbeat's thread calls, too; that thread reads the
+    rest. Made and thrown away for every job.
     """
 
-    __slots__ = ("interruption", "proven", "runner", "source", "stage", "started", "trace")
+    __slots__ = ("interruption", "job", "proven", "run_ms", "runner", "source", "stage", "started", "trace", "verdict")
 
+    job: Job
+    source: Source
     stage: Stage
     interruption: Interruption | None
     runner: "asyncio.Task[None] | None"
@@ -84,6 +91,10 @@ class Held(Job):
     """When the handler began, on the monotonic clock; not set before."""
     proven: float
     """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
+    verdict: Verdict
+    """How it ended; not set before."""
+    run_ms: int
+    """For how many milliseconds it was in its slot; not set before it has ended."""
     trace: JobTrace | None
     """What is to be told of the delivery as a span; None = nothing."""
 
@@ -97,7 +108,7 @@ class Held(Job):
         delivered_ms: int,
         proven: float,
     ) -> None:
-        super().__init__(source.stream, entry_id, flat, times_delivered, max_deliveries, delivered_ms, source.timeout_s)
+        self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
         self.source = source
         self.proven = proven
         self.stage = QUEUED
@@ -134,55 +145,31 @@ class Held(Job):
         self.interrupt(Interruption.LOST)
         return True
 
-    def end(self) -> None:
-        """Note that there is a verdict."""
+    def end(self, verdict: Verdict, began: float) -> None:
+        """Note that there is a verdict, on a delivery that came into its slot then."""
         self.stage = ENDED
+        self.verdict = verdict
+        self.run_ms = int((monotonic() - began) * 1000 + 0.5)
 
     def keep(self) -> None:
         """Note that it could not be settled, stays pending, and is not to be run again here."""
-        self.source.kept.add(self.raw_entry_id)
+        self.source.kept.add(self.job.raw_entry_id)
 
     def tell(self, trace: JobTrace) -> None:
         """Note that the delivery is to be told of."""
         self.trace = trace
 
-    async def extend(self) -> bool:
-        """See `Job.extend`."""
-        if self.source.prove is None:
-            return await super().extend()
-        return self.source.holds(self) and await self.source.prove(self)
-
     # ---- what is asked of it
 
     def is_overdue(self, now: float) -> bool:
         """Tell whether the handler runs for longer than it may."""
-        return self.stage is RUNNING and now >= self.started + self.timeout_s
+        return self.stage is RUNNING and now >= self.started + self.job.timeout_s
+
+    @property
+    def deadline(self) -> float:
+        """When the handler will have run for longer than it may; only once it has begun."""
+        return self.started + self.job.timeout_s
 
     def ran_ms(self) -> int:
         """Return for how many milliseconds the handler has been running; 0 = it does not."""
         return round((monotonic() - self.started) * 1000) if self.stage is RUNNING else 0
-
-    @property
-    def payload_bytes(self) -> int:
-        """Size of all fields, in bytes."""
-        return sum(map(len, self._flat))
-
-    @property
-    def own_visibility_ms(self) -> int:
-        """How long a visibility timeout the producer asked for (``reaper.visibility_ms``); 0 = none of its own."""
-        if FIELD_VISIBILITY_MS not in self._flat:
-            return 0  # nearly always, and found out fast
-        return whole_number(self.reserved.get(FIELD_VISIBILITY_MS), 0)
-
-    @property
-    def is_unsampled(self) -> bool:
-        """Tell at a glance whether the job's producer does not sample its trace; asked for every job that is read."""
-        flat = self._flat
-        try:
-            place = flat.index(FIELD_TRACEPARENT)
-        except ValueError:
-            return False
-        if place % 2:
-            return False  # it is some field's value
-        traceparent = flat[place + 1]
-        return len(traceparent) == TRACEPARENT_BYTES and traceparent[-1] in _EVEN_DIGITS

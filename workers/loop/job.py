@@ -3,11 +3,37 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from math import inf
+from typing import Protocol
 
-from workers.protocol.messages import RESERVED_PREFIX, Metadata, Pairs, pair_up, read_metadata, text
+from workers.protocol.messages import (
+    FIELD_TRACEPARENT,
+    RESERVED_PREFIX,
+    Metadata,
+    Pairs,
+    pair_up,
+    read_metadata,
+    text,
+)
+
+TRACEPARENT_BYTES = 55
+_EVEN_DIGITS = b"02468ace"
 
 _TOKEN_BITS = 20
 _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
+
+
+class Origin(Protocol):
+    """Where a job was read, and who runs it."""
+
+    key: str
+    """``orders``, or ``{orders}:retry:billing``."""
+    stream: str
+    """``orders`` in both cases."""
+    timeout_s: float
+    """How long a job may run that says nothing about it, in seconds."""
+
+    async def extend(self, job: "Job") -> bool:
+        """See `Job.extend`."""
 
 
 class Job:
@@ -21,6 +47,7 @@ class Job:
     __slots__ = (
         "_fields",
         "_flat",
+        "_origin",
         "_pairs",
         "copies",
         "delivered_ms",
@@ -29,14 +56,11 @@ class Job:
         "generation",
         "raw_entry_id",
         "raw_id",
-        "stream",
         "timeout_s",
         "times_delivered",
         "waits",
     )
 
-    stream: str
-    """Name of the stream the job was enqueued in."""
     deliveries: int
     """Number of this delivery, from 1; deliveries of earlier entries of the job count too."""
     generation: int
@@ -60,16 +84,14 @@ class Job:
 
     def __init__(
         self,
-        stream: str,
+        origin: Origin,
         entry_id: bytes,
         flat: Sequence[bytes],
         times_delivered: int,
         max_deliveries: int,
         delivered_ms: int,
-        timeout_s: float = inf,
     ) -> None:
-        """``timeout_s`` is for jobs that say nothing about it."""
-        self.stream = stream
+        self._origin = origin
         self.raw_entry_id = self.raw_id = entry_id
         self.times_delivered = self.deliveries = times_delivered
         self.generation = self.waits = self.copies = 0
@@ -78,7 +100,7 @@ class Job:
         self._flat = flat
         self._pairs: Pairs | None = None
         self._fields: dict[bytes, bytes] | None = None
-        self.timeout_s = timeout_s
+        self.timeout_s = origin.timeout_s
         for name in flat[::2]:
             if name.startswith(RESERVED_PREFIX):
                 self._take(read_metadata(entry_id, zip(flat[::2], flat[1::2], strict=False)), max_deliveries)
@@ -104,6 +126,11 @@ class Job:
     def entry_id(self) -> str:
         """ID of the stream entry that carries this delivery."""
         return text(self.raw_entry_id)
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream the job was enqueued in."""
+        return self._origin.stream
 
     @property
     def pairs(self) -> Pairs:
@@ -151,7 +178,27 @@ class Job:
         not extended. From a handler that is a plain function: ``anyio.from_thread.run(job.extend)``. Raises what
         redis-py raises where Redis is out of reach: then nobody knows.
         """
-        raise RuntimeError("only a job that a worker runs can be extended")
+        return await self._origin.extend(self)
+
+    # ---- for the worker
+
+    @property
+    def payload_bytes(self) -> int:
+        """Size of all fields, in bytes."""
+        return sum(map(len, self._flat))
+
+    @property
+    def is_unsampled(self) -> bool:
+        """Tell at a glance whether the job's producer does not sample its trace; asked for every job that is read."""
+        flat = self._flat
+        try:
+            place = flat.index(FIELD_TRACEPARENT)
+        except ValueError:
+            return False
+        if place % 2:
+            return False  # it is some field's value
+        traceparent = flat[place + 1]
+        return len(traceparent) == TRACEPARENT_BYTES and traceparent[-1] in _EVEN_DIGITS
 
     def __repr__(self) -> str:
-        return f"<Job {self.id} entry={self.entry_id} of {self.stream} delivery={self.deliveries}>"
+        return f"<Job {self.id} entry={self.entry_id} of {self._origin.key} delivery={self.deliveries}>"

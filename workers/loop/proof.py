@@ -22,7 +22,7 @@ class ProofOfLife:
     async def prove(self, held: Held) -> bool:
         """Extend one delivery; returns False where it is not ours."""
         asked_at = monotonic()
-        [result] = await self.extend.run(self.commands, held.source.key, [held])
+        [result] = await self.extend.run(self.commands, held.source.key, [held.job])
         if result is Extension.REFUSED:
             return False
         held.prove(asked_at)
@@ -31,7 +31,7 @@ class ProofOfLife:
     def prove_many(self, client: "redis.Redis", source: Source, batch: Sequence[Held]) -> list[Extension]:
         """Extend deliveries of one source over ``client``, which may block."""
         asked_at = monotonic()
-        results = self.extend.run_blocking(client, source.key, batch)
+        results = self.extend.run_blocking(client, source.key, [held.job for held in batch])
         for held, result in zip(batch, results, strict=True):
             if result is not Extension.REFUSED:
                 held.prove(asked_at)

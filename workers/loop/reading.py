@@ -123,7 +123,7 @@ class Reader:
         for held in deliveries:
             held.source.hold(held)
             if self._journal:
-                self._journal.note(EventName.DELIVERED, held)
+                self._journal.note(EventName.DELIVERED, held.job)
         self._stalled.were_delivered(deliveries)
         self._slots.put(deliveries)
         if deliveries and self._slots.free:

@@ -102,7 +102,7 @@ class Reporter:
             else:
                 self._telemetry.taken_over(held, owner, idle_ms=idle_ms, reason=RESTART, mode=ADOPT)
         if owner != self._consumer and self._callbacks.wants("recovered"):
-            self._callbacks.report("recovered", **self._facts(held), owner=owner)
+            self._callbacks.report("recovered", **self._facts(held.job), owner=owner)
 
     def claimed(self, deliveries: Sequence[Held], rows: Sequence[Claimed], visibility_s: float) -> None:
         """Note that stalled deliveries were taken over."""
@@ -119,7 +119,7 @@ class Reporter:
                 )
         if self._callbacks.wants("recovered"):
             for held, row in zip(deliveries, rows, strict=True):
-                self._callbacks.report("recovered", **self._facts(held), owner=text(row.owner), idle_ms=row.idle_ms)
+                self._callbacks.report("recovered", **self._facts(held.job), owner=text(row.owner), idle_ms=row.idle_ms)
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""

@@ -40,7 +40,7 @@ class Runner:
         self._reporter = context.reporter
         self._backoff = context.settings.backoff
         self._invoke = invoker(handler, context.settings.concurrency)
-        self._execute = context.telemetry.execute if context.telemetry else execute
+        self._telemetry = context.telemetry
         self._runs_in_threads = not is_async(handler)
         self._deadlines = Deadlines(context.membership.both, self._expire)
         self._settlements = settlements
@@ -49,21 +49,27 @@ class Runner:
         self._hands_back = False
 
     async def perform(self, held: Held, runner: "asyncio.Task[None] | None") -> None:
-        """Take a delivery through all steps. Every job pays for this: nothing is awaited that need not be."""
+        """Take a delivery through all steps. Every job pays for this: nothing is called that need not be.
+
+        What was not extended for a visibility timeout may have been recovered by somebody: then Redis is asked first.
+        """
         verdict: Verdict | None = None
         began = monotonic()
         try:
-            if self._is_doubtful(held, began) and not await self._heartbeat.still_owns(held):
+            if began - held.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(held):
                 return
             if self._journal:
                 await self._announce(self._journal, held)
                 began = monotonic()  # long ago, where another handler blocked the event loop meanwhile
-                if self._is_doubtful(held, began) and not await self._heartbeat.still_owns(held):
+                if began - held.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(held):
                     return
             held.begin(began, runner)
-            if held.timeout_s != inf:
+            if held.job.timeout_s != inf:
                 self._deadlines.watch(held)
-            verdict = await self._execute(self._invoke, held, self._backoff)
+            if self._telemetry:
+                verdict = await self._telemetry.execute(self._invoke, held, self._backoff)
+            else:
+                verdict = await execute(self._invoke, held.job, self._backoff)
         except asyncio.CancelledError:
             if held.interruption is None or held.take_back_cancellation() > 0:
                 self._conclude_cancelled(held)
@@ -78,13 +84,9 @@ class Runner:
 
     # ---- the steps
 
-    def _is_doubtful(self, held: Held, now: float) -> bool:
-        """Tell whether somebody may have recovered the delivery, since it was not extended for so long."""
-        return now - held.proven > self._membership.visibility_s
-
     async def _announce(self, journal: JournalWriter, held: Held) -> None:
         """See to it that the journal names the job even if its handler kills the process."""
-        journal.note(EventName.STARTED, held)
+        journal.note(EventName.STARTED, held.job)
         await journal.wait_until_sent()
 
     def _reconsidered(self, held: Held, verdict: Verdict | None) -> Verdict | None:
@@ -94,8 +96,8 @@ class Runner:
         if held.interruption is Interruption.LOST:
             return None
         if held.interruption is Interruption.TIMEOUT:
-            error = f"ran longer than its timeout of {held.timeout_s:g} s"
-            return failed(held, error, self._backoff, reason=REASON_TIMEOUT)
+            error = f"ran longer than its timeout of {held.job.timeout_s:g} s"
+            return failed(held.job, error, self._backoff, reason=REASON_TIMEOUT)
         # What a handler raises because it is cancelled says nothing about the job.
         return HANDED_BACK if verdict is not None and verdict.outcome is Outcome.NACK else verdict
 
@@ -106,7 +108,7 @@ class Runner:
 
     def _expire(self, held: Held) -> None:
         """Take a job from its handler that runs longer than it may."""
-        self._reporter.timed_out(held, goes_on=self._runs_in_threads)
+        self._reporter.timed_out(held.job, goes_on=self._runs_in_threads)
         held.interrupt(Interruption.TIMEOUT)
 
     # ---- the end

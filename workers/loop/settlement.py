@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from time import monotonic, time_ns
+from time import time_ns
 
 import anyio
 from redis.exceptions import RedisError, ResponseError
@@ -35,16 +35,13 @@ MAX_ENTRY_ID_BYTES = 41
 MAX_COPIED_BYTES = 1_048_576
 """Payload that one call may copy, give or take one job: no call blocks the server for long."""
 
-Settlement = tuple[Held, Verdict, int]
-"""A verdict on its way to Redis, and for how many milliseconds the handler ran."""
-
 
 @dataclass(slots=True)
 class _Pile:
     """Verdicts on deliveries of one source."""
 
     source: Source
-    waiting: deque[Settlement] = field(default_factory=deque)
+    waiting: deque[Held] = field(default_factory=deque)
     reply_was_lost: int = 0
     """So many of the first ones have been sent before, without an answer."""
     limit: int = 0
@@ -75,15 +72,16 @@ class Settlements:
 
     # ---- for runners
 
-    def add(self, held: Held, verdict: Verdict, started: float) -> bool:
+    def add(self, held: Held, verdict: Verdict, began: float) -> bool:
         """Gather the verdict on a delivery that ends now; returns at once.
 
         Returns whether more wait than may: then `wait_for_room` before the next job is run.
         """
-        held.end()
-        self._piles[held.source.key].waiting.append((held, verdict, int((monotonic() - started) * 1000 + 0.5)))
+        held.end(verdict, began)
+        self._piles[held.source.key].waiting.append(held)
         self._gathered += 1
-        self._arrived.notify()
+        if self._gathered == 1:  # the settler waits for a first one only
+            self._arrived.notify()
         if self._gathered == self._settings.settle_batch:
             self._filled.notify()
         return self._gathered >= self._capacity
@@ -153,16 +151,16 @@ class Settlements:
         pile.limit = 0
         return True
 
-    def _next_batch(self, pile: _Pile) -> list[Settlement]:
+    def _next_batch(self, pile: _Pile) -> list[Held]:
         """Choose the first verdicts that fit into one call: by their number, and by the bytes it has to copy."""
         size = min(pile.limit or self._settings.settle_batch, len(pile.waiting))
         if pile.reply_was_lost:  # never mixed with new ones: a new one is not "unknown"
             size = min(size, pile.reply_was_lost)
         batch = list(islice(pile.waiting, size))
         copied = 0
-        for at, (held, verdict, _) in enumerate(batch, start=1):
-            if verdict.outcome is not Outcome.ACK:
-                copied += held.payload_bytes + len(verdict.traceback)
+        for at, held in enumerate(batch, start=1):
+            if held.verdict.outcome is not Outcome.ACK:
+                copied += held.job.payload_bytes + len(held.verdict.traceback)
                 if copied >= MAX_COPIED_BYTES:
                     del batch[at:]
                     break
@@ -170,12 +168,12 @@ class Settlements:
         batch.sort(key=_in_order)
         return batch
 
-    async def _send(self, source: Source, batch: Sequence[Settlement], *, lost: bool) -> Sequence[Settled] | None:
+    async def _send(self, source: Source, batch: Sequence[Held], *, lost: bool) -> Sequence[Settled] | None:
         return await settle(
             self._connection,
             source.key,
             self._keys,
-            batch,
+            [(held.job, held.verdict, held.run_ms) for held in batch],
             consumer=self._consumer,
             agreement=self._membership.agreement,
             journal=self._journal,
@@ -186,7 +184,7 @@ class Settlements:
 
     # ---- what came of it
 
-    async def _failed(self, pile: _Pile, batch: Sequence[Settlement], error: Exception) -> bool:
+    async def _failed(self, pile: _Pile, batch: Sequence[Held], error: Exception) -> bool:
         if isinstance(error, ResponseError) and not is_failover_error(error):
             if "NOGROUP" in str(error):
                 self._answered(pile, batch, [Settled(Result.REFUSED)] * len(batch))
@@ -199,22 +197,22 @@ class Settlements:
         await self._client.connection_pool.disconnect(inuse_connections=False)
         return False
 
-    def _answered(self, pile: _Pile, batch: Sequence[Settlement], results: Sequence[Settled] | None) -> None:
+    def _answered(self, pile: _Pile, batch: Sequence[Held], results: Sequence[Settled] | None) -> None:
         waiting, forget = pile.waiting, pile.source.forget
-        for held, _, _ in batch:
+        for held in batch:
             waiting.popleft()
             forget(held)
         if results is None:  # every one was acknowledged
             self._reporter.counts.acked += len(batch)
         else:
-            for settlement, result in zip(batch, results, strict=True):
-                self._count(settlement, result)
+            for held, result in zip(batch, results, strict=True):
+                self._count(held, result)
         self._gathered -= len(batch)
         pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
         self._settled.notify()
 
-    def _count(self, settlement: Settlement, settled: Settled) -> None:
-        held, verdict, run_ms = settlement
+    def _count(self, held: Held, settled: Settled) -> None:
+        job, verdict = held.job, held.verdict
         if settled.result is Result.DONE:
             if verdict.outcome is Outcome.ACK:
                 self._reporter.counts.acked += 1
@@ -224,16 +222,16 @@ class Settlements:
                 self._reporter.counts.nacked += 1
         elif settled.result is Result.REFUSED:
             if held.interruption is not Interruption.LOST:  # else that is told already
-                self._reporter.refused(held, verdict.outcome, run_ms)
+                self._reporter.refused(job, verdict.outcome, held.run_ms)
         elif settled.result is Result.UNKNOWN:
             self._reporter.counts.unknown += 1
         elif settled.result is Result.DEAD:
             limit = self._membership.agreement.max_deliveries
-            self._reporter.dead_lettered(held, verdict, settled.detail, limit)
+            self._reporter.dead_lettered(job, verdict, settled.detail, limit)
         else:
             held.keep()
-            self._reporter.held(held, verdict, settled.detail)
+            self._reporter.held(job, verdict, settled.detail)
 
 
-def _in_order(settlement: Settlement) -> bytes:
-    return settlement[0].raw_entry_id.rjust(MAX_ENTRY_ID_BYTES)  # 5-9 before 5-10
+def _in_order(held: Held) -> bytes:
+    return held.job.raw_entry_id.rjust(MAX_ENTRY_ID_BYTES)  # 5-9 before 5-10

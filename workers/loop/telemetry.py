@@ -81,12 +81,12 @@ class WorkerTelemetry:
             instruments.CONSUMED.add(len(deliveries), self._receive)
         if not self._traces:
             return
-        traced = (self._notice(held) for held in deliveries if not held.is_unsampled)
+        traced = (self._notice(held) for held in deliveries if not held.job.is_unsampled)
         stories = [story for story in traced if story is not None]
         if not stories:
             return
         n = len(deliveries)
-        many = {telemetry.BATCH_COUNT: n} if n > 1 else {telemetry.MESSAGE_ID: deliveries[0].entry_id}
+        many = {telemetry.BATCH_COUNT: n} if n > 1 else {telemetry.MESSAGE_ID: deliveries[0].job.entry_id}
         span = begin(
             f"{telemetry.RECEIVE} {self._stream}",
             None,
@@ -104,11 +104,11 @@ class WorkerTelemetry:
 
     def _notice(self, held: Held) -> Story | None:
         """Look whether a delivery is to be told of; returns its story where its producer's trace is sampled."""
-        traceparent = held.value_of(FIELD_TRACEPARENT)
+        traceparent = held.job.value_of(FIELD_TRACEPARENT)
         if traceparent is None:
             held.tell(JobTrace(None))
             return None
-        creation = read_context(traceparent, held.value_of(FIELD_TRACESTATE) or b"")
+        creation = read_context(traceparent, held.job.value_of(FIELD_TRACESTATE) or b"")
         if creation is None:
             instruments.CONTEXT_MALFORMED.add(1, self._labels)
             held.tell(JobTrace(None))
@@ -116,14 +116,14 @@ class WorkerTelemetry:
         if not creation.trace_flags.sampled:
             return None
         story = Story(creation, self._linkage)
-        previous = held.value_of(FIELD_PREVIOUS) if held.times_delivered == 1 else None
+        previous = held.job.value_of(FIELD_PREVIOUS) if held.job.times_delivered == 1 else None
         held.tell(JobTrace(story, story.links_to(self._delivery(held), previous) if previous else []))
         return story
 
     def _delivery(self, held: Held, times_delivered: int | None = None) -> Delivery:
-        times = held.times_delivered if times_delivered is None else times_delivered
-        name = b"%d.%d.%d" % (held.generation, held.copies, times)
-        return Delivery(self._stream, self._group, held.raw_id, name)
+        times = held.job.times_delivered if times_delivered is None else times_delivered
+        name = b"%d.%d.%d" % (held.job.generation, held.job.copies, times)
+        return Delivery(self._stream, self._group, held.job.raw_id, name)
 
     # ---- recovering
 
@@ -141,12 +141,12 @@ class WorkerTelemetry:
         if story is None or held.trace is None:
             return
         lost = Lost(
-            self._delivery(held, held.times_delivered - 1),
-            held.entry_id,
-            max(1, held.deliveries - 1),
+            self._delivery(held, held.job.times_delivered - 1),
+            held.job.entry_id,
+            max(1, held.job.deliveries - 1),
             owner,
             idle_ms,
-            (held.value_of(FIELD_PREVIOUS) or b"") if held.times_delivered == 2 else b"",
+            (held.job.value_of(FIELD_PREVIOUS) or b"") if held.job.times_delivered == 2 else b"",
         )
         now = time_ns()
         held.trace.links += tell_recovery(
@@ -199,13 +199,13 @@ class WorkerTelemetry:
     def execute(self, invoke: Invoke, held: Held, backoff: Backoff = AT_ONCE) -> Coroutine[Any, Any, Verdict]:
         """Run the handler on ``held``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
         told = held.trace
-        return execute(invoke, held, backoff) if told is None else self._execute(invoke, held, backoff, told)
+        return execute(invoke, held.job, backoff) if told is None else self._execute(invoke, held, backoff, told)
 
     async def _execute(self, invoke: Invoke, held: Held, backoff: Backoff, told: JobTrace) -> Verdict:
         told.span = span = self._begin(held, told)
         token = contexts.attach(trace.set_span_in_context(span))
         try:
-            return await execute(invoke, held, backoff)
+            return await execute(invoke, held.job, backoff)
         finally:
             contexts.detach(token)
             told.ended_ns = time_ns()
@@ -213,11 +213,11 @@ class WorkerTelemetry:
     def _begin(self, held: Held, told: JobTrace) -> Span:
         about: Attributes = {
             **self._process,
-            telemetry.MESSAGE_ID: held.entry_id,
+            telemetry.MESSAGE_ID: held.job.entry_id,
             telemetry.CLIENT_ID: self._consumer,
-            telemetry.JOB_ID: held.id,
-            telemetry.ATTEMPT: held.deliveries,
-            telemetry.GENERATION: held.generation,
+            telemetry.JOB_ID: held.job.id,
+            telemetry.ATTEMPT: held.job.deliveries,
+            telemetry.GENERATION: held.job.generation,
         }
         if told.story is not None:
             return told.story.begin(self._delivery(held), about, told.links)
@@ -225,28 +225,25 @@ class WorkerTelemetry:
 
     # ---- settling
 
-    def settled(
-        self, batch: Sequence[tuple[Held, Verdict, int]], results: Sequence[Settled] | None, began_ns: int
-    ) -> None:
+    def settled(self, batch: Sequence[Held], results: Sequence[Settled] | None, began_ns: int) -> None:
         """Tell of deliveries whose settlement is answered; None: every one was acknowledged."""
         now = time_ns()
         if self._measures:
             self._measure(batch, results, (now - began_ns) / 1e9)
         if not self._traces:
             return
-        for n, (held, verdict, _) in enumerate(batch):
+        for n, held in enumerate(batch):
             told = held.trace
             if told is not None and told.span is not None and told.span.is_recording():
                 refused = results is not None and results[n].result is Result.REFUSED
-                self._tell_settled(held, told.span, told.ended_ns, verdict, refused, began_ns, now)
+                self._trace_settled(held, told.span, told.ended_ns, refused, began_ns, now)
 
-    def _tell_settled(
-        self, held: Held, span: Span, ended_ns: int, verdict: Verdict, refused: bool, began_ns: int, now: int
-    ) -> None:
+    def _trace_settled(self, held: Held, span: Span, ended_ns: int, refused: bool, began_ns: int, now: int) -> None:
+        verdict = held.verdict
         about: Attributes = {
             **self._of_settling,
             telemetry.OPERATION: verdict.outcome.value,
-            telemetry.MESSAGE_ID: held.entry_id,
+            telemetry.MESSAGE_ID: held.job.entry_id,
             telemetry.CLIENT_ID: self._consumer,
         }
         if refused:
@@ -265,12 +262,11 @@ class WorkerTelemetry:
             span.set_status(Status(StatusCode.ERROR, verdict.error or verdict.reason))
         span.end(ended_ns)
 
-    def _measure(
-        self, batch: Sequence[tuple[Held, Verdict, int]], results: Sequence[Settled] | None, took_s: float
-    ) -> None:
+    def _measure(self, batch: Sequence[Held], results: Sequence[Settled] | None, took_s: float) -> None:
         instruments.OPERATION_DURATION.record(took_s, self._of_settling)
         record, plain = instruments.PROCESS_DURATION.record, self._process
-        for _, verdict, run_ms in batch:
+        for held in batch:
+            verdict, run_ms = held.verdict, held.run_ms
             if verdict.outcome is Outcome.ACK:
                 record(run_ms / 1000, plain)
             elif verdict.outcome is not Outcome.HAND_BACK:

@@ -263,12 +263,13 @@ class _Watch:
         now = monotonic()
         in_hand = self._worker.process.in_hand() if self._worker.process else []
         lines = [
-            f"  {job.stage.name.lower()}: job {job.id}, delivery {job.deliveries}{_age(job, now)}" for job in in_hand
+            f"  {held.stage.name.lower()}: job {held.job.id}, delivery {held.job.deliveries}{_age(held, now)}"
+            for held in in_hand
         ]
         more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         first = f"{self._keys.pair} is not drained: {problem}. Left: {left}. The worker has {self._worker.counts}"
         return NotDrainedError("\n".join([first, *lines[:_SHOWN], *more]))
 
 
-def _age(job: Held, now: float) -> str:
-    return f", runs for {now - job.started:.1f} s" if job.stage is RUNNING else ""
+def _age(held: Held, now: float) -> str:
+    return f", runs for {now - held.started:.1f} s" if held.stage is RUNNING else ""

@@ -146,9 +146,9 @@ def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int,
 class _Run:
     """One delivery on its way through a handler: what `workers.loop.runner` does between reading and settling."""
 
-    def __init__(self, handler: Handler, job: Held, settings: WorkerSettings, *, is_last: bool) -> None:
+    def __init__(self, handler: Handler, held: Held, settings: WorkerSettings, *, is_last: bool) -> None:
         self._invoke: Invoke = invoker(handler, settings.concurrency)
-        self._job = job
+        self._held = held
         self._backoff = _Backoff(0, 0, settings.backoff.uncounted_max_age_ms)
         self._is_last = is_last
         self._raised: BaseException | None = None
@@ -157,7 +157,7 @@ class _Run:
         """Run it, in a task that its timeout can cancel."""
         verdict = await asyncio.get_running_loop().create_task(self._perform())
         if verdict is None:
-            return TimedOut(self._job.timeout_s, self._is_last)
+            return TimedOut(self._held.job.timeout_s, self._is_last)
         if verdict.outcome is Outcome.ACK:
             return Acknowledged()
         if verdict.outcome is Outcome.REJECT:
@@ -170,20 +170,20 @@ class _Run:
 
     async def _perform(self) -> Verdict | None:
         """Return the handler's verdict, or None where it ran longer than it may."""
-        job, verdict = self._job, None
-        job.source.hold(job)
-        deadlines = Deadlines([job.source], lambda late: late.interrupt(Interruption.TIMEOUT))
-        job.begin(monotonic(), asyncio.current_task())
-        if job.timeout_s != inf:
-            deadlines.watch(job)
+        held, verdict = self._held, None
+        held.source.hold(held)
+        deadlines = Deadlines([held.source], lambda late: late.interrupt(Interruption.TIMEOUT))
+        held.begin(monotonic(), asyncio.current_task())
+        if held.job.timeout_s != inf:
+            deadlines.watch(held)
         try:
-            verdict = await execute(self._call, job, self._backoff)
+            verdict = await execute(self._call, held.job, self._backoff)
         except asyncio.CancelledError:
-            if job.interruption is None:
+            if held.interruption is None:
                 raise
         finally:
             deadlines.stop()
-        if job.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
+        if held.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
             return None  # what it raises because it is cancelled says nothing about the job
         return verdict
 
