@@ -12,7 +12,7 @@ from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import to_ms
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.deliveries import tell_recovered
+from workers.telemetry.deliveries import emit_recovered
 from workers.telemetry.names import Attributes, TraceLinkage
 
 
@@ -38,7 +38,7 @@ class GroupTelemetry:
         ended_ns = time_ns()
         for row in rows:
             if row.traced and row.outcome in ENDED:
-                tell_recovered(
+                emit_recovered(
                     row,
                     self._group.stream,
                     self._group.group,

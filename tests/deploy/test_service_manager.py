@@ -121,7 +121,7 @@ def test_the_watchdog_is_fed_where_it_waits_for_this_process(variables: dict[str
 def test_a_datagram_arrives(where: str, tmp_path: Path) -> None:
     address = str(tmp_path / "notify") if where == "path" else f"@stream-reaper-test-{os.getpid()}"
     with listening(address) as ear:
-        ServiceManager(address).tell("READY=1", "STATUS=fine")
+        ServiceManager(address).send("READY=1", "STATUS=fine")
         assert (ear.lines, ear.states) == (["READY=1"], ["fine"])
 
 

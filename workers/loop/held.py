@@ -155,7 +155,7 @@ class Held:
         """Note that it could not be settled, stays pending, and is not to be run again here."""
         self.source.kept.add(self.job.raw_entry_id)
 
-    def tell(self, trace: JobTrace) -> None:
+    def follow(self, trace: JobTrace) -> None:
         """Note that the delivery is to be told of."""
         self.trace = trace
 

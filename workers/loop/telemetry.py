@@ -28,9 +28,9 @@ from workers.telemetry.deliveries import (
     Lost,
     Story,
     begin,
+    emit_recovered,
+    emit_recovery,
     read_context,
-    tell_recovered,
-    tell_recovery,
 )
 from workers.telemetry.names import Attributes
 
@@ -106,18 +106,18 @@ class WorkerTelemetry:
         """Look whether a delivery is to be told of; returns its story where its producer's trace is sampled."""
         traceparent = held.job.value_of(FIELD_TRACEPARENT)
         if traceparent is None:
-            held.tell(JobTrace(None))
+            held.follow(JobTrace(None))
             return None
         creation = read_context(traceparent, held.job.value_of(FIELD_TRACESTATE) or b"")
         if creation is None:
             instruments.CONTEXT_MALFORMED.add(1, self._labels)
-            held.tell(JobTrace(None))
+            held.follow(JobTrace(None))
             return None
         if not creation.trace_flags.sampled:
             return None
         story = Story(creation, self._linkage)
         previous = held.job.value_of(FIELD_PREVIOUS) if held.job.times_delivered == 1 else None
-        held.tell(JobTrace(story, story.links_to(self._delivery(held), previous) if previous else []))
+        held.follow(JobTrace(story, story.links_to(self._delivery(held), previous) if previous else []))
         return story
 
     def _delivery(self, held: Held, times_delivered: int | None = None) -> Delivery:
@@ -149,7 +149,7 @@ class WorkerTelemetry:
             (held.job.value_of(FIELD_PREVIOUS) or b"") if held.job.times_delivered == 2 else b"",
         )
         now = time_ns()
-        held.trace.links += tell_recovery(
+        held.trace.links += emit_recovery(
             story, lost, reason=reason, outcome="claimed", mode=mode, began_ns=now, ended_ns=now
         )
 
@@ -170,7 +170,7 @@ class WorkerTelemetry:
         """Tell of a delivery that was ended for its consumer, by us; ``visibility_s`` as in `taken_over`."""
         self._count_recovery(row.idle_ms, mode, row.outcome.name.lower(), visibility_s)
         if row.traced and self._traces:
-            tell_recovered(
+            emit_recovered(
                 row,
                 self._stream,
                 self._group,

@@ -59,10 +59,10 @@ class Notices:
             try:
                 await self._listen()
             except* (RedisError, OSError) as errors:
-                self._tell(errors.exceptions[0])
+                self._log_once(errors.exceptions[0])
             await anyio.sleep(RECONNECT_S)
 
-    def _tell(self, error: Exception) -> None:
+    def _log_once(self, error: Exception) -> None:
         """Say once that we may not listen; outages are told by whoever works with Redis."""
         if not (is_contact_error(error) or self._told):
             self._told = True

@@ -64,7 +64,7 @@ class ServiceManager:
         watched = ours and microseconds.isdecimal() and int(microseconds) > 0
         return cls(address, int(microseconds) / 1_000_000 if watched else None)
 
-    def tell(self, *lines: str) -> None:
+    def send(self, *lines: str) -> None:
         """Send what is to be known. Raises OSError."""
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
@@ -162,21 +162,21 @@ class _TellingThread(threading.Thread):
         while not self._ended.is_set():
             ailed = self._messages.ails
             lines = self._messages.due(monotonic())
-            self._tell(lines)
+            self._send(lines)
             if self._messages.ails and not ailed:
                 logger.error("systemd's watchdog is fed no more (%s)", ", ".join(lines))
             self._ended.wait(self._messages.pause_s)
-        self._tell(self._messages.goodbye())
+        self._send(self._messages.goodbye())
 
     def stop(self) -> None:
         """Say goodbye and end; `join` waits for that."""
         self._ended.set()
 
-    def _tell(self, lines: Sequence[str]) -> None:
+    def _send(self, lines: Sequence[str]) -> None:
         if not lines:
             return
         try:
-            self._manager.tell(*lines)
+            self._manager.send(*lines)
             self._heard = True
         except OSError as error:
             if self._heard:

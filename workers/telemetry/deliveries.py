@@ -272,7 +272,7 @@ class Lost:
     previous: bytes = b""
 
 
-def tell_recovered(
+def emit_recovered(
     row: Recovered,
     stream: str,
     group: str,
@@ -289,7 +289,7 @@ def tell_recovered(
     creation = read_context(traceparent, tracestate)
     if creation is None:
         return
-    tell_recovery(
+    emit_recovery(
         Story(creation, linkage),
         Lost(
             Delivery(stream, group, row.job_id, name),
@@ -308,7 +308,7 @@ def tell_recovered(
     )
 
 
-def tell_recovery(
+def emit_recovery(
     story: Story,
     lost: Lost,
     *,
