@@ -65,7 +65,7 @@ class Candidate:
 @asynccontextmanager
 async def candidate(url: str, name: str = "alice", **settings: Any) -> AsyncIterator[Candidate]:
     """Build a candidate that does not run yet. Its TTL is long, its renewals are quick, unless said otherwise."""
-    given = ReaperSettings(**{"redis_url": url, "lease_ttl": 20, "renew_interval": 0.05, **settings})
+    given = ReaperSettings(**{"redis_url": url, "lease_ttl": 3_600, "renew_interval": 0.05, **settings})
     client = commands_client(url)
     reader = reader_client(url, block_ms=to_ms(given.acquire_retry))
     grace = Grace(to_ms(given.grace), to_ms(given.trust))
