@@ -147,8 +147,9 @@ async def test_the_users_fields_arrive_byte_for_byte_after_recovery_and_after_be
         async def read_on() -> bool:
             """Let each job come back twice: recovered at first, then parked, since one delivery is left."""
             for entry_id, flat in await read_raw(client, key, "reader"):
-                assert flat[-2 * len(OURS) :: 2] == OURS, "the user's fields come first"
-                job = text(flat[1 - 2 * len(OURS)])
+                ours = [*OURS, b"reaper.suspect"] if flat[-2] == b"reaper.suspect" else OURS
+                assert flat[-2 * len(ours) :: 2] == ours, "the user's fields come first"
+                job = text(flat[1 - 2 * len(ours)])
                 arrived[job].append(user_fields(flat))
                 if len(arrived[job]) == 2:
                     await client.xack(key, scene.GROUP, entry_id)
