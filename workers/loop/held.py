@@ -141,7 +141,7 @@ class Held:
         if self.stage is ENDED or not self.source.holds(self):
             return False
         self.source.forget(self)
-        self.proven = 0.0  # where it is queued, whoever takes it looks again
+        self.proven = -inf  # where it is queued, whoever takes it looks again
         self.interrupt(Interruption.LOST)
         return True
 
