@@ -15,6 +15,7 @@ from tests.faults.scene import (
     GROUP,
     KEYS,
     NAMESPACE,
+    OVERDUE_MS,
     STREAM,
     Handler,
     create_group,
@@ -110,7 +111,7 @@ async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: Redis
     enqueued = await enqueue(client, 4)
     entries = await strand(client, 4)
     for entry, times in zip(entries, (1, 2, 2, 3), strict=True):
-        words = ("IDLE", 60_000, "RETRYCOUNT", times, "JUSTID")
+        words = ("IDLE", OVERDUE_MS, "RETRYCOUNT", times, "JUSTID")
         await client.execute_command("XCLAIM", STREAM, GROUP, "gone", 0, entry, *words)
     handler = Handler()
     reaps, works = await let_in(client, server, Role.REAPER), await let_in(client, server, Role.WORKER)

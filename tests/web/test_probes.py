@@ -120,7 +120,10 @@ async def test_a_term_whose_work_does_not_end_is_told(
         return EndOfTerm.RELEASED
 
     monkeypatch.setattr(Leadership, "work", clings)
-    async with Reaper(reaper_settings(server.url, health_port=0)) as replica, serving_replica(replica) as port:
+    async with (
+        Reaper(reaper_settings(server.url, health_port=0, lease_ttl=1)) as replica,
+        serving_replica(replica) as port,
+    ):
         assert port
         await wait_until(lambda: replica.is_leader, "it leads")
         assert (await request(port, "/livez")).code == 200
