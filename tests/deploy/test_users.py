@@ -124,7 +124,7 @@ async def test_reaper_and_workers_run_as_they_are_deployed_and_show_what_is_aske
         series[:] = [one for page in pages for one in scraped(page.body.decode())]
         return {name for name, _ in series} >= SEEN_SOON and any("error_type" in labels for _, labels in series)
 
-    await wait_until(shown, "the processes show their metrics", 30)
+    await wait_until(shown, "the processes show their metrics")
     assert {name for name, _ in series if name.startswith(("reaper_", "messaging_"))} <= _with_made(exposed())
     asked = [used(query) for query in [*(rule["expr"] for rule in RULES), *(query for _, query in QUERIES)]]
     labels = {label for _, labels in series for label in labels} | OF_PROMETHEUS
@@ -157,4 +157,4 @@ async def _strand(guarded: Guarded) -> None:
 
 
 async def _port_of(process: Running) -> int:
-    return int((await process.prints(r"health on http://127\.0\.0\.1:(\d+)/", 20))[1])
+    return int((await process.prints(r"health on http://127\.0\.0\.1:(\d+)/"))[1])

@@ -38,7 +38,7 @@ def _read(report: Path) -> Any:
 async def test_every_job_is_accounted_for_after_every_fault(processes: Processes, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     drill = _drill(processes, "--limit", "350", *_faults(*FAULTS), "--json", str(report))
-    assert await drill.wait(90) == 0, drill.output
+    assert await drill.wait() == 0, drill.output
     assert "\x1b" not in drill.output, "no terminal, no colour"
     told = _read(report)
     assert (told["balanced"], told["objections"]) == (True, [])
@@ -64,7 +64,7 @@ async def test_without_recovery_the_jobs_of_a_killed_worker_are_stuck(processes:
         processes, "--recovery", "none", "--limit", "100", *_faults("kill-worker@0.5"), "--visibility-timeout", "1.4",
         "--json", str(report),
     )  # fmt: skip
-    assert await drill.wait(60) == 1, drill.output
+    assert await drill.wait() == 1, drill.output
     told = _read(report)
     (kill,) = told["faults"]
     # Counted a moment before the kill: the worker may have read or settled one more by then.
@@ -80,7 +80,7 @@ async def test_embedded_workers_account_for_every_job_without_any_reaper(process
         processes, "--recovery", "embedded", "--limit", "200", "--visibility-timeout", "1.4",
         *_faults("kill-workers:1@0.5", "kill-leader@0.5", "poison@1.5"), "--json", str(report),
     )  # fmt: skip
-    assert await drill.wait(90) == 0, drill.output
+    assert await drill.wait() == 0, drill.output
     told = _read(report)
     assert (told["recovery"], told["balanced"], told["objections"]) == ("embedded", True, [])
     assert (told["enqueued"], told["settled"], told["dead_lettered"], told["lost"]) == (201, 200, 1, 0)
@@ -104,7 +104,7 @@ async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
         processes, "--recovery", "published", "--limit", "60", "--visibility-timeout", "1.4", "--workers", "2",
         *_faults("poison@0.5"), "--json", str(report),
     )  # fmt: skip
-    assert await drill.wait(90) == 1, drill.output
+    assert await drill.wait() == 1, drill.output
     told = _read(report)
     (dropped,) = (loss for loss in told["losses"] if loss["poison"])
     assert (dropped["n"], dropped["cause"], dropped["starts"]) == (61, "dropped", 3)
@@ -125,7 +125,7 @@ async def test_reapers_may_be_gone_for_a_while_and_redis_too_and_the_journals_ca
         *_faults("kill-workers:half@0.5", "kill-reapers@1+1.5", "pause-redis@3+1", "long-jobs:5@0.2+2.2"),
         "--redis-url", server.url, "--redis-pid", str(server.pid), "--keep-keys", "--json", str(report),
     )  # fmt: skip
-    assert await drill.wait(90) == 0, drill.output
+    assert await drill.wait() == 0, drill.output
     told = _read(report)
     assert (told["balanced"], told["enqueued"], told["settled"], told["stuck"]) == (True, 205, 205, 0)
     faults = {fault["kind"]: fault for fault in told["faults"]}
@@ -167,7 +167,7 @@ async def test_a_redis_of_somebody_else_is_left_as_it_was(
 ) -> None:
     await client.set("mine", "1")
     drill = _drill(processes, "--redis-url", server.url, "--limit", "40", *_faults("none"))
-    assert await drill.wait(60) == 0, drill.output
+    assert await drill.wait() == 0, drill.output
     assert await client.keys("*") == [b"mine"]
 
 
@@ -175,7 +175,7 @@ async def test_a_redis_of_somebody_else_is_not_stopped_unless_that_is_said(
     processes: Processes, start_server: StartServer
 ) -> None:
     drill = _drill(processes, "--redis-url", start_server().url, "--limit", "40", *_faults("pause-redis@1+1"))
-    assert await drill.wait(30) == 2
+    assert await drill.wait() == 2
     assert "or say with --redis-pid which process of this machine it is" in drill.output
 
 
@@ -200,7 +200,7 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
     children = _children(drill.pid)
     assert len(children) == 8, "Redis, four workers, three reapers"
     getattr(drill, ending)()
-    assert await drill.wait(30) == code
+    assert await drill.wait() == code
     await wait_until(lambda: not _alive(children), "every process has ended")
     assert _left_in(tmp_path) is (ending == "kill"), "nobody can clean up after kill -9"
 
@@ -220,6 +220,6 @@ async def test_what_cannot_be_played_is_refused_in_a_sentence(
     processes: Processes, options: tuple[str, ...], sentence: str
 ) -> None:
     drill = _drill(processes, *options)
-    assert await drill.wait(30) == 2
+    assert await drill.wait() == 2
     assert sentence in drill.output
     assert "Traceback" not in drill.output

@@ -41,7 +41,7 @@ async def _all_settled(client: Redis, group: str, worker: Running, steps: int) -
         pending = await client.execute_command("XPENDING", "jobs", group)
         return pending[0] == 0 and len(worker.output.splitlines()) >= steps
 
-    await wait_until(settled, "everything is acknowledged", 20)
+    await wait_until(settled, "everything is acknowledged")
     worker.terminate()
     assert await worker.wait() == 0, "it stops in order"
     return list(read_lines(worker.output))

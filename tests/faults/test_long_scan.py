@@ -10,7 +10,7 @@ from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.matrix]
 
 PENDING = 1_000_000
 PER_CALL = 20_000

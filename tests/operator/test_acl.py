@@ -98,7 +98,7 @@ async def test_reaper_and_workers_do_their_whole_job_with_their_rules(server: Re
         async def given_up() -> bool:
             return await client.xlen(KEYS.dead) == 2
 
-        await wait_until(given_up, "the other two are dead letters", 20)
+        await wait_until(given_up, "the other two are dead letters")
         await nothing_left(client)
         await _looks_healthy(client, server)
     assert await denials(client) == []
@@ -116,7 +116,7 @@ async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: Redis
     handler = Handler()
     reaps, works = await let_in(client, server, Role.REAPER), await let_in(client, server, Role.WORKER)
     async with running_reaper(reaps, consumer_retention=0.1), running_worker(works, handler):
-        await wait_until(lambda: len(handler.completions) == 3, "all but one are done", 20)
+        await wait_until(lambda: len(handler.completions) == 3, "all but one are done")
         await nothing_left(client)
     assert await client.xlen(KEYS.dead) == 1
     assert await violations(client, enqueued, max_deliveries=3) == []
@@ -131,7 +131,7 @@ async def test_embedded_workers_recover_with_their_rules(server: RedisServer, cl
     works = await let_in(client, server, Role.WORKER, EMBEDDED)
     handler = Handler()
     async with running_worker(works, handler, recovery="embedded", visibility_timeout=0.4, journal="full"):
-        await wait_until(lambda: len(handler.completions) == 5, "the stranded jobs are done", 20)
+        await wait_until(lambda: len(handler.completions) == 5, "the stranded jobs are done")
         await nothing_left(client)
     assert await violations(client, enqueued, [handler], max_deliveries=3) == []
     assert await denials(client) == []

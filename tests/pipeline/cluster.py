@@ -13,6 +13,12 @@ from tests.support.servers import free_port
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKER_MB = 1100
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+PATIENT = {
+    "spark.network.timeout": "3600s",
+    "spark.sql.broadcastTimeout": "3600",
+    "spark.python.authenticate.socketTimeout": "3600s",
+}
+"""Spark's own limits are of wall-clock seconds: none of them ends a test because its machine is slow."""
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 SHARE = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2"}
 """What one application takes: one executor on each worker, so that two applications fit."""
@@ -27,7 +33,7 @@ def environment(folder: Path) -> dict[str, str]:
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_LOG_DIR": str(folder / "log"),
-        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
+        "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JAVA} -Dspark.worker.timeout=3600 -Dspark.network.timeout=3600s",
         "SPARK_NO_DAEMONIZE": "1",
         "PYSPARK_PYTHON": sys.executable,
     }
@@ -62,7 +68,7 @@ class Cluster:
         """Return the environment of programs that use the cluster: Spark's own defaults, and its Python."""
         conf = folder / "conf"
         conf.mkdir()
-        lines = [f"{name} {value}" for name, value in {**SHARE, **LOOPBACK}.items()]
+        lines = [f"{name} {value}" for name, value in {**SHARE, **PATIENT, **LOOPBACK}.items()]
         (conf / "spark-defaults.conf").write_text("\n".join(lines))
         return {**self.env, "SPARK_CONF_DIR": str(conf), "JDK_JAVA_OPTIONS": QUICK_JAVA}
 
@@ -74,6 +80,7 @@ class Cluster:
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Xss8m",
             **SHARE,
+            **PATIENT,
             **LOOPBACK,
             "spark.ui.enabled": "false",
         }

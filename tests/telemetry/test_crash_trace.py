@@ -18,7 +18,7 @@ async def test_a_killed_workers_delivery_is_told_of_by_the_reaper_in_one_trace_w
     await scene.reaper()
     first = await scene.worker()
     job = await scene.produce("kills=1")
-    await first.wait(60)
+    await first.wait()
     await scene.worker()
     spans = await scene.spans(job, "send", "receive", "process", "recover", "process", "ack")
     assert dangling(spans) == []
@@ -69,7 +69,7 @@ async def test_an_embedded_worker_tells_of_what_it_takes_over(scene: Scene) -> N
     embedded = ("--recovery", "embedded")
     first = await scene.worker(*embedded)
     job = await scene.produce("kills=1")
-    await first.wait(60)
+    await first.wait()
     await scene.worker(*embedded)
     spans = await scene.spans(job, "send", "process", "recover", "process", "ack")
     assert dangling(spans) == []
@@ -94,7 +94,7 @@ async def test_the_last_delivery_an_embedded_worker_gives_up_is_told_of_too(scen
     embedded = ("--recovery", "embedded", "--max-deliveries", "1")
     first = await scene.worker(*embedded)
     job = await scene.produce("kills=1")
-    await first.wait(60)
+    await first.wait()
     await scene.worker(*embedded)
     spans = await scene.spans(job, "send", "process", "recover")
     own = [span for span in spans if not span.name.startswith("receive")]
@@ -113,7 +113,7 @@ async def test_a_job_that_crashes_twice_links_both_recoveries(scene: Scene) -> N
     for _ in range(2):
         worker = await scene.worker("--max-deliveries", "4")
         job = job or await scene.produce("kills=2")
-        await worker.wait(60)
+        await worker.wait()
     await scene.worker("--max-deliveries", "4")
     spans = await scene.spans(job, "send", "process", "recover", "process", "recover", "process", "ack")
     assert dangling(spans) == []
@@ -243,7 +243,7 @@ async def test_by_setting_each_delivery_has_a_trace_of_its_own_that_links_the_pr
     await scene.reaper(*link)
     first = await scene.worker(*link)
     job = await scene.produce("kills=1")
-    await first.wait(60)
+    await first.wait()
     await scene.worker(*link)
     spans = await scene.spans(job, "send", "process", "recover", "process", "ack")
     assert dangling(spans) == []
@@ -275,10 +275,10 @@ async def test_what_the_producer_does_not_sample_is_told_of_by_nobody(scene: Sce
     first = await scene.worker()
     scene.env = {"OTEL_TRACES_SAMPLER": "always_off"}
     await scene.produce("kills=1")
-    await first.wait(60)
+    await first.wait()
     scene.env = {}
     worker = await scene.worker()
-    await worker.prints("started", 60)
+    await worker.prints("started")
     sampled = await scene.produce("n=1")
     await scene.spans(sampled, "send", "receive", "process", "ack")
     assert {span.attributes.get("app.job.id") for span in scene.received.spans} - {None} == {sampled}

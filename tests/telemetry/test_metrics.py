@@ -25,7 +25,7 @@ async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(sce
     await scene.reaper()
     first = await scene.worker("--journal", "full")
     await scene.produce("kills=1")
-    await first.wait(60)
+    await first.wait()
     await scene.worker("--journal", "full")
     rare = {"reaper.writes.refused", "reaper.trace_context.malformed"}
     metrics = scene.received.metrics
@@ -51,7 +51,7 @@ async def test_embedded_workers_measure_all_but_leadership(scene: Scene) -> None
     embedded = ("--recovery", "embedded", "--journal", "full")
     first = await scene.worker(*embedded)
     await scene.produce("kills=1")
-    await first.wait(60)
+    await first.wait()
     await scene.worker(*embedded)
     await scene.produce("n=1")  # the other one is claimed, and not read
     wanted = {

@@ -50,7 +50,7 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
         victim.kill()
         await wait_until(partial(_all_settled, client), "what it held is done by others", DONE_S)
     first.kill()
-    await second.prints("leadership acquired", 30)
+    await second.prints("leadership acquired")
     another = processes.reaper(*replica, "--name", "reaper-c")
     start("--name", "shop-4")
     await _enqueue(client, 81)

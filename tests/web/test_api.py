@@ -55,7 +55,7 @@ async def test_recoveries_are_told_with_how_late_they_were(served: Served, clien
         recoveries = (await _overview(served))["recoveries"]
         return recoveries if len(recoveries["latest"]) == 3 else None
 
-    recoveries = await wait_until(told, "three recoveries are told", 20)
+    recoveries = await wait_until(told, "three recoveries are told")
     assert {one["event"] for one in recoveries["latest"]} == {"recovered"}
     lateness = [one["late_ms"] for one in recoveries["latest"]]
     assert min(lateness) >= 30_000
@@ -73,7 +73,7 @@ async def test_an_observer_shows_a_group_whose_workers_recover_by_themselves(
         running_worker(server.url, handler, recovery="embedded", visibility_timeout=0.4),
         served_replica(server.url, observe=True) as served,
     ):
-        await wait_until(lambda: len(handler.completions) == 3, "the workers recover", 20)
+        await wait_until(lambda: len(handler.completions) == 3, "the workers recover")
         found = await _overview(served)
         assert (found["status"], found["problems"]) == ("healthy", [])
         assert [(group["mode"], group["recovered"]) for group in found["groups"]] == [("embedded", 3)]
@@ -232,7 +232,7 @@ async def test_one_dead_letter_or_those_of_a_reason_are_redriven(acting: Served,
 async def test_the_leader_steps_down(acting: Served, client: Redis) -> None:
     reply = await acting.post("/api/step-down")
     assert reply.data == {"told": f"{acting.reaper.replica_id} was asked to step down"}
-    await wait_until(lambda: not acting.reaper.is_leader, "it has stepped down", 20)
+    await wait_until(lambda: not acting.reaper.is_leader, "it has stepped down")
     assert await client.exists(NAMESPACE.step_down) == 1
 
 

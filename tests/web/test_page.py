@@ -49,7 +49,7 @@ class Tab:
         async def shown() -> bool:
             return wanted in await self.text(element)
 
-        await wait_until(shown, f"#{element} shows {wanted!r}", 20)
+        await wait_until(shown, f"#{element} shows {wanted!r}")
 
     async def js(self, expression: str) -> Any:
         return await self.run(lambda browser: browser.execute_script(f"return {expression}"))

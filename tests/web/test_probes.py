@@ -132,7 +132,7 @@ async def test_a_term_whose_work_does_not_end_is_told(
         async def told() -> bool:
             return (await request(port, "/livez")).code == 503
 
-        await wait_until(told, "it is not alive any more", 20)
+        await wait_until(told, "it is not alive any more")
         free.set()
 
 
@@ -238,7 +238,7 @@ async def test_a_handler_that_blocks_the_loop_for_too_long_is_taken_for_hung(
 
 
 async def _port_of(process: Running) -> int:
-    return int((await process.prints(r"health on http://127\.0\.0\.1:(\d+)/", 20))[1])
+    return int((await process.prints(r"health on http://127\.0\.0\.1:(\d+)/"))[1])
 
 
 async def test_a_replica_serves_it_as_a_process(server: RedisServer, client: Redis, processes: Processes) -> None:
