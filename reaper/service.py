@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
-from reaper.recovery.term import Leadership
+from reaper.recovery.term import TermWork
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica, register
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
@@ -69,14 +69,14 @@ class Reaper:
         self._grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
         self._elector = Elector(self._client, self._reader, settings, self.replica_id, self._grace)
         self._listener = notices_client(settings.redis_url)
-        self._leadership = Leadership(
+        self._work = TermWork(
             self._client, Notices(self._listener), settings, self._elector, self._grace, self._callbacks
         )
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
             leads=lambda: self.is_leader,
             token=lambda: self._last_token,
-            reports=self._leadership.reports,
+            reports=self._work.reports,
             groups=lambda: [group.keys for group in self.settings.groups],
             look=lambda keys: look_at_group(self._client, keys),
         )
@@ -146,7 +146,7 @@ class Reaper:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._register_loop)
                     tasks.start_soon(self._metrics.run)
-                    tasks.start_soon(self._elector.run, self._leadership.work, self._began, self._ended)
+                    tasks.start_soon(self._elector.run, self._work.work, self._began, self._ended)
                     task_status.started()
             finally:
                 with anyio.CancelScope(shield=True):
@@ -186,7 +186,7 @@ class Reaper:
             logger.warning("reload: %s changed; a restart is needed for that", ", ".join(sorted(fixed)))
         changes = {name: getattr(settings, name) for name in RELOADABLE}
         self.settings = self.settings.model_copy(update=changes)
-        self._leadership.reload(self.settings)
+        self._work.reload(self.settings)
         self._registered.set()  # tell the others at once
         logger.info("reloaded: %d stream/group pairs", len(self.settings.groups))
 
@@ -259,7 +259,7 @@ class Reaper:
             terms=self._elector.terms,
             renewals_failed=self._elector.renewals_failed,
             redis_version=self._redis_version,
-            groups=self._leadership.reports(),
+            groups=self._work.reports(),
         )
 
     async def _forget_gone(self, now_ms: int) -> None:

@@ -25,6 +25,7 @@ from reaper.settings import ReaperSettings
 from workers.protocol.connection import is_contact_error
 from workers.protocol.events import EventName, encode_data
 from workers.runtime.clock import monotonic_ms, server_ms
+from workers.runtime.contact import Contact
 from workers.runtime.grace import Grace
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,6 @@ RELEASE_TIMEOUT_S = 1.0
 FAILURE_PAUSE_S = 0.5
 LOOK_S = 0.1
 """How often it is looked whether Redis owes us an answer."""
-PAUSED_S = 1.0
-"""Looks further apart than this say that this process was paused, not Redis."""
 
 
 class EndOfTerm(StrEnum):
@@ -84,10 +83,9 @@ class Elector:
         self._ttl_s = settings.lease_ttl.total_seconds()
         self._lease = Lease(client, self._keys, round(self._ttl_s * 1000), settings.journal_maxlen)
         self._replica_id = replica_id
-        self._grace = grace
+        self._contact = Contact(client, lambda: grace, look_s=LOOK_S, clock=anyio.current_time)
         self._journal_seen: bytes | None = None
         self._outage_logged = False
-        self._answer_due: float | None = None
         self._token_met = 0
         self._renewed_at: float | None = None
         """By the process's clock, not the loop's: it is read in threads that have none."""
@@ -106,7 +104,7 @@ class Elector:
     async def run(self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]) -> None:
         """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._watch_contact)
+            tasks.start_soon(self._contact.run)
             await self._follow_and_lead(work, began, ended)
 
     async def _follow_and_lead(
@@ -161,7 +159,7 @@ class Elector:
 
     async def _attempt(self, holder: str) -> Attempt | None:
         """Attempt once; None where the outcome is unknown."""
-        self._ask()
+        self._contact.ask()
         try:
             if self._journal_seen is None:
                 self._journal_seen = await self._newest_journal_entry()
@@ -192,7 +190,7 @@ class Elector:
             if is_contact_error(error):
                 self._note_failure(error, "to wait for a release")
             else:
-                self._answer_due = None
+                self._contact.failed(error)
             # A journal that cannot be read only costs the early wake-up.
             await anyio.sleep(wait_s)
             return
@@ -200,12 +198,12 @@ class Elector:
             await anyio.sleep(random.uniform(0, RELEASE_JITTER_S))
 
     async def _journal_moved(self, wait_s: float) -> bool:
-        self._ask(wait_s)
+        self._contact.ask(wait_s)
         reply = await self._reader.execute_command(
             "XREAD", "COUNT", 100, "BLOCK", max(1, round(wait_s * 1000)), "STREAMS",
             self._keys.journal, self._journal_seen or b"0-0",
         )  # fmt: skip
-        self._answer_due = None
+        self._contact.answered()
         if not reply:
             return False
         self._journal_seen = reply[0][1][-1][0]
@@ -257,7 +255,7 @@ class Elector:
         while True:
             await anyio.sleep(pause)
             started = anyio.current_time()
-            self._ask()
+            self._contact.ask()
             try:
                 failpoint("elect.before_renew")
                 renewal, at_ms = await self._renew(term)
@@ -286,7 +284,7 @@ class Elector:
         """Notice outages without a lease to renew."""
         while True:
             await anyio.sleep(self._settings.renew.total_seconds())
-            self._ask()
+            self._contact.ask()
             try:
                 await self._note_contact(await server_ms(self._client))
             except (RedisError, OSError) as error:
@@ -322,45 +320,17 @@ class Elector:
 
     # ---- contact
 
-    def _ask(self, wait_s: float = 0) -> None:
-        """Note that Redis owes us an answer, after ``wait_s`` at the latest."""
-        if self._answer_due is None:
-            self._answer_due = anyio.current_time() + wait_s
-
-    async def _watch_contact(self) -> None:
-        """Tell the grace of answers that do not come. A hung attempt that is cancelled fails nowhere else."""
-        last = anyio.current_time()
-        while True:
-            await anyio.sleep(LOOK_S)
-            now = anyio.current_time()
-            if now - last > PAUSED_S:
-                self._grace.paused(monotonic_ms(), round((now - last) * 1000))
-            elif self._answer_due is not None and now > self._answer_due + LOOK_S:
-                self._grace.failed(monotonic_ms())
-            last = now
-
     async def _note_contact(self, at_ms: int, *, new_term: bool = False) -> None:
-        now = monotonic_ms()
+        if self._contact.answered(at_ms):
+            self.clock_offset_ms = at_ms - monotonic_ms()
         if new_term or self._outage_logged:
-            # A server that has just started answers as if nothing had been: its uptime tells.
-            info = await self._client.info("server")
-            self._grace.server_uptime(now, int(info["uptime_in_seconds"]) * 1000)
-        asked = now if self._answer_due is None else self._answer_due * 1000
-        if now - asked > PAUSED_S * 1000:
-            # Perhaps we were paused with the answer at hand: it would look like a jump of the server's clock.
-            self._grace.contact(now, None)
-        else:
-            self._grace.contact(now, at_ms)
-            self.clock_offset_ms = at_ms - now
-        self._answer_due = None
+            await self._contact.learn_uptime()
         if self._outage_logged:
             self._outage_logged = False
             logger.warning("Redis answers again")
 
     def _note_failure(self, error: BaseException, what: str) -> None:
-        away = is_contact_error(error)
-        if away:  # a server that answers, if only with a refusal, was there
-            self._grace.failed(monotonic_ms())
+        away = self._contact.failed(error)
         if not self._outage_logged:
             self._outage_logged = True
             logger.warning("%s %s: %s", "cannot reach Redis" if away else "Redis refuses us", what, error)

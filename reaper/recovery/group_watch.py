@@ -1,25 +1,24 @@
-"""Watches one stream/group pair for one term: takes it over, scans, recovers, lets suspects out.
+"""Watches one stream/group pair for one term: takes it over, scans, recovers, looks after suspects and schedules.
 
 What only one process knows is lost with it and does not matter: the pending entries list is the truth.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 
 import anyio
 from anyio.abc import TaskGroup
 from redis.exceptions import RedisError
 
 from reaper.election.elector import EndOfTerm
-from reaper.failpoints import failpoint
 from reaper.layout import layout_refusal
 from reaper.recovery.ages import take_together
 from reaper.recovery.context import TermContext
 from reaper.recovery.housekeeping import Housekeeping
-from reaper.recovery.notes import GroupNotes, settings_report
+from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
-from reaper.recovery.schedule_watch import ScheduleWatch
-from reaper.recovery.source_watch import SHIELD_S, SourceWatch
+from reaper.recovery.source_watch import SourceWatch
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.writer import GroupWriter, TakeOverCode
 from reaper.replicas import GroupReport
@@ -32,13 +31,15 @@ from workers.protocol.events import JournalLevel
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
+from workers.upkeep.schedules import Schedules
+from workers.upkeep.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
 INSIST_S = (0.1, 1.0)
 """Pause between attempts to take a group over: the first, and the longest."""
-SUSPECTS_POLL_S = (0.02, 0.5)
-"""How often released suspects are looked at: quickly while they settle, slowly while a long one runs."""
+SUSPECTS_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
+"""Pause after a call that failed, or that was refused."""
 LEASES_SERVED = 2
 """For so many leases embedded workers stand by after the last sign of a leader: another may be elected meanwhile."""
 GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
@@ -67,16 +68,15 @@ class GroupWatch:
             journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
-        self._schedule = ScheduleWatch(
-            self._writer,
-            context.notices,
-            notes=self._notes,
-            refused=self._call_refused,
-            wake_suspects=self._wake_suspects,
+        self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
+        self._schedules = Schedules(
+            self._writer.move_due,
+            self._notes.moved,
+            self._suspects.wake,
+            serves_for_ms=self._writer.authority.serves_for_ms,
         )
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
-        self._parked = anyio.Event()
         self._scope = anyio.CancelScope()
         self._next_full = float("-inf")
         self._told_at_ms: int | None = None
@@ -91,8 +91,8 @@ class GroupWatch:
                 self._add_source(self._keys.stream, tasks)
                 tasks.start_soon(self._scan_loop, tasks)
                 if not self._settings.observe:
-                    tasks.start_soon(self._suspects_loop)
-                    tasks.start_soon(self._schedule.run)
+                    tasks.start_soon(self._repeat, RELEASE_SUSPECTS, self._suspects.step, SUSPECTS_RETRY_S)
+                    tasks.start_soon(self._look_after_schedules)
 
     def stop(self) -> None:
         """Stop watching (the pair was removed from the settings)."""
@@ -107,7 +107,7 @@ class GroupWatch:
             telemetry=self._telemetry,
             rate=self._rate,
             refused=self._call_refused,
-            wake_suspects=self._wake_suspects,
+            wake_suspects=self._suspects.wake,
         )
         self._sources[source] = watch
         tasks.start_soon(watch.run)
@@ -133,7 +133,6 @@ class GroupWatch:
         if self._settings.observe:
             self._notes.layout(await layout_refusal(self._context.client, self._keys.stream, self.group.redelivery))
             return True
-        failpoint("take_over.before_write")
         answer = await self._writer.take_over()
         if answer.code is TakeOverCode.TOKEN_BEHIND:
             await self._raise_token(int(answer.detail))
@@ -197,7 +196,7 @@ class GroupWatch:
         self._next_full = anyio.current_time() + self._settings.full_scan_interval.total_seconds()
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
-            self._parked.set()  # suspects may have been parked in an earlier term
+            self._suspects.wake()  # some may have been parked in an earlier term
             await self._journal_scan()
             await self._housekeeping.run()
 
@@ -256,41 +255,24 @@ class GroupWatch:
             watched = list(self._sources[self._keys.stream].timers.ids())
             await self._insist("recreate the group", lambda: self._housekeeping.restore(watched))
 
-    # ---- suspects
+    # ---- suspects and schedules
 
-    async def _suspects_loop(self) -> None:
-        """Let suspects out one by one while there are any; sleep while there are none."""
-        quick, slow = SUSPECTS_POLL_S
+    async def _look_after_schedules(self) -> None:
+        with self._schedules.woken_by(self._context.notices, self._keys):
+            await self._repeat(MOVE_DUE, self._schedules.step, SCHEDULES_RETRY_S)
+
+    async def _repeat(self, what: str, step: Callable[[], Awaitable[Refusal | None]], retry_s: float) -> None:
+        """Repeat ``step``, which also waits until it is time again; what it could not do it does after a pause."""
         while True:
-            await self._parked.wait()
-            more, pause = True, quick
-            while more:
-                self._parked = anyio.Event()
-                try:
-                    more, moved = await self._release_suspects()
-                except (RedisError, OSError) as error:
-                    self._notes.failed("release suspects", error)
-                    moved = False
-                pause = quick if moved else min(pause * 1.5, slow)
-                if more:
-                    with anyio.move_on_after(pause):
-                        await self._parked.wait()
-
-    def _wake_suspects(self) -> None:
-        self._parked.set()
-
-    async def _release_suspects(self) -> tuple[bool, bool]:
-        """Release what may be out; return whether there is more to watch, and whether anything moved."""
-        failpoint("suspects.before_write")
-        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
-            released = await self._writer.release_suspects()
-        if isinstance(released, Refusal):
-            self._call_refused(released)
-            return True, False
-        self._notes.worked("release suspects")
-        for job_id, new_entry in released.jobs:
-            self._notes.suspect_released(job_id, new_entry)
-        return released.parked + released.out > 0, bool(released.jobs or released.settled)
+            try:
+                refusal = await step()
+            except (RedisError, OSError) as error:
+                self._notes.failed(what, error)
+            else:
+                if refusal is None:
+                    continue
+                self._call_refused(refusal)
+            await anyio.sleep(retry_s)
 
     def _call_refused(self, refusal: Refusal) -> None:
         """Act on a call that did nothing."""
@@ -323,17 +305,6 @@ class GroupWatch:
             self.group,
             timers=sum(map(len, timers)),
             next_due_ms=max(0, min(dues) - now) if dues else None,
-            last_scan_ms=tally.last_scan_ms,
-            scan_entries=tally.scan_entries,
-            last_full_scan_ms=tally.last_full_scan_ms,
-            recovered=tally.recovered,
-            suspected=tally.suspected,
-            dead_lettered=tally.dead_lettered,
-            held=tally.held,
-            lost_payload=tally.lost_payload,
-            foreign_claims=tally.foreign_claims,
-            refusal=tally.refusal,
-            paused=tally.paused,
             grace_ms_left=max(0, self._context.grace.until(visibility_ms) - now),
-            error=tally.error,
+            **asdict(tally),
         )

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from reaper.recovery.writer import GroupWriter
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.upkeep import HouseKept
-from workers.runtime.settings import to_ms
+from workers.upkeep.house import tidy
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +29,7 @@ class Housekeeping:
     async def run(self) -> None:
         """Remember the group's position; delete silent consumers if asked to."""
         self._not_restored = ""
-        retention = self._settings.consumer_retention
-        kept = await self._writer.keep_house(to_ms(retention) if retention else None)
-        if isinstance(kept, HouseKept) and kept.consumers_deleted:
-            logger.info("%s: deleted %d silent consumers", self._writer.keys.pair, kept.consumers_deleted)
+        await tidy(self._writer.client, self._writer.keys, self._writer.authority, self._settings.consumer_retention)
 
     async def restore(self, watched: Sequence[bytes]) -> bool:
         """Recreate the destroyed group if asked to, with the entries that were watched; True when all is said.
@@ -51,7 +47,7 @@ class Housekeeping:
             logger.error(
                 "%s: the group was destroyed; recreated at its last known position, %d of %d watched entries put back",
                 pair,
-                restored.put_back,
+                restored,
                 len(watched),
             )
         if why_not and why_not != self._not_restored:

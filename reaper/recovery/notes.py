@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+from redis.exceptions import ResponseError
 
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
+from workers.protocol.calls.upkeep import Moved, Released
 from workers.protocol.connection import is_contact_error
 from workers.protocol.messages import Pending, on_one_line, text
 from workers.runtime.callbacks import Callbacks
@@ -24,6 +26,9 @@ from workers.runtime.settings import to_ms
 logger = logging.getLogger(__name__)
 
 FOREIGN_CLAIM_LOG_S = 60.0
+HELD_FOR_S = 25.0
+"""A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
+RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
 
 # `<name>.<nonce>`: how our own workers name their consumers. They raise counts when they adopt, as nobody else of ours.
 _OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{12}$")
@@ -71,7 +76,7 @@ class GroupNotes:
         self._group = group
         self._pair = group.keys.pair
         self._callbacks = callbacks
-        self._foreign_logged_at = float("-inf")
+        self._foreign_logged_at = self._last_held_at = float("-inf")
         self._errors: dict[str, str] = {}
 
     def _report(self, name: str, **facts: Any) -> None:
@@ -219,10 +224,21 @@ class GroupNotes:
         )
         self._report("error", **facts, error=f"held: {why}")
 
-    def suspect_released(self, job_id: bytes, new_entry: bytes) -> None:
-        """A parked suspect is ready again."""
-        self.tally.recovered += 1
-        self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="suspect")
+    def released(self, released: Released) -> None:
+        """Parked suspects are ready again, as many as may be out."""
+        self.worked(RELEASE_SUSPECTS)
+        self.tally.recovered += len(released.jobs)
+        for job_id, new_entry in released.jobs:
+            self._report("recovered", job=text(job_id), new_entry=text(new_entry), reason="suspect")
+
+    def moved(self, moved: Moved) -> None:
+        """Due jobs were made ready; not those that cannot be."""
+        now = anyio.current_time()
+        if moved.held:
+            self._last_held_at = now
+            self.failed(MOVE_DUE, ResponseError(f"some cannot be made ready, and are tried again: {moved.why}"))
+        elif now - self._last_held_at > HELD_FOR_S:
+            self.worked(MOVE_DUE)
 
     def would_recover(self, entry_id: bytes, row: Pending) -> None:
         """A delivery is overdue, and we only observe."""

@@ -3,17 +3,16 @@
 A timer is a hint; the script decides.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
 
 import anyio
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.failpoints import failpoint
 from reaper.recovery.ages import Ages
 from reaper.recovery.context import TermContext
 from reaper.recovery.notes import GroupNotes
-from reaper.recovery.observer import overdue_now
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.telemetry import GroupTelemetry
@@ -21,7 +20,7 @@ from reaper.recovery.timers import Cohort, Sight, Timers
 from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.messages import entry_order
+from workers.protocol.messages import Pending, entry_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 
@@ -33,8 +32,6 @@ CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
 CALL_VALID_MS = 2_000
 """A call that the server runs later than this after it was decided does nothing: see ``recover_entries.lua``."""
-SHIELD_S = 30.0
-"""Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
 
 
 class SourceWatch:
@@ -146,11 +143,7 @@ class SourceWatch:
         self._rate.spend(len(due))  # before the call: another one may be under way
         not_after_ms = self._context.server_ms() + CALL_VALID_MS
         began_ns = time_ns()
-        failpoint("recover.before_write")
-        # Begun is finished: a term that ends meanwhile must know what became of the batch. The fence decides.
-        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
-            result = await self._writer.recover(self._source, sorted(due, key=entry_order), not_after_ms=not_after_ms)
-        failpoint("recover.after_write")
+        result = await self._writer.recover(self._source, sorted(due, key=entry_order), not_after_ms=not_after_ms)
         if isinstance(result, Refusal):
             self._rate.spend(-len(due))
             self._refused(result)
@@ -199,3 +192,12 @@ class SourceWatch:
             else:
                 self.timers.arm(entry_id, now + self._visibility_ms, Sight.OVERDUE)
                 self._notes.would_recover(entry_id, row)
+
+
+async def overdue_now(client: Redis, source: str, group: str, entry_ids: Sequence[bytes]) -> dict[bytes, Pending]:
+    """Return the rows of ``entry_ids`` that are still pending, for ``--observe``. Raises what redis-py raises."""
+    pipeline = client.pipeline(transaction=False)
+    for entry_id in entry_ids:
+        pipeline.execute_command("XPENDING", source, group, entry_id, entry_id, 1)
+    replies = await pipeline.execute()
+    return {rows[0][0]: Pending(*rows[0]) for rows in replies if rows}

@@ -15,7 +15,7 @@ from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices
 
 
-class Leadership:
+class TermWork:
     """What a replica does while it leads. Pairs can be added and removed meanwhile."""
 
     def __init__(

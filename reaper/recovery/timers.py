@@ -128,12 +128,11 @@ class Timers:
         if bucket is not None:
             bucket.leave()
 
-    def pop_due(self, now_ms: int, limit: int) -> list[bytes]:
-        """Remove and return up to ``limit`` entry IDs whose time has come, earliest bucket first."""
-        return [entry_id for _, ids in self.pop_cohorts(now_ms, limit) for entry_id in ids]
-
     def pop_cohorts(self, now_ms: int, limit: int) -> list[tuple[Cohort, list[bytes]]]:
-        """The same, those together that share a bucket, with what is known of them."""
+        """Remove and return up to ``limit`` entry IDs whose time has come, earliest bucket first.
+
+        Those together that share a bucket, with what is known of them.
+        """
         popped: list[tuple[Cohort, list[bytes]]] = []
         while self._heap and limit > 0:
             bucket = self._heap[0]

@@ -3,26 +3,20 @@
 Those that workers make too, in embedded mode, are in `workers.protocol.calls`; they take the leader's authority.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 from redis.asyncio import Redis
 
+from reaper.failpoints import failpoint
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.calls.recovery import OUTCOMES, Recovered
 from workers.protocol.calls.refusals import Refusal, read_refusal
-from workers.protocol.calls.upkeep import (
-    Authority,
-    HouseKept,
-    Moved,
-    Released,
-    keep_house,
-    move_due,
-    release_suspects,
-)
+from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
 from workers.protocol.events import encode_data
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, text
@@ -31,6 +25,10 @@ from workers.runtime.settings import to_ms
 
 RESTORED_CONSUMER = "restored-by-reaper"
 """Whose the entries are that are put back."""
+SHIELD_S = 30.0
+"""Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
+
+Answer = TypeVar("Answer")
 
 TAKE_OVER_GROUP = load_script("reaper", "take_over_group")
 RECOVER_ENTRIES = load_script("reaper", "recover_entries")
@@ -57,14 +55,6 @@ class TakeOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """The group is there again."""
-
-    put_back: int
-    """Entries that are pending again."""
-
-
-@dataclass(frozen=True, slots=True)
 class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
 
@@ -80,6 +70,7 @@ class GroupWriter:
 
     async def take_over(self) -> TakeOver:
         """Install the fence and write the agreement (``take_over_group.lua``)."""
+        failpoint("take_over.before_write")
         keys, group, authority = self.keys, self.group, self.authority
         code, detail, *before = await TAKE_OVER_GROUP.run_idempotent(
             self.client,
@@ -98,35 +89,36 @@ class GroupWriter:
         Not after that server time.
         """
         keys, group = self.keys, self.group
-        reply = await RECOVER_ENTRIES.run(
-            self.client,
-            [
-                source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
-                keys.journal,
-            ],
-            [
-                self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
-                group.redelivery, *self.journal, self.authority.token, CALL_BYTES, not_after_ms, *entry_ids,
-            ],
-        )  # fmt: skip
+        places = [
+            source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
+            keys.journal,
+        ]  # fmt: skip
+        words: list[str | bytes | int] = [
+            self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
+            group.redelivery, *self.journal, self.authority.token, CALL_BYTES, not_after_ms, *entry_ids,
+        ]  # fmt: skip
+        reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
+        failpoint("recover.after_write")
         if reply[0] != b"ok":
             return read_refusal(reply)
         return list(map(_recovered, entry_ids, reply[1:]))
 
     async def release_suspects(self) -> Released | Refusal:
         """Make the next suspects ready, as many as may be out."""
-        return await release_suspects(self.client, self.keys, self.authority, self.group.redelivery, self.journal)
+        redelivery = self.group.redelivery
+        return await _finished(
+            "suspects", lambda: release_suspects(self.client, self.keys, self.authority, redelivery, self.journal)
+        )
 
     async def move_due(self) -> Moved | Refusal:
         """Make ready what is due in the group's schedule and in its stream's."""
-        return await move_due(self.client, self.keys, self.authority, self.group.redelivery, self.journal)
+        redelivery = self.group.redelivery
+        return await _finished(
+            "schedule", lambda: move_due(self.client, self.keys, self.authority, redelivery, self.journal)
+        )
 
-    async def keep_house(self, silence_ms: int | None) -> HouseKept | Refusal:
-        """Note where the group stands, and delete consumers that were silent for longer."""
-        return await keep_house(self.client, self.keys, self.authority, silence_ms=silence_ms)
-
-    async def restore(self, entry_ids: Sequence[bytes]) -> Restored | Refusal:
-        """Recreate the group where it stood, with these entries pending (``restore_group.lua``)."""
+    async def restore(self, entry_ids: Sequence[bytes]) -> int | Refusal:
+        """Recreate the group where it stood, with these entries pending; return how many (``restore_group.lua``)."""
         keys = self.keys
         reply = await RESTORE_GROUP.run(
             self.client,
@@ -135,7 +127,7 @@ class GroupWriter:
                 self.authority.fence, keys.group, RESTORED_CONSUMER, to_ms(self.group.visibility_timeout), *entry_ids,
             ],
         )  # fmt: skip
-        return Restored(reply[1]) if reply[0] == b"ok" else read_refusal(reply)
+        return int(reply[1]) if reply[0] == b"ok" else read_refusal(reply)
 
     async def journal_scan(self, data: Mapping[str, Any]) -> Refusal | None:
         """Journal what a full scan found (``tell_scan.lua``)."""
@@ -150,3 +142,14 @@ class GroupWriter:
 
 def _recovered(entry_id: bytes, row: Sequence[Any]) -> Recovered:
     return Recovered(entry_id, OUTCOMES[row[0]], *row[1:])
+
+
+async def _finished(what: str, write: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Make a write, and let it finish once begun: a term that ends meanwhile must know what became of it.
+
+    The fence decides. Raises what redis-py raises.
+    """
+    failpoint(f"{what}.before_write")
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + SHIELD_S):
+        return await write()
+    raise TimeoutError(f"no answer for {SHIELD_S:g} s")

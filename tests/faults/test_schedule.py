@@ -160,7 +160,7 @@ async def test_a_rejection_waits_for_nothing(server: RedisServer, client: Redis)
 async def test_something_earlier_wakes_a_leader_that_sleeps_for_something_later(
     server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reaper.recovery.schedule_watch.LATEST_LOOK_S", 3_600)  # by itself it would look in an hour
+    monkeypatch.setattr("workers.upkeep.schedules.LATEST_LOOK_S", 3_600)  # by itself it would look in an hour
     handler, through = scene.Handler(), await proxy(server)
     async with scene.running_reaper(through.url), scene.running_worker(server.url, handler):
         await wait_until(lambda: through.commands["SUBSCRIBE"] > 0, "it listens")
@@ -173,7 +173,7 @@ async def test_something_earlier_wakes_a_leader_that_sleeps_for_something_later(
 async def test_a_leader_that_missed_notices_looks_when_it_is_connected_again(
     server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reaper.recovery.schedule_watch.LATEST_LOOK_S", 3_600)
+    monkeypatch.setattr("workers.upkeep.schedules.LATEST_LOOK_S", 3_600)
     monkeypatch.setattr("workers.runtime.notices.RECONNECT_S", 0.01)
     handler, through = scene.Handler(), await proxy(server)
     async with (
@@ -195,7 +195,7 @@ async def test_a_leader_that_missed_notices_looks_when_it_is_connected_again(
 async def test_an_idle_leader_looks_when_something_is_due_and_not_before(
     server: RedisServer, client: Redis, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reaper.recovery.schedule_watch.LATEST_LOOK_S", 3_600)
+    monkeypatch.setattr("workers.upkeep.schedules.LATEST_LOOK_S", 3_600)
     handler, through = scene.Handler(), await proxy(server)
     looks: list[Request] = []
 

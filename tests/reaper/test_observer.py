@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio import Redis
 
-from reaper.recovery.observer import overdue_now
+from reaper.recovery.source_watch import overdue_now
 from tests.scripts.scene import Scene
 from workers.protocol.messages import Pending
 

@@ -57,7 +57,8 @@ class Watched:
         return sorted(one.decode() for one in self.timers.ids())
 
     def pop_due(self) -> list[str]:
-        return sorted(one.decode() for one in self.timers.pop_due(monotonic_ms() + BUCKET_MS, 1_000))
+        popped = self.timers.pop_cohorts(monotonic_ms() + BUCKET_MS, 1_000)
+        return sorted(one.decode() for _, ids in popped for one in ids)
 
 
 class Rows:

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.election.elector import EndOfTerm, Term
-from reaper.recovery.term import Leadership
+from reaper.recovery.term import TermWork
 from reaper.service import Reaper
 from reaper.web import vitals
 from reaper.web.serve import serving_health as serving_replica
@@ -88,7 +88,8 @@ async def test_without_redis_it_is_not_ready_and_yet_alive(start_server: StartSe
     client = commands_client(server.url)
     await create_group(client)
     await client.aclose()
-    async with Reaper(reaper_settings(server.url, health_port=0)) as replica, serving_replica(replica) as port:
+    settings = reaper_settings(server.url, health_port=0, lease_ttl=1)
+    async with Reaper(settings) as replica, serving_replica(replica) as port:
         assert port
         await wait_until(lambda: replica.has_registered, "it has registered")
         server.kill()
@@ -114,12 +115,12 @@ async def test_a_term_whose_work_does_not_end_is_told(
     monkeypatch.setattr(vitals, "RENEWAL_SLACK_S", 0.1)
     free = anyio.Event()
 
-    async def clings(_self: Leadership, _term: Term) -> EndOfTerm:
+    async def clings(_self: TermWork, _term: Term) -> EndOfTerm:
         with anyio.CancelScope(shield=True):
             await free.wait()
         return EndOfTerm.RELEASED
 
-    monkeypatch.setattr(Leadership, "work", clings)
+    monkeypatch.setattr(TermWork, "work", clings)
     async with (
         Reaper(reaper_settings(server.url, health_port=0, lease_ttl=1)) as replica,
         serving_replica(replica) as port,

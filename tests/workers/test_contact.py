@@ -10,8 +10,7 @@ from redis.exceptions import ResponseError
 
 from tests.conftest import StartServer
 from workers.protocol.connection import commands_client
-from workers.runtime import contact
-from workers.runtime.contact import LONGEST_FIRST_WAIT_S, LOOK_S, Contact
+from workers.runtime.contact import LONGEST_FIRST_WAIT_S, LOOK_S, Contact, grace_of_workers
 
 pytestmark = pytest.mark.anyio
 
@@ -42,23 +41,15 @@ class OldServer:
         return {"uptime_in_seconds": 9_000}
 
 
-class Group:
-    """As much of a membership as is needed."""
-
-    visibility_s: float = VISIBILITY_S
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(contact, "monotonic", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
 def reader(clock: Clock) -> Contact:
     """A reader's contact, which is good."""
-    made = Contact(cast("Redis", OldServer()), Group())
+    made = Contact(cast("Redis", OldServer()), lambda: grace_of_workers(VISIBILITY_S), clock=clock)
     made.ask()
     made.answered(clock.server_ms)
     return made
@@ -79,48 +70,48 @@ def answer(reader: Contact, clock: Clock) -> None:
 
 async def test_a_process_that_has_just_started_lets_living_workers_come_first(reader: Contact, clock: Clock) -> None:
     """The server may have hung until now, and everything look idle."""
-    assert await reader.wait_s() == LONGEST_FIRST_WAIT_S
+    assert await reader.wait_s(VISIBILITY_S) == LONGEST_FIRST_WAIT_S
     clock.now += LONGEST_FIRST_WAIT_S
-    assert await reader.wait_s() <= 0
+    assert await reader.wait_s(VISIBILITY_S) <= 0
 
 
 async def test_while_redis_answers_nothing_waits(reader: Contact, clock: Clock) -> None:
     clock.now += 60
     answer(reader, clock)
-    assert await reader.wait_s() <= 0
+    assert await reader.wait_s(VISIBILITY_S) <= 0
 
 
 async def test_after_an_outage_recovery_waits_for_the_visibility_timeout(reader: Contact, clock: Clock) -> None:
     fail_for(10, reader, clock)
     answer(reader, clock)
-    assert await reader.wait_s() == pytest.approx(VISIBILITY_S)
+    assert await reader.wait_s(VISIBILITY_S) == pytest.approx(VISIBILITY_S)
     clock.now += VISIBILITY_S
-    assert await reader.wait_s() <= 0
+    assert await reader.wait_s(VISIBILITY_S) <= 0
 
 
 async def test_the_first_to_ask_after_an_outage_waits_too(reader: Contact, clock: Clock) -> None:
     """Nobody has read anything yet: what is asked first may be whether to recover."""
     fail_for(10, reader, clock)
-    assert await reader.wait_s() == pytest.approx(VISIBILITY_S)
+    assert await reader.wait_s(VISIBILITY_S) == pytest.approx(VISIBILITY_S)
 
 
 async def test_an_outage_that_living_workers_bridge_makes_nobody_wait(reader: Contact, clock: Clock) -> None:
     fail_for(3, reader, clock)
     answer(reader, clock)
-    assert await reader.wait_s() <= 0
+    assert await reader.wait_s(VISIBILITY_S) <= 0
 
 
 async def test_a_server_that_refuses_was_there(reader: Contact, clock: Clock) -> None:
     fail_for(10, reader, clock, ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
     answer(reader, clock)
-    assert await reader.wait_s() <= 0
+    assert await reader.wait_s(VISIBILITY_S) <= 0
 
 
 async def test_after_a_jump_of_the_servers_clock_recovery_waits(reader: Contact, clock: Clock) -> None:
     clock.now += 1
     clock.ahead_ms = 120_000
     answer(reader, clock)
-    assert await reader.wait_s() == pytest.approx(VISIBILITY_S)
+    assert await reader.wait_s(VISIBILITY_S) == pytest.approx(VISIBILITY_S)
 
 
 async def test_an_answer_that_was_at_hand_for_long_says_nothing_about_the_clock(reader: Contact, clock: Clock) -> None:
@@ -128,7 +119,7 @@ async def test_an_answer_that_was_at_hand_for_long_says_nothing_about_the_clock(
     said_ms = clock.server_ms
     clock.now += 10  # our event loop was blocked
     reader.answered(said_ms)
-    assert await reader.wait_s() <= 0
+    assert await reader.wait_s(VISIBILITY_S) <= 0
 
 
 async def test_answers_that_do_not_come_are_an_outage_and_a_pause_of_our_own_is_none(
@@ -146,11 +137,12 @@ async def test_answers_that_do_not_come_are_an_outage_and_a_pause_of_our_own_is_
         with pytest.raises(TimeoutError):
             await reader.run()
         answer(reader, clock)
-        assert (await reader.wait_s() > 0) == waits
+        assert (await reader.wait_s(VISIBILITY_S) > 0) == waits
         clock.now += VISIBILITY_S
         answer(reader, clock)
 
 
 async def test_with_a_server_that_has_just_started_recovery_waits(start_server: StartServer) -> None:
     async with commands_client(start_server().url) as client:
-        assert VISIBILITY_S - 5 < await Contact(client, Group()).wait_s() <= VISIBILITY_S + 1
+        made = Contact(client, lambda: grace_of_workers(VISIBILITY_S))
+        assert VISIBILITY_S - 5 < await made.wait_s(VISIBILITY_S) <= VISIBILITY_S + 1

@@ -156,7 +156,7 @@ class Autoclaim(StalledDeliveries):
 
     async def _walk_to_go_on(self, room: int) -> Walk | None:
         """Return the walk whose turn it is; none within a grace."""
-        grace_s = await self._contact.wait_s()
+        grace_s = await self._contact.wait_s(self._membership.visibility_s)
         now = monotonic()
         if grace_s > 0:
             self._not_before = now + grace_s

@@ -5,14 +5,14 @@ import anyio
 from workers.embedded.autoclaim import Autoclaim
 from workers.embedded.upkeep import Upkeep
 from workers.loop.context import WorkerContext
-from workers.runtime.contact import Contact
+from workers.runtime.contact import Contact, grace_of_workers
 
 
 class EmbeddedRecovery:
     """The parts of it. `run` must be running."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._contact = Contact(context.commands, context.membership)
+        self._contact = Contact(context.commands, lambda: grace_of_workers(context.membership.visibility_s))
         self._upkeep = Upkeep(context, self._contact)
         self.stalled = Autoclaim(context, self._contact, self._upkeep.suspects_wait)
         """What the reader asks for deliveries that stalled."""

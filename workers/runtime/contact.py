@@ -1,20 +1,18 @@
 """Whether Redis was there all the time: after an outage everything looks idle, while its workers live.
 
-Embedded recovery then waits once, so that live workers come first. The rules are `Grace`'s, as in the reaper; this
-feeds it with what the reader meets: answers, errors, and answers that do not come.
+Recovery then waits once, so that live workers come first. The rules are `Grace`'s; this feeds it with what whoever asks
+Redis for something meets: answers, errors, and answers that do not come.
 """
 
-import logging
+from collections.abc import Callable
+from functools import cached_property
 from time import monotonic
-from typing import Protocol
 
 import anyio
 from redis.asyncio import Redis
 
 from workers.protocol.connection import is_contact_error
 from workers.runtime.grace import Grace
-
-logger = logging.getLogger(__name__)
 
 LONGEST_GRACE_MS = 30_000
 LONGEST_OUTAGE_MS = 7_000
@@ -29,78 +27,103 @@ PAUSED_S = 1.0
 """We ourselves did not run, where we come this late: the gap says nothing about Redis."""
 
 
-class HasVisibility(Protocol):
-    """What is known of the group."""
-
-    visibility_s: float
-    """The agreed visibility timeout."""
+def grace_of_workers(visibility_s: float) -> Grace:
+    """Return the grace of embedded recovery, where nobody is trusted for a time that would say what an outage is."""
+    return Grace(LONGEST_GRACE_MS, min(LONGEST_OUTAGE_MS, round(visibility_s * 1000 / OUTAGE_PART)))
 
 
 class Contact:
-    """What the reader knows of Redis. `run` must be running. Instants are monotonic seconds."""
+    """What one who asks Redis, one call after the other, knows of it. `run` must be running.
 
-    def __init__(self, client: Redis, membership: HasVisibility) -> None:
+    Instants are seconds of ``clock``. The grace is made when it is first needed: a worker knows the visibility timeout
+    once it has joined.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        grace: Callable[[], Grace],
+        *,
+        look_s: float = LOOK_S,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._client = client
-        self._membership = membership
-        self._grace: Grace | None = None
+        self._make_grace = grace
+        self._look_s = look_s
+        self._clock = clock
         self._answer_due: float | None = None
         self._uptime_unknown = True
-        self._first_look: float | None = None
+        self._first_answer: float | None = None
 
-    @property
-    def _rules(self) -> Grace:
-        if self._grace is None:
-            outage_ms = round(self._membership.visibility_s * 1000 / OUTAGE_PART)
-            self._grace = Grace(LONGEST_GRACE_MS, min(LONGEST_OUTAGE_MS, outage_ms))
-        return self._grace
+    @cached_property
+    def _grace(self) -> Grace:
+        return self._make_grace()
 
-    # ---- for the reader
+    def _now_ms(self) -> int:
+        return round(self._clock() * 1000)
+
+    # ---- what was asked, and what came of it
 
     def ask(self, wait_s: float = 0.0) -> None:
         """Note that Redis owes an answer, after ``wait_s`` at the latest."""
-        self._answer_due = monotonic() + wait_s
+        self._answer_due = self._clock() + wait_s
 
-    def answered(self, server_ms: int | None = None) -> None:
-        """Note that it answered, and what time it has where it said so."""
-        now = monotonic()
-        if self._first_look is None:
-            self._first_look = now + min(self._membership.visibility_s / OUTAGE_PART, LONGEST_FIRST_WAIT_S)
-        prompt = self._answer_due is not None and now - self._answer_due < PAUSED_S
-        self._rules.contact(round(now * 1000), server_ms if prompt else None)
+    def answered(self, server_ms: int | None = None) -> bool:
+        """Note that it answered, and what time it has where it said so; return whether the answer came promptly.
+
+        One that did not says nothing of the time: perhaps we were paused with the answer at hand.
+        """
+        now = self._clock()
+        if self._first_answer is None:
+            self._first_answer = now
+        is_prompt = self._answer_due is not None and now - self._answer_due <= PAUSED_S
+        self._grace.contact(round(now * 1000), server_ms if is_prompt else None)
         self._answer_due = None
+        return is_prompt
 
-    def failed(self, error: BaseException) -> None:
-        """Note that an attempt failed. A server that refuses was there."""
-        if is_contact_error(error):
-            self._rules.failed(round(monotonic() * 1000))
-            self._uptime_unknown = True
+    def failed(self, error: BaseException) -> bool:
+        """Note that an attempt failed; return whether Redis was away. A server that refuses was there, and answered."""
+        if not is_contact_error(error):
+            self._answer_due = None
+            return False
+        self._grace.failed(self._now_ms())
+        self._uptime_unknown = True
+        return True
 
-    @property
-    def in_grace(self) -> bool:
-        """Tell whether recovery waits after an outage, as far as is known."""
-        return self._rules.until(round(self._membership.visibility_s * 1000)) > monotonic() * 1000
+    async def learn_uptime(self) -> None:
+        """Ask how long the server has been up: one that has just started answers as if nothing had been.
 
-    async def wait_s(self) -> float:
-        """Return for how many seconds recovery has to wait. Raises what redis-py raises."""
-        if self._uptime_unknown:
-            self.ask()
-            info = await self._client.info("server")
-            self.answered()
-            self._rules.server_uptime(round(monotonic() * 1000), int(info["uptime_in_seconds"]) * 1000)
-            self._uptime_unknown = False
-        until = self._rules.until(round(self._membership.visibility_s * 1000)) / 1000
-        return max(until, self._first_look or 0.0) - monotonic()
-
-    # ---- answers that do not come
+        Raises what redis-py raises.
+        """
+        self.ask()
+        info = await self._client.info("server")
+        self.answered()
+        self._grace.server_uptime(self._now_ms(), int(info["uptime_in_seconds"]) * 1000)
+        self._uptime_unknown = False
 
     async def run(self) -> None:
-        """Look for them until cancelled."""
-        last = monotonic()
+        """Look for answers that do not come, until cancelled. A hung attempt that is cancelled fails nowhere else."""
+        last = self._clock()
         while True:
-            await anyio.sleep(LOOK_S)
-            now = monotonic()
+            await anyio.sleep(self._look_s)
+            now = self._clock()
             if now - last > PAUSED_S:
-                self._rules.paused(round(now * 1000), round((now - last) * 1000))
-            elif self._answer_due is not None and now > self._answer_due + LOOK_S:
-                self._rules.failed(round(now * 1000))
+                self._grace.paused(round(now * 1000), round((now - last) * 1000))
+            elif self._answer_due is not None and now > self._answer_due + self._look_s:
+                self._grace.failed(round(now * 1000))
             last = now
+
+    # ---- what follows for recovery
+
+    def in_grace(self, visibility_s: float) -> bool:
+        """Tell whether recovery waits after an outage, as far as is known."""
+        return self._grace.until(round(visibility_s * 1000)) > self._now_ms()
+
+    async def wait_s(self, visibility_s: float) -> float:
+        """Return for how many seconds recovery has to wait; negative: not at all. Raises what redis-py raises."""
+        if self._uptime_unknown:
+            await self.learn_uptime()
+        wait_until = self._grace.until(round(visibility_s * 1000)) / 1000
+        if self._first_answer is not None:
+            wait_until = max(wait_until, self._first_answer + min(visibility_s / OUTAGE_PART, LONGEST_FIRST_WAIT_S))
+        return wait_until - self._clock()

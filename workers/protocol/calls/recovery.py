@@ -6,7 +6,7 @@ run, and in embedded mode every worker.
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from redis.asyncio import Redis
 
@@ -210,13 +210,10 @@ async def autoclaim(
         EndOfPage(text(ended)),
         waiting,
         suspects,
-        [_recovered(*row) for row in results],
+        [
+            Recovered(entry_id, OUTCOMES[code], detail, idle_ms, owner, job_id, count, *traced)
+            for code, detail, idle_ms, owner, job_id, count, entry_id, *traced in results
+        ],
         list(map(Claimed._make, claimed)),
         ours,
     )
-
-
-def _recovered(
-    code: int, detail: bytes, idle_ms: int, consumer: bytes, job_id: bytes, count: int, entry_id: bytes, *traced: Any
-) -> Recovered:
-    return Recovered(entry_id, OUTCOMES[code], detail, idle_ms, consumer, job_id, count, *traced)

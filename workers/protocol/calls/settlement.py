@@ -28,15 +28,11 @@ Word = str | bytes | int
 class Delivery(Protocol):
     """What tells a delivery from all others."""
 
-    @property
-    def raw_entry_id(self) -> bytes: ...  # noqa: D102
-    @property
-    def raw_id(self) -> bytes:
-        """The job's ID."""
-
-    @property
-    def times_delivered(self) -> int:
-        """As the pending entries list has it."""
+    raw_entry_id: bytes
+    raw_id: bytes
+    """The job's ID."""
+    times_delivered: int
+    """As the pending entries list has it."""
 
 
 class Verdict(Protocol):

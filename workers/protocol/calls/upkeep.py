@@ -98,18 +98,12 @@ async def release_suspects(
     return Released(parked, out, settled, tuple((job_id, new_entry) for job_id, new_entry in jobs))
 
 
-@dataclass(frozen=True, slots=True)
-class HouseKept:
-    """What was tidied."""
+async def keep_house(client: Redis, keys: GroupKeys, authority: Authority, *, silence_ms: int | None) -> int | Refusal:
+    """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``).
 
-    consumers_deleted: int
-
-
-async def keep_house(
-    client: Redis, keys: GroupKeys, authority: Authority, *, silence_ms: int | None
-) -> HouseKept | Refusal:
-    """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``)."""
+    Returns how many were deleted.
+    """
     reply = await KEEP_HOUSE.run(
         client, (keys.stream, keys.fence, keys.agreement), (authority.fence, keys.group, silence_ms or "")
     )
-    return HouseKept(reply[1]) if reply[0] == b"ok" else read_refusal(reply)
+    return int(reply[1]) if reply[0] == b"ok" else read_refusal(reply)

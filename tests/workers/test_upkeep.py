@@ -1,0 +1,260 @@
+"""What is done for a whole group: when it is done, and that either authority may and no other."""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from tests.scripts.scene import Scene
+from tests.support.virtual_time import VIRTUAL_TIME
+from workers.protocol.calls import Journal
+from workers.protocol.calls.refusals import Refusal, RefusalKind
+from workers.protocol.calls.upkeep import AGREEMENT, Authority, Moved, Released, move_due, release_suspects
+from workers.protocol.messages import Redelivery
+from workers.upkeep.house import tidy
+from workers.upkeep.schedules import LATEST_LOOK_S, LOOKS_PER_SIGN, Schedules
+from workers.upkeep.suspects import POLL_S, Suspects
+
+pytestmark = pytest.mark.anyio
+
+LEADER = Authority("reaper", 7, "alice", serves_for_ms=20_000)
+"""As the scene's fence has it."""
+JOURNAL, NO_JOURNAL = Journal(1, 1_000), Journal(0, 1_000)
+STALE = Refusal(RefusalKind.STALE, "reaper:7:alice")
+QUICK_S, SLOW_S = POLL_S
+NOTHING = Released(parked=0, out=0, settled=0, jobs=())
+ONE_OUT = Released(parked=3, out=1, settled=0, jobs=())
+ONE_LET_OUT = Released(parked=2, out=1, settled=0, jobs=((b"job", b"1-0"),))
+ONE_SETTLED = Released(parked=1, out=1, settled=1, jobs=())
+
+
+class Answers:
+    """A call that answers what it is given, the last for ever, and notes when it was made."""
+
+    def __init__(self, answers: Iterable[Released | Moved | Refusal | Exception]) -> None:
+        self.made_at: list[float] = []
+        self._answers: Iterator[Released | Moved | Refusal | Exception] = iter(answers)
+        self._last: Released | Moved | Refusal | Exception | None = None
+
+    async def __call__(self) -> "Released | Moved | Refusal":
+        self.made_at.append(anyio.current_time())
+        self._last = next(self._answers, self._last)
+        assert self._last is not None
+        if isinstance(self._last, Exception):
+            raise self._last
+        return self._last
+
+    @property
+    def pauses(self) -> list[float]:
+        """Time between the calls."""
+        return [round(later - earlier, 4) for earlier, later in zip(self.made_at, self.made_at[1:], strict=False)]
+
+
+def suspects_of(*answers: Released | Refusal | Exception, jitter: float = 0.0) -> tuple[Suspects, Answers]:
+    call = Answers(answers)
+    return Suspects(call, lambda _: None, jitter=jitter), call  # type: ignore[arg-type]
+
+
+def schedules_of(*answers: Moved | Refusal | Exception, serves_for_ms: int = 0) -> tuple[Schedules, Answers]:
+    call = Answers(answers)
+    return Schedules(call, lambda _: None, lambda: None, serves_for_ms=serves_for_ms), call  # type: ignore[arg-type]
+
+
+async def told_by(step: Callable[[], Awaitable[Refusal | None]]) -> Refusal | Exception | None:
+    """Return how a step is refused, or what it raises."""
+    try:
+        return await step()
+    except RedisConnectionError as error:
+        return error
+
+
+def due_in(next_due_ms: int | None) -> Moved:
+    return Moved(next_due_ms, held=0, why="", parked=0)
+
+
+virtual = pytest.mark.parametrize("anyio_backend", [("asyncio", VIRTUAL_TIME)], ids=["virtual time"])
+
+
+# ---- when suspects are looked at
+
+
+@virtual
+async def test_as_long_as_nobody_is_parked_nobody_looks() -> None:
+    suspects, call = suspects_of(ONE_OUT)
+    with anyio.move_on_after(3_600):
+        await suspects.step()
+    assert call.made_at == []
+    suspects.wake()
+    await suspects.step()
+    assert [round(at, 4) for at in call.made_at] == [3_600]
+
+
+@virtual
+async def test_a_long_one_is_looked_at_seldom_and_one_that_settles_brings_haste() -> None:
+    suspects, call = suspects_of(ONE_LET_OUT, *[ONE_OUT] * 10, ONE_SETTLED, ONE_OUT, ONE_OUT)
+    suspects.wake()
+    for _ in range(14):
+        await suspects.step()
+    growing = [round(min(QUICK_S * 1.5**n, SLOW_S), 4) for n in range(11)]
+    assert call.pauses == [*growing, QUICK_S, round(QUICK_S * 1.5, 4)]
+
+
+@virtual
+async def test_one_that_is_parked_meanwhile_is_looked_at_at_once() -> None:
+    suspects, call = suspects_of(ONE_OUT)
+    suspects.wake()
+    for _ in range(20):
+        await suspects.step()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(suspects.step)
+        await anyio.sleep(SLOW_S / 10)
+        suspects.wake()
+    await suspects.step()
+    assert call.pauses[-1] == round(SLOW_S / 10, 4)
+
+
+@virtual
+@pytest.mark.parametrize("trouble", [STALE, RedisConnectionError("gone")], ids=["a refusal", "an error"])
+async def test_after_trouble_they_are_looked_at_without_anybody_saying_so(trouble: Refusal | Exception) -> None:
+    suspects, call = suspects_of(trouble, NOTHING)
+    suspects.wake()
+    assert await told_by(suspects.step) == trouble
+    assert await suspects.step() is None
+    assert call.pauses == [0]
+
+
+@virtual
+async def test_once_all_have_settled_nobody_looks_any_more() -> None:
+    suspects, call = suspects_of(ONE_LET_OUT, NOTHING)
+    suspects.wake()
+    with anyio.move_on_after(3_600):
+        while True:
+            await suspects.step()
+    assert call.pauses == [QUICK_S]
+
+
+@virtual
+async def test_many_that_look_after_a_group_do_not_look_in_step() -> None:
+    suspects, call = suspects_of(ONE_SETTLED, jitter=0.5)
+    suspects.wake()
+    for _ in range(50):
+        await suspects.step()
+    assert len(set(call.pauses)) > 10
+    assert QUICK_S <= min(call.pauses) <= max(call.pauses) <= QUICK_S * 1.5
+
+
+# ---- when schedules are looked at
+
+
+@virtual
+async def test_schedules_are_looked_at_when_something_is_due_and_else_now_and_then() -> None:
+    schedules, call = schedules_of(due_in(0), due_in(1_200), due_in(60_000), due_in(None), due_in(None))
+    for _ in range(5):
+        await schedules.step()
+    assert call.pauses == [0, 1.2, LATEST_LOOK_S, LATEST_LOOK_S]
+
+
+@virtual
+async def test_a_leader_looks_often_enough_to_be_known_as_alive() -> None:
+    schedules, call = schedules_of(due_in(None), serves_for_ms=2_000)
+    for _ in range(3):
+        await schedules.step()
+    assert call.pauses == [2 / LOOKS_PER_SIGN] * 2
+
+
+@virtual
+@pytest.mark.parametrize("trouble", [STALE, RedisConnectionError("gone")], ids=["a refusal", "an error"])
+async def test_trouble_is_for_whoever_repeats_the_step(trouble: Refusal | Exception) -> None:
+    schedules, call = schedules_of(trouble, due_in(None))
+    assert await told_by(schedules.step) == trouble
+    assert await schedules.step() is None
+    assert call.pauses == [0]
+
+
+@virtual
+async def test_suspects_that_a_look_meets_are_let_out() -> None:
+    woken: list[float] = []
+    call = Answers([due_in(1_000), replace(due_in(1_000), parked=2)])
+    schedules = Schedules(call, lambda _: None, lambda: woken.append(len(call.made_at)))  # type: ignore[arg-type]
+    await schedules.step()
+    await schedules.step()
+    assert woken == [2]
+
+
+# ---- who may
+
+
+@pytest.fixture
+async def scene(client: Redis) -> Scene:
+    prepared = Scene(client)
+    await prepared.prepare()
+    return prepared
+
+
+either = pytest.mark.parametrize("authority", [LEADER, AGREEMENT], ids=["a leader", "embedded workers"])
+
+
+async def give_to(scene: Scene, authority: Authority) -> None:
+    """Let the group be looked after by ``authority``; the scene's fence is the leader's."""
+    if not authority.fence:
+        await scene.client.delete(scene.keys.fence)
+        await scene.agree(recovery="embedded")
+
+
+@either
+async def test_whoever_may_makes_ready_what_is_due(scene: Scene, authority: Authority) -> None:
+    await scene.enqueue(("job-1", 60_000, "n", 1))
+    await scene.make_due(scene.keys.stream_schedule)
+    await give_to(scene, authority)
+    moved = await move_due(scene.client, scene.keys, authority, Redelivery.STREAM, JOURNAL)
+    assert moved == Moved(next_due_ms=None, held=0, why="", parked=0)
+    assert await scene.client.xlen(scene.keys.stream) == 1
+
+
+@either
+async def test_whoever_may_lets_suspects_out(scene: Scene, authority: Authority) -> None:
+    suspect = await scene.stalled("n", 1, times=2)
+    await scene.recover(suspect)
+    await give_to(scene, authority)
+    released = await release_suspects(scene.client, scene.keys, authority, Redelivery.STREAM, JOURNAL)
+    assert isinstance(released, Released)
+    assert (released.parked, released.out, released.settled) == (0, 1, 0)
+    assert [job_id for job_id, _ in released.jobs] == [suspect.encode()]
+
+
+@either
+async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    last = await scene.stalled()
+    await scene.client.xgroup_createconsumer("orders", "billing", "silent")
+    await give_to(scene, authority)
+    began = await scene.now_ms()
+    while await scene.now_ms() < began + 3:
+        pass
+    assert await tidy(scene.client, scene.keys, authority, timedelta(milliseconds=1)) is None
+    assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
+    assert caplog.messages == ["orders/billing: deleted 1 silent consumers"]
+
+
+@pytest.mark.parametrize(
+    "authority", [Authority("reaper", 6, "alice"), AGREEMENT], ids=["an earlier leader", "embedded workers"]
+)
+async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
+    """A leader of term 7 looks after the group."""
+    await scene.recover(await scene.stalled("n", 1, times=2))
+    await scene.enqueue(("job-1", 60_000, "n", 1))
+    await scene.make_due(scene.keys.stream_schedule)
+    before = await scene.state()
+    client, keys = scene.client, scene.keys
+    refusals = [
+        await move_due(client, keys, authority, Redelivery.STREAM, NO_JOURNAL),
+        await tidy(client, keys, authority, None),
+        await release_suspects(client, keys, authority, Redelivery.STREAM, NO_JOURNAL),
+    ]
+    assert refusals == [STALE] * 3
+    await client.hdel(keys.agreement, "refused")  # it is counted
+    assert await scene.state() == before

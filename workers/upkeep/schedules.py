@@ -1,0 +1,72 @@
+"""Makes ready what is due in a group's schedules: its delayed retries, and the delayed enqueues of its stream.
+
+Nobody polls: the script says when the next job is due, and whoever schedules an earlier one wakes us. Both are hints;
+the schedules are the truth, so we look by ourselves now and then as well.
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from math import inf
+
+import anyio
+
+from workers.protocol.calls.refusals import Refusal
+from workers.protocol.calls.upkeep import Moved
+from workers.protocol.keys import GroupKeys
+from workers.runtime.notices import Notices
+
+LATEST_LOOK_S = 5.0
+"""Insurance: we look at least this often, should a notice ever be missed."""
+LOOKS_PER_SIGN = 4
+"""And so often in the time that a look says the group is served for: it is the sign of life for embedded workers."""
+
+
+class Schedules:
+    """One group's schedules, looked after by one process."""
+
+    def __init__(
+        self,
+        move_due: Callable[[], Awaitable[Moved | Refusal]],
+        moved: Callable[[Moved], None],
+        wake_suspects: Callable[[], None],
+        *,
+        serves_for_ms: int = 0,
+        jitter_s: float = 0.0,
+    ) -> None:
+        """``moved`` is told of each look, and ``wake_suspects`` called where some are parked.
+
+        ``serves_for_ms`` as in `Authority`; ``jitter_s``: so much later at most, where many look after the same group.
+        """
+        self._move_due = move_due
+        self._moved = moved
+        self._wake_suspects = wake_suspects
+        self._latest_look_s = min(LATEST_LOOK_S, serves_for_ms / 1000 / LOOKS_PER_SIGN or inf)
+        self._jitter_s = jitter_s
+        self._noticed = anyio.Event()
+
+    def woken_by(self, notices: Notices, keys: GroupKeys) -> AbstractContextManager[None]:
+        """While the block runs, look as soon as somebody says that he has scheduled something earlier."""
+        return notices.waking(self._wake, (keys.schedule, keys.stream_schedule))
+
+    def _wake(self) -> None:
+        self._noticed.set()
+
+    async def step(self) -> Refusal | None:
+        """Make ready what is due, and wait until more is; or return why it was refused. Raises what redis-py raises."""
+        self._noticed = anyio.Event()  # before the look: what is scheduled after it wakes us again
+        moved = await self._move_due()
+        if isinstance(moved, Refusal):
+            return moved
+        self._moved(moved)
+        if moved.parked:
+            self._wake_suspects()
+        with anyio.move_on_after(self._pause_s(moved.next_due_ms)):
+            await self._noticed.wait()
+        return None
+
+    def _pause_s(self, next_due_ms: int | None) -> float:
+        if next_due_ms is None:
+            return self._latest_look_s
+        late_s = random.uniform(0, self._jitter_s) if next_due_ms else 0.0
+        return min(self._latest_look_s, next_due_ms / 1000 + late_s)
