@@ -24,7 +24,7 @@ ONCE = {"full_scan_interval": 3_600}
 @pytest.fixture
 def seldom_looked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No leader looks at schedules by itself: none meets a fence on that occasion."""
-    monkeypatch.setattr("reaper.recovery.schedule_watch.LATEST_LOOK_S", 3_600)
+    monkeypatch.setattr("workers.upkeep.schedules.LATEST_LOOK_S", 3_600)
 
 
 async def recover_one(case: Case) -> tuple[str, list[int]]:
