@@ -9,12 +9,9 @@ from pathlib import Path
 
 from xdist.scheduler import LoadScopeScheduling
 
-SPARK_SESSIONS = 2
-"""Processes of ``make test`` that start Spark: each takes a core for itself."""
-
 _SERVER = re.compile(r"[-\[](\d+\.\d+\.\d+)[-\]]")
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
-_SPARK_FILES = sorted(file.stem for file in _PIPELINE.glob("test_*.py") if "SparkSession" in file.read_text())
+_SPARK_FILES = {file.stem for file in _PIPELINE.glob("test_*.py") if "SparkSession" in file.read_text()}
 
 
 def uses_spark(path: Path) -> bool:
@@ -26,7 +23,7 @@ def group_of(node_id: str) -> str:
     """Return what a test shares a process with: a Spark session; else, the fixtures of its file and server."""
     path = Path(node_id.partition("::")[0])
     if uses_spark(path):
-        return f"spark {_SPARK_FILES.index(path.stem) % SPARK_SESSIONS}"
+        return "spark"  # one session for all of them: each start of Java costs as much as ten tests
     server = _SERVER.search(node_id)
     return f"{path.stem} {server[1] if server else ''}"
 

@@ -5,16 +5,14 @@ import subprocess
 import sys
 from collections import defaultdict
 
-from tests.support.distribution import SPARK_SESSIONS, group_of
+from tests.support.distribution import group_of
 from tests.support.processes import ROOT
 
 
 def test_a_group_is_a_spark_session_or_a_file_with_a_server() -> None:
     files = [file.name for file in (ROOT / "tests/pipeline").glob("test_*.py")]
     groups = {file: group_of(f"tests/pipeline/{file}::test_x") for file in files}
-    sparks = {file for file, group in groups.items() if group.startswith("spark")}
-    assert {groups[file] for file in sparks} == {f"spark {n}" for n in range(SPARK_SESSIONS)}
-    assert {"test_lake.py", "test_redis_stream_spark.py"} <= sparks
+    assert {groups[file] for file in ("test_lake.py", "test_ingest.py", "test_redis_stream_spark.py")} == {"spark"}
     assert groups["test_redis_stream_reading.py"] == "test_redis_stream_reading ", (
         "it needs Spark's types, not its Java"
     )
@@ -30,7 +28,7 @@ def test_groups_stay_together() -> None:
     )
     assert len({group_of(file) for file in shared}) == 1, "choose two files of one group"
     files = (*shared, "tests/support/test_resp.py")
-    words = ("-n", "3", "--dist", "loadscope", "--no-loadscope-reorder", "-v", "-p", "no:cacheprovider")
+    words = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "-v", "-p", "no:cacheprovider")
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *files], cwd=ROOT, capture_output=True, text=True, check=False
     )

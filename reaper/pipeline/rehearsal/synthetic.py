@@ -132,7 +132,7 @@ def _is_told(kind: Kind, step: Step) -> bool:
 
 def journal(spark: SparkSession, jobs: int, seed: int, files: int = 2) -> DataFrame:
     """Return the lifecycle events of ``jobs`` jobs (`EVENTS`), in order of time within each of ``files`` parts."""
-    events = _steps(spark, jobs, seed, files).select(*(_column(name) for name in EVENTS.names))
+    events = _steps(spark, jobs, seed, files).select(*_columns())
     # `date` first: files are written by date, and would be sorted once more.
     events = events.sortWithinPartitions("date", "at", "seq")
     return events.union(_scans(spark, jobs, seed)).union(_leadership(spark, jobs))
@@ -343,8 +343,8 @@ def _mode() -> Column:
     )
 
 
-def _column(name: str) -> Column:
-    """Return a column of `EVENTS`, made of a step's."""
+def _columns() -> list[Column]:
+    """Return the columns of `EVENTS`, made of a step's. Each costs calls to Java: they are made once."""
     by_leader, by_worker = F.col("by") == "leader", F.col("by") == "worker"
     told_of_delivery = F.col("event") != EventName.LOST_PAYLOAD
     made = {
@@ -377,7 +377,7 @@ def _column(name: str) -> Column:
         "v": F.lit(1),
         "date": F.col("date"),
     }
-    return made.get(name, F.lit(None)).cast(EVENTS[name].dataType).alias(name)
+    return [made.get(name, F.lit(None)).cast(EVENTS[name].dataType).alias(name) for name in EVENTS.names]
 
 
 # ---- leaders
