@@ -9,13 +9,13 @@ The context is the producer's in every delivery: recoveries, retries and redrive
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -200,20 +200,11 @@ class Story(NamedTuple):
         )
 
 
-class Begin(Protocol):
-    """Begins a span that is sampled for certain: ``parent`` is, or one of ``links``."""
-
-    def __call__(
-        self,
-        name: str,
-        parent: SpanContext | None,
-        kind: SpanKind,
-        attributes: Attributes,
-        links: Sequence[Link],
-        at_ns: int | None,
-        ids: SpanIds | None,
-    ) -> Span:
-        """Return the span."""
+Begin = Callable[
+    [str, SpanContext | None, SpanKind, Attributes, Sequence[Link], int | None, SpanIds | None],
+    Span,
+]
+"""Begins a span that is sampled for certain, as `begin` does: its parent is, or what one of its links leads to."""
 
 
 @dataclass(slots=True)

@@ -18,19 +18,16 @@ from workers.telemetry import names as telemetry
 from workers.telemetry.deliveries import SpanIds
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_UNSET = Status(StatusCode.UNSET)
+_SCOPE = InstrumentationScope(telemetry.SCOPE, None, telemetry.SEMCONV)
 
 
-class QuickSpans:
-    """Makes spans that are sampled for certain, and hands them to ``processor`` when they end."""
+class QuickSpan(Span, ReadableSpan):
+    """A span that is sampled for certain: it is read as it was written, with nothing copied in between."""
 
-    def __init__(self, processor: SpanProcessor, resource: Resource) -> None:
-        self.processor = processor
-        self.resource = resource
-        self.scope = InstrumentationScope(telemetry.SCOPE, None, telemetry.SEMCONV)
-
-    def begin(
+    def __init__(
         self,
+        processor: SpanProcessor,
+        resource: Resource,
         name: str,
         parent: SpanContext | None,
         kind: SpanKind,
@@ -38,46 +35,21 @@ class QuickSpans:
         links: Sequence[Link],
         at_ns: int | None,
         ids: SpanIds | None,
-    ) -> Span:
-        """Begin a span; see `Begin`."""
+    ) -> None:
         span_id = ids.span_id if ids else random.getrandbits(64) or 1
         if parent is None:
             trace_id = ids.trace_id if ids else random.getrandbits(128) or 1
             context = SpanContext(trace_id, span_id, False, _SAMPLED)
         else:
             context = SpanContext(parent.trace_id, span_id, False, parent.trace_flags, parent.trace_state)
-        return QuickSpan(self, name, context, parent, kind, attributes, links, at_ns)
-
-
-class QuickSpan(Span, ReadableSpan):
-    """One of them: it is read as it was written, with nothing copied in between."""
-
-    def __init__(
-        self,
-        maker: QuickSpans,
-        name: str,
-        context: SpanContext,
-        parent: SpanContext | None,
-        kind: SpanKind,
-        attributes: telemetry.Attributes,
-        links: Sequence[Link],
-        at_ns: int | None,
-    ) -> None:
-        # As ReadableSpan.__init__, of which everything that reads a span here knows no more than the properties.
-        self._name = name
+        start = time_ns() if at_ns is None else at_ns
+        ReadableSpan.__init__(
+            self, name, context, parent, resource, None, [], links, kind, start_time=start, instrumentation_scope=_SCOPE
+        )
         self._context: SpanContext = context
-        self._parent = parent
-        self._resource = maker.resource
         self._attributes: telemetry.Attributes = attributes
         self._events: list[Event] = []
-        self._links = links
-        self._kind = kind
-        self._instrumentation_info = None
-        self._instrumentation_scope = maker.scope
-        self._status = _UNSET
-        self._start_time = time_ns() if at_ns is None else at_ns
-        self._end_time: int | None = None
-        self._on_end = maker.processor.on_end
+        self._on_end = processor.on_end
 
     def get_span_context(self) -> SpanContext:
         """Return what the span is called."""

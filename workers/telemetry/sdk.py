@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult
@@ -30,7 +31,7 @@ from workers.telemetry.deliveries import DELIVERY_IDS, QUICK
 from workers.telemetry.environment import CONSOLE, NONE, OTLP, exporter
 from workers.telemetry.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
 from workers.telemetry.quick_encoding import encode
-from workers.telemetry.quick_spans import QuickSpans
+from workers.telemetry.quick_spans import QuickSpan
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ def _set_up_traces(resource: Resource) -> Callable[[], object]:
     processor = _batches(_span_exporter())
     provider.add_span_processor(processor)
     trace.set_tracer_provider(provider)
-    QUICK.begin = QuickSpans(processor, resource).begin
+    QUICK.begin = partial(QuickSpan, processor, resource)
     return provider.shutdown
 
 
@@ -135,20 +136,8 @@ def _span_exporter() -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.http import trace_exporter
 
     if hasattr(trace_exporter, "encode_spans"):  # else it has changed, and encodes by itself
-        setattr(trace_exporter, "encode_spans", _Encoded)  # noqa: B010 - it has another type
+        trace_exporter.encode_spans = encode
     return cast("SpanExporter", _told_once(trace_exporter.OTLPSpanExporter(), "traces"))
-
-
-class _Encoded:
-    """Stands for the message that the exporter would build of spans, to write it."""
-
-    def __init__(self, spans: Sequence[ReadableSpan]) -> None:
-        self._spans = spans
-
-    def SerializeToString(self) -> bytes:  # noqa: N802 - as of a protobuf message
-        return encode(self._spans)
-
-    SerializePartialToString = SerializeToString
 
 
 def _set_up_metrics(resource: Resource, readers: Sequence[MetricReader]) -> Callable[[], object]:
