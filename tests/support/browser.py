@@ -15,6 +15,8 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.chromium.webdriver import ChromiumDriver as WebDriver
 
+from tests.support.patience import PATIENCE_S, scaled
+
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,1500",
@@ -38,6 +40,8 @@ def started_browser() -> Iterator[WebDriver]:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         browser = webdriver.Chrome(options=options, service=Service(driver))
+        browser.set_page_load_timeout(scaled(PATIENCE_S))
+        browser.set_script_timeout(scaled(PATIENCE_S))
         try:
             yield browser
         finally:

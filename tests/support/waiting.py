@@ -3,9 +3,12 @@
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar, overload
 
 import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from tests.support.patience import PATIENCE_S, Patience, beat
 
@@ -98,6 +101,13 @@ async def happens(
             beat()
         if left.is_over(anyio.current_time()):
             raise AssertionError(_in_vain(description, left, anyio.current_time() - began))
+
+
+async def answers(client: Redis) -> bool:
+    """Tell whether the server of ``client`` answers: one with little patience asks again on a busy machine."""
+    with suppress(RedisError):
+        return bool(await client.ping())
+    return False
 
 
 def _in_vain(description: str, left: Patience, waited_s: float, *last: object) -> str:
