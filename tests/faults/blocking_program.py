@@ -4,15 +4,15 @@ It prints ``start``, ``completion`` and ``cancelled`` with the job's ID, before 
 Fields: ``wait`` waits at the gate of this path; ``block`` does so too and blocks the event loop, in the first delivery
 only; ``sleep`` takes so many seconds.
 
-It may be asked to `tests.faults.knobs.hurry`.
+It may be asked to `tests.support.knobs.hurry`.
 """
 
 import asyncio
 import os
 import time
 
-from tests.faults.gate import passed, wait_at
-from tests.faults.knobs import hurry_if_asked
+from tests.support.gate import passed, wait_at
+from tests.support.knobs import hurry_if_asked
 from workers import Job, Worker
 
 hurry_if_asked()

@@ -1,23 +1,5 @@
 """Fixtures of the fault tests."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.support.fixtures import gate, hurried
 
-import pytest
-
-from tests.faults.gate import Gate
-from tests.faults.knobs import hurry
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    """A gate for handlers of other processes, closed."""
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
-
-
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers inside the test look and extend often, however long the visibility timeout is."""
-    hurry(monkeypatch.setattr)
+__all__ = ["gate", "hurried"]

@@ -8,6 +8,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from tests.support.waiting import wait_until
+
 _READ = """
 local source, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', ARGV[3], 'STREAMS', source, '>')
@@ -54,3 +56,20 @@ async def age(client: Redis, source: str, group: str, idle_ms: int, *consumers: 
     await client.ping()  # what a consumer has sent before it died or was paused is done by the time of the answer
     entry_ids: Any = await client.eval(_AGE, 1, source, group, idle_ms, *consumers)
     return list(entry_ids)
+
+
+async def live_on(client: Redis, source: str, group: str, visibility_ms: int, *, thirds: int) -> None:
+    """Let so many thirds of a visibility timeout pass for all that is pending, and see it extended each time.
+
+    Its owners must extend more often than every few seconds.
+    """
+    third_ms = visibility_ms // 3
+    for _ in range(thirds):
+        held = await age(client, source, group, third_ms)
+
+        async def all_extended(held: list[bytes] = held) -> bool:
+            rows: Any = await client.execute_command("XPENDING", source, group, "-", "+", 100_000)
+            idle = {row[0]: row[2] for row in rows}
+            return all(idle[entry_id] < third_ms for entry_id in held)
+
+        await wait_until(all_extended, "all that is held is extended")

@@ -1,6 +1,6 @@
 """A program of our own worker, for the tests of poison jobs: one with a field ``poison`` kills the process.
 
-Executions are noted in the stream that ``LEDGER`` names. It may be asked to `tests.faults.knobs.hurry`.
+Executions are noted in the stream that ``LEDGER`` names. It may be asked to `tests.support.knobs.hurry`.
 """
 
 import os
@@ -9,8 +9,8 @@ import signal
 import anyio
 from redis.asyncio import Redis
 
-from tests.faults.knobs import hurry_if_asked
 from tests.support.history import note
+from tests.support.knobs import hurry_if_asked
 from workers import Job, Worker
 from workers.protocol.connection import commands_client
 

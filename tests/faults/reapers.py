@@ -14,7 +14,7 @@ from reaper.failpoints import claimed_by
 from reaper.replicas import GroupReport, Replica, read_replicas
 from reaper.service import Reaper, ReaperEvent
 from reaper.settings import ReaperSettings
-from tests.faults.deliveries import age, read_long_ago
+from tests.faults.deliveries import age, live_on, read_long_ago
 from tests.support.history import read_events, read_state, user_fields
 from tests.support.invariants import Execution, FinalState, History, Pairs, check
 from tests.support.processes import Processes, Running
@@ -190,20 +190,9 @@ class Case:
 
         await wait_until(hold_nothing, f"nothing is left to {', '.join(consumers)}")
 
-    async def lives_on(self, thirds: int) -> None:
-        """Let so many thirds of a visibility timeout pass for all that is pending, and see it extended each time.
-
-        Its owners must extend more often than every few seconds.
-        """
-        third_ms = VISIBILITY_MS // 3
-        for _ in range(thirds):
-            held = await self.age(third_ms)
-            await wait_until(lambda: self._are_younger(held, third_ms), "all that is held is extended")  # noqa: B023
-
-    async def _are_younger(self, entry_ids: list[str], idle_ms: int) -> bool:
-        rows: Any = await self.client.execute_command("XPENDING", self.keys.stream, self.keys.group, "-", "+", 100_000)
-        idle = {text(entry_id): row_idle for entry_id, _, row_idle, _ in rows}
-        return all(idle[entry_id] < idle_ms for entry_id in entry_ids)
+    async def lives_on(self, *, thirds: int) -> None:
+        """Let so many thirds of a visibility timeout pass for all that is pending, and see it extended each time."""
+        await live_on(self.client, self.keys.stream, self.keys.group, VISIBILITY_MS, thirds=thirds)
 
     # ---- leadership
 

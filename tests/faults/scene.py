@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from reaper.replicas import GroupReport, read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
-from tests.faults.deliveries import age, read_long_ago
+from tests.faults.deliveries import age, live_on, read_long_ago
 from tests.support.history import read_events, read_state
 from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.waiting import wait_until
@@ -109,6 +109,11 @@ async def make_overdue(client: Redis, *consumers: str) -> list[bytes]:
     """
     aged = await age(client, KEYS.stream, GROUP, OVERDUE_MS, *consumers)
     return aged + await age(client, KEYS.retry, GROUP, OVERDUE_MS, *consumers)
+
+
+async def lives_on(client: Redis, *, thirds: int) -> None:
+    """Let so many thirds of a visibility timeout pass for all that is pending, and see it extended each time."""
+    await live_on(client, STREAM, GROUP, VISIBILITY_S * 1_000, thirds=thirds)
 
 
 async def make_due(client: Redis) -> None:

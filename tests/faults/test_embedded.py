@@ -9,12 +9,12 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.gate import Gate
-from tests.faults.knobs import HURRY
 from tests.faults.reapers import VISIBILITY_MS, Case, nothing_left
 from tests.scripts.scene import Scene, item
+from tests.support.gate import Gate
 from tests.support.history import read_notes
 from tests.support.invariants import Execution
+from tests.support.knobs import HURRY
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

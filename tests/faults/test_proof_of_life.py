@@ -11,9 +11,9 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.gate import Gate
-from tests.faults.knobs import HURRY
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
+from tests.support.gate import Gate
+from tests.support.knobs import HURRY
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -80,7 +80,7 @@ async def test_a_handler_that_blocks_the_event_loop_for_five_visibility_timeouts
     async with leading(quick_settings(server)):
         worker = start_worker(processes, server, *flags)
         await started(worker, 1)
-        await case.lives_on(5 * 3)
+        await case.lives_on(thirds=5 * 3)
         gate.open()
         await all_done(case)
         assert said(worker, "start") == said(worker, "completion") == jobs
@@ -123,7 +123,7 @@ async def test_jobs_longer_than_the_visibility_timeout_start_once_and_end_once(
         running = start_worker(processes, server, worker=worker, concurrency=10)
         jobs = await case.enqueue(20, wait=str(gate.path))
         await started(running, 10)
-        await case.lives_on(4)
+        await case.lives_on(thirds=4)
         gate.open()
         await all_done(case)
     assert sorted(said(running, "start")) == sorted(said(running, "completion")) == sorted(jobs)

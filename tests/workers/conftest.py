@@ -1,11 +1,5 @@
 """Fixtures of the worker tests."""
 
-import pytest
+from tests.support.fixtures import gate, hurried
 
-from tests.faults.knobs import hurry
-
-
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers look and extend often, however long the visibility timeout is."""
-    hurry(monkeypatch.setattr)
+__all__ = ["gate", "hurried"]

@@ -2,10 +2,8 @@
 
 import os
 import signal
-import time
 
-import anyio
-
+from tests.support.gate import passed, wait_at
 from workers import Job, Worker
 
 worker = Worker("orders", "billing")
@@ -18,12 +16,12 @@ async def handle(job: Job) -> None:
     print(f"started {job.id}", flush=True)  # noqa: T201
     if b"kill" in job.fields:
         os.kill(os.getpid(), signal.SIGKILL)
-    if b"sleep" in job.fields:
-        await anyio.sleep(float(job.fields[b"sleep"]))
+    if b"wait" in job.fields:
+        await passed(job.fields[b"wait"].decode())
 
 
 @in_thread.handler
 def handle_in_thread(job: Job) -> None:
-    """Sleep as long as the job says, where nobody can stop it."""
+    """Wait at the gate that the job names, where nobody can stop it."""
     print(f"started {job.id}", flush=True)  # noqa: T201
-    time.sleep(float(job.fields[b"sleep"]))
+    wait_at(job.fields[b"wait"].decode())

@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
 
+from tests.support.gate import Gate
 from tests.support.history import read_events
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
@@ -52,16 +53,18 @@ def test_a_folder_of_the_users_own_with_our_name_is_warned_about(
 
 @pytest.mark.processes
 async def test_a_worker_is_configured_by_flags_and_environment_and_drains_on_the_first_signal(
-    server: RedisServer, client: Redis, processes: Processes
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
     worker = processes.worker(
         PROGRAM, "--redis-url", server.url, "--group", "audit", env={"WORKER_NAME": "w", "WORKER_GROUP": "ignored"}
     )
     await worker.prints("works on orders/audit")
-    job = await add(client, {"sleep": "0.2"})
+    job = await add(client, {"wait": str(gate.path)})
     await worker.prints(f"started {job}")
 
     worker.terminate()
+    await worker.prints("stops: what runs may go on for 30 s")
+    gate.open()
 
     assert await worker.wait() == 0
     assert [group["pending"] for group in await client.xinfo_groups(KEYS.stream)] == [0]
@@ -71,14 +74,14 @@ async def test_a_worker_is_configured_by_flags_and_environment_and_drains_on_the
 @pytest.mark.processes
 @pytest.mark.parametrize("target", [PROGRAM, f"{PROGRAM}:in_thread"])
 async def test_the_second_signal_ends_it_at_once_and_leaves_what_runs_pending(
-    server: RedisServer, client: Redis, processes: Processes, target: str
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, target: str
 ) -> None:
-    worker = processes.worker(target, "--redis-url", server.url)
-    job = await add(client, {"sleep": "60"})
+    worker = processes.worker(target, "--redis-url", server.url, "--drain-timeout", "3600")
+    job = await add(client, {"wait": str(gate.path)})
     await worker.prints(f"started {job}")
 
     worker.interrupt()
-    await worker.prints("stops: what runs may go on for 30 s")
+    await worker.prints("stops: what runs may go on for 3600 s")
     worker.interrupt()
 
     assert await worker.wait() == FORCED_EXIT
@@ -101,12 +104,13 @@ async def test_a_job_that_kills_its_worker_leaves_its_start_in_the_full_journal(
 
 @pytest.mark.processes
 async def test_a_restarted_worker_runs_what_the_killed_one_held(
-    server: RedisServer, client: Redis, processes: Processes
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate
 ) -> None:
     first = processes.worker(PROGRAM, "--redis-url", server.url, "--name", "w")
-    job = await add(client, {"sleep": "0.3"})
+    job = await add(client, {"wait": str(gate.path)})
     await first.prints(f"started {job}")
     first.kill()
+    gate.open()
 
     second = processes.worker(PROGRAM, "--redis-url", server.url, "--name", "w")
     await second.prints(f"started {job}")

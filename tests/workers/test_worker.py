@@ -1,5 +1,7 @@
 import logging
 import threading
+from functools import partial
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -25,8 +27,10 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Reject, Retry, Worker
+from workers.protocol.connection import reader_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import group_keys
+from workers.protocol.messages import text
 from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
@@ -236,17 +240,19 @@ async def test_a_worker_needs_a_handler_and_takes_only_one(server: RedisServer) 
 
 
 async def test_a_settlement_is_journalled_with_all_that_a_report_needs(server: RedisServer, client: Redis) -> None:
-    [job_id] = await enqueue(client, 1)
+    seconds, _ = await client.time()
+    enqueued_ms = (seconds - 3_600) * 1_000  # a worker's idea of the server's time may lag behind by an answer's way
+    job_id = text(await client.xadd(KEYS.stream, {"n": "1"}, f"{enqueued_ms}-1"))
+    began = monotonic()
 
     async with running(make_worker(server.url, accept)) as worker:
         await wait_for_settled(worker, 1)
 
     [event] = await read_events(client, KEYS)
     data = dict(event.data)
-    enqueued_ms = int(job_id.split("-")[0])
     assert enqueued_ms <= data["delivered_ms"] <= event.at_ms + 1
     assert data.pop("delivered_ms") - enqueued_ms == data.pop("wait_ms")
-    assert data.pop("run_ms") <= 1_000
+    assert 0 <= data.pop("run_ms") <= (monotonic() - began) * 1_000
     assert (event.event, event.job, data) == (
         "acked",
         job_id,
@@ -474,11 +480,10 @@ async def test_stopping_at_once_does_not_wait_for_the_drain_deadline(server: Red
         await anyio.sleep_forever()
 
     await enqueue(client, 1)
-    with anyio.fail_after(10):
-        async with running(make_worker(server.url, handle, drain_timeout=3_600)) as worker:
-            await started.wait()
-            worker.stop()
-            worker.stop(now=True)
+    async with running(make_worker(server.url, handle, drain_timeout=3_600)) as worker:
+        await started.wait()
+        worker.stop()
+        worker.stop(now=True)
 
     assert (worker.was_forced, worker.counts.abandoned) == (True, 1)
 
@@ -494,28 +499,27 @@ async def test_a_cancelled_worker_still_settles_what_has_been_done(server: Redis
 
     await enqueue(client, *range(40))
     worker = make_worker(server.url, handle)
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(worker.run)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
 
     assert (worker.counts.acked, await pending_of(client)) == (40, [])
 
 
 async def test_an_idle_worker_can_be_cancelled(server: RedisServer, client: Redis) -> None:
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(make_worker(server.url, accept).run)
-            await wait_until(lambda: blocked(client), "the worker blocks in its read")
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(make_worker(server.url, accept).run)
+        await wait_until(lambda: blocked(client), "the worker blocks in its read")
+        tasks.cancel_scope.cancel()
 
 
-async def test_an_idle_worker_stops_without_waiting_for_its_blocking_read(server: RedisServer, client: Redis) -> None:
+async def test_an_idle_worker_stops_without_waiting_for_its_blocking_read(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.reading.BLOCK_MS", 3_600_000)
+    monkeypatch.setattr("workers.process.reader_client", partial(reader_client, block_ms=3_600_000))
     async with running(make_worker(server.url, accept)) as worker:
         await wait_until(lambda: blocked(client), "the worker blocks in its read")
-        began = anyio.current_time()
         worker.stop()
-
-    assert anyio.current_time() - began < 1.5
 
 
 async def blocked(client: Redis) -> bool:

@@ -1,0 +1,26 @@
+"""How often an embedded worker looks for what stalls."""
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults.scene import Handler, create_group, running_worker
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import looks_at_pending
+
+pytestmark = pytest.mark.anyio
+
+VISIBILITY_S = 0.5
+
+
+async def test_a_worker_with_nothing_to_recover_looks_about_once_in_a_visibility_timeout(
+    server: RedisServer, client: Redis
+) -> None:
+    await create_group(client)
+    before = looks_at_pending(server)
+    async with running_worker(server.url, Handler(), recovery="embedded", visibility_timeout=VISIBILITY_S):
+        began = anyio.current_time()
+        await wait_until(lambda: looks_at_pending(server) >= before + 4, "it has looked four times")
+        # A busy machine makes it look less often, never more.
+        assert anyio.current_time() - began > 3 * VISIBILITY_S * 0.9
