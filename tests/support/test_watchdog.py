@@ -8,7 +8,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from tests.support.patience import Patience, slowness
+from tests.support.patience import Patience
 from tests.support.watchdog import TestTookTooLong, Watch, watched
 
 SOON = {"idle_s": 0.01, "look_every_s": 0.02}
@@ -16,7 +16,8 @@ SOON = {"idle_s": 0.01, "look_every_s": 0.02}
 
 def watch(idle_s: float = 100, longest_s: float = 1_000, **words: object) -> Watch:
     """Return a watch that begins at 0."""
-    patience = Patience(0.0, idle_s / slowness(), longest_turn_s=10, busy=dict)
+    patience = Patience(0.0, longest_turn_s=10, busy=dict)
+    patience.limit_s = idle_s  # however slow this machine is
     return Watch(0.0, patience, longest_s, **words)  # type: ignore[arg-type]
 
 

@@ -36,7 +36,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import key_of
 from workers import Job, Producer, Worker
-from workers.embedded import autoclaim
+from workers.embedded import autoclaim, telling
 from workers.embedded.walk import Walk
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import Held
@@ -329,7 +329,7 @@ async def test_a_worker_that_is_stopped_in_a_mass_leaves_nothing_pending_and_bur
 async def test_one_line_tells_of_a_mass(
     server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autoclaim, "TELL_EVERY_S", 3_600)  # instead of a line a second, one at the end of each walk
+    monkeypatch.setattr(telling, "TELL_EVERY_S", 3_600)  # instead of a line a second, one at the end of each walk
     caplog.set_level(logging.INFO)
     await create_group(client)
     await enqueue(client, 1_000)
