@@ -30,7 +30,7 @@ from reaper.drill.usage import Usage, used_between
 from reaper.drill.witness import Witness
 from workers.protocol.errors import StreamReaperError
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0
 CHECK_INTERVAL_S = 0.1
 MEASURE_INTERVAL_S = 0.5
 """What a process has used since the last time is not known once it has died by itself."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from reaper.drill.faults import FaultKind
 from reaper.drill.records import Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Step
 from workers.protocol.events import EventName, LifecycleEvent
+from workers.protocol.messages import entry_ms
 
 NOTHING = Remains()
 
@@ -47,6 +48,12 @@ class Evidence:
     def claimed(self) -> frozenset[str]:
         """The entries that a published worker took from another."""
         return frozenset(line.entry_id for line in self.lines if line.step is Step.CLAIM)
+
+    @cached_property
+    def timed_out(self) -> frozenset[str]:
+        """The entries that somebody recovered when nobody had extended them for a visibility timeout."""
+        recovered = self.named(EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED)
+        return frozenset(str(event.data["entry"]) for event in recovered if is_timed(event) and not is_early(event))
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -98,3 +105,15 @@ class Evidence:
         return frozenset(
             name for name, run in started.items() if run.exit_code == -signal.SIGKILL and run.killed_at is None
         )
+
+
+def is_timed(event: LifecycleEvent) -> bool:
+    """Tell whether the event says how long a delivery was idle (-1: nobody owned it, so it was due at once)."""
+    return "visibility_ms" in event.data and event.data.get("idle_ms", -1) >= 0
+
+
+def is_early(event: LifecycleEvent) -> bool:
+    """Tell whether a recovery came before its time: by the idle time it names, or sooner than any delivery was due."""
+    visibility_ms = event.data["visibility_ms"]
+    earliest_ms = entry_ms(str(event.data["entry"])) + visibility_ms
+    return bool(event.data["idle_ms"] < visibility_ms or event.at_ms < earliest_ms)

@@ -30,6 +30,8 @@ class Cause(StrEnum):
     """It ran longer than the visibility timeout."""
     UNSETTLED = "unsettled"
     """It was done in time, and its settlement did not come in time."""
+    LATE = "late"
+    """It began late: its process did not run, or extend it, for a whole visibility timeout by the server's clock."""
     UNEXPLAINED = "unexplained"
     """None of these: somebody redelivered what was in good hands."""
 
@@ -122,7 +124,9 @@ def _cause_beside_a_living(before: Line, line: Line, done: Line | None, evidence
         return Cause.SLOW
     if before.entry_id in evidence.claimed:  # and it did not run that long: it had waited
         return Cause.WAITED
-    return Cause.UNSETTLED if line.at - before.at >= evidence.visibility_s else Cause.UNEXPLAINED
+    if line.at - before.at >= evidence.visibility_s:
+        return Cause.UNSETTLED
+    return Cause.LATE if before.entry_id in evidence.timed_out else Cause.UNEXPLAINED
 
 
 def duplicates(evidence: Evidence, starts: list[SecondStart]) -> list[Duplicate]:

@@ -15,7 +15,8 @@ from workers.protocol.events import EventName
 
 FAILPOINT = "recover.before_write"
 """Between deciding and writing: the leader has chosen what to recover and has not sent it yet."""
-ARMED_BEFORE_DUE_S = 0.03
+ARMED_BEFORE_DUE_S = 0.25
+"""So early that a busy machine is in time. A leader that is stopped too early goes on at once, and is stopped again."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from reaper.drill.evidence import Evidence
+from reaper.drill.evidence import Evidence, is_early, is_timed
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
 from reaper.drill.faults import AFTER_PAUSE_S, FaultKind
 from reaper.drill.healthy import Healthy, healthy_jobs
@@ -18,7 +18,6 @@ from reaper.drill.records import InjectedFault, MissedFault, ProcessRun, Role, S
 from reaper.drill.spread import Spread, spread
 from reaper.drill.terms import Holding, terms
 from workers.protocol.events import EventName, LifecycleEvent
-from workers.protocol.messages import entry_ms
 
 FENCED_VERBS = ("recover", "release_suspects", "move_due")
 """Verbs of ``refused`` events that mean: a write of an earlier term met the fence of a later one."""
@@ -129,7 +128,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
         for event in evidence.named(EventName.RECOVERED, EventName.SUSPECTED)
         if event.data.get("reason") != "suspect"  # a parked suspect made ready: its recovery is told already
     ]
-    timed = [event for event in recovered + evidence.named(EventName.DEAD_LETTERED) if _is_timed(event)]
+    timed = [event for event in recovered + evidence.named(EventName.DEAD_LETTERED) if is_timed(event)]
     idle_ms = [(event.data["idle_ms"], event.data["visibility_ms"]) for event in timed]
     claims = _claimed_after_s(evidence)
     refused = evidence.named(EventName.REFUSED)
@@ -152,7 +151,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
             [(idle - visibility) / 1000 for idle, visibility in idle_ms]
             + [max(0.0, after_s - evidence.visibility_s) for after_s in claims]  # the server has seen to that
         ),
-        early_recoveries=sum(_is_early(event) for event in timed),
+        early_recoveries=sum(is_early(event) for event in timed),
         stale_writes_refused=stale,
         settlements_refused=len(refused) - stale,
         healthy=healthy_jobs(evidence, starts),
@@ -283,18 +282,6 @@ def _claimed_after_s(evidence: Evidence) -> list[float]:
             after_s.append(line.at - delivered_at[line.entry_id])
         delivered_at[line.entry_id] = line.at
     return after_s
-
-
-def _is_timed(event: LifecycleEvent) -> bool:
-    """Tell whether the event says how long a delivery was idle (-1: nobody owned it, so it was due at once)."""
-    return "visibility_ms" in event.data and event.data.get("idle_ms", -1) >= 0
-
-
-def _is_early(event: LifecycleEvent) -> bool:
-    """Tell whether a recovery came before its time: by the idle time it names, or sooner than any delivery was due."""
-    visibility_ms = event.data["visibility_ms"]
-    earliest_ms = entry_ms(str(event.data["entry"])) + visibility_ms
-    return bool(event.data["idle_ms"] < visibility_ms or event.at_ms < earliest_ms)
 
 
 # ---- processes

@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.conftest import StartServer
+from tests.support.patience import scaled
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -23,8 +24,10 @@ FAULTS = ("kill-worker@0.5", "poison@1", "kill-leader@2", "pause-leader@4")
 
 
 def _drill(processes: Processes, *options: str, folder: Path | None = None) -> Running:
+    """Start a drill whose timeouts are as short as usual, and as long as this machine is slow."""
     env = {"TMPDIR": str(folder)} if folder else None
-    return processes.python("-m", "reaper", "drill", *options, env=env, name="drill")
+    timeouts = ("--visibility-timeout", f"{scaled(2):g}", "--lease-ttl", f"{scaled(1.5):g}")
+    return processes.python("-m", "reaper", "drill", *timeouts, *options, env=env, name="drill")
 
 
 def _faults(*faults: str) -> list[str]:
@@ -61,8 +64,7 @@ async def test_every_job_is_accounted_for_after_every_fault(processes: Processes
 async def test_without_recovery_the_jobs_of_a_killed_worker_are_stuck(processes: Processes, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     drill = _drill(
-        processes, "--recovery", "none", "--limit", "100", *_faults("kill-worker@0.5"), "--visibility-timeout", "1.4",
-        "--json", str(report),
+        processes, "--recovery", "none", "--limit", "100", *_faults("kill-worker@0.5"), "--json", str(report),
     )  # fmt: skip
     assert await drill.wait() == 1, drill.output
     told = _read(report)
@@ -77,7 +79,7 @@ async def test_without_recovery_the_jobs_of_a_killed_worker_are_stuck(processes:
 async def test_embedded_workers_account_for_every_job_without_any_reaper(processes: Processes, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     drill = _drill(
-        processes, "--recovery", "embedded", "--limit", "200", "--visibility-timeout", "1.4",
+        processes, "--recovery", "embedded", "--limit", "200",
         *_faults("kill-workers:1@0.5", "kill-leader@0.5", "poison@1.5"), "--json", str(report),
     )  # fmt: skip
     assert await drill.wait() == 0, drill.output
@@ -101,7 +103,7 @@ async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
 ) -> None:
     report = tmp_path / "report.json"
     drill = _drill(
-        processes, "--recovery", "published", "--limit", "60", "--visibility-timeout", "1.4", "--workers", "2",
+        processes, "--recovery", "published", "--limit", "60", "--workers", "2",
         *_faults("poison@0.5"), "--json", str(report),
     )  # fmt: skip
     assert await drill.wait() == 1, drill.output
@@ -133,7 +135,7 @@ async def test_reapers_may_be_gone_for_a_while_and_redis_too_and_the_journals_ca
     assert faults["long-jobs"]["in_flight"] == 5
     assert faults["kill-reapers"]["until"] - faults["kill-reapers"]["time"] >= 1.5
     assert faults["pause-redis"]["until"] - faults["pause-redis"]["time"] >= 1
-    assert told["terms"][0]["ended"] == "killed"
+    assert "killed" in {term["ended"] for term in told["terms"]}
     assert (told["processes"], told["processes_started"]) == ({"worker": 2, "reaper": 2}, 7)
     assert told["redis_requests"] > 0
     assert told["idle"]["seconds"] >= 0.3

@@ -5,7 +5,18 @@ import pytest
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
 from reaper.drill.records import Line, Step
-from tests.drill.rows import done, event, evidence, job, line, process, redis_pause, start
+from tests.drill.rows import (
+    VISIBILITY_MS,
+    done,
+    event,
+    evidence,
+    job,
+    line,
+    process,
+    recovered,
+    redis_pause,
+    start,
+)
 
 
 def _causes(rows: Evidence) -> list[Cause]:
@@ -60,6 +71,14 @@ def test_while_the_worker_lives_the_cause_is_how_long_it_took(lines: list[Line],
     rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)])
     assert _causes(rows) == [cause]
     assert second_starts(rows)[0].recovery_s is None
+
+
+def test_what_the_server_found_overdue_was_late_though_its_execution_was_short() -> None:
+    lines = [start(1, 7, 1.0), start(1, 8, 1.5, copy=1)]
+    early = recovered(1, 3.2, idle_ms=VISIBILITY_MS - 1)
+    for events, cause in (([recovered(1, 3.2)], Cause.LATE), ([early], Cause.UNEXPLAINED)):
+        rows = evidence([job(1)], lines=lines, events=events, processes=[process(7), process(8)])
+        assert _causes(rows) == [cause]
 
 
 def test_what_a_worker_handed_on_by_itself_is_known_by_the_entry() -> None:
