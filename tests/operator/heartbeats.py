@@ -9,6 +9,8 @@ from workers.protocol.keys import namespace_keys
 
 KEYS = namespace_keys("reaper")
 TOKEN = 7
+SELDOM_MS = 3_600_000
+"""Time between heartbeats of replicas that are alive as long as a test lasts."""
 
 
 def a_report(**values: Any) -> GroupReport:
@@ -49,8 +51,8 @@ async def register(client: Redis, *replicas: Replica) -> None:
 
 
 async def elect(client: Redis, *reports: GroupReport, now_ms: int, **values: Any) -> None:
-    """Make ``alice`` the leader, with ``bob`` as a follower; both have a fresh heartbeat."""
-    alice = a_replica("alice", *reports, at_ms=now_ms, **values)
-    await client.set(KEYS.lease, f"{alice.id}.nonce", px=60_000)
+    """Make ``alice`` the leader, with ``bob`` as a follower; both have a heartbeat that is fresh for hours."""
+    alice = a_replica("alice", *reports, at_ms=now_ms, **{"heartbeat_ms": SELDOM_MS, **values})
+    await client.set(KEYS.lease, f"{alice.id}.nonce", px=SELDOM_MS)
     await client.set(KEYS.token, TOKEN)
-    await register(client, alice, a_replica("bob", *reports, at_ms=now_ms, role=FOLLOWER))
+    await register(client, alice, a_replica("bob", *reports, at_ms=now_ms, role=FOLLOWER, heartbeat_ms=SELDOM_MS))

@@ -13,7 +13,7 @@ from reaper.operations.examination import sample_call
 from reaper.settings import ReaperSettings
 from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command
-from tests.operator.heartbeats import KEYS, TOKEN, a_replica, a_report, elect, register
+from tests.operator.heartbeats import KEYS, SELDOM_MS, TOKEN, a_replica, a_report, elect, register
 from tests.scripts.scene import LONG_IDLE_MS, Scene
 from tests.support.servers import RedisServer, free_port
 from workers.protocol.connection import commands_client
@@ -101,7 +101,10 @@ async def test_several_groups_under_the_wrong_policy_are_found(scene: Scene, rea
 async def test_replicas_with_other_settings_are_found(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     now = await scene.now_ms()
-    await register(scene.client, a_replica("carol", a_report(visibility_ms=5_000), at_ms=now, role="follower"))
+    await register(
+        scene.client,
+        a_replica("carol", a_report(visibility_ms=5_000), at_ms=now, role="follower", heartbeat_ms=SELDOM_MS),
+    )
     [(check, text)] = await _wrong(reaper)
     assert check == "settings"
     assert "carol-1-abc: visibility timeout 5.0 s" in text
@@ -194,7 +197,7 @@ def test_the_percentile_is_that_of_the_weighted_spans(spans: Sequence[Any], boun
 
 async def test_a_leases_that_is_longer_than_the_visibility_timeout_is_noted(scene: Scene, reaper: Command) -> None:
     await _served(scene)
-    await scene.client.set(KEYS.lease, "alice-1-abc.0a@60000", px=60_000)
+    await scene.client.set(KEYS.lease, "alice-1-abc.0a@60000", px=SELDOM_MS)
     answer = await reaper("doctor", "--json")
     assert [one["level"] for one in answer.data["findings"] if one["check"] == "lease"] == ["note"]
     assert TOKEN

@@ -53,11 +53,11 @@ async def test_the_leader_steps_down_and_another_replica_takes_over(
         async with running_reaper(server.url, name="bob") as bob:
 
             async def seen() -> bool:
-                followers: list[str] = (await reaper("leader", "show", "--json")).data["followers"]
-                return followers == [bob.replica_id]
+                shown = await reaper("leader", "show", "--json")
+                return shown.code == 0 and shown.data["followers"] == [bob.replica_id]
 
             await wait_until(seen, "bob has registered")
-            answer = await reaper("leader", "step-down", "--json", "--timeout", "20")
+            answer = await reaper("leader", "step-down", "--json", "--timeout", "3600")
             assert (answer.code, answer.data) == (
                 0, {"stepped_down": alice.replica_id, "leader": bob.replica_id, "token": 2}
             )  # fmt: skip

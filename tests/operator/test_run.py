@@ -16,7 +16,7 @@ from workers.protocol.keys import GroupKeys, group_keys
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
-SHORT = "lease_ttl = 2\nvisibility_timeout = 2\n"
+LONG = "lease_ttl = 3600\nvisibility_timeout = 3600\n"
 
 
 def _table(group: str, *, stream: str = "orders", **values: int) -> str:
@@ -47,7 +47,7 @@ async def _until_agreed(client: Redis, keys: GroupKeys, **values: str) -> None:
 def file(tmp_path: Path) -> Path:
     """A settings file that watches orders/billing."""
     path = tmp_path / "reaper.toml"
-    _write(path, SHORT, _table("billing"))
+    _write(path, LONG, _table("billing"))
     return path
 
 
@@ -102,7 +102,7 @@ async def test_status_of_real_replicas_is_healthy_and_names_them(
     (group,) = data["groups"]
     assert (group["pair"], group["mode"], group["policy"], group["visibility_ms"]) == (
         *("orders/billing", "reaper", "stream"),
-        2_000,
+        3_600_000,
     )
 
 
@@ -128,7 +128,7 @@ async def test_a_pair_is_added_without_a_restart(
 ) -> None:
     replica = await _leader(client, processes, server, file)
     await client.xgroup_create("mail", "sender", "0", mkstream=True)
-    _write(file, SHORT, _table("billing"), _table("sender", stream="mail", max_deliveries=9))
+    _write(file, LONG, _table("billing"), _table("sender", stream="mail", max_deliveries=9))
     replica.hang_up()
     await replica.prints("reloaded: 2 stream/group pairs")
     await _until_agreed(client, group_keys("mail", "sender"), max_deliveries="9")
@@ -139,7 +139,7 @@ async def test_a_changed_default_holds_at_once(
     client: Redis, processes: Processes, server: RedisServer, file: Path
 ) -> None:
     replica = await _leader(client, processes, server, file)
-    _write(file, SHORT, "max_deliveries = 8\n", _table("billing"))
+    _write(file, LONG, "max_deliveries = 8\n", _table("billing"))
     replica.hang_up()
     await _until_agreed(client, group_keys("orders", "billing"), max_deliveries="8")
 
@@ -148,7 +148,7 @@ async def test_other_changes_are_named_as_needing_a_restart(
     client: Redis, processes: Processes, server: RedisServer, file: Path
 ) -> None:
     replica = await _leader(client, processes, server, file)
-    _write(file, "lease_ttl = 3\nscan_page = 100\nvisibility_timeout = 2\n", _table("billing"))
+    _write(file, "lease_ttl = 1800\nscan_page = 100\nvisibility_timeout = 3600\n", _table("billing"))
     replica.hang_up()
     await replica.prints("reload: lease_ttl, scan_page changed; a restart is needed for that")
 
@@ -168,7 +168,7 @@ async def test_a_wrong_file_is_told_and_the_old_settings_stay(
     _write(file, toml)
     replica.hang_up()
     await replica.prints(f"ERROR .*SIGHUP: the settings stay as they were: .*{complaint}")
-    _write(file, SHORT, _table("billing"))
+    _write(file, LONG, _table("billing"))
     replica.hang_up()
     await replica.prints("reloaded: 1 stream/group pairs")
 

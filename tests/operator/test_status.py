@@ -93,7 +93,7 @@ async def test_a_user_without_the_rights_is_told_so(start_server: StartServer) -
 
 async def test_the_screen_shows_leader_term_and_group(scene: Scene, reaper: Command) -> None:
     await _healthy(scene)
-    await scene.stalled()
+    await scene.deliver(await scene.add(), idle_ms=36_000_000)
     await scene.add()
     lines = (await reaper("status")).out.splitlines()
     assert lines[1].startswith("  leader    alice-1-abc · term 7 · lease ")
@@ -102,7 +102,7 @@ async def test_the_screen_shows_leader_term_and_group(scene: Scene, reaper: Comm
         "orders/billing  healthy",
         "  recovery  reaper · stream · visibility timeout 30 s · max deliveries 3",
     ]
-    assert "pending 1 (oldest idle 1.0 min) · scheduled 0 · suspects 0 parked, 0 out · dead letters 0" in lines[6]
+    assert "pending 1 (oldest idle 10 h) · scheduled 0 · suspects 0 parked, 0 out · dead letters 0" in lines[6]
     assert lines[7].startswith("  watched   timers 4 · next due ")
     assert "recovered 12 (5 this term)" in lines[7]
     assert lines[8] == "  consumers 1"
