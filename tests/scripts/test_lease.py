@@ -13,6 +13,8 @@ pytestmark = pytest.mark.anyio
 
 KEYS = namespace_keys("reaper")
 TTL_MS = 10_000
+HOUR_MS = 3_600_000
+"""A lease that no busy machine lets expire."""
 
 
 async def acquire(client: Redis, holder: str = "alice", ttl_ms: int = TTL_MS) -> tuple[int, int, str, int]:
@@ -66,12 +68,12 @@ async def test_while_it_is_held_the_others_lose_and_learn_for_how_long(client: R
 
 
 async def test_an_attempt_whose_reply_was_lost_wins_again_with_the_same_token(client: Redis) -> None:
-    await acquire(client)
-    await client.pexpire(KEYS.lease, 50)
+    await acquire(client, ttl_ms=HOUR_MS)
+    await client.pexpire(KEYS.lease, HOUR_MS // 2)
     before = await dump(client)
-    assert await acquire(client) == (1, 1, "alice", TTL_MS)
+    assert await acquire(client, ttl_ms=HOUR_MS) == (1, 1, "alice", HOUR_MS)
     assert await dump(client) == before
-    assert await client.pttl(KEYS.lease) > 50
+    assert await client.pttl(KEYS.lease) > HOUR_MS // 2
 
 
 async def test_a_lease_of_ours_whose_token_was_lost_gets_a_new_one(client: Redis) -> None:
@@ -126,11 +128,11 @@ async def test_a_counter_that_is_none_is_an_error_and_no_lease_is_taken(client: 
 
 
 async def test_the_holder_renews(client: Redis) -> None:
-    await acquire(client)
-    await client.pexpire(KEYS.lease, 50)
+    await acquire(client, ttl_ms=HOUR_MS)
+    await client.pexpire(KEYS.lease, HOUR_MS // 2)
     before = await dump(client)
-    assert await renew(client) == 1
-    assert await client.pttl(KEYS.lease) > 50
+    assert await renew(client, ttl_ms=HOUR_MS) == 1
+    assert await client.pttl(KEYS.lease) > HOUR_MS // 2
     assert await dump(client) == before
 
 

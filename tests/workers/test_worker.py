@@ -515,8 +515,8 @@ async def test_an_idle_worker_can_be_cancelled(server: RedisServer, client: Redi
 async def test_an_idle_worker_stops_without_waiting_for_its_blocking_read(
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.reading.BLOCK_MS", 3_600_000)
-    monkeypatch.setattr("workers.process.reader_client", partial(reader_client, block_ms=3_600_000))
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 3_600_000)
+    monkeypatch.setattr("workers.loop.context.reader_client", partial(reader_client, block_ms=3_600_000))
     async with running(make_worker(server.url, accept)) as worker:
         await wait_until(lambda: blocked(client), "the worker blocks in its read")
         worker.stop()
