@@ -1,5 +1,6 @@
 """systemd hears when a process is ready, that it lives by the judgement of ``/livez``, and that it stops."""
 
+import math
 import os
 from collections.abc import Iterator
 from itertools import pairwise
@@ -209,7 +210,7 @@ async def test_a_leader_that_cannot_end_its_term_ails(
         pulse = Pulse()
         condition = ReaperCondition(reaper, pulse)
         assert (condition.ailments(), condition.is_ready(), condition.summary()) == ([], True, "leads, token 1")
-        monkeypatch.setattr(reaper._elector, "_renewed_at", 0.0)
+        monkeypatch.setattr(reaper._elector, "_renewed_at", -math.inf)
         assert [text.partition(" for ")[0] for text in condition.ailments()] == [
             "it leads, and has not renewed its lease"
         ]

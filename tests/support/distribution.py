@@ -1,5 +1,8 @@
 """Which tests stay together in one process of ``make test``: those that share a Spark session, or a file and a server.
 
+Spark has two sessions: its tests with a Redis wait as much as they compute, those without only compute. One process for
+both would be what everything else waits for at the end.
+
 pytest-xdist has marks for that, and writes their names into node IDs. pytest 9.2 does not let it: silently, each test
 went by itself, and every process started Spark. So the scheduler itself is told.
 """
@@ -11,7 +14,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 _SERVER = re.compile(r"[-\[](\d+\.\d+\.\d+)[-\]]")
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
-_SPARK_FILES = {file.stem for file in _PIPELINE.glob("test_*.py") if "SparkSession" in file.read_text()}
+_SPARK_FILES = {
+    file.stem: "spark with redis" if re.search(r"RedisServer|StartServer", text) else "spark"
+    for file in _PIPELINE.glob("test_*.py")
+    if "SparkSession" in (text := file.read_text())
+}
 
 
 def uses_spark(path: Path) -> bool:
@@ -23,7 +30,7 @@ def group_of(node_id: str) -> str:
     """Return what a test shares a process with: a Spark session; else, the fixtures of its file and server."""
     path = Path(node_id.partition("::")[0])
     if uses_spark(path):
-        return "spark"  # one session for all of them: each start of Java costs as much as ten tests
+        return _SPARK_FILES[path.stem]  # one session for many files: each start of Java costs as much as ten tests
     server = _SERVER.search(node_id)
     return f"{path.stem} {server[1] if server else ''}"
 

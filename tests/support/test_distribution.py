@@ -12,7 +12,8 @@ from tests.support.processes import ROOT
 def test_a_group_is_a_spark_session_or_a_file_with_a_server() -> None:
     files = [file.name for file in (ROOT / "tests/pipeline").glob("test_*.py")]
     groups = {file: group_of(f"tests/pipeline/{file}::test_x") for file in files}
-    assert {groups[file] for file in ("test_lake.py", "test_ingest.py", "test_redis_stream_spark.py")} == {"spark"}
+    assert {groups[file] for file in ("test_lake.py", "test_report.py")} == {"spark"}
+    assert {groups[file] for file in ("test_ingest.py", "test_redis_stream_spark.py")} == {"spark with redis"}
     assert groups["test_redis_stream_reading.py"] == "test_redis_stream_reading ", (
         "it needs Spark's types, not its Java"
     )
