@@ -45,6 +45,8 @@ class GroupReport:
     timers: int = 0
     next_due_ms: int | None = None
     """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
+    late_ms: int = 0
+    """For how long recovery should have begun, the longest grace granted: a limit of the rate, or a leader too slow."""
     last_scan_ms: int = 0
     """When the latest scan (full or not) ended; 0 = none yet."""
     scan_entries: int = 0
@@ -104,7 +106,8 @@ class Replica:
 
     def is_live(self, now_ms: int) -> bool:
         """Tell whether the heartbeat is fresh at ``now_ms`` (the server's clock)."""
-        return now_ms - self.at_ms <= self.heartbeat_ms * HEARTBEATS_MISSED
+        # One of the future is as bad as an old one: the server's clock was set back, and who lives has told again.
+        return abs(now_ms - self.at_ms) <= self.heartbeat_ms * HEARTBEATS_MISSED
 
     def to_json(self) -> str:
         """Encode for the hash."""

@@ -81,6 +81,7 @@ local function recover(entry_id, left)
   end
   local consumer, idle, times = row[2], row[3], row[4]
   if idle >= 0 and idle < visibility then
+    start_over(row)
     return { NOT_DUE, visibility - idle, idle, consumer, '', times }
   end
   local entry = payload(entry_id, left)

@@ -11,12 +11,16 @@ from typing import Any
 from reaper.operations.state import GroupState, Snapshot
 from reaper.replicas import LEADER, GroupReport
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
+from workers.runtime.contact import LONGEST_GRACE_MS
 
 SCANS_MISSED = 3
 """A scan is too old once this many were missed…"""
 SCAN_SLACK_MS = 1_000
 SLOW_SCAN_PER_MS = 20
 """… and the slowest full scan we have an understanding for (entries per ms) would be done."""
+
+LATE_MS = 2_000
+"""What falls due is granted the longest grace, and this; nobody calls the service healthy after that."""
 
 REFUSALS = LAYOUT_REFUSALS | {
     "foreign_namespace": "the reapers of another namespace serve this group: stop one of the two",
@@ -34,6 +38,7 @@ class Trouble(StrEnum):
     REFUSED = "refused"
     MISMATCH = "mismatch"
     SCAN_TOO_OLD = "scan_too_old"
+    OVERDUE = "overdue"
     FOREIGN_CLAIMS = "foreign_claims"
     RETRY_UNREAD = "retry_unread"
     PAUSED = "paused"
@@ -92,6 +97,13 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[Problem]:
         yield problem(Trouble.MISMATCH, mismatch)
     if report is not None:
         yield from _judge_report(group, report)
+    idle_ms = group.main.oldest_pending_ms or 0
+    if group.is_embedded and idle_ms > group.visibility_ms + min(group.visibility_ms, LONGEST_GRACE_MS) + LATE_MS:
+        yield problem(
+            Trouble.OVERDUE,
+            f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it: see that workers of the "
+            "group are running, and what they log",
+        )
     if _retry_is_unread(group):
         yield problem(
             Trouble.RETRY_UNREAD,
@@ -106,6 +118,12 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[Problem]:
     age = group.reported_ms - report.last_scan_ms
     if report.last_scan_ms and age > _oldest_scan_ms(report):
         yield problem(Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported")
+    if report.late_ms > LATE_MS:
+        yield problem(
+            Trouble.OVERDUE,
+            f"deliveries wait for recovery, {report.late_ms / 1000:.0f} s longer than any grace: recovery_rate is too "
+            "low, or the leader too slow; its log says more",
+        )
     if report.foreign_claims:
         yield problem(
             Trouble.FOREIGN_CLAIMS,

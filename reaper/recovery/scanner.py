@@ -80,8 +80,12 @@ class Scanner:
         now, visibility_ms, arm = monotonic_ms(), self._visibility_ms, self._timers.arm
         self._timers.seen_ms = now
         for entry_id, _consumer, idle_ms, _count in rows:
-            if 0 <= idle_ms < visibility_ms:
+            if 0 < idle_ms < visibility_ms:
                 arm(entry_id, now + visibility_ms - idle_ms)
+            elif idle_ms == 0:
+                # Just handed out; or before the server's clock was set back: then it stays 0 until that is there again.
+                if not self._timers.keep(entry_id):
+                    arm(entry_id, now + visibility_ms)
             else:
                 arm(entry_id, now, Sight.UNSURE if idle_ms < 0 else Sight.OVERDUE)
                 self._oldest_ms = max(self._oldest_ms, idle_ms)

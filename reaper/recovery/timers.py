@@ -122,6 +122,13 @@ class Timers:
         bucket.live += 1
         self._by_id[entry_id] = bucket
 
+    def keep(self, entry_id: bytes) -> bool:
+        """Note that ``entry_id`` was found, and that its timer stands; return whether it has one."""
+        known = self._by_id.get(entry_id)
+        if known is not None:
+            self.arm(entry_id, known.due_ms, known.sight)
+        return known is not None
+
     def disarm(self, entry_id: bytes) -> None:
         """Forget the timer of ``entry_id``, if there is one."""
         bucket = self._by_id.pop(entry_id, None)

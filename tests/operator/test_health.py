@@ -64,6 +64,24 @@ def test_a_replica_is_live_for_three_heartbeats() -> None:
     assert judge(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW - 15_000))) == ()
 
 
+def test_a_heartbeat_of_the_future_is_none_the_servers_clock_was_set_back() -> None:
+    assert _troubles(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW + 3_600_000))) == [Trouble.NO_REPLICA]
+
+
+def test_what_embedded_workers_leave_lying_degrades_once_timeout_and_grace_are_over() -> None:
+    def idle_for(ms: int) -> GroupState:
+        return a_snapshot(
+            report=None, mode="embedded", main=SourceState(exists=True, pending=1, oldest_pending_ms=ms)
+        ).groups[0]
+
+    def troubles(group: GroupState) -> list[str]:
+        gone = a_replica("alice", at_ms=NOW - 15_001)
+        return _troubles(replace(a_snapshot(gone, report=None), groups=(group,)))
+
+    assert troubles(idle_for(62_000)) == []
+    assert troubles(idle_for(62_001)) == [Trouble.OVERDUE]
+
+
 def test_followers_without_a_leader_are_degraded() -> None:
     snapshot = a_snapshot(a_replica("bob", at_ms=NOW, role=FOLLOWER), report=None)
     assert [problem.text for problem in judge(snapshot)] == [
@@ -107,6 +125,7 @@ def test_without_any_group_there_is_nothing_to_watch() -> None:
         ({"foreign_claims": 3}, Trouble.FOREIGN_CLAIMS, "3 deliveries were claimed by somebody else"),
         ({"held": 2}, Trouble.HELD, "2 overdue deliveries cannot be copied"),
         ({"error": "scan: NOPERM"}, Trouble.ERROR, "scan: NOPERM"),
+        ({"late_ms": 2_001}, Trouble.OVERDUE, "recovery_rate is too low"),
     ],
 )
 def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Trouble, says: str) -> None:
@@ -170,7 +189,9 @@ def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool
 
 
 def test_every_problem_is_told() -> None:
-    report = replace(ALL_WELL, refusal="several_groups", held=1, foreign_claims=1, error="x", last_scan_ms=1)
+    report = replace(
+        ALL_WELL, refusal="several_groups", held=1, foreign_claims=1, error="x", last_scan_ms=1, late_ms=9_999
+    )
     snapshot = a_snapshot(report=report, paused=True, mismatches=("m",), retry=WAITING)
     assert set(_troubles(snapshot)) == set(Trouble) - {
         Trouble.NO_REPLICA,

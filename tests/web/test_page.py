@@ -1,11 +1,13 @@
 """The status page in a real browser: what it shows, that it is live, and that nothing from outside runs in it."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio.to_thread
 import pytest
 from redis.asyncio import Redis
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chromium.webdriver import ChromiumDriver as WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -19,6 +21,7 @@ from tests.web.conftest import TOKEN, Served, served_replica
 pytestmark = [pytest.mark.anyio]
 
 HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
+_TEXT = "return document.getElementById(arguments[0]).innerText"
 ReplyT = TypeVar("ReplyT")
 
 
@@ -43,7 +46,7 @@ class Tab:
         await self.shows("verdict", "ealthy")
 
     async def text(self, element: str) -> str:
-        return await self.run(lambda browser: browser.find_element(By.ID, element).text)
+        return await self.run(lambda browser: browser.execute_script(_TEXT, element))
 
     async def shows(self, element: str, wanted: str) -> None:
         async def shown() -> bool:
@@ -55,7 +58,10 @@ class Tab:
         return await self.run(lambda browser: browser.execute_script(f"return {expression}"))
 
     async def click(self, css: str) -> None:
-        await self.run(lambda browser: browser.find_element(By.CSS_SELECTOR, css).click())
+        # Between finding and clicking the page may draw itself anew; then nothing was clicked.
+        while True:
+            with suppress(StaleElementReferenceException):
+                return await self.run(lambda browser: browser.find_element(By.CSS_SELECTOR, css).click())
 
     async def type(self, element: str, words: str) -> None:
         await self.run(lambda browser: browser.find_element(By.ID, element).send_keys(words))

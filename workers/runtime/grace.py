@@ -60,15 +60,22 @@ class Grace:
         self._clock_offset = offset
 
     def server_uptime(self, now_ms: int, uptime_ms: int) -> None:
-        """Redis said how long it has been up."""
-        started = now_ms - uptime_ms
+        """Redis said how long it has been up: by its clock, so less than nothing where that was set back meanwhile."""
+        started = now_ms - max(0, uptime_ms)
         # Uptime is told in whole seconds: the same start looks up to a second apart.
         if self._server_started is None or started > self._server_started + 1_500:
             self._server_started = started
 
+    def longest_ms(self, visibility_ms: int) -> int:
+        """Return how long the deliveries of a group may have to wait after an outage."""
+        return min(visibility_ms, self._longest_ms)
+
     def until(self, visibility_ms: int) -> int:
-        """Return the instant from which deliveries of a group may be recovered; in the past when there is no grace."""
-        wait = min(visibility_ms, self._longest_ms)
+        """Return the instant from which deliveries of a group may be recovered; in the past when there is no grace.
+
+        Both reasons to wait lie in the past when they are noted, so no grace ends later than its length from now.
+        """
+        wait = self.longest_ms(visibility_ms)
         ends = [0]
         if self._outage_ended is not None:
             ends.append(self._outage_ended + wait)

@@ -1,13 +1,14 @@
 """A Redis of one's own: started on a free port of the loopback interface in an empty folder, and ended for certain."""
 
 import importlib.util
+import os
 import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -95,6 +96,8 @@ class RedisServer:
     port: int = 0
     timeout_s: float = TIMEOUT_S
     """How long it may take to start, and to answer."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of its process, besides ours."""
     _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     @property
@@ -161,7 +164,7 @@ class RedisServer:
         options = {"bind": "127.0.0.1", "port": port, "dir": self.folder, "save": "", "appendonly": "no", **self.config}
         argv = [str(self.binary), *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
         with (self.folder / _LOG).open("ab") as log:
-            self._process = launch(argv, output=log, cwd=self.folder)
+            self._process = launch(argv, output=log, cwd=self.folder, env={**os.environ, **self.environment})
 
     def _answers(self, port: int) -> bool:
         """Tell whether *our* server answers on ``port`` (not somebody else's), with its data loaded."""

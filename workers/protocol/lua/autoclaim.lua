@@ -212,6 +212,7 @@ local function look_at(row, left)
   local idle = row[3]
   if idle >= 0 and idle < visibility then
     claim_run()
+    start_over(row)
     return again_in(visibility - idle)
   end
   if row[2] == consumer and not abandoned[row[1]] then

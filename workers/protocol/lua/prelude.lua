@@ -397,7 +397,7 @@ end
 -- where this group is its only one (others would see the copy) and entry IDs are automatic (an explicit ID below the
 -- copy's would be refused from then on). Returns why not, or nil.
 local FIRST_AUTOMATIC_MS = 1483228800000 -- 2017-01-01: streams are younger, so an ID below it was made by somebody
-local CLOCK_TOLERANCE_MS = 60000
+local CLOCK_TOLERANCE_MS = 31622400000 -- a year: of a clock that was set back the IDs still are; other units are farther off
 local function layout_refusal(policy, stream, at_ms)
   if policy ~= 'stream' or redis.call('EXISTS', stream) == 0 then
     return nil

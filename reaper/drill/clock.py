@@ -1,0 +1,54 @@
+"""The clock of a Redis server of our own, which can be set: by a small library that is preloaded (``clock_shim.c``)."""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from workers.protocol.errors import StreamReaperError
+
+SOURCE = Path(__file__).with_name("clock_shim.c")
+_OFFSET = struct.Struct("=q")  # microseconds
+
+
+class NoClockError(StreamReaperError):
+    """A server's clock cannot be set here. The message says what is missing."""
+
+
+class ServerClock:
+    """The wall clock of the servers that are started with `environment`. It goes on from where it is set to."""
+
+    def __init__(self, folder: Path) -> None:
+        """Build the library in ``folder``. Raises NoClockError where there is no C compiler, or it is no Linux."""
+        self._library, self._offset = folder / "clock_shim.so", folder / "clock_offset"
+        self.step_to(0)
+        _build(self._library)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a server's process needs in its environment, besides what is there."""
+        return {"LD_PRELOAD": str(self._library), "STREAM_REAPER_CLOCK_OFFSET": str(self._offset)}
+
+    def step_to(self, ahead_s: float) -> None:
+        """Set the clock to so many seconds ahead of ours (negative: behind), at once."""
+        # In place: the servers have mapped this file.
+        descriptor = os.open(self._offset, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, _OFFSET.pack(round(ahead_s * 1e6)))
+        finally:
+            os.close(descriptor)
+
+
+def _build(library: Path) -> None:
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None or not sys.platform.startswith("linux"):
+        raise NoClockError(
+            "A server's clock can only be set on Linux with a C compiler (cc, gcc or clang) on the PATH."
+        )
+    words = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE)]
+    built = subprocess.run(words, capture_output=True, text=True, check=False)
+    if built.returncode:
+        raise NoClockError(f"{compiler} does not build the library that sets a server's clock: {built.stderr[-1_000:]}")

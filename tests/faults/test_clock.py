@@ -1,0 +1,187 @@
+"""The server's clock is set, by an hour, while deliveries are pending: recovery comes all the same, and soon.
+
+Redis tells idle times by its wall clock. Set back, it says 0 of everything for an hour; set forward, that everything
+has been idle for an hour. Without what is tested here nothing happens within that hour, and the test gives up before.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from reaper.drill.clock import NoClockError, ServerClock
+from reaper.operations.judgement import judge
+from reaper.operations.snapshot import take_snapshot
+from tests.faults import scene
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers.protocol.connection import commands_client
+from workers.runtime.grace import Grace
+
+pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+
+HOUR_S = 3_600
+BACK, FORWARD = -HOUR_S, HOUR_S
+SOON = {"visibility_timeout": 1.5, "grace": 0.5, "lease_ttl": 60}
+STRANDED = 3
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> ServerClock:
+    """The clock of `clocked`."""
+    try:
+        return ServerClock(tmp_path)
+    except NoClockError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def clocked(binary: Path, clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server whose clock the test sets."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisServer(binary, folder, environment=clock.environment)
+    server.start()
+    yield server
+    server.kill()
+
+
+async def _is_recovered(client: Redis, *, times: int = STRANDED) -> None:
+    async def recovered() -> bool:
+        return len(await scene.events(client, "recovered")) == times
+
+    await wait_until(recovered, "what was stranded is recovered")
+
+
+async def _is_healthy(client: Redis) -> None:
+    async def healthy() -> bool:
+        return not judge(await take_snapshot(client, scene.NAMESPACE))
+
+    await wait_until(healthy, "the service says that it is healthy")
+
+
+@pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_a_leader_recovers_soon_after_a_step(
+    clocked: RedisServer, clock: ServerClock, policy: str, step_s: int
+) -> None:
+    async with commands_client(clocked.url) as client:
+        await scene.create_group(client)
+        await scene.enqueue(client, STRANDED)
+        async with scene.running_reaper(clocked.url, **SOON, redelivery=policy) as reaper:
+            await scene.leads(reaper)
+            await scene.strand(client, STRANDED)
+            await scene.scanned_by_term_after(client, 0)
+            clock.step_to(step_s)
+            await _is_recovered(client)
+            clock.step_to(0)
+            settings = {"redelivery": policy, "visibility_timeout": SOON["visibility_timeout"]}
+            async with scene.running_worker(clocked.url, handler := scene.Handler(), **settings):
+                await scene.nothing_left(client)
+            await _is_healthy(client)
+    assert sorted(scene.times(handler.completions).values()) == [1] * STRANDED
+
+
+@pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
+async def test_a_leader_that_comes_after_the_step_recovers_soon(
+    clocked: RedisServer, clock: ServerClock, step_s: int
+) -> None:
+    async with commands_client(clocked.url) as client:
+        await scene.create_group(client)
+        await scene.enqueue(client, STRANDED)
+        await scene.strand(client, STRANDED)
+        clock.step_to(step_s)
+        async with scene.running_reaper(clocked.url, **SOON):
+            await _is_recovered(client)
+            await _is_healthy(client)
+
+
+@pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_embedded_workers_recover_soon_after_a_step(
+    clocked: RedisServer, clock: ServerClock, policy: str, step_s: int
+) -> None:
+    embedded = {"recovery": "embedded", "redelivery": policy, "visibility_timeout": SOON["visibility_timeout"]}
+    async with commands_client(clocked.url) as client:
+        await scene.create_group(client)
+        await scene.enqueue(client, STRANDED)
+        async with scene.running_worker(clocked.url, handler := scene.Handler(), **embedded):
+            await handler.has_started(STRANDED)
+            await scene.nothing_left(client)
+            handler.starts.clear()
+            # Read and never settled by somebody else, in the worker's own way of reading: it is there first otherwise.
+            await client.execute_command(
+                "EVAL",
+                "redis.call('XADD', KEYS[1], '*', 'n', '0') "
+                "return redis.call('XREADGROUP', 'GROUP', ARGV[1], 'gone', 'STREAMS', KEYS[1], '>')",
+                1, scene.STREAM, scene.GROUP,
+            )  # fmt: skip
+            clock.step_to(step_s)
+            await handler.has_started(1)
+            await scene.nothing_left(client)
+        assert len(await scene.events(client, "recovered")) == 1
+
+
+async def test_a_server_that_seems_to_start_in_the_future_makes_nobody_wait(
+    clocked: RedisServer, clock: ServerClock
+) -> None:
+    clock.step_to(BACK)
+    async with commands_client(clocked.url) as client:
+        assert (await client.info("server"))["uptime_in_seconds"] < 0
+        await scene.create_group(client)
+        await scene.enqueue(client, STRANDED)
+        await scene.strand(client, STRANDED)
+        async with scene.running_reaper(clocked.url, **SOON):
+            await _is_recovered(client)
+            await _is_healthy(client)
+
+
+def test_no_grace_ends_later_than_its_length_from_now() -> None:
+    for uptime_ms in (-3_600_000, -1, 0, 5, 3_600_000):
+        for server_ms in (0, 10_000_000, 20_000_000):
+            grace = Grace(30_000, 7_000)
+            grace.contact(1_000, 10_000_000)
+            grace.contact(2_000, server_ms)
+            grace.server_uptime(2_000, uptime_ms)
+            assert grace.until(60_000) <= 2_000 + 30_000
+            assert grace.until(4_000) <= 2_000 + 4_000
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(
+    clocked: RedisServer, clock: ServerClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndedByTest(Grace):
+        def until(self, visibility_ms: int) -> int:
+            return 0 if over else super().until(visibility_ms)
+
+    over: list[bool] = []
+    monkeypatch.setattr("reaper.service.Grace", EndedByTest)
+    async with commands_client(clocked.url) as client:
+        await scene.create_group(client)
+        await scene.enqueue(client, STRANDED)
+        await scene.strand(client, STRANDED)
+        await scene.enqueue(client, STRANDED, hold="")
+        handler = scene.Handler()
+        async with (
+            scene.running_reaper(clocked.url, grace=HOUR_S, visibility_timeout=HOUR_S) as reaper,
+            scene.running_worker(clocked.url, handler, visibility_timeout=HOUR_S),
+        ):
+            await scene.leads(reaper)
+            await handler.has_started(STRANDED)
+            clock.step_to(2 * HOUR_S)
+
+            async def young() -> bool:
+                rows = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100)
+                return bool(sum(row[2] < HOUR_S * 1_000 for row in rows) == STRANDED)
+
+            await wait_until(young, "the living extend what they hold")
+            over.append(True)
+            await _is_recovered(client)
+            handler.open_gate()
+            await scene.nothing_left(client)
+        assert set(scene.times(handler.starts).values()) == {1}
