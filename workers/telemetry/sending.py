@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
+from workers.protocol.calls.enqueueing import PackedJob
 from workers.protocol.messages import FIELD_TRACEPARENT, text
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
@@ -16,22 +17,10 @@ from workers.telemetry.deliveries import tracer, write_context
 from workers.telemetry.names import Attributes
 
 
-class Outgoing(Protocol):
-    """A job that is about to be sent."""
-
-    @property
-    def job_id(self) -> bytes:
-        """Its ID."""
-
-    @property
-    def words(self) -> list[bytes]:
-        """Its fields: names and values in turn."""
-
-
 class Sending:
     """What is done inside is told of as one `send`. Costs a look at two globals where nobody listens."""
 
-    def __init__(self, stream: str, jobs: Sequence[Outgoing]) -> None:
+    def __init__(self, stream: str, jobs: Sequence[PackedJob]) -> None:
         self._stream = stream
         self._jobs = jobs
         self._traces = bool(jobs) and telemetry.is_tracing()
