@@ -24,19 +24,15 @@ DEGRADED_EXIT = 1
 @click.option("--json", "machine", is_flag=True, help="Print JSON (with --watch: one document a line).")
 @click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again and again.")
 @click.pass_context
-def status(context: click.Context, /, machine: bool, watch: float | None, settings: ReaperSettings) -> None:
+async def status(context: click.Context, /, machine: bool, watch: float | None, settings: ReaperSettings) -> None:
     """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 2 unreachable."""
-    context.exit(anyio.run(_status, settings, machine, watch))
-
-
-async def _status(settings: ReaperSettings, machine: bool, watch: float | None) -> int:
     while True:
         code, text = await _look(settings, machine)
         if watch and not machine:
             click.clear()
         click.echo(text, err=code == USAGE_EXIT and not machine)
         if not watch:
-            return code
+            context.exit(code)
         await anyio.sleep(watch)
 
 
