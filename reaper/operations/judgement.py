@@ -54,7 +54,7 @@ def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
     """Return every reason why the service is degraded; empty = healthy."""
     problems = [*_judge_leadership(snapshot)]
     for group in snapshot.groups:
-        problems += _judge_group(snapshot, group)
+        problems += [Problem(trouble, group.pair, text) for trouble, text in _judge_group(snapshot, group)]
     return tuple(problems)
 
 
@@ -74,47 +74,41 @@ def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(Trouble.NO_GROUPS, "", "no group is watched: set groups")
 
 
-def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[Problem]:
-    def problem(trouble: Trouble, text: str) -> Problem:
-        return Problem(trouble, group.pair, text)
-
+def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Trouble, str]]:
     report = group.report
     if report is None and snapshot.leader is not None:
-        yield problem(Trouble.UNSERVED, "the leader does not watch this pair: add it to the replicas' groups")
+        yield Trouble.UNSERVED, "the leader does not watch this pair: add it to the replicas' groups"
     if group.paused:
-        yield problem(Trouble.PAUSED, f"recovery is paused: `reaper resume {group.group}` ends that")
+        yield Trouble.PAUSED, f"recovery is paused: `reaper resume {group.group}` ends that"
     refusal = report.refusal if report else ""
     if not group.main.exists and not refusal:
         refusal = "no_group"
     if refusal:
-        yield problem(Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}")
+        yield Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}"
     for mismatch in group.mismatches:
-        yield problem(Trouble.MISMATCH, mismatch)
+        yield Trouble.MISMATCH, mismatch
     if report is not None:
         yield from _judge_report(group, report)
     if _retry_is_unread(group):
-        yield problem(
+        yield (
             Trouble.RETRY_UNREAD,
             f"{group.retry.ready} jobs wait in the retry stream and nobody reads them: let the workers read it too",
         )
 
 
-def _judge_report(group: GroupState, report: GroupReport) -> Iterator[Problem]:
-    def problem(trouble: Trouble, text: str) -> Problem:
-        return Problem(trouble, group.pair, text)
-
+def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trouble, str]]:
     age = group.reported_ms - report.last_scan_ms
     if report.last_scan_ms and age > _oldest_scan_ms(report):
-        yield problem(Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported")
+        yield Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported"
     if report.foreign_claims:
-        yield problem(
+        yield (
             Trouble.FOREIGN_CLAIMS,
             f"{report.foreign_claims} deliveries were claimed by somebody else: stop the XAUTOCLAIM loop beside us",
         )
     if report.held:
-        yield problem(Trouble.HELD, f"{report.held} overdue deliveries cannot be copied; the leader's log says why")
+        yield Trouble.HELD, f"{report.held} overdue deliveries cannot be copied; the leader's log says why"
     if report.error:
-        yield problem(Trouble.ERROR, report.error)
+        yield Trouble.ERROR, report.error
 
 
 def _oldest_scan_ms(report: GroupReport) -> int:
@@ -196,9 +190,5 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "token": snapshot.token,
         "lease_left_ms": snapshot.lease_left_ms,
         "replicas": [asdict(replica) | {"live": replica in snapshot.live} for replica in snapshot.replicas],
-        "groups": [_group_as_json(group) for group in snapshot.groups],
+        "groups": [{"pair": group.pair, **asdict(group)} for group in snapshot.groups],
     }
-
-
-def _group_as_json(group: GroupState) -> dict[str, Any]:
-    return {"pair": group.pair, **asdict(group)}

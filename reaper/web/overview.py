@@ -15,6 +15,7 @@ from reaper.operations.dead_letters import DeadLetter, read_dead_letter
 from reaper.operations.judgement import as_json, judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
+from reaper.operations.streams import newest_first
 from reaper.operations.terms import read_terms
 from reaper.service import Reaper
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
@@ -167,14 +168,12 @@ class Overview:
 
     async def _newest(self, keys: GroupKeys) -> list[DeadLetter]:
         letters: list[DeadLetter] = []
-        end, size = "+", 0
-        while len(letters) < LETTERS and size < LETTER_BYTES:
-            rows: Any = await self._client.xrevrange(keys.dead, end, "-", LETTER_PAGE)
-            letters += [read_dead_letter(*row) for row in rows]
-            size += sum(len(part) for row in rows for part in row[1])
-            if len(rows) < LETTER_PAGE:
+        size = 0
+        async for row in newest_first(self._client, keys.dead, LETTERS, LETTER_PAGE):
+            letters.append(read_dead_letter(*row))
+            size += sum(map(len, row[1]))
+            if size >= LETTER_BYTES:
                 break
-            end = f"({text(rows[-1][0])}"
         return letters
 
 

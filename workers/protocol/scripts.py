@@ -55,14 +55,23 @@ class Script:
         self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int | float]
     ) -> Any:
         """Run, and again after a lost contact: only for scripts that guard every write by the state it changes."""
+        reply, _ = await self.run_until_answered(client, keys, args)
+        return reply
+
+    async def run_until_answered(
+        self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int | float]
+    ) -> tuple[Any, bool]:
+        """Run as `run_idempotent` does; also tell whether a reply was lost on the way."""
+        reply_was_lost = False
         for delay in RETRY_DELAYS_S:
             try:
-                return await self.run(client, keys, args)
+                return await self.run(client, keys, args), reply_was_lost
             except Exception as error:
                 if not is_contact_error(error):
                     raise
+            reply_was_lost = True
             await anyio.sleep(delay)
-        return await self.run(client, keys, args)
+        return await self.run(client, keys, args), reply_was_lost
 
 
 @cache

@@ -15,7 +15,7 @@ from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.connection import KeptConnection
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import text
+from workers.protocol.messages import text, told
 from workers.protocol.scripts import load_script
 
 ADOPT = load_script("workers.protocol", "adopt")
@@ -58,7 +58,7 @@ class Recovered(NamedTuple):
     @property
     def told(self) -> str:
         """The detail, for people."""
-        return text(self.detail) if isinstance(self.detail, bytes) else str(self.detail)
+        return told(self.detail)
 
 
 class Claimed(NamedTuple):
