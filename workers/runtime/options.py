@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
-from workers.runtime.logs import log_to_stderr as log_to_stderr
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type
 
@@ -106,16 +105,18 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 log_level_option = click.option(
     "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
 )
-"""The flag that `reaper run` and `worker run` share; give its value to `log_to_stderr`."""
 
-log_format_option = click.option(
-    "--log-format",
-    type=click.Choice(LOG_FORMATS),
-    default=CONSOLE,
-    show_default=True,
-    help="Log lines for people, or JSON, one object a line.",
-)
-"""Another one they share."""
+
+def log_options(command: CommandT) -> CommandT:
+    """Add the flags that `reaper run` and `worker run` share; give their values to `log_to_stderr`."""
+    with_format = click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        default=CONSOLE,
+        show_default=True,
+        help="Log lines for people, or JSON, one object a line.",
+    )
+    return log_level_option(with_format(command))
 
 
 @contextmanager
