@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.adoption import Adoption
 from workers.loop.change import Change
-from workers.loop.context import WorkerContext
+from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held
 from workers.loop.journal import JournalWriter
 from workers.loop.planner import Planner
@@ -38,7 +38,7 @@ _NOT_ALLOWED = 0
 """Stands for the ID of a connection whose user may not ask for it."""
 
 
-class Reader:
+class Reader(Part):
     """Reads until told to stop, and puts what it has read into slots."""
 
     def __init__(
@@ -49,14 +49,9 @@ class Reader:
         journal: JournalWriter | None,
         stalled: StalledDeliveries,
     ) -> None:
+        super().__init__(context)
         self._client = context.reads
         self._connection = KeptConnection(context.reads)
-        self._commands = context.commands
-        self._settings = context.settings
-        self._consumer = context.consumer
-        self._membership = context.membership
-        self._reporter = context.reporter
-        self._telemetry = context.telemetry
         self._slots = slots
         self._adoption = adoption
         self._journal = journal

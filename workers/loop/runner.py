@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from math import inf
 from time import monotonic
 
-from workers.loop.context import WorkerContext
+from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
 from workers.loop.execution import (
     HANDED_BACK,
@@ -25,7 +25,7 @@ from workers.loop.settlement import Settlements
 from workers.protocol.events import EventName
 
 
-class Runner:
+class Runner(Part):
     """Executes deliveries with one handler, and hands their verdicts to the settler."""
 
     def __init__(
@@ -36,11 +36,9 @@ class Runner:
         heartbeat: Heartbeat,
         journal: JournalWriter | None,
     ) -> None:
-        self._membership = context.membership
-        self._reporter = context.reporter
+        super().__init__(context)
         self._backoff = context.settings.backoff
         self._invoke = invoker(handler, context.settings.concurrency)
-        self._telemetry = context.telemetry
         self._runs_in_threads = not is_async(handler)
         self._deadlines = Deadlines(context.membership.both, self._expire)
         self._settlements = settlements
