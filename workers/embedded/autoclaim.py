@@ -200,7 +200,8 @@ class Autoclaim(Part, StalledDeliveries):
             pauses = {EndOfPage.WHOLE: PAGE_PAUSE_S, EndOfPage.ROOM: self._patience_s(), EndOfPage.FULL: 0.0}
             walk.due_at = now + pauses[page.ended]
             return
-        self._telling.walk_ended(now - walk.began)
+        if self._telemetry:
+            self._telemetry.walked(now - walk.began)
         visibility_s = self._membership.visibility_s
         spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing

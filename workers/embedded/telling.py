@@ -77,11 +77,6 @@ class Telling(Part):
             if self._telemetry and row.outcome in ENDED:
                 self._telemetry.recovered(row, began_ns=time_ns(), visibility_s=self._membership.visibility_s)
 
-    def walk_ended(self, took_s: float) -> None:
-        """Measure a walk over what is pending, from its first page to its last."""
-        if self._telemetry:
-            self._telemetry.walked(took_s)
-
     def _report(self, source: Source, row: Recovered) -> None:
         facts = {"entry": text(row.entry_id), "consumer": text(row.consumer), "delivery": row.delivery_count}
         match row.outcome:

@@ -86,14 +86,9 @@ class Adoption(Part):
         return bool(self._sweeps)
 
     def _next_sweep(self) -> Sweep | None:
-        for sweep in self._sweeps:
-            if not (sweep.for_suspects and self._suspect_is_out()):
-                return sweep
-        return None
-
-    def _suspect_is_out(self) -> bool:
         suspect = self._suspect
-        return suspect is not None and suspect.source.holds(suspect)
+        one_is_out = suspect is not None and suspect.source.holds(suspect)
+        return next((sweep for sweep in self._sweeps if not (sweep.for_suspects and one_is_out)), None)
 
     # ---- doing it
 

@@ -94,10 +94,10 @@ class Reader(Part):
         """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
         due_in_s = self._stalled.due_in_s(0)
         if due_in_s == inf:  # not embedded: a timer costs more than the wait
-            await self._slots.wait_for_change()
+            await self._slots.freed.wait()
             return
         with anyio.move_on_after(due_in_s):
-            await self._slots.wait_for_change()
+            await self._slots.freed.wait()
 
     async def _fill_slots(self, free: int) -> None:
         if self._stock_taken != self._membership.joins:
@@ -218,7 +218,7 @@ class Reader(Part):
     def stop(self) -> None:
         """Read no more; the read that is under way ends by itself, or by `unblock`."""
         self._stopping.set()
-        self._slots.wake()
+        self._slots.freed.notify()
 
     def abort(self) -> None:
         """End the read that is under way, whatever it would have brought: the process is about to end."""

@@ -81,11 +81,6 @@ class Settlements(Part):
             self._filled.notify()
         return self._gathered >= self._capacity
 
-    @property
-    def waiting(self) -> int:
-        """Verdicts that are not answered yet."""
-        return self._gathered
-
     async def wait_for_room(self) -> None:
         """Wait until verdicts may gather again."""
         while self._gathered >= self._capacity:
