@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from reaper.cli.options import connected, json_option, reaper_settings
+from reaper.cli.options import connected, json_option, reaper_settings, unreachable
 from reaper.operations.doctor import Finding, Level, diagnose
 from reaper.operations.examination import examine
 from reaper.settings import ReaperSettings
@@ -33,10 +33,7 @@ async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings
         async with connected(settings) as (client, version):
             findings = diagnose(await examine(client, settings, version))
     except StreamReaperError as error:
-        click.echo(
-            json.dumps({"status": "unreachable", "error": str(error)}) if machine else f"error: {error}",
-            err=not machine,
-        )
+        click.echo(unreachable(error, machine=machine), err=not machine)
         context.exit(USAGE_EXIT)
     wrong = any(finding.level is Level.WRONG for finding in findings)
     shown = [finding for finding in findings if not (quiet and finding.level is Level.OK)]

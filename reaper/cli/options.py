@@ -1,5 +1,6 @@
 """What the operator's commands share: options, a connection, and finding the pair that is meant."""
 
+import json
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial, wraps
@@ -16,7 +17,7 @@ from reaper.operations.groups import check_exists, choose_pair, known_pairs, mat
 from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import check_server, commands_client, hide_password
-from workers.protocol.errors import UnreachableError
+from workers.protocol.errors import StreamReaperError, UnreachableError
 from workers.protocol.keys import GroupKeys
 from workers.runtime.options import errors_as_sentences, settings_options
 from workers.runtime.settings import load_settings
@@ -81,6 +82,11 @@ async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]
         raise UnreachableError(f"Redis at {hide_password(settings.redis_url)!r} failed: {error}") from error
     finally:
         await client.aclose()
+
+
+def unreachable(error: StreamReaperError, *, machine: bool) -> str:
+    """Return how a command that judges says that it cannot."""
+    return json.dumps({"status": "unreachable", "error": str(error)}) if machine else f"error: {error}"
 
 
 async def known(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import anyio
 import click
 
-from reaper.cli.options import connected, operator_options
+from reaper.cli.options import connected, operator_options, unreachable
 from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
@@ -42,8 +42,7 @@ async def _look(settings: ReaperSettings, machine: bool) -> tuple[int, str]:
         async with connected(settings) as (client, version):
             snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
     except StreamReaperError as error:
-        document = {"status": "unreachable", "error": str(error)}
-        return USAGE_EXIT, json.dumps(document) if machine else f"error: {error}"
+        return USAGE_EXIT, unreachable(error, machine=machine)
     problems = judge(snapshot)
     text = json.dumps(as_json(snapshot, problems)) if machine else status_text(snapshot, problems)
     return DEGRADED_EXIT if problems else 0, text

@@ -5,6 +5,7 @@ its settlement is: a delivery that was taken away meanwhile has been told of by 
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from time import time_ns
 from typing import Any
 
@@ -53,7 +54,7 @@ class WorkerTelemetry:
         self._receive = telemetry.common(telemetry.RECEIVE, telemetry.RECEIVE, self._stream, self._group)
         self._of_settling = telemetry.common(telemetry.SETTLE, telemetry.SETTLE, self._stream, self._group)
         self._labels: Attributes = {telemetry.DESTINATION: self._stream, telemetry.GROUP: self._group}
-        self._closes: list[Callable[[], None]] = []
+        self._shown = ExitStack()
         self._of_results: dict[str, Mapping[str, AttributeValue]] = {"": self._process}
 
     @classmethod
@@ -64,14 +65,12 @@ class WorkerTelemetry:
 
     def watch_journal(self, dropped: Callable[[], int]) -> None:
         """Show how many lifecycle events were ``dropped``, until `close`."""
-        self._closes.append(
-            instruments.OBSERVATIONS.add(instruments.JOURNAL_DROPS, lambda: [(dropped(), self._labels)])
-        )
+        ends = instruments.OBSERVATIONS.add(instruments.JOURNAL_DROPS, lambda: [(dropped(), self._labels)])
+        self._shown.callback(ends)
 
     def close(self) -> None:
         """Show nothing any more."""
-        while self._closes:
-            self._closes.pop()()
+        self._shown.close()
 
     # ---- reading
 
