@@ -203,17 +203,10 @@ async def autoclaim(
     if reply[0] != b"ok":
         return read_refusal(reply)
     _, server_ms, next_cursor, soonest_ms, ended, waiting, suspects, results, claimed, ours = reply
-    return Page(
-        server_ms,
-        text(next_cursor),
-        soonest_ms if soonest_ms >= 0 else None,
-        EndOfPage(text(ended)),
-        waiting,
-        suspects,
-        [
-            Recovered(entry_id, OUTCOMES[code], detail, idle_ms, owner, job_id, count, *traced)
-            for code, detail, idle_ms, owner, job_id, count, entry_id, *traced in results
-        ],
-        list(map(Claimed._make, claimed)),
-        ours,
-    )
+    recovered = [
+        Recovered(entry_id, OUTCOMES[code], detail, idle_ms, owner, job_id, count, *traced)
+        for code, detail, idle_ms, owner, job_id, count, entry_id, *traced in results
+    ]
+    soonest_ms, taken = soonest_ms if soonest_ms >= 0 else None, list(map(Claimed._make, claimed))
+    end = EndOfPage(text(ended))
+    return Page(server_ms, text(next_cursor), soonest_ms, end, waiting, suspects, recovered, taken, ours)
