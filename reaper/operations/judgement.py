@@ -135,7 +135,10 @@ def _retry_is_unread(group: GroupState) -> bool:
 
 def notes(snapshot: Snapshot) -> tuple[str, ...]:
     """Return what an operator should know although nothing is wrong now."""
-    return (*replica_notes(snapshot), *(note for group in snapshot.groups for note in _group_notes(group)))
+    return (
+        *replica_notes(snapshot),
+        *(f"{group.pair}: {note}" for group in snapshot.groups for note in _group_notes(group)),
+    )
 
 
 def replica_notes(snapshot: Snapshot) -> Iterator[str]:
@@ -158,21 +161,19 @@ def replica_notes(snapshot: Snapshot) -> Iterator[str]:
 def _group_notes(group: GroupState) -> Iterator[str]:
     report = group.report
     if group.is_embedded:
-        yield f"{group.pair}: its workers recover what stalls (embedded mode)"
+        yield "its workers recover what stalls (embedded mode)"
     if report and not report.last_scan_ms:
-        yield f"{group.pair}: the first scan of this term is under way"
+        yield "the first scan of this term is under way"
     if report and report.grace_ms_left:
-        yield f"{group.pair}: recovery waits {report.grace_ms_left / 1000:.1f} s more, after an outage"
+        yield f"recovery waits {report.grace_ms_left / 1000:.1f} s more, after an outage"
     if report and report.lost_payload:
         yield (
-            f"{group.pair}: {report.lost_payload} jobs were trimmed or deleted by somebody while they were pending: "
+            f"{report.lost_payload} jobs were trimmed or deleted by somebody while they were pending: "
             "their payloads are lost"
         )
     for consumer in (*group.main.silent, *group.retry.silent):
-        yield (
-            f"{group.pair}: consumer {consumer.name} holds {consumer.pending} deliveries and has been silent for "
-            f"{consumer.idle_ms // 1000} s"
-        )
+        silent_s = consumer.idle_ms // 1000
+        yield f"consumer {consumer.name} holds {consumer.pending} deliveries and has been silent for {silent_s} s"
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -57,7 +57,8 @@ class Runner(Part):
             if began - held.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(held):
                 return
             if self._journal:
-                await self._announce(self._journal, held)
+                self._journal.note(EventName.STARTED, held.job)  # it stands there even if the handler kills us
+                await self._journal.wait_until_sent()
                 began = monotonic()  # long ago, where another handler blocked the event loop meanwhile
                 if began - held.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(held):
                     return
@@ -81,11 +82,6 @@ class Runner(Part):
             await self._settlements.wait_for_room()
 
     # ---- the steps
-
-    async def _announce(self, journal: JournalWriter, held: Held) -> None:
-        """See to it that the journal names the job even if its handler kills the process."""
-        journal.note(EventName.STARTED, held.job)
-        await journal.wait_until_sent()
 
     def _reconsidered(self, held: Held, verdict: Verdict | None) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more."""

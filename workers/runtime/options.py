@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.settings import Settings
-from workers.runtime.settings_errors import bare_type
+from workers.runtime.settings_errors import bare_type, plain
 
 USAGE_EXIT = 2
 """Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
@@ -88,11 +88,7 @@ def _origin(name: str, field: FieldInfo, prefix: str) -> str:
 def _readable(default: Any) -> str:
     if default is None or default in ("", ()):
         return ""  # the description says what that means
-    if isinstance(default, timedelta):
-        return f"{default.total_seconds():g}"
-    if isinstance(default, Enum):
-        return str(default.value)
-    return str(default).lower() if isinstance(default, bool) else str(default)
+    return plain(default).lower() if isinstance(default, bool) else plain(default)
 
 
 def examples(*lines: str) -> str:
