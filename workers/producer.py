@@ -28,7 +28,7 @@ from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import delay_in_ms, to_ms
-from workers.telemetry.sending import Sending
+from workers.telemetry.sending import sending
 
 Word = str | bytes | int | float
 Fields = Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[Word, Word]]
@@ -144,7 +144,7 @@ class Producer:
         require_asyncio("a producer")
         stream, max_bytes = self._keys.stream, self._max_bytes
         encoded = [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, max_bytes) for job in jobs]
-        with Sending(stream, encoded):
+        with sending(stream, encoded):
             for call in in_calls(encoded, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
                 await self._send(call)
         return [text(job.job_id) for job in encoded]
