@@ -13,7 +13,7 @@ from reaper.operations.acl import Role, rules_of
 from reaper.operations.groups import known_pairs
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
-from reaper.operations.streams import newest_events
+from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import is_contact_error
 from workers.protocol.keys import GroupKeys
@@ -232,7 +232,7 @@ async def _trimmed_pending(client: Redis, keys: GroupKeys, most: int = 100) -> i
 async def _run_times(client: Redis, keys: GroupKeys) -> list[tuple[Span, int]]:
     """Return how long jobs ran, as workers and the leader's scans journalled it."""
     found: list[tuple[Span, int]] = []
-    async for event in newest_events(client, keys.journal, EVENTS_READ):
+    async for event in events_in(newest_first(client, keys.journal, EVENTS_READ)):
         if event.data.get("group") == keys.group:
             found += _spans(event.event, event.data)
     return found

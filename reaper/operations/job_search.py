@@ -12,9 +12,9 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import ENTRY_ID, read_dead_letter, read_names
-from reaper.operations.streams import PAGE, newest_first
+from reaper.operations.streams import PAGE, events_in, newest_first
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
-from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Metadata, Pending, entry_order, pair_up, read_metadata, text, whole_number
 from workers.protocol.scripts import load_script
@@ -107,11 +107,7 @@ async def _read_events(client: Redis, found: FoundJob, depth: int) -> None:
     """Collect the job's events. An entry ID leads to the job that had it."""
     names = {found.wanted}
     events: list[LifecycleEvent] = []
-    async for row in _newest_first(client, found.keys.journal, depth, found):
-        try:
-            event = decode_event(*row)
-        except ValueError:
-            continue
+    async for event in events_in(_newest_first(client, found.keys.journal, depth, found)):
         if event.data.get("group", found.keys.group) != found.keys.group:
             continue
         if event.job in names or found.wanted in (event.data.get("entry"), event.data.get("new_entry")):

@@ -1,6 +1,6 @@
 """Reads streams backwards: journals and dead letters, of which the newest entries are what people ask for."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -26,9 +26,9 @@ async def newest_first(client: Redis, key: str, most: int, page: int = PAGE) -> 
         end = f"({text(rows[-1][0])}"
 
 
-async def newest_events(client: Redis, journal: str, most: int) -> AsyncIterator[LifecycleEvent]:
-    """Yield the lifecycle events among the newest ``most`` entries: a journal is open to others."""
-    async for row in newest_first(client, journal, most):
+async def events_in(rows: AsyncIterable[Sequence[Any]]) -> AsyncIterator[LifecycleEvent]:
+    """Yield the lifecycle events among a journal's entries: it is open to others."""
+    async for row in rows:
         try:
             event = decode_event(*row)
         except ValueError:

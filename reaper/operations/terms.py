@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 from redis.asyncio import Redis
 
-from reaper.operations.streams import newest_events
+from reaper.operations.streams import events_in, newest_first
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import NamespaceKeys
@@ -48,7 +48,7 @@ class PastTerm:
 
 async def read_terms(client: Redis, keys: NamespaceKeys, most: int = 10) -> tuple[PastTerm, ...]:
     """Return the last terms, newest first. Raises what redis-py raises."""
-    events = [event async for event in newest_events(client, keys.journal, TERMS_READ)]
+    events = [event async for event in events_in(newest_first(client, keys.journal, TERMS_READ))]
     return tell_terms(events, await _holder(client, keys))[:most]
 
 
