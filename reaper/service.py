@@ -75,7 +75,6 @@ class Reaper:
             leads=lambda: self.is_leader,
             token=lambda: self._last_token,
             reports=self._work.reports,
-            groups=lambda: [group.keys for group in self.settings.groups],
             look=lambda keys: look_at_group(self._client, keys),
         )
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -98,12 +99,9 @@ def _show_text(letter: DeadLetter) -> str:
     facts["consumers"] = ", ".join(letter.consumers)
     lines = [f"{name:<12} {value}" for name, value in facts.items() if value != ""]
     lines += ["", "fields"]
-    lines += [f"  {_field_text(name)} = {_field_text(value)}" for name, value in fields]
+    shown = partial(json.dumps, ensure_ascii=False)
+    lines += [f"  {shown(name)} = {shown(value)}" for name, value in fields]
     return "\n".join(lines)
-
-
-def _field_text(value: str | dict[str, str]) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 # --- purge --------------------------------------------------------------------------------------------------

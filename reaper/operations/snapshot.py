@@ -48,8 +48,9 @@ async def take_snapshot(
         token=whole_number(token, 0),
         replicas=parse_replicas((heartbeats or {}).values()),
     )
+    settings = {group.keys: group for group in configured}
     states = [
-        await _read_group(client, pair, snapshot.leader, now_ms, _settings_of(pair, configured))
+        await _read_group(client, pair, snapshot.leader, now_ms, settings.get(pair))
         for pair in known_pairs(configured, snapshot.live or snapshot.replicas)
     ]
     return replace(snapshot, groups=tuple(states))
@@ -63,10 +64,6 @@ def _readable(replies: Iterable[Any]) -> list[Any]:
             raise reply
         readable.append(None if isinstance(reply, Exception) else reply)
     return readable
-
-
-def _settings_of(keys: GroupKeys, configured: Iterable[WatchedGroup]) -> WatchedGroup | None:
-    return next((one for one in configured if (one.stream, one.group) == (keys.stream, keys.group)), None)
 
 
 async def _read_group(

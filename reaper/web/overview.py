@@ -136,7 +136,7 @@ class Overview:
 
     async def _consumers(self, keys: GroupKeys) -> list[dict[str, Any]]:
         """Return who reads: our workers and foreign ones, with what each holds."""
-        found = []
+        found: list[dict[str, Any]] = []
         for source in (keys.stream, keys.retry):
             try:
                 consumers: Any = await self._client.xinfo_consumers(source, keys.group)
@@ -152,7 +152,8 @@ class Overview:
                 }
                 for one in consumers
             ]
-        return sorted(found, key=_hold_most)[:CONSUMERS]
+        found.sort(key=lambda one: (-one["pending"], one["idle_ms"]))  # who holds most comes first
+        return found[:CONSUMERS]
 
     # ---- dead letters
 
@@ -175,11 +176,6 @@ class Overview:
             if size >= LETTER_BYTES:
                 break
         return letters
-
-
-def _hold_most(consumer: Mapping[str, Any]) -> tuple[int, int]:
-    """Sort key: who holds most comes first."""
-    return -int(consumer["pending"]), int(consumer["idle_ms"])
 
 
 def _recovery(pair: str, event: LifecycleEvent) -> dict[str, Any]:
