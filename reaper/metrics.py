@@ -1,7 +1,7 @@
 """What a replica shows when metrics are collected: whether it leads, and, while it does, the state of its groups."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 
 import anyio
@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from reaper.replicas import GroupReport
 from workers.protocol.calls.sight import Sight
-from workers.protocol.keys import GroupKeys
+from workers.protocol.keys import GroupKeys, group_keys
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
@@ -31,7 +31,6 @@ class ReplicaMetrics:
         leads: Callable[[], bool],
         token: Callable[[], int],
         reports: Callable[[], Mapping[str, GroupReport]],
-        groups: Callable[[], Sequence[GroupKeys]],
         look: Callable[[GroupKeys], Awaitable[Sight]],
     ) -> None:
         self._of_replica: Attributes = {telemetry.NAMESPACE: namespace}
@@ -39,7 +38,6 @@ class ReplicaMetrics:
         self._token = token
         self._reports = reports
         self._waiting: Mapping[str, bool] = {}
-        self._groups = groups
         self._look = look
         self._gauges = GroupGauges(leads, lambda keys: self._waiting.get(keys.pair))
 
@@ -58,8 +56,10 @@ class ReplicaMetrics:
             while True:
                 await self._wait_until_leading()
                 try:
-                    self._gauges.seen = {keys: await self._look(keys) for keys in self._groups()}
-                    self._waiting = {pair: report.grace_ms_left > 0 for pair, report in self._reports().items()}
+                    reports = self._reports().values()
+                    groups = [group_keys(report.stream, report.group) for report in reports]
+                    self._gauges.seen = {keys: await self._look(keys) for keys in groups}
+                    self._waiting = {report.pair: report.grace_ms_left > 0 for report in reports}
                 except (RedisError, OSError):
                     self._gauges.seen = {}
                     logger.debug("cannot look at the groups for the metrics", exc_info=True)  # the elector tells

@@ -136,7 +136,7 @@ async def read_replicas(client: Redis, keys: NamespaceKeys) -> tuple[Replica, ..
     return parse_replicas(fields.values())
 
 
-def parse_replicas(values: Iterable[bytes]) -> tuple[Replica, ...]:
+def parse_replicas(values: Iterable[bytes | str]) -> tuple[Replica, ...]:
     """Decode heartbeats; one that nobody can read tells nothing and is left out."""
     replicas = []
     for value in values:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import anyio
 from anyio.abc import TaskStatus
@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
 from reaper.recovery.term import TermWork
-from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica, register
+from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica, parse_replicas, register
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
@@ -38,9 +38,7 @@ from workers.runtime.settings import to_ms
 logger = logging.getLogger(__name__)
 
 ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "leadership_acquired", "leadership_lost", "error"]
-EVENTS: frozenset[str] = frozenset(
-    {"stalled", "recovered", "dead_lettered", "leadership_acquired", "leadership_lost", "error"}
-)
+EVENTS: frozenset[str] = frozenset(get_args(ReaperEvent))
 FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
 FORGET_AFTER_HEARTBEATS = 60
@@ -77,7 +75,6 @@ class Reaper:
             leads=lambda: self.is_leader,
             token=lambda: self._last_token,
             reports=self._work.reports,
-            groups=lambda: [group.keys for group in self.settings.groups],
             look=lambda keys: look_at_group(self._client, keys),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -168,12 +165,8 @@ class Reaper:
         May be called from any thread.
         """
         self._stopped = True
-        if self._loop is not None:  # else `run` sees that it need not begin
-            call_in(self._loop, self._cancel)
-
-    def _cancel(self) -> None:
-        if self._scope is not None:
-            self._scope.cancel()
+        if self._loop is not None and self._scope is not None:  # else `run` sees that it need not begin
+            call_in(self._loop, self._scope.cancel)
 
     def reload(self, settings: ReaperSettings) -> None:
         """Take over the watched pairs and their defaults; whatever else changed needs a restart and is named."""
@@ -263,16 +256,11 @@ class Reaper:
         )
 
     async def _forget_gone(self, now_ms: int) -> None:
-        """Remove replicas that died long ago, so that the hash stays small."""
+        """Remove replicas that died long ago, and what nobody can read, so that the hash stays small."""
         registered = await self._client.hgetall(self._keys.replicas)
         for replica_id, heartbeat in registered.items():
-            try:
-                replica = Replica.from_json(heartbeat)
-            except ValueError:
-                gone = True
-            else:
-                gone = now_ms - replica.at_ms > replica.heartbeat_ms * FORGET_AFTER_HEARTBEATS
-            if gone:
+            readable = parse_replicas([heartbeat])
+            if all(now_ms - one.at_ms > one.heartbeat_ms * FORGET_AFTER_HEARTBEATS for one in readable):
                 await self._client.hdel(self._keys.replicas, replica_id)
 
     async def _unregister(self) -> None:

@@ -10,7 +10,7 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
-from workers.runtime.settings import Seconds, Section, Settings
+from workers.runtime.settings import HealthHost, JournalMaxlen, Seconds, Section, Settings, seconds
 from workers.telemetry.names import TraceLinkage
 
 TRUST_MARGIN = timedelta(milliseconds=100)
@@ -26,9 +26,7 @@ class GroupSettings(Section):
 
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group that is watched.")
-    visibility_timeout: Seconds | None = Field(
-        default=None, gt=timedelta(0), description="Overrides `visibility_timeout` for this pair."
-    )
+    visibility_timeout: Seconds | None = seconds(None, "Overrides `visibility_timeout` for this pair.")
     max_deliveries: int | None = Field(
         default=None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
     )
@@ -40,19 +38,12 @@ class GroupSettings(Section):
         return group_keys(self.stream, self.group)
 
 
-class WatchedGroup(Section):
+class WatchedGroup(GroupSettings):
     """A pair with every value filled in: what the leader works with."""
 
-    stream: str
-    group: str
     visibility_timeout: timedelta
     max_deliveries: int
     redelivery: Redelivery
-
-    @property
-    def keys(self) -> GroupKeys:
-        """The Redis keys of this pair."""
-        return group_keys(self.stream, self.group)
 
 
 def _read_groups(value: Any) -> Any:
@@ -91,10 +82,8 @@ class ReaperSettings(Settings):
         description="The stream/group pairs to watch: `[[groups]]` tables, or `stream/group,…` in one string.",
     )
 
-    visibility_timeout: Seconds = Field(
-        default=timedelta(seconds=30),
-        gt=timedelta(0),
-        description="How long a delivery may stay unsettled before it is recovered. Longer than the slowest job.",
+    visibility_timeout: Seconds = seconds(
+        30, "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job."
     )
     max_deliveries: int = Field(
         default=3,
@@ -109,36 +98,20 @@ class ReaperSettings(Settings):
     )
 
     leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
-    lease_ttl: Seconds = Field(
-        default=timedelta(seconds=10), gt=timedelta(0), description="How long leadership lasts without renewal."
+    lease_ttl: Seconds = seconds(10, "How long leadership lasts without renewal.")
+    renew_interval: Seconds | None = seconds(None, "How often the leader renews; default 0.3 * `lease_ttl`.")
+    trust_window: Seconds | None = seconds(
+        None, "How long a leader trusts its lease, from the start of a renewal; default 0.7 * `lease_ttl`."
     )
-    renew_interval: Seconds | None = Field(
-        default=None, gt=timedelta(0), description="How often the leader renews; default 0.3 * `lease_ttl`."
+    acquire_retry_interval: Seconds | None = seconds(
+        None, "The longest a follower waits between attempts; default 0.5 * `lease_ttl`."
     )
-    trust_window: Seconds | None = Field(
-        default=None,
-        gt=timedelta(0),
-        description="How long a leader trusts its lease, from the start of a renewal; default 0.7 * `lease_ttl`.",
-    )
-    acquire_retry_interval: Seconds | None = Field(
-        default=None,
-        gt=timedelta(0),
-        description="The longest a follower waits between attempts; default 0.5 * `lease_ttl`.",
-    )
-    heartbeat_interval: Seconds = Field(
-        default=timedelta(seconds=5), gt=timedelta(0), description="How often a replica registers what it is doing."
-    )
+    heartbeat_interval: Seconds = seconds(5, "How often a replica registers what it is doing.")
 
-    scan_interval: Seconds = Field(
-        default=timedelta(seconds=1),
-        gt=timedelta(0),
-        description="How often new deliveries are looked for; at most a quarter of the shortest visibility timeout.",
+    scan_interval: Seconds = seconds(
+        1, "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout."
     )
-    full_scan_interval: Seconds = Field(
-        default=timedelta(seconds=30),
-        gt=timedelta(0),
-        description="How often the whole pending entries list is scanned.",
-    )
+    full_scan_interval: Seconds = seconds(30, "How often the whole pending entries list is scanned.")
     scan_page: int = Field(default=500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
     recover_batch: int = Field(
         default=96,
@@ -148,10 +121,10 @@ class ReaperSettings(Settings):
         "others wait longer for the server: two calls may be under way.",
     )
     recovery_rate: float = Field(default=0, ge=0, description="Recoveries per second and group; 0 = no limit.")
-    grace: Seconds = Field(
-        default=timedelta(seconds=30),
-        ge=timedelta(0),
-        description="Longest wait after an outage of Redis before recovery goes on (at most the visibility timeout).",
+    grace: Seconds = seconds(
+        30,
+        "Longest wait after an outage of Redis before recovery goes on (at most the visibility timeout).",
+        may_be_zero=True,
     )
     observe: bool = Field(default=False, description="Elect, scan and report, but write nothing to the streams.")
 
@@ -162,15 +135,8 @@ class ReaperSettings(Settings):
         description="Port of the status page, `/livez`, `/readyz`, `/status` and `/metrics`; 0 = any free one (the log "
         "says which). Default: none of that is served.",
     )
-    health_host: str = Field(
-        default="127.0.0.1",
-        description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it.",
-    )
-    liveness_timeout: Seconds = Field(
-        default=timedelta(seconds=30),
-        gt=timedelta(0),
-        description="`/livez` fails once the event loop has not answered for this long.",
-    )
+    health_host: HealthHost = "127.0.0.1"
+    liveness_timeout: Seconds = seconds(30, "`/livez` fails once the event loop has not answered for this long.")
     actions_token_file: str = Field(
         default="",
         description="File with the token (16 characters or more) that the status page's actions ask for. Default: the "
@@ -180,9 +146,7 @@ class ReaperSettings(Settings):
     journal: JournalLevel = Field(
         default=JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements or full."
     )
-    journal_maxlen: int = Field(
-        default=DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately)."
-    )
+    journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
     trace_linkage: TraceLinkage = Field(
         default=TraceLinkage.PARENT,
         description="How spans of a delivery belong to the producer's: `parent` (in its trace) or `link` (each "
@@ -192,10 +156,8 @@ class ReaperSettings(Settings):
     recreate_groups: bool = Field(
         default=False, description="Recreate a watched group that was destroyed, at its last known position."
     )
-    consumer_retention: Seconds | None = Field(
-        default=None,
-        gt=timedelta(0),
-        description="Delete consumers that hold nothing and were silent for this long; default: never.",
+    consumer_retention: Seconds | None = seconds(
+        None, "Delete consumers that hold nothing and were silent for this long; default: never."
     )
 
     @field_validator("groups")

@@ -15,14 +15,8 @@ import click
 from workers.health import WorkerCondition, serving_health
 from workers.program import clashing_folder, load_worker, warning_about
 from workers.runtime.garbage import collect_seldom
-from workers.runtime.options import (
-    errors_as_sentences,
-    examples,
-    log_format_option,
-    log_level_option,
-    log_to_stderr,
-    settings_options,
-)
+from workers.runtime.logs import log_to_stderr
+from workers.runtime.options import errors_as_sentences, examples, log_options, settings_options
 from workers.runtime.service_manager import telling_service_manager
 from workers.settings import WorkerSettings
 from workers.telemetry.setup import exported
@@ -49,8 +43,7 @@ def main() -> None:
 )
 @click.argument("program", metavar="PACKAGE.MODULE:WORKER")
 @settings_options(WorkerSettings)
-@log_level_option
-@log_format_option
+@log_options
 def run(program: str, config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run the worker that PACKAGE.MODULE defines, until SIGTERM or SIGINT; a second signal ends it at once.
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 import anyio
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import PackedJob, enqueue
 from workers.protocol.connection import commands_client, is_contact_error
 from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
@@ -28,7 +28,7 @@ from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import delay_in_ms, to_ms
-from workers.telemetry.sending import Sending
+from workers.telemetry.sending import sending
 
 Word = str | bytes | int | float
 Fields = Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[Word, Word]]
@@ -144,8 +144,8 @@ class Producer:
         require_asyncio("a producer")
         stream, max_bytes = self._keys.stream, self._max_bytes
         encoded = [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, max_bytes) for job in jobs]
-        with Sending(stream, encoded):
-            for call in _in_calls(encoded):
+        with sending(stream, encoded):
+            for call in in_calls(encoded, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
                 await self._send(call)
         return [text(job.job_id) for job in encoded]
 
@@ -154,14 +154,8 @@ class Producer:
         give_up_at, failures = monotonic() + RETRY_FOR_S, 0
         while True:
             try:
-                await enqueue(
-                    self._client,
-                    self._keys,
-                    jobs,
-                    call=own,
-                    call_ms=to_ms(CALL_REMEMBERED),
-                    job_ms=self._window_ms,
-                )
+                call_ms, job_ms = to_ms(CALL_REMEMBERED), self._window_ms
+                await enqueue(self._client, self._keys, jobs, call=own, call_ms=call_ms, job_ms=job_ms)
             except Exception as error:
                 if not is_contact_error(error):
                     raise
@@ -195,20 +189,6 @@ def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> 
             "enqueue where it is, or raise max_bytes."
         )
     return PackedJob(job_id, chosen, _duration_ms(b"delay", job.delay or 0, least=0), words, size)
-
-
-def _in_calls(jobs: Sequence[PackedJob]) -> Iterable[Sequence[PackedJob]]:
-    """Split jobs into calls, by number and bytes."""
-    call: list[PackedJob] = []
-    size = 0
-    for job in jobs:
-        call.append(job)
-        size += job.size
-        if len(call) == CALL_JOBS or size >= CALL_BYTES:
-            yield call
-            call, size = [], 0
-    if call:
-        yield call
 
 
 def _encode_fields(fields: Fields) -> list[bytes]:

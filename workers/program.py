@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.settings import did_you_mean
+from workers.runtime.settings_errors import did_you_mean
 from workers.worker import Worker
 
 PACKAGE = "workers"

@@ -12,7 +12,7 @@ from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery
-from workers.runtime.settings import Seconds, Settings, to_ms
+from workers.runtime.settings import HealthHost, JournalMaxlen, Seconds, Settings, seconds, to_ms
 from workers.telemetry.names import TraceLinkage
 
 DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
@@ -46,10 +46,9 @@ class WorkerSettings(Settings):
         description="Entries asked for at a time, never more than the free slots; default: the free slots.",
     )
 
-    visibility_timeout: Seconds | None = Field(
-        default=None,
-        gt=timedelta(0),
-        description="How long a delivery may stay unsettled before it is recovered. "
+    visibility_timeout: Seconds | None = seconds(
+        None,
+        "How long a delivery may stay unsettled before it is recovered. "
         "Default: what the group has agreed on, else 30.",
     )
     max_deliveries: int | None = Field(
@@ -70,21 +69,15 @@ class WorkerSettings(Settings):
         description="Who gives stalled deliveries back: `reaper` (a service that runs on its own) or `embedded` (the "
         "workers themselves, each in its own loop; no reaper is needed). All workers of a group should say the same.",
     )
-    backoff_base: Seconds = Field(
-        default=timedelta(seconds=1),
-        ge=timedelta(0),
-        description="Longest delay after a job's first failure; it doubles with each further one (full jitter: the "
+    backoff_base: Seconds = seconds(
+        1,
+        "Longest delay after a job's first failure; it doubles with each further one (full jitter: the "
         "delay is anything from 0 to that). 0 = ready again at once.",
+        may_be_zero=True,
     )
-    backoff_cap: Seconds = Field(
-        default=timedelta(seconds=300),
-        ge=timedelta(0),
-        description="Longest delay between deliveries of a job that fails.",
-    )
-    uncounted_max_age: Seconds = Field(
-        default=timedelta(hours=24),
-        ge=timedelta(0),
-        description="From this age of a job on, its uncounted retries (`Retry(counts=False)`) count too.",
+    backoff_cap: Seconds = seconds(300, "Longest delay between deliveries of a job that fails.", may_be_zero=True)
+    uncounted_max_age: Seconds = seconds(
+        86_400, "From this age of a job on, its uncounted retries (`Retry(counts=False)`) count too.", may_be_zero=True
     )
     group_start: str = Field(
         default="0",
@@ -92,16 +85,13 @@ class WorkerSettings(Settings):
         "comes from now on) or an entry ID.",
     )
 
-    timeout: Seconds | None = Field(
-        default=None,
-        gt=timedelta(0),
-        description="How long a job may run that has no timeout of its own (`reaper.timeout_ms`): then its handler is "
+    timeout: Seconds | None = seconds(
+        None,
+        "How long a job may run that has no timeout of its own (`reaper.timeout_ms`): then its handler is "
         "cancelled, or its thread abandoned, and the delivery has failed. Default: no limit; what runs is extended.",
     )
-    drain_timeout: Seconds = Field(
-        default=timedelta(seconds=30),
-        ge=timedelta(0),
-        description="How long running jobs may go on after the first signal to stop; the rest is handed back.",
+    drain_timeout: Seconds = seconds(
+        30, "How long running jobs may go on after the first signal to stop; the rest is handed back.", may_be_zero=True
     )
     settle_batch: int = Field(
         default=128,
@@ -114,16 +104,9 @@ class WorkerSettings(Settings):
         description="Delete an entry from the stream once it is acknowledged. Only done while the group is the "
         "stream's only one; readers without a group miss what is deleted.",
     )
-    refresh_interval: Seconds = Field(
-        default=timedelta(seconds=30),
-        gt=timedelta(0),
-        description="How often the worker looks at what the group has agreed on.",
-    )
-    consumer_retention: Seconds | None = Field(
-        default=None,
-        gt=timedelta(0),
-        description="Embedded recovery: delete consumers that hold nothing and were silent for this long; "
-        "default: never.",
+    refresh_interval: Seconds = seconds(30, "How often the worker looks at what the group has agreed on.")
+    consumer_retention: Seconds | None = seconds(
+        None, "Embedded recovery: delete consumers that hold nothing and were silent for this long; default: never."
     )
     health_port: int | None = Field(
         default=None,
@@ -132,14 +115,10 @@ class WorkerSettings(Settings):
         description="Port of `/livez`, `/readyz`, `/status` and `/metrics`; 0 = any free one (the log says which). "
         "Default: none of that is served.",
     )
-    health_host: str = Field(
-        default="127.0.0.1",
-        description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it.",
-    )
-    liveness_timeout: Seconds = Field(
-        default=timedelta(seconds=60),
-        gt=timedelta(0),
-        description="`/livez` fails once the event loop has not answered for this long. Longer than any `async` "
+    health_host: HealthHost = "127.0.0.1"
+    liveness_timeout: Seconds = seconds(
+        60,
+        "`/livez` fails once the event loop has not answered for this long. Longer than any `async` "
         "handler blocks it: its deliveries are extended meanwhile, and a restart would lose its work.",
     )
     journal: JournalLevel = Field(
@@ -151,9 +130,7 @@ class WorkerSettings(Settings):
         description="Name of the payload field that says what type a job has: lifecycle events then carry it as `type` "
         "(at most 64 characters). Default: none, and reports cannot tell types of jobs apart.",
     )
-    journal_maxlen: int = Field(
-        default=DEFAULT_JOURNAL_MAXLEN, ge=100, description="Entries a journal keeps (approximately)."
-    )
+    journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
     trace_linkage: TraceLinkage = Field(
         default=TraceLinkage.PARENT,
         description="How spans of a delivery belong to the producer's: `parent` (in its trace) or `link` (each "

@@ -16,7 +16,8 @@ from workers.process import WorkerProcess
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.event_loop import call_in, require_asyncio
-from workers.runtime.settings import did_you_mean, load_settings
+from workers.runtime.settings import load_settings
+from workers.runtime.settings_errors import did_you_mean
 from workers.settings import WorkerSettings
 
 HandlerT = TypeVar("HandlerT", bound=Handler)

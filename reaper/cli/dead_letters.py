@@ -1,32 +1,15 @@
 """``reaper dead-letters``: list, show, redrive and purge what was given up."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-import anyio
 import click
-from redis.asyncio import Redis
 
-from reaper.cli.options import (
-    connected,
-    find_pair,
-    json_option,
-    known,
-    operator_options,
-    pair_options,
-)
+from reaper.cli.options import Wanted, connected, find_pair, find_pairs, json_option, operator_options, pair_options
 from reaper.cli.redrive import redrive_dead_letters
-from reaper.cli.selection import (
-    all_option,
-    ids_argument,
-    read_age_ms,
-    read_selection,
-    reason_option,
-    signature_option,
-)
+from reaper.cli.selection import all_option, filter_options, ids_argument, read_age_ms, read_selection
 from reaper.operations.dead_letters import DeadLetter, Selection, check_ids, find, purge, select
-from reaper.operations.groups import matching
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
@@ -51,35 +34,22 @@ dead_letters.add_command(redrive_dead_letters)
     epilog=examples("reaper dead-letters list --group billing", "reaper dead-letters list --reason timeout --json"),
 )
 @pair_options
-@reason_option
-@signature_option
+@filter_options
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many to print.")
 @json_option
 @operator_options
-def list_(
-    stream: str | None,
-    group: str | None,
-    reason: str | None,
-    signature: str | None,
-    limit: int,
-    machine: bool,
-    settings: ReaperSettings,
+async def list_(
+    pair: Wanted, reason: str | None, signature: str | None, limit: int, machine: bool, settings: ReaperSettings
 ) -> None:
     """List dead letters, oldest first, of every known group or of one.
 
     Exit code 0, also where there are none; 2 not possible.
     """
-    anyio.run(_list, settings, stream, group, Selection(reason=reason, signature=signature), limit, machine)
-
-
-async def _list(
-    settings: ReaperSettings, stream: str | None, group: str | None, what: Selection, limit: int, machine: bool
-) -> None:
     found: list[DeadLetter] = []
     more = False
     async with connected(settings) as (client, _):
-        for keys in await _pairs(client, settings, stream, group):
-            async for letter in select(client, keys, what):
+        for keys in await find_pairs(client, settings, pair):
+            async for letter in select(client, keys, Selection(reason=reason, signature=signature)):
                 if len(found) == limit:
                     more = True
                     break
@@ -96,12 +66,6 @@ async def _list(
         click.echo("no dead letters", err=True)
 
 
-async def _pairs(client: Redis, settings: ReaperSettings, stream: str | None, group: str | None) -> Sequence[GroupKeys]:
-    """Return every known pair that is meant; one that is unknown must be named in full."""
-    found = matching(await known(client, settings), stream=stream, group=group)
-    return found or [await find_pair(client, settings, stream, group)]
-
-
 def _list_line(letter: DeadLetter, now_ms: int) -> str:
     age = duration(max(0, now_ms - letter.at_ms))
     error = f": {letter.error}" if letter.error else ""
@@ -116,22 +80,17 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
 @pair_options
 @json_option
 @operator_options
-def show(entry_id: str, stream: str | None, group: str | None, machine: bool, settings: ReaperSettings) -> None:
+async def show(entry_id: str, pair: Wanted, machine: bool, settings: ReaperSettings) -> None:
     """Show one dead letter with its payload and history. Exit code 0, or 2 where it is not there."""
     check_ids([entry_id])
-    letter = anyio.run(_find, settings, stream, group, entry_id)
-    click.echo(json.dumps(letter.as_json()) if machine else _show_text(letter))
-
-
-async def _find(settings: ReaperSettings, stream: str | None, group: str | None, entry_id: str) -> DeadLetter:
     async with connected(settings) as (client, _):
-        keys = await find_pair(client, settings, stream, group)
+        keys = await find_pair(client, settings, pair)
         letter = await find(client, keys, entry_id)
     if letter is None:
         raise ConfigurationError(
             f"{keys.dead} has no entry {entry_id}: it was redriven or purged, or belongs to another group."
         )
-    return letter
+    click.echo(json.dumps(letter.as_json()) if machine else _show_text(letter))
 
 
 def _show_text(letter: DeadLetter) -> str:
@@ -140,12 +99,9 @@ def _show_text(letter: DeadLetter) -> str:
     facts["consumers"] = ", ".join(letter.consumers)
     lines = [f"{name:<12} {value}" for name, value in facts.items() if value != ""]
     lines += ["", "fields"]
-    lines += [f"  {_field_text(name)} = {_field_text(value)}" for name, value in fields]
+    shown = partial(json.dumps, ensure_ascii=False)
+    lines += [f"  {shown(name)} = {shown(value)}" for name, value in fields]
     return "\n".join(lines)
-
-
-def _field_text(value: str | dict[str, str]) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 # --- purge --------------------------------------------------------------------------------------------------
@@ -156,17 +112,15 @@ def _field_text(value: str | dict[str, str]) -> str:
 )
 @ids_argument
 @pair_options
-@reason_option
-@signature_option
+@filter_options
 @all_option
 @click.option("--older-than", metavar="AGE", help="Only those that died longer ago: 90 (seconds), 15m, 12h, 30d.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @operator_options
-def purge_(
+async def purge_(
     ids: tuple[str, ...],
-    stream: str | None,
-    group: str | None,
+    pair: Wanted,
     reason: str | None,
     signature: str | None,
     everything: bool,
@@ -181,22 +135,16 @@ def purge_(
     """
     age_ms = read_age_ms(older_than) if older_than is not None else None
     what = read_selection(ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None)
-    purged, keys = anyio.run(_purge, settings, stream, group, what, age_ms, yes)
-    click.echo(json.dumps({"purged": purged}) if machine else f"{keys.pair}: {purged} dead letters deleted")
-
-
-async def _purge(
-    settings: ReaperSettings, stream: str | None, group: str | None, what: Selection, age_ms: int | None, yes: bool
-) -> tuple[int, GroupKeys]:
     async with connected(settings) as (client, _):
-        keys = await find_pair(client, settings, stream, group)
+        keys = await find_pair(client, settings, pair)
         before = None if age_ms is None else await server_ms(client) - age_ms
         meant = replace(what, before_ms=before)
         # What is counted here is what is deleted, and nothing that dies while the operator thinks.
         letters = [letter.entry_id async for letter in select(client, keys, meant)]
         if letters and not yes:
             _ask(keys, len(letters))
-        return await purge(client, keys, letters), keys
+        purged = await purge(client, keys, letters)
+    click.echo(json.dumps({"purged": purged}) if machine else f"{keys.pair}: {purged} dead letters deleted")
 
 
 def _ask(keys: GroupKeys, number: int) -> None:

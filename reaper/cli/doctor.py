@@ -4,12 +4,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-import anyio
 import click
 
-from reaper.cli.options import connected, json_option, reaper_settings
+from reaper.cli.options import connected, json_option, reaper_settings, unreachable
 from reaper.operations.doctor import Finding, Level, diagnose
-from reaper.operations.examination import Examination, examine
+from reaper.operations.examination import examine
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.options import USAGE_EXIT, examples
@@ -24,29 +23,22 @@ _NOT_ASKED = ("health_port", "health_host", "actions_token_file", "liveness_time
 @json_option
 @click.option("--quiet", is_flag=True, help="Leave out what is fine.")
 @click.pass_context
-def doctor(context: click.Context, /, machine: bool, quiet: bool, settings: ReaperSettings) -> None:
+async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings: ReaperSettings) -> None:
     """Look for what is wrong, or soon will be: server, rights, leader, settings, groups, consumers, trimming.
 
     Give it the service's own settings (--config), so that it can compare. Nothing is written. Exit code 0 nothing is
     wrong, 1 there are findings, 2 Redis cannot be reached.
     """
     try:
-        findings = diagnose(anyio.run(_examine, settings))
+        async with connected(settings) as (client, version):
+            findings = diagnose(await examine(client, settings, version))
     except StreamReaperError as error:
-        click.echo(
-            json.dumps({"status": "unreachable", "error": str(error)}) if machine else f"error: {error}",
-            err=not machine,
-        )
+        click.echo(unreachable(error, machine=machine), err=not machine)
         context.exit(USAGE_EXIT)
     wrong = any(finding.level is Level.WRONG for finding in findings)
     shown = [finding for finding in findings if not (quiet and finding.level is Level.OK)]
     click.echo(_as_json(shown, wrong=wrong) if machine else "\n".join(_line(finding) for finding in shown))
     context.exit(FINDINGS_EXIT if wrong else 0)
-
-
-async def _examine(settings: ReaperSettings) -> Examination:
-    async with connected(settings) as (client, version):
-        return await examine(client, settings, version)
 
 
 def _as_json(findings: Sequence[Finding], *, wrong: bool) -> str:

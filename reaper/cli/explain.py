@@ -1,21 +1,11 @@
 """``reaper explain JOB``: why a job is not done, and what happens next."""
 
 import json
-from functools import partial
 
-import anyio
 import click
 
-from reaper.cli.options import (
-    connected,
-    find_pair,
-    json_option,
-    known,
-    operator_options,
-    pair_options,
-)
+from reaper.cli.options import Wanted, connected, find_pairs, json_option, operator_options, pair_options
 from reaper.operations.explanation import Explanation, explain, visibility_of
-from reaper.operations.groups import matching
 from reaper.operations.job_search import DEFAULT_DEPTH, Place, find_job
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.words import duration
@@ -41,21 +31,14 @@ _SHOWN = ("consumer", "delivery", "token", "reason", "error", "run_ms", "idle_ms
 @json_option
 @operator_options
 @click.pass_context
-def explain_command(
-    context: click.Context,
-    /,
-    job: str,
-    stream: str | None,
-    group: str | None,
-    depth: int,
-    machine: bool,
-    settings: ReaperSettings,
+async def explain_command(
+    context: click.Context, /, job: str, pair: Wanted, depth: int, machine: bool, settings: ReaperSettings
 ) -> None:
     """Say where JOB is, who has it, what happens next and when, with its journal.
 
     JOB is a job ID, or an entry ID it has or had. Exit code 0 found, 1 nothing is known of it, 2 unreachable.
     """
-    found = anyio.run(partial(look_for, settings, job, stream=stream, group=group, depth=depth))
+    found = await look_for(settings, job, pair, depth)
     told = [one for one in found if one.job.is_known]
     if machine:
         click.echo(json.dumps([one.as_json() for one in told]))
@@ -66,16 +49,12 @@ def explain_command(
     context.exit(0 if told else UNKNOWN_EXIT)
 
 
-async def look_for(
-    settings: ReaperSettings, job: str, *, stream: str | None, group: str | None, depth: int
-) -> list[Explanation]:
+async def look_for(settings: ReaperSettings, job: str, pair: Wanted, depth: int) -> list[Explanation]:
     """Explain a job in every pair that may hold it."""
     async with connected(settings) as (client, version):
         snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
-        pairs = matching(await known(client, settings), stream=stream, group=group)
-        pairs = pairs or [await find_pair(client, settings, stream, group)]
         explained = []
-        for keys in pairs:
+        for keys in await find_pairs(client, settings, pair):
             state = snapshot.group(keys.pair)
             if state:
                 explained.append(explain(await find_job(client, keys, job, depth=depth), state, snapshot))

@@ -3,10 +3,9 @@
 import json
 from dataclasses import asdict
 
-import anyio
 import click
 
-from reaper.cli.options import connected, find_pair, json_option, known, operator_options
+from reaper.cli.options import Wanted, connected, find_pair, json_option, known, operator_options
 from reaper.operations.groups import forget as forget_group
 from reaper.operations.groups import set_paused
 from reaper.settings import ReaperSettings
@@ -23,12 +22,12 @@ stream_option = click.option(
 @stream_option
 @json_option
 @operator_options
-def pause(group: str, stream: str | None, machine: bool, settings: ReaperSettings) -> None:
+async def pause(group: str, stream: str | None, machine: bool, settings: ReaperSettings) -> None:
     """Stop all recovery in GROUP until `reaper resume GROUP`; workers go on.
 
     Exit code 0 paused, also where it was before; 2 not possible.
     """
-    anyio.run(_set_paused, settings, group, stream, True, machine)
+    await _set_paused(settings, Wanted(stream, group), True, machine)
 
 
 @click.command(epilog=examples("reaper resume billing"))
@@ -36,17 +35,17 @@ def pause(group: str, stream: str | None, machine: bool, settings: ReaperSetting
 @stream_option
 @json_option
 @operator_options
-def resume(group: str, stream: str | None, machine: bool, settings: ReaperSettings) -> None:
+async def resume(group: str, stream: str | None, machine: bool, settings: ReaperSettings) -> None:
     """Let recovery in GROUP go on after `reaper pause GROUP`.
 
     Exit code 0 it goes on, also where it did before; 2 not possible.
     """
-    anyio.run(_set_paused, settings, group, stream, False, machine)
+    await _set_paused(settings, Wanted(stream, group), False, machine)
 
 
-async def _set_paused(settings: ReaperSettings, group: str, stream: str | None, paused: bool, machine: bool) -> None:
+async def _set_paused(settings: ReaperSettings, pair: Wanted, paused: bool, machine: bool) -> None:
     async with connected(settings) as (client, _):
-        keys = await find_pair(client, settings, stream, group)
+        keys = await find_pair(client, settings, pair)
         changed = await set_paused(client, keys, paused)
     state = "paused" if paused else "resumed"
     if machine:
@@ -62,7 +61,7 @@ async def _set_paused(settings: ReaperSettings, group: str, stream: str | None, 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @operator_options
-def forget(
+async def forget(
     group: str, stream: str | None, with_dead_letters: bool, yes: bool, machine: bool, settings: ReaperSettings
 ) -> None:
     """Remove what is kept in Redis for GROUP: fence, agreement, suspects, schedule, retry stream, journal.
@@ -70,14 +69,8 @@ def forget(
     Jobs that wait there become ready first. Stop the replicas that serve the group, and for policy retry-stream the
     workers that read it, before. Exit code 0 done, 1 you said no, 2 not possible.
     """
-    anyio.run(_forget, settings, group, stream, with_dead_letters, yes, machine)
-
-
-async def _forget(
-    settings: ReaperSettings, group: str, stream: str | None, with_dead_letters: bool, yes: bool, machine: bool
-) -> None:
     async with connected(settings) as (client, _):
-        keys = await find_pair(client, settings, stream, group)
+        keys = await find_pair(client, settings, Wanted(stream, group))
         if not yes:
             also = ", dead letters included" if with_dead_letters else ""
             click.confirm(f"Remove what is kept for {keys.pair}{also}?", abort=True, err=True)

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-import anyio
 import click
 
 from reaper.cli.options import connected, json_option, operator_options
@@ -29,17 +28,13 @@ def leader() -> None:
 @json_option
 @operator_options
 @click.pass_context
-def show(context: click.Context, /, terms: int, machine: bool, settings: ReaperSettings) -> None:
+async def show(context: click.Context, /, terms: int, machine: bool, settings: ReaperSettings) -> None:
     """Show the leader, its followers, and the last terms. Exit code 0 there is a leader, 1 none, 2 unreachable."""
-    snapshot, past = anyio.run(_look, settings, terms)
+    async with connected(settings) as (client, version):
+        snapshot = await take_snapshot(client, settings.namespace_keys, (), version)
+        past = await read_terms(client, settings.namespace_keys, terms)
     click.echo(json.dumps(_as_json(snapshot, past)) if machine else _as_text(snapshot, past))
     context.exit(0 if snapshot.leader else NO_LEADER_EXIT)
-
-
-async def _look(settings: ReaperSettings, terms: int) -> tuple[Snapshot, tuple[PastTerm, ...]]:
-    async with connected(settings) as (client, version):
-        keys = settings.namespace_keys
-        return await take_snapshot(client, keys, (), version), await read_terms(client, keys, terms)
 
 
 def _as_json(snapshot: Snapshot, past: tuple[PastTerm, ...]) -> dict[str, Any]:
@@ -92,7 +87,7 @@ def _term_line(now_ms: int, term: PastTerm) -> str:
 @json_option
 @operator_options
 @click.pass_context
-def step_down(
+async def step_down(
     context: click.Context,
     /,
     cooldown: float,
@@ -107,17 +102,6 @@ def step_down(
     lost or done twice: its writes are fenced. Exit code 0 somebody else leads, 1 nobody does yet, 2 not possible.
     """
     patience = timeout if timeout is not None else settings.lease_ttl.total_seconds() * 2
-    holder, successor, token = anyio.run(_step_down, settings, round(cooldown * 1000), patience, alone)
-    if machine:
-        click.echo(json.dumps({"stepped_down": replica_of(holder), "leader": replica_of(successor), "token": token}))
-    elif successor:
-        click.echo(f"{replica_of(holder)} stepped down; {replica_of(successor)} leads (term {token})")
-    else:
-        click.echo(f"{replica_of(holder)} was asked to step down; nobody else leads after {patience:g} s", err=True)
-    context.exit(0 if successor else NO_LEADER_EXIT)
-
-
-async def _step_down(settings: ReaperSettings, cooldown_ms: int, patience: float, alone: bool) -> tuple[str, str, int]:
     async with connected(settings) as (client, version):
         keys = settings.namespace_keys
         snapshot = await take_snapshot(client, keys, (), version)
@@ -126,5 +110,12 @@ async def _step_down(settings: ReaperSettings, cooldown_ms: int, patience: float
                 "there is no live follower, so nobody would lead until the cooldown is over: start a second replica "
                 "first, or say --alone."
             )
-        holder = await ask_to_step_down(client, keys, cooldown_ms=cooldown_ms)
-        return holder, *await await_successor(client, keys, holder, patience)
+        holder = await ask_to_step_down(client, keys, cooldown_ms=round(cooldown * 1000))
+        successor, token = await await_successor(client, keys, holder, patience)
+    if machine:
+        click.echo(json.dumps({"stepped_down": replica_of(holder), "leader": replica_of(successor), "token": token}))
+    elif successor:
+        click.echo(f"{replica_of(holder)} stepped down; {replica_of(successor)} leads (term {token})")
+    else:
+        click.echo(f"{replica_of(holder)} was asked to step down; nobody else leads after {patience:g} s", err=True)
+    context.exit(0 if successor else NO_LEADER_EXIT)

@@ -1,20 +1,23 @@
 """What the operator's commands share: options, a connection, and finding the pair that is meant."""
 
+import json
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial, wraps
+from inspect import iscoroutinefunction, unwrap
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
+import anyio
 import click
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.operations.groups import check_exists, choose_pair, known_pairs
+from reaper.operations.groups import check_exists, choose_pair, known_pairs, matching
 from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import check_server, commands_client, hide_password
-from workers.protocol.errors import UnreachableError
+from workers.protocol.errors import StreamReaperError, UnreachableError
 from workers.protocol.keys import GroupKeys
 from workers.runtime.options import errors_as_sentences, settings_options
 from workers.runtime.settings import load_settings
@@ -27,8 +30,8 @@ json_option = click.option("--json", "machine", is_flag=True, help="Print JSON."
 def reaper_settings(asked: Collection[str]) -> Callable[[CommandT], CommandT]:
     """Return a decorator that adds ``--config`` and an option for each setting in ``asked``.
 
-    The command gets ``settings``, read from them, the environment and the file. Our errors, its own included, are
-    printed as sentences.
+    The command gets ``settings``, read from them, the environment and the file; it may be ``async``. Our errors, its
+    own included, are printed as sentences.
     """
 
     def decorate(command: CommandT) -> CommandT:
@@ -37,7 +40,8 @@ def reaper_settings(asked: Collection[str]) -> Callable[[CommandT], CommandT]:
             flags = {name: given.pop(name) for name in asked}
             with errors_as_sentences():
                 settings = load_settings(ReaperSettings, flags=flags, file=config)
-                return command(*args, settings=settings, **given)
+                run = partial(command, *args, settings=settings, **given)
+                return anyio.run(run) if iscoroutinefunction(unwrap(command)) else run()
 
         others = ReaperSettings.model_fields.keys() - set(asked)
         return settings_options(ReaperSettings, exclude=others)(cast("CommandT", with_settings))
@@ -49,10 +53,22 @@ operator_options = reaper_settings(("redis_url", "namespace", "groups", "journal
 """The few settings an operator's command needs: where Redis is, and which pairs there are."""
 
 
+class Wanted(NamedTuple):
+    """What names a pair, as far as it was given."""
+
+    stream: str | None
+    group: str | None
+
+
 def pair_options(command: CommandT) -> CommandT:
-    """Add ``--stream`` and ``--group``, which name a pair where several are known."""
-    command = click.option("--group", metavar="GROUP", help="The consumer group, or stream/group.")(command)
-    return click.option("--stream", metavar="STREAM", help="The stream.")(command)
+    """Add ``--stream`` and ``--group``, which name a pair where several are known; the command gets ``pair``."""
+
+    @wraps(command)
+    def with_pair(*args: Any, stream: str | None, group: str | None, **given: Any) -> Any:
+        return command(*args, pair=Wanted(stream, group), **given)
+
+    with_group = click.option("--group", metavar="GROUP", help="The consumer group, or stream/group.")(with_pair)
+    return click.option("--stream", metavar="STREAM", help="The stream.")(cast("CommandT", with_group))
 
 
 @asynccontextmanager
@@ -68,13 +84,24 @@ async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]
         await client.aclose()
 
 
+def unreachable(error: StreamReaperError, *, machine: bool) -> str:
+    """Return how a command that judges says that it cannot."""
+    return json.dumps({"status": "unreachable", "error": str(error)}) if machine else f"error: {error}"
+
+
 async def known(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:
     """Return the pairs that the settings or the replicas' heartbeats name."""
     return known_pairs(settings.groups, await read_replicas(client, settings.namespace_keys))
 
 
-async def find_pair(client: Redis, settings: ReaperSettings, stream: str | None, group: str | None) -> GroupKeys:
+async def find_pair(client: Redis, settings: ReaperSettings, wanted: Wanted) -> GroupKeys:
     """Return the pair that is meant, certain to exist. Raises ConfigurationError."""
-    keys = choose_pair(await known(client, settings), stream=stream, group=group)
+    keys = choose_pair(await known(client, settings), stream=wanted.stream, group=wanted.group)
     await check_exists(client, keys)
     return keys
+
+
+async def find_pairs(client: Redis, settings: ReaperSettings, wanted: Wanted) -> list[GroupKeys]:
+    """Return every known pair that may be meant; one that is unknown must be named in full."""
+    found = matching(await known(client, settings), stream=wanted.stream, group=wanted.group)
+    return found or [await find_pair(client, settings, wanted)]

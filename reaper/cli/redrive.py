@@ -4,19 +4,11 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
-import anyio
 import click
 from redis.asyncio import Redis
 
-from reaper.cli.options import connected, find_pair, json_option, operator_options, pair_options
-from reaper.cli.selection import (
-    all_option,
-    ids_argument,
-    read_rate,
-    read_selection,
-    reason_option,
-    signature_option,
-)
+from reaper.cli.options import Wanted, connected, find_pair, json_option, operator_options, pair_options
+from reaper.cli.selection import all_option, filter_options, ids_argument, read_rate, read_selection
 from reaper.operations.dead_letters import Selection, select
 from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven, RedriveOutcome, redrive
 from reaper.settings import ReaperSettings
@@ -38,8 +30,7 @@ INCOMPLETE_EXIT = 1
 )
 @ids_argument
 @pair_options
-@reason_option
-@signature_option
+@filter_options
 @all_option
 @click.option("--rate", metavar="N/s", callback=lambda _c, _p, value: read_rate(value), help="At most N a second.")
 @click.option("--dry-run", is_flag=True, help="Say what would be redriven; write nothing.")
@@ -54,12 +45,11 @@ INCOMPLETE_EXIT = 1
 @json_option
 @operator_options
 @click.pass_context
-def redrive_dead_letters(
+async def redrive_dead_letters(
     context: click.Context,
     /,
     ids: tuple[str, ...],
-    stream: str | None,
-    group: str | None,
+    pair: Wanted,
     reason: str | None,
     signature: str | None,
     everything: bool,
@@ -86,18 +76,18 @@ def redrive_dead_letters(
     )
     what = read_selection(ids, reason=reason, signature=signature, everything=everything)
     with exported("reaper"):
-        counts = anyio.run(_redrive, settings, stream, group, what, how, machine)
+        counts = await _redrive(settings, pair, what, how, machine)
     complete = set(counts) <= {RedriveOutcome.REDRIVEN}
     context.exit(0 if complete else INCOMPLETE_EXIT)
 
 
 async def _redrive(
-    settings: ReaperSettings, stream: str | None, group: str | None, what: Selection, how: Redrive, machine: bool
+    settings: ReaperSettings, pair: Wanted, what: Selection, how: Redrive, machine: bool
 ) -> Counter[RedriveOutcome]:
     counts: Counter[RedriveOutcome] = Counter()
     results: list[Redriven] = []
     async with connected(settings) as (client, _):
-        keys = await find_pair(client, settings, stream, group)
+        keys = await find_pair(client, settings, pair)
         try:
             async for result in redrive(client, keys, _ids(client, keys, what), how):
                 counts[result.outcome] += 1
@@ -145,11 +135,7 @@ def _redrive_json(results: Sequence[Redriven], how: Redrive) -> str:
     return json.dumps(
         {
             "dry_run": how.dry_run,
-            **{
-                outcome.name.lower(): counts[outcome]
-                for outcome in RedriveOutcome
-                if outcome is not RedriveOutcome.PUT_OFF
-            },
+            **{one.name.lower(): counts[one] for one in RedriveOutcome if one is not RedriveOutcome.PUT_OFF},
             "results": [
                 {
                     "id": result.entry_id,

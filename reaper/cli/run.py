@@ -8,14 +8,8 @@ import anyio
 import click
 
 from reaper.settings import ReaperSettings, check_groups
-from workers.runtime.options import (
-    errors_as_sentences,
-    examples,
-    log_format_option,
-    log_level_option,
-    log_to_stderr,
-    settings_options,
-)
+from workers.runtime.logs import log_to_stderr
+from workers.runtime.options import errors_as_sentences, examples, log_options, settings_options
 from workers.runtime.settings import load_settings
 from workers.telemetry.setup import exported
 
@@ -24,8 +18,7 @@ from workers.telemetry.setup import exported
     epilog=examples("reaper run --groups orders/billing", "reaper run --config reaper.toml --health-port 8080")
 )
 @settings_options(ReaperSettings)
-@log_level_option
-@log_format_option
+@log_options
 def run(config: Path | None, log_level: str, log_format: str, **flags: Any) -> None:
     """Run one replica; any number of them elect one leader.
 

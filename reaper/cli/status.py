@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import anyio
 import click
 
-from reaper.cli.options import connected, operator_options
+from reaper.cli.options import connected, operator_options, unreachable
 from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
@@ -24,19 +24,15 @@ DEGRADED_EXIT = 1
 @click.option("--json", "machine", is_flag=True, help="Print JSON (with --watch: one document a line).")
 @click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again and again.")
 @click.pass_context
-def status(context: click.Context, /, machine: bool, watch: float | None, settings: ReaperSettings) -> None:
+async def status(context: click.Context, /, machine: bool, watch: float | None, settings: ReaperSettings) -> None:
     """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 2 unreachable."""
-    context.exit(anyio.run(_status, settings, machine, watch))
-
-
-async def _status(settings: ReaperSettings, machine: bool, watch: float | None) -> int:
     while True:
         code, text = await _look(settings, machine)
         if watch and not machine:
             click.clear()
         click.echo(text, err=code == USAGE_EXIT and not machine)
         if not watch:
-            return code
+            context.exit(code)
         await anyio.sleep(watch)
 
 
@@ -46,8 +42,7 @@ async def _look(settings: ReaperSettings, machine: bool) -> tuple[int, str]:
         async with connected(settings) as (client, version):
             snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
     except StreamReaperError as error:
-        document = {"status": "unreachable", "error": str(error)}
-        return USAGE_EXIT, json.dumps(document) if machine else f"error: {error}"
+        return USAGE_EXIT, unreachable(error, machine=machine)
     problems = judge(snapshot)
     text = json.dumps(as_json(snapshot, problems)) if machine else status_text(snapshot, problems)
     return DEGRADED_EXIT if problems else 0, text

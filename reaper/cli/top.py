@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 
-from reaper.cli.options import connected, json_option, operator_options
+from reaper.cli.options import connected, json_option, operator_options, unreachable
 from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot, SourceState
@@ -66,7 +66,7 @@ async def _watch(settings: ReaperSettings, interval: float, rounds: int | None, 
         except StreamReaperError as error:
             if before is None:
                 raise
-            show.failed(before, str(error))
+            show.failed(before, error)
             continue
         show.look(snapshot, before)
         before = snapshot
@@ -78,8 +78,8 @@ class _Lines:
     def look(self, snapshot: Snapshot, before: Snapshot | None) -> None:  # noqa: ARG002 - as `_Screen`
         click.echo(json.dumps(as_json(snapshot, judge(snapshot))))
 
-    def failed(self, before: Snapshot, why: str) -> None:  # noqa: ARG002 - as `_Screen`
-        click.echo(json.dumps({"status": "unreachable", "error": why}))
+    def failed(self, before: Snapshot, error: StreamReaperError) -> None:  # noqa: ARG002 - as `_Screen`
+        click.echo(unreachable(error, machine=True))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -106,8 +106,8 @@ class _Screen:
     def look(self, snapshot: Snapshot, before: Snapshot | None) -> None:
         self._live.update(screen(snapshot, judge(snapshot), before), refresh=True)
 
-    def failed(self, before: Snapshot, why: str) -> None:
-        self._live.update(screen(before, (), None, failure=why), refresh=True)
+    def failed(self, before: Snapshot, error: StreamReaperError) -> None:
+        self._live.update(screen(before, (), None, failure=str(error)), refresh=True)
 
     def close(self) -> None:
         self._live.stop()

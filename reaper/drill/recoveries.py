@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.settings import did_you_mean
+from workers.runtime.settings_errors import did_you_mean
 
 
 class Cast(StrEnum):

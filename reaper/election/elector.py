@@ -105,33 +105,28 @@ class Elector:
         """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._contact.run)
-            await self._follow_and_lead(work, began, ended)
-
-    async def _follow_and_lead(
-        self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]
-    ) -> None:
-        while True:
-            term, trusted_until = await self._follow()
-            self.term, self.terms = term, self.terms + 1
-            logger.info("leadership acquired: token %d", term.token)
-            began(term)
-            end = EndOfTerm.RELEASED
-            self._renewed_at = monotonic() if self._settings.leader_election else None
-            try:
-                end = await self._lead(term, trusted_until, work)
-            finally:
-                self.term = self._renewed_at = None
-                ended(term, end)
-                with anyio.CancelScope(shield=True):
-                    await self._leave(term, end)
-            if end is EndOfTerm.FAILED:
-                await anyio.sleep(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S))
+            while True:
+                term, trusted_until = await self._follow()
+                self.term, self.terms = term, self.terms + 1
+                logger.info("leadership acquired: token %d", term.token)
+                began(term)
+                end = EndOfTerm.RELEASED
+                self._renewed_at = monotonic() if self._settings.leader_election else None
+                try:
+                    end = await self._lead(term, trusted_until, work)
+                finally:
+                    self.term = self._renewed_at = None
+                    ended(term, end)
+                    with anyio.CancelScope(shield=True):
+                        await self._leave(term, end)
+                if end is EndOfTerm.FAILED:
+                    await anyio.sleep(random.uniform(FAILURE_PAUSE_S, 2 * FAILURE_PAUSE_S))
 
     # ---- following
 
     async def _follow(self) -> tuple[Term, float]:
         """Attempt until the lease is ours; return the term and until when it is to be trusted."""
-        holder = self._new_holder()
+        holder = f"{self._replica_id}.{secrets.token_hex(4)}@{round(self._ttl_s * 1000)}"
         try:
             return await self._attempt_until_won(holder)
         except anyio.get_cancelled_exc_class():
@@ -154,9 +149,6 @@ class Elector:
                 return term, started + self._settings.trust.total_seconds()
             await self._wait_for_chance(attempt)
 
-    def _new_holder(self) -> str:
-        return f"{self._replica_id}.{secrets.token_hex(4)}@{round(self._ttl_s * 1000)}"
-
     async def _attempt(self, holder: str) -> Attempt | None:
         """Attempt once; None where the outcome is unknown."""
         self._contact.ask()
@@ -166,19 +158,15 @@ class Elector:
             failpoint("elect.before_acquire")
             if self._settings.leader_election:
                 attempt = await self._lease.acquire(holder)
-            else:
-                attempt = await self._next_token(holder)
+            else:  # there is no lease; each start is a term of its own, and the fence stays
+                token, at_ms = await self._lease.next_token(self._token_met)
+                attempt = Attempt(True, token, holder, 0, at_ms)
             failpoint("elect.after_acquire")
             await self._note_contact(attempt.server_ms, new_term=attempt.won)
         except (RedisError, OSError) as error:
             self._note_failure(error, "to acquire the lease")
             return None
         return attempt
-
-    async def _next_token(self, holder: str) -> Attempt:
-        """Without election there is no lease; each start is a term of its own, and the fence stays."""
-        token, at_ms = await self._lease.next_token(self._token_met)
-        return Attempt(True, token, holder, 0, at_ms)
 
     async def _wait_for_chance(self, attempt: Attempt) -> None:
         """Sleep until the lease can be free: its expiry, a release that wakes us, or the retry interval."""

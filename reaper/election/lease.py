@@ -1,7 +1,9 @@
 """The lease in Redis: acquire, renew, release. Each call is one script; its answer is an outcome, not an error."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -38,41 +40,32 @@ class Lease:
     ttl_ms: int
     journal_maxlen: int
 
+    async def _run(self, script: str, keys: Sequence[str], words: Sequence[str | int]) -> Any:
+        return await load_script("reaper", script).run(self.client, keys, words)
+
     async def acquire(self, holder: str) -> Attempt:
         """Take the lease if nobody has it, or confirm that ``holder`` has it already (a lost reply)."""
-        won, token, current, left_ms, server_ms = await load_script("reaper", "acquire_lease").run(
-            self.client,
-            [self.keys.lease, self.keys.token, self.keys.replicas, self.keys.journal, self.keys.step_down],
-            [holder, self.ttl_ms, self.journal_maxlen],
-        )
+        keys = [self.keys.lease, self.keys.token, self.keys.replicas, self.keys.journal, self.keys.step_down]
+        reply = await self._run("acquire_lease", keys, [holder, self.ttl_ms, self.journal_maxlen])
+        won, token, current, left_ms, server_ms = reply
         return Attempt(bool(won), int(token), text(current), int(left_ms), int(server_ms))
 
     async def renew(self, holder: str) -> tuple[Renewal, int]:
         """Move the lease's expiry if ``holder`` has it still; return what came of it, and the server's time in ms."""
-        code, server_ms = await load_script("reaper", "renew_lease").run(
-            self.client, [self.keys.lease, self.keys.step_down], [holder, self.ttl_ms]
-        )
+        keys = [self.keys.lease, self.keys.step_down]
+        code, server_ms = await self._run("renew_lease", keys, [holder, self.ttl_ms])
         return Renewal(code), int(server_ms)
 
     async def release(self, holder: str, token: int, reason: str) -> bool:
         """Give the lease up and wake the followers; return whether it was ``holder``'s."""
-        return bool(
-            await load_script("reaper", "release_lease").run(
-                self.client,
-                [self.keys.lease, self.keys.journal],
-                [holder, token, reason, self.journal_maxlen],
-            )
-        )
+        keys = [self.keys.lease, self.keys.journal]
+        return bool(await self._run("release_lease", keys, [holder, token, reason, self.journal_maxlen]))
 
     async def next_token(self, past: int) -> tuple[int, int]:
         """Take the next token, higher than ``past``, without a lease; return it and the server's time in ms."""
-        token, server_ms = await load_script("reaper", "next_token").run(self.client, [self.keys.token], [past])
+        token, server_ms = await self._run("next_token", [self.keys.token], [past])
         return int(token), int(server_ms)
 
     async def raise_token(self, holder: str, at_least: int) -> bool:
         """Lift the token counter to ``at_least``, so that the next term's token is higher; False if not the holder."""
-        return bool(
-            await load_script("reaper", "raise_token").run(
-                self.client, [self.keys.lease, self.keys.token], [holder, at_least]
-            )
-        )
+        return bool(await self._run("raise_token", [self.keys.lease, self.keys.token], [holder, at_least]))

@@ -30,6 +30,7 @@ from workers.protocol.messages import (
 PAGE = 100
 """Dead letters read at a time."""
 PURGE_BATCH = 500
+ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 _TRACE_FIELDS = (b"traceparent", b"tracestate")
 
@@ -152,7 +153,7 @@ class Selection:
 def check_ids(ids: Sequence[str]) -> tuple[str, ...]:
     """Return ``ids`` without repetitions. Raises ConfigurationError where one is no entry ID."""
     for entry_id in ids:
-        if not re.fullmatch(r"\d{1,20}-\d{1,20}", entry_id):
+        if not ENTRY_ID.fullmatch(entry_id):
             raise ConfigurationError(
                 f"{entry_id!r} is no ID of a dead letter: write it as `reaper dead-letters list` shows it, "
                 "for example 1766000000000-0."

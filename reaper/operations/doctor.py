@@ -1,7 +1,7 @@
 """Judges an examination: what is wrong, or will be, and what to do. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from reaper.operations.examination import Examination, GroupFacts, ServerFacts, Span
@@ -217,32 +217,31 @@ def _lease(examined: Examination) -> Iterator[Finding]:
 
 
 def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]) -> Iterator[Finding]:
+    """Judge one pair; the judgements below need not name it."""
     state = examined.snapshot.group(facts.keys.pair)
     found = [*_states(facts, state, problems), *_layout(facts), *_trimming(facts)]
     if state:
         found += [*_consumers(state), *_visibility(state, facts), *_not_in_force(examined, state)]
-    yield from found
     if not any(finding.level is Level.WRONG for finding in found):
-        yield ok("group", f"{facts.groups} groups on the stream, policy fits", facts.keys.pair)
+        found.append(ok("group", f"{facts.groups} groups on the stream, policy fits"))
+    yield from (replace(finding, pair=facts.keys.pair) for finding in found)
 
 
 def _states(facts: GroupFacts, state: GroupState | None, problems: Sequence[Problem]) -> Iterator[Finding]:
     embedded = state is not None and state.is_embedded
     for problem in problems:
         if problem.pair == facts.keys.pair and not (embedded and problem.trouble is Trouble.UNSERVED):
-            yield wrong(str(problem.trouble), problem.text, problem.pair)
+            yield wrong(str(problem.trouble), problem.text)
 
 
 def _layout(facts: GroupFacts) -> Iterator[Finding]:
-    pair = facts.keys.pair
     if facts.layout_refusal:
-        yield wrong("layout", explained(facts.layout_refusal), pair)
+        yield wrong("layout", explained(facts.layout_refusal))
     elif facts.ahead_ms > STREAM_AHEAD_MS:
         yield wrong(
             "clock",
             f"the stream's last ID lies {duration(facts.ahead_ms)} ahead of the server's clock: the clock was set "
             "back, or somebody writes IDs of his own",
-            pair,
         )
 
 
@@ -252,14 +251,9 @@ def _trimming(facts: GroupFacts) -> Iterator[Finding]:
             "trimming",
             f"{facts.trimmed_pending} pending entries were trimmed or deleted: their payloads are lost. Trim by MINID "
             "below the oldest pending entry, or raise MAXLEN",
-            facts.keys.pair,
         )
     if facts.trimmed_unread:
-        yield wrong(
-            "trimming",
-            "entries were trimmed or deleted before the group was given them: raise MAXLEN",
-            facts.keys.pair,
-        )
+        yield wrong("trimming", "entries were trimmed or deleted before the group was given them: raise MAXLEN")
 
 
 def _consumers(state: GroupState) -> Iterator[Finding]:
@@ -268,7 +262,6 @@ def _consumers(state: GroupState) -> Iterator[Finding]:
             "consumers",
             f"consumer {consumer.name} holds {consumer.pending} deliveries and has shown no life for "
             f"{duration(consumer.idle_ms)}: it is gone or hangs; its deliveries are recovered when they are due",
-            state.pair,
         )
 
 
@@ -296,14 +289,12 @@ def _visibility(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
             "visibility",
             f"the visibility timeout ({duration(state.visibility_ms)}) is below what 1 job in 100 takes ({known}): "
             "workers that do not extend lose jobs they are still running; raise it above that",
-            state.pair,
         )
     else:
         yield ok(
             "visibility",
             f"visibility timeout {duration(state.visibility_ms)}; 99 of 100 jobs take less than "
             f"{duration(high) if high else known}",
-            state.pair,
         )
 
 
@@ -320,4 +311,4 @@ def _not_in_force(examined: Examination, state: GroupState) -> Iterator[Finding]
     if state.policy and state.policy != group.redelivery:
         differing.append(f"redelivery {group.redelivery} (in force: {state.policy})")
     if differing:
-        yield wrong("settings", f"these settings are not in force: {', '.join(differing)}", state.pair)
+        yield wrong("settings", f"these settings are not in force: {', '.join(differing)}")

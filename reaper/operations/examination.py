@@ -13,9 +13,9 @@ from reaper.operations.acl import Role, rules_of
 from reaper.operations.groups import known_pairs
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
+from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
 from workers.protocol.connection import is_contact_error
-from workers.protocol.events import decode_event
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, entry_order, text
 from workers.runtime.clock import server_ms
@@ -231,15 +231,8 @@ async def _trimmed_pending(client: Redis, keys: GroupKeys, most: int = 100) -> i
 
 async def _run_times(client: Redis, keys: GroupKeys) -> list[tuple[Span, int]]:
     """Return how long jobs ran, as workers and the leader's scans journalled it."""
-    if await client.type(keys.journal) != b"stream":
-        return []
-    rows: Any = await client.xrevrange(keys.journal, "+", "-", EVENTS_READ)
     found: list[tuple[Span, int]] = []
-    for row in rows:
-        try:
-            event = decode_event(*row)
-        except ValueError:
-            continue
+    async for event in events_in(newest_first(client, keys.journal, EVENTS_READ)):
         if event.data.get("group") == keys.group:
             found += _spans(event.event, event.data)
     return found

@@ -6,25 +6,24 @@ settings file at hand.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from redis.asyncio import Redis
 
 from reaper.replicas import Replica, read_replicas
-from reaper.settings import GroupSettings, WatchedGroup
+from reaper.settings import GroupSettings
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.sight import group_names
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
-from workers.protocol.messages import Redelivery, text
+from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
 # --- finding ------------------------------------------------------------------------------------------------
 
 
-def known_pairs(configured: Iterable[GroupSettings | WatchedGroup], replicas: Iterable[Replica]) -> list[GroupKeys]:
+def known_pairs(configured: Iterable[GroupSettings], replicas: Iterable[Replica]) -> list[GroupKeys]:
     """Return the pairs that settings or heartbeats name, each once, sorted."""
     pairs = {(group.stream, group.group) for group in configured}
     pairs |= {(report.stream, report.group) for replica in replicas for report in replica.groups.values()}
@@ -106,7 +105,6 @@ async def forget(
     namespace: str,
     dead_letters: bool = False,
     known: Iterable[GroupKeys] = (),
-    policy: Redelivery = Redelivery.STREAM,
     journal: JournalLevel = JournalLevel.SETTLEMENTS,
     journal_maxlen: int = DEFAULT_JOURNAL_MAXLEN,
 ) -> Forgotten:
@@ -117,27 +115,28 @@ async def forget(
     """
     fence = text(await client.get(keys.fence) or b"")
     await _check_unserved(client, keys, {namespace, fence.partition(":")[0] or namespace})
-    candidates = [
+    candidates = [keys.fence, keys.agreement, keys.suspects, keys.schedule, keys.retry, keys.journal, keys.dead]
+    before = [key for key in candidates if await client.exists(key)]
+    places = [
+        keys.stream,
+        keys.retry,
+        keys.schedule,
+        keys.suspects,
+        keys.dead,
         keys.fence,
         keys.agreement,
-        keys.suspects,
-        keys.schedule,
-        keys.retry,
         keys.journal,
-        keys.dead,
     ]
-    before = [key for key in candidates if await client.exists(key)]
-    others = await _other_agreements(client, keys, known)
+    places += await _other_agreements(client, keys, known)
     args: list[str | int] = [
-        keys.group, fence, int(dead_letters), CALL_BYTES, policy, int(journal is not JournalLevel.OFF), journal_maxlen,
+        keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, int(journal is not JournalLevel.OFF),
+        journal_maxlen,
     ]  # fmt: skip
-    made_ready = 0
-    while True:
-        step = await _forget_some(client, keys, others, args)
-        made_ready += step.made_ready
-        if step.code != "more":
-            break
-    _check_done(keys, step, made_ready)
+    script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0
+    while code == b"more":
+        code, moved, detail = await script.run_idempotent(client, places, args)
+        made_ready += moved
+    _check_done(keys, text(code), told(detail), made_ready)
     after = [key for key in before if await client.exists(key)]
     return Forgotten(
         removed=tuple(key for key in before if key not in after),
@@ -163,34 +162,19 @@ async def _other_agreements(client: Redis, keys: GroupKeys, known: Iterable[Grou
     return [group_keys(keys.stream, name).agreement for name in sorted(names - {keys.group})]
 
 
-class _Step(NamedTuple):
-    """What one call of ``forget_group.lua`` came to; it lists the codes."""
-
-    code: str
-    made_ready: int
-    detail: str
-
-
-async def _forget_some(client: Redis, keys: GroupKeys, others: Sequence[str], args: Sequence[str | int]) -> _Step:
-    kept = [keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal]
-    code, made_ready, detail = await load_script("reaper", "forget_group").run_idempotent(
-        client, [*kept, *others], args
-    )
-    return _Step(text(code), made_ready, str(detail) if isinstance(detail, int) else text(detail))
-
-
-def _check_done(keys: GroupKeys, step: _Step, made_ready: int) -> None:
+def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> None:
+    """Raise ForgetRefusedError where the script has refused, by one of its codes."""
     reasons = {
         "served": f"a leader has just acted on {keys.pair}: stop the replicas that serve it first",
         "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to "
         f"read them: create it first (XGROUP CREATE {keys.stream} {keys.group} 0)",
-        "held": f"a job in {keys.schedule} cannot be made ready ({step.detail}): mend that first",
-        "retry_waiting": f"{keys.retry} holds {step.detail} entries, with jobs that are not settled: let "
+        "held": f"a job in {keys.schedule} cannot be made ready ({detail}): mend that first",
+        "retry_waiting": f"{keys.retry} holds {detail} entries, with jobs that are not settled: let "
         "workers settle them first",
     }
-    if step.code in reasons:
+    if code in reasons:
         ready = f" ({made_ready} waiting jobs were made ready)" if made_ready else ""
-        raise ForgetRefusedError(f"{reasons[step.code]}; then forget again{ready}.")
+        raise ForgetRefusedError(f"{reasons[code]}; then forget again{ready}.")
 
 
 def _why_kept(keys: GroupKeys, key: str) -> str:

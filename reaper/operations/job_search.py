@@ -4,33 +4,25 @@ Redis keeps no index of job IDs, so everything is read in pages, newest first, a
 written.
 """
 
-import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.operations.dead_letters import read_dead_letter, read_names
+from reaper.operations.dead_letters import ENTRY_ID, read_dead_letter, read_names
+from reaper.operations.streams import PAGE, events_in, newest_first
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
-from workers.protocol.events import LifecycleEvent, decode_event
+from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import (
-    Metadata,
-    Pending,
-    entry_order,
-    pair_up,
-    read_metadata,
-    text,
-    whole_number,
-)
+from workers.protocol.messages import Metadata, Pending, entry_order, pair_up, read_metadata, text, whole_number
 from workers.protocol.scripts import load_script
 
-PAGE = 500
 DEFAULT_DEPTH = 20_000
 """Entries of each stream and journal that are looked at."""
 MOST_EVENTS = 100
+_ENDS = frozenset({EventName.ACKED, EventName.LOST_PAYLOAD})
 
 
 class Place(StrEnum):
@@ -103,8 +95,8 @@ async def find_job(client: Redis, keys: GroupKeys, wanted: str, *, depth: int = 
     for look in (_in_entries, _in_schedules, _in_dead_letters):
         if await look(client, found, depth):
             return found
-    if found.events:
-        found.place = _place_of_last(found.events)
+    if any(event.event in _ENDS for event in found.events):  # and Redis holds nothing of it any more
+        found.place = Place.SETTLED
     return found
 
 
@@ -115,11 +107,7 @@ async def _read_events(client: Redis, found: FoundJob, depth: int) -> None:
     """Collect the job's events. An entry ID leads to the job that had it."""
     names = {found.wanted}
     events: list[LifecycleEvent] = []
-    async for row in _newest_first(client, found.keys.journal, depth, found):
-        try:
-            event = decode_event(*row)
-        except ValueError:
-            continue
+    async for event in events_in(_newest_first(client, found.keys.journal, depth, found)):
         if event.data.get("group", found.keys.group) != found.keys.group:
             continue
         if event.job in names or found.wanted in (event.data.get("entry"), event.data.get("new_entry")):
@@ -134,27 +122,11 @@ async def _read_events(client: Redis, found: FoundJob, depth: int) -> None:
 
 async def _newest_first(client: Redis, key: str, depth: int, found: FoundJob) -> AsyncIterator[Sequence[Any]]:
     """Read a stream backwards, page by page; notes where ``depth`` cut it short."""
-    if await client.type(key) != b"stream":
-        return
-    end, seen = "+", 0
-    while seen < depth:
-        rows: Any = await client.xrevrange(key, end, "-", min(PAGE, depth - seen))
-        for row in rows:
-            yield row
-        if len(rows) < min(PAGE, depth - seen):
-            return
-        seen += len(rows)
-        end = f"({text(rows[-1][0])}"
-    found.complete = False
-
-
-_ENDS = {"acked": Place.SETTLED, "lost_payload": Place.SETTLED}
-
-
-def _place_of_last(events: Sequence[LifecycleEvent]) -> Place:
-    """Return where the journal leaves a job that Redis holds nothing of any more."""
-    settled = [event for event in events if event.event in _ENDS]
-    return Place.SETTLED if settled else Place.UNKNOWN
+    seen = 0
+    async for row in newest_first(client, key, depth):
+        seen += 1
+        yield row
+    found.complete = found.complete and seen < depth
 
 
 # --- streams ------------------------------------------------------------------------------------------------
@@ -205,11 +177,7 @@ def _named_entries(found: FoundJob) -> list[str]:
     names = [str(event.data.get("new_entry") or "") for event in reversed(found.events)]
     names += [str(event.data.get("entry") or "") for event in reversed(found.events)]
     names += [found.wanted, found.job_id]
-    return [name for name in names if _is_entry_id(name)]
-
-
-def _is_entry_id(name: str) -> bool:
-    return re.fullmatch(r"[0-9]{1,20}-[0-9]{1,20}", name) is not None
+    return [name for name in names if ENTRY_ID.fullmatch(name)]
 
 
 async def _last_delivered(client: Redis, source: str, group: str) -> bytes | None:
@@ -238,60 +206,32 @@ def _take_entry(found: FoundJob, source: str, entry_id: str, metadata: Metadata,
 
 
 async def _in_schedules(client: Redis, found: FoundJob, _depth: int) -> bool:
+    names = dict.fromkeys(name for name in (found.job_id, found.wanted) if name)
     for schedule in (found.keys.schedule, found.keys.stream_schedule):
-        if await client.type(schedule) == b"zset" and await _in_schedule(client, found, schedule):
+        if await client.type(schedule) == b"zset":
+            for wanted in names:
+                if await _in_schedule(client, found, schedule, wanted):
+                    return True
+    return False
+
+
+async def _in_schedule(client: Redis, found: FoundJob, schedule: str, wanted: str) -> bool:
+    """Look through a schedule, page by page, for a job ID or the ID of the entry the job had."""
+    script, next_rank = load_script("reaper", "find_scheduled"), 0
+    while next_rank >= 0:
+        next_rank, *row = await script.run(client, [schedule], [wanted, next_rank, PAGE])
+        if row:
+            rank, score, _, job_id, deliveries, generation, first_ms, consumers, entry_id = row
+            found.source, found.entry_id, found.job_id = schedule, text(entry_id), text(job_id)
+            found.deliveries_before, found.generation = whole_number(deliveries, 0), whole_number(generation, 0)
+            found.first_ms, found.consumers = whole_number(first_ms, 0), read_names(consumers)
+            if float(score) >= SUSPECT_SCORE:
+                found.place = Place.SUSPECT
+                found.parked_before = rank - int(await client.zcount(schedule, "-inf", f"({SUSPECT_SCORE}"))
+            else:
+                found.place, found.due_ms = Place.SCHEDULED, int(float(score))
             return True
     return False
-
-
-async def _in_schedule(client: Redis, found: FoundJob, schedule: str) -> bool:
-    for wanted in dict.fromkeys(name for name in (found.job_id, found.wanted) if name):
-        job = await _find_scheduled(client, schedule, wanted)
-        if job is None:
-            continue
-        found.source, found.entry_id, found.job_id = schedule, job.entry_id, job.job_id
-        found.deliveries_before, found.generation = job.deliveries, job.generation
-        found.first_ms, found.consumers = job.first_ms, job.consumers
-        if job.score >= SUSPECT_SCORE:
-            found.place = Place.SUSPECT
-            found.parked_before = job.rank - int(await client.zcount(schedule, "-inf", f"({SUSPECT_SCORE}"))
-        else:
-            found.place, found.due_ms = Place.SCHEDULED, int(job.score)
-        return True
-    return False
-
-
-class _ScheduledJob(NamedTuple):
-    """A job as ``find_scheduled.lua`` finds it."""
-
-    rank: int
-    score: float
-    job_id: str
-    deliveries: int
-    generation: int
-    first_ms: int
-    consumers: tuple[str, ...]
-    entry_id: str
-
-
-async def _find_scheduled(client: Redis, schedule: str, wanted: str) -> _ScheduledJob | None:
-    """Look through a schedule, page by page, for a job ID or the ID of the entry the job had."""
-    script, rank = load_script("reaper", "find_scheduled"), 0
-    while rank >= 0:
-        rank, *row = await script.run(client, [schedule], [wanted, rank, PAGE])
-        if row:
-            at, score, _, job_id, deliveries, generation, first_ms, consumers, entry_id = row
-            return _ScheduledJob(
-                at,
-                float(score),
-                text(job_id),
-                whole_number(deliveries, 0),
-                whole_number(generation, 0),
-                whole_number(first_ms, 0),
-                read_names(consumers),
-                text(entry_id),
-            )
-    return None
 
 
 async def _in_dead_letters(client: Redis, found: FoundJob, depth: int) -> bool:

@@ -59,7 +59,7 @@ def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
     """Return every reason why the service is degraded; empty = healthy."""
     problems = [*_judge_leadership(snapshot)]
     for group in snapshot.groups:
-        problems += _judge_group(snapshot, group)
+        problems += [Problem(trouble, group.pair, text) for trouble, text in _judge_group(snapshot, group)]
     return tuple(problems)
 
 
@@ -79,60 +79,52 @@ def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(Trouble.NO_GROUPS, "", "no group is watched: set groups")
 
 
-def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[Problem]:
-    def problem(trouble: Trouble, text: str) -> Problem:
-        return Problem(trouble, group.pair, text)
-
+def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Trouble, str]]:
     report = group.report
     if report is None and snapshot.leader is not None:
-        yield problem(Trouble.UNSERVED, "the leader does not watch this pair: add it to the replicas' groups")
+        yield Trouble.UNSERVED, "the leader does not watch this pair: add it to the replicas' groups"
     if group.paused:
-        yield problem(Trouble.PAUSED, f"recovery is paused: `reaper resume {group.group}` ends that")
+        yield Trouble.PAUSED, f"recovery is paused: `reaper resume {group.group}` ends that"
     refusal = report.refusal if report else ""
     if not group.main.exists and not refusal:
         refusal = "no_group"
     if refusal:
-        yield problem(Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}")
+        yield Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}"
     for mismatch in group.mismatches:
-        yield problem(Trouble.MISMATCH, mismatch)
+        yield Trouble.MISMATCH, mismatch
     if report is not None:
         yield from _judge_report(group, report)
     idle_ms = group.main.oldest_pending_ms or 0
     if group.is_embedded and idle_ms > group.visibility_ms + min(group.visibility_ms, LONGEST_GRACE_MS) + LATE_MS:
-        yield problem(
+        yield (
             Trouble.OVERDUE,
-            f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it: see that workers of the "
-            "group are running, and what they log",
+            f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it: see what workers log",
         )
     if _retry_is_unread(group):
-        yield problem(
+        yield (
             Trouble.RETRY_UNREAD,
             f"{group.retry.ready} jobs wait in the retry stream and nobody reads them: let the workers read it too",
         )
 
 
-def _judge_report(group: GroupState, report: GroupReport) -> Iterator[Problem]:
-    def problem(trouble: Trouble, text: str) -> Problem:
-        return Problem(trouble, group.pair, text)
-
+def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trouble, str]]:
     age = group.reported_ms - report.last_scan_ms
     if report.last_scan_ms and age > _oldest_scan_ms(report):
-        yield problem(Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported")
+        yield Trouble.SCAN_TOO_OLD, f"the last scan was {age / 1000:.0f} s old when the leader reported"
     if report.late_ms > LATE_MS:
-        yield problem(
+        yield (
             Trouble.OVERDUE,
-            f"deliveries wait for recovery, {report.late_ms / 1000:.0f} s longer than any grace: recovery_rate is too "
-            "low, or the leader too slow; its log says more",
+            f"recovery is {report.late_ms / 1000:.0f} s late, beyond any grace: see recovery_rate and the leader's log",
         )
     if report.foreign_claims:
-        yield problem(
+        yield (
             Trouble.FOREIGN_CLAIMS,
             f"{report.foreign_claims} deliveries were claimed by somebody else: stop the XAUTOCLAIM loop beside us",
         )
     if report.held:
-        yield problem(Trouble.HELD, f"{report.held} overdue deliveries cannot be copied; the leader's log says why")
+        yield Trouble.HELD, f"{report.held} overdue deliveries cannot be copied; the leader's log says why"
     if report.error:
-        yield problem(Trouble.ERROR, report.error)
+        yield Trouble.ERROR, report.error
 
 
 def _oldest_scan_ms(report: GroupReport) -> int:
@@ -159,7 +151,10 @@ def _retry_is_unread(group: GroupState) -> bool:
 
 def notes(snapshot: Snapshot) -> tuple[str, ...]:
     """Return what an operator should know although nothing is wrong now."""
-    return (*replica_notes(snapshot), *(note for group in snapshot.groups for note in _group_notes(group)))
+    return (
+        *replica_notes(snapshot),
+        *(f"{group.pair}: {note}" for group in snapshot.groups for note in _group_notes(group)),
+    )
 
 
 def replica_notes(snapshot: Snapshot) -> Iterator[str]:
@@ -182,21 +177,19 @@ def replica_notes(snapshot: Snapshot) -> Iterator[str]:
 def _group_notes(group: GroupState) -> Iterator[str]:
     report = group.report
     if group.is_embedded:
-        yield f"{group.pair}: its workers recover what stalls (embedded mode)"
+        yield "its workers recover what stalls (embedded mode)"
     if report and not report.last_scan_ms:
-        yield f"{group.pair}: the first scan of this term is under way"
+        yield "the first scan of this term is under way"
     if report and report.grace_ms_left:
-        yield f"{group.pair}: recovery waits {report.grace_ms_left / 1000:.1f} s more, after an outage"
+        yield f"recovery waits {report.grace_ms_left / 1000:.1f} s more, after an outage"
     if report and report.lost_payload:
         yield (
-            f"{group.pair}: {report.lost_payload} jobs were trimmed or deleted by somebody while they were pending: "
+            f"{report.lost_payload} jobs were trimmed or deleted by somebody while they were pending: "
             "their payloads are lost"
         )
     for consumer in (*group.main.silent, *group.retry.silent):
-        yield (
-            f"{group.pair}: consumer {consumer.name} holds {consumer.pending} deliveries and has been silent for "
-            f"{consumer.idle_ms // 1000} s"
-        )
+        silent_s = consumer.idle_ms // 1000
+        yield f"consumer {consumer.name} holds {consumer.pending} deliveries and has been silent for {silent_s} s"
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
@@ -214,9 +207,5 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "token": snapshot.token,
         "lease_left_ms": snapshot.lease_left_ms,
         "replicas": [asdict(replica) | {"live": replica in snapshot.live} for replica in snapshot.replicas],
-        "groups": [_group_as_json(group) for group in snapshot.groups],
+        "groups": [{"pair": group.pair, **asdict(group)} for group in snapshot.groups],
     }
-
-
-def _group_as_json(group: GroupState) -> dict[str, Any]:
-    return {"pair": group.pair, **asdict(group)}

@@ -15,12 +15,11 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from redis.asyncio import Redis
 
 from workers.protocol.calls import CALL_BYTES
-from workers.protocol.connection import is_contact_error
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import Redelivery, text
-from workers.protocol.scripts import RETRY_DELAYS_S, load_script
+from workers.protocol.messages import Redelivery, text, told
+from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
 from workers.telemetry.deliveries import Delivery, Story, begin, read_context
 from workers.telemetry.names import Attributes, TraceLinkage
@@ -122,7 +121,7 @@ async def _in_batches(items: AsyncIterable[str], size: int) -> AsyncIterator[lis
 async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how: Redrive) -> list[Redriven]:
     """Redrive what of ``ids`` one call can. A lost reply is asked for again: what it redrove shows as gone then."""
     began_ns = time_ns()
-    reply, reply_was_lost = await _run_again_if_lost(
+    reply, reply_was_lost = await load_script("reaper", "redrive_dead_letters").run_until_answered(
         client,
         [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
         [
@@ -145,28 +144,12 @@ async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how
     return results
 
 
-async def _run_again_if_lost(client: Redis, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, bool]:
-    """Run the redrive script, again after a lost contact; also tell whether a reply was lost on the way."""
-    script = load_script("reaper", "redrive_dead_letters")
-    reply_was_lost = False
-    for delay in RETRY_DELAYS_S:
-        try:
-            return await script.run(client, keys, args), reply_was_lost
-        except Exception as error:
-            if not is_contact_error(error):
-                raise
-        reply_was_lost = True
-        await anyio.sleep(delay)
-    return await script.run(client, keys, args), reply_was_lost
-
-
 def _result(entry_id: str, row: Sequence[Any], target: str, reply_was_lost: bool) -> Redriven:
     code, detail, job_id, *traced = row
     outcome = RedriveOutcome(code)
     if outcome is RedriveOutcome.GONE and reply_was_lost:
         outcome = RedriveOutcome.UNKNOWN
-    detail = str(detail) if isinstance(detail, int) else text(detail)
-    return Redriven(entry_id, outcome, detail, text(job_id), target, TracedJob(*traced[0]) if traced else None)
+    return Redriven(entry_id, outcome, told(detail), text(job_id), target, TracedJob(*traced[0]) if traced else None)
 
 
 # --- telemetry ----------------------------------------------------------------------------------------------

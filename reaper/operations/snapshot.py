@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -48,8 +48,9 @@ async def take_snapshot(
         token=whole_number(token, 0),
         replicas=parse_replicas((heartbeats or {}).values()),
     )
+    settings = {group.keys: group for group in configured}
     states = [
-        await _read_group(client, pair, snapshot.leader, now_ms, _settings_of(pair, configured))
+        await _read_group(client, pair, snapshot.leader, now_ms, settings.get(pair))
         for pair in known_pairs(configured, snapshot.live or snapshot.replicas)
     ]
     return replace(snapshot, groups=tuple(states))
@@ -63,10 +64,6 @@ def _readable(replies: Iterable[Any]) -> list[Any]:
             raise reply
         readable.append(None if isinstance(reply, Exception) else reply)
     return readable
-
-
-def _settings_of(keys: GroupKeys, configured: Iterable[WatchedGroup]) -> WatchedGroup | None:
-    return next((one for one in configured if (one.stream, one.group) == (keys.stream, keys.group)), None)
 
 
 async def _read_group(
@@ -174,31 +171,14 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
 
 async def _count_ready(client: Redis, key: str, info: Mapping[str, Any]) -> tuple[Count, bytes]:
     """Return how many entries wait behind the last delivered one, and the first of them (empty = none)."""
-    last, lag = info["last-delivered-id"], info.get("lag")
+    last, lag, script = info["last-delivered-id"], info.get("lag"), load_script("reaper", "count_after")
     if lag is not None:  # Redis 7 and later, and there only while nothing was deleted behind the last delivery
-        return Count(max(0, int(lag))), (await _count_after(client, key, last, 1)).first
+        *_, first = await script.run(client, [key], [last, 1, CALL_BYTES])
+        return Count(max(0, int(lag))), first
     number, first = 0, b""
     for _ in range(COUNT_CALLS):
-        found = await _count_after(client, key, last, MOST_COUNTED - number)
-        number, first, last = number + found.number, first or found.first, found.last
-        if found.complete or number >= MOST_COUNTED:
-            return Count(number, at_least=not found.complete), first
+        counted, last, complete, oldest = await script.run(client, [key], [last, MOST_COUNTED - number, CALL_BYTES])
+        number, first = number + counted, first or oldest
+        if complete or number >= MOST_COUNTED:
+            return Count(number, at_least=not complete), first
     return Count(number, at_least=True), first
-
-
-class _Counted(NamedTuple):
-    """What one call of ``count_after.lua`` found."""
-
-    number: int
-    last: bytes
-    """Where the next call goes on."""
-    complete: bool
-    """The end of the stream was reached."""
-    first: bytes
-    """Empty where nothing was found."""
-
-
-async def _count_after(client: Redis, key: str, last: bytes, most: int) -> _Counted:
-    script = load_script("reaper", "count_after")
-    number, last, complete, first = await script.run(client, [key], [last, most, CALL_BYTES])
-    return _Counted(number, last, bool(complete), first)

@@ -1,15 +1,16 @@
 """What operators see and do about leadership: the last terms and why they ended, and asking a leader to step down."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 from redis.asyncio import Redis
 
+from reaper.operations.streams import events_in, newest_first
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import NamespaceKeys
 from workers.protocol.messages import text, whole_number
 from workers.protocol.scripts import load_script
@@ -47,18 +48,8 @@ class PastTerm:
 
 async def read_terms(client: Redis, keys: NamespaceKeys, most: int = 10) -> tuple[PastTerm, ...]:
     """Return the last terms, newest first. Raises what redis-py raises."""
-    if await client.type(keys.journal) != b"stream":
-        return ()
-    rows: Any = await client.xrevrange(keys.journal, "+", "-", TERMS_READ)
-    return tell_terms(_events(rows), await _holder(client, keys))[:most]
-
-
-def _events(rows: Sequence[Any]) -> Iterable[LifecycleEvent]:
-    for row in rows:
-        try:
-            yield decode_event(*row)
-        except ValueError:
-            continue  # the journal is open to others
+    events = [event async for event in events_in(newest_first(client, keys.journal, TERMS_READ))]
+    return tell_terms(events, await _holder(client, keys))[:most]
 
 
 def tell_terms(events: Iterable[LifecycleEvent], holder: str) -> tuple[PastTerm, ...]:
@@ -85,6 +76,7 @@ async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: i
 
     It does so at its next renewal. Raises ConfigurationError where nobody holds the lease.
     """
+    script = load_script("reaper", "step_down")
     while True:
         holder = await _holder(client, keys)
         if not holder:
@@ -92,14 +84,8 @@ async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: i
                 f"nobody holds the lease of namespace {keys.namespace!r}: there is no leader, or leader election is "
                 "off; `reaper leader show` tells."
             )
-        if await _ask(client, keys, holder, cooldown_ms):
-            return holder
-
-
-async def _ask(client: Redis, keys: NamespaceKeys, holder: str, cooldown_ms: int) -> bool:
-    """Return whether ``holder`` had the lease, and so was asked."""
-    script = load_script("reaper", "step_down")
-    return bool(await script.run_idempotent(client, [keys.lease, keys.step_down], [holder, cooldown_ms]))
+        if await script.run_idempotent(client, [keys.lease, keys.step_down], [holder, cooldown_ms]):
+            return holder  # it had the lease still, and so was asked
 
 
 async def _holder(client: Redis, keys: NamespaceKeys) -> str:

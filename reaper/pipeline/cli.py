@@ -15,7 +15,8 @@ from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import examples, log_level_option, log_to_stderr
+from workers.runtime.logs import log_to_stderr
+from workers.runtime.options import examples, log_level_option
 from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:

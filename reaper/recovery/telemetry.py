@@ -21,7 +21,11 @@ class GroupTelemetry:
 
     def __init__(self, group: WatchedGroup, token: int, linkage: TraceLinkage) -> None:
         self._group = group
-        self._token = token
+        self._how: Attributes = {
+            telemetry.RECOVERY_REASON: telemetry.VISIBILITY_TIMEOUT,
+            telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER),
+            telemetry.EPOCH: token,
+        }
         self._linkage = linkage
         self._traces, self._measures = telemetry.is_tracing(), telemetry.is_measuring()
         self._visibility_ms = to_ms(group.visibility_timeout)
@@ -38,17 +42,8 @@ class GroupTelemetry:
         ended_ns = time_ns()
         for row in rows:
             if row.traced and row.outcome in ENDED:
-                emit_recovered(
-                    row,
-                    self._group.stream,
-                    self._group.group,
-                    self._linkage,
-                    reason=telemetry.VISIBILITY_TIMEOUT,
-                    mode=RecoveryMode.REAPER,
-                    began_ns=began_ns,
-                    ended_ns=ended_ns,
-                    token=self._token,
-                )
+                stream, group = self._group.stream, self._group.group
+                emit_recovered(row, stream, group, self._linkage, self._how, began_ns=began_ns, ended_ns=ended_ns)
 
     def _measure(self, rows: Sequence[Recovered]) -> None:
         by_mode = self._labels | {telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER)}

@@ -19,7 +19,7 @@ from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
 from workers.protocol.events import encode_data
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import RecoveryMode, text
+from workers.protocol.messages import RecoveryMode, text, told
 from workers.protocol.scripts import load_script
 from workers.runtime.settings import to_ms
 
@@ -80,8 +80,7 @@ class GroupWriter:
                 to_ms(group.visibility_timeout), group.max_deliveries, RecoveryMode.REAPER, authority.serves_for_ms,
             ],
         )  # fmt: skip
-        told = str(detail) if isinstance(detail, int) else text(detail)
-        return TakeOver(TakeOverCode(code), told, tuple(map(text, before)))
+        return TakeOver(TakeOverCode(code), told(detail), tuple(map(text, before)))
 
     async def recover(self, source: str, entry_ids: Sequence[bytes], *, not_after_ms: int) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).

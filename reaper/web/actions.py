@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import Selection, check_ids, select
-from reaper.operations.groups import check_exists, choose_pair, known_pairs, set_paused
+from reaper.operations.groups import check_exists, known_pairs, set_paused
 from reaper.operations.redrive import Redrive, RedriveOutcome, redrive
 from reaper.operations.terms import ask_to_step_down, replica_of
 from reaper.replicas import read_replicas
@@ -61,15 +61,8 @@ class Actions:
     def _settings(self) -> ReaperSettings:
         return self._reaper.settings  # a reload changes them
 
-    async def pause(self, sent: Mapping[str, Any]) -> str:
-        """Put a group's brake on."""
-        return await self._set_paused(sent, paused=True)
-
-    async def resume(self, sent: Mapping[str, Any]) -> str:
-        """Take a group's brake off."""
-        return await self._set_paused(sent, paused=False)
-
-    async def _set_paused(self, sent: Mapping[str, Any], *, paused: bool) -> str:
+    async def set_paused(self, sent: Mapping[str, Any], *, paused: bool) -> str:
+        """Put a group's brake on, or take it off."""
         keys = await self._pair(sent)
         await set_paused(self._client, keys, paused)
         return _told(f"{keys.pair}: recovery {'paused' if paused else 'resumed'}")
@@ -109,10 +102,9 @@ class Actions:
         """Return the pair that is meant: only one that the replicas know."""
         replicas = await read_replicas(self._client, self._settings.namespace_keys)
         pair = sent.get("pair")
-        known = [keys for keys in known_pairs(self._settings.groups, replicas) if keys.pair == pair]
-        if not known:
+        keys = next((keys for keys in known_pairs(self._settings.groups, replicas) if keys.pair == pair), None)
+        if keys is None:
             raise ConfigurationError("no such stream/group pair is known here.")
-        keys = choose_pair(known, stream=None, group=None)
         await check_exists(self._client, keys)
         return keys
 

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -83,8 +83,8 @@ class Page:
     def routes(self) -> list[BaseRoute]:
         """Return them."""
         actions: dict[str, Act] = {
-            "pause": self._actions.pause,
-            "resume": self._actions.resume,
+            "pause": partial(self._actions.set_paused, paused=True),
+            "resume": partial(self._actions.set_paused, paused=False),
             "redrive": self._actions.redrive,
             "step-down": self._actions.step_down,
         }

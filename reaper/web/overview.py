@@ -15,6 +15,7 @@ from reaper.operations.dead_letters import DeadLetter, read_dead_letter
 from reaper.operations.judgement import as_json, judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
+from reaper.operations.streams import newest_first
 from reaper.operations.terms import read_terms
 from reaper.service import Reaper
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
@@ -135,7 +136,7 @@ class Overview:
 
     async def _consumers(self, keys: GroupKeys) -> list[dict[str, Any]]:
         """Return who reads: our workers and foreign ones, with what each holds."""
-        found = []
+        found: list[dict[str, Any]] = []
         for source in (keys.stream, keys.retry):
             try:
                 consumers: Any = await self._client.xinfo_consumers(source, keys.group)
@@ -151,7 +152,8 @@ class Overview:
                 }
                 for one in consumers
             ]
-        return sorted(found, key=_hold_most)[:CONSUMERS]
+        found.sort(key=lambda one: (-one["pending"], one["idle_ms"]))  # who holds most comes first
+        return found[:CONSUMERS]
 
     # ---- dead letters
 
@@ -167,20 +169,13 @@ class Overview:
 
     async def _newest(self, keys: GroupKeys) -> list[DeadLetter]:
         letters: list[DeadLetter] = []
-        end, size = "+", 0
-        while len(letters) < LETTERS and size < LETTER_BYTES:
-            rows: Any = await self._client.xrevrange(keys.dead, end, "-", LETTER_PAGE)
-            letters += [read_dead_letter(*row) for row in rows]
-            size += sum(len(part) for row in rows for part in row[1])
-            if len(rows) < LETTER_PAGE:
+        size = 0
+        async for row in newest_first(self._client, keys.dead, LETTERS, LETTER_PAGE):
+            letters.append(read_dead_letter(*row))
+            size += sum(map(len, row[1]))
+            if size >= LETTER_BYTES:
                 break
-            end = f"({text(rows[-1][0])}"
         return letters
-
-
-def _hold_most(consumer: Mapping[str, Any]) -> tuple[int, int]:
-    """Sort key: who holds most comes first."""
-    return -int(consumer["pending"]), int(consumer["idle_ms"])
 
 
 def _recovery(pair: str, event: LifecycleEvent) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_without_any_group_there_is_nothing_to_watch() -> None:
         ({"foreign_claims": 3}, Trouble.FOREIGN_CLAIMS, "3 deliveries were claimed by somebody else"),
         ({"held": 2}, Trouble.HELD, "2 overdue deliveries cannot be copied"),
         ({"error": "scan: NOPERM"}, Trouble.ERROR, "scan: NOPERM"),
-        ({"late_ms": 2_001}, Trouble.OVERDUE, "recovery_rate is too low"),
+        ({"late_ms": 2_001}, Trouble.OVERDUE, "recovery is 2 s late"),
     ],
 )
 def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Trouble, says: str) -> None:

@@ -10,7 +10,8 @@ from pydantic_settings import SettingsConfigDict
 
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import Redelivery
-from workers.runtime.settings import Seconds, Section, Settings, did_you_mean, load_settings, to_ms
+from workers.runtime.settings import Seconds, Section, Settings, load_settings, to_ms
+from workers.runtime.settings_errors import did_you_mean
 
 
 class Lane(Section):

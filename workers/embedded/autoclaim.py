@@ -23,7 +23,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 
 from workers.embedded.telling import Telling
 from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, Walk
-from workers.loop.context import WorkerContext
+from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.recovery import START, Claimed, EndOfPage, Page, autoclaim
@@ -56,16 +56,13 @@ class _Call(NamedTuple):
     reply: "asyncio.Task[Page | Refusal]"
 
 
-class Autoclaim(StalledDeliveries):
+class Autoclaim(Part, StalledDeliveries):
     """What a worker of an embedded group recovers, and when."""
 
     def __init__(self, context: WorkerContext, contact: Contact, suspects_wait: Callable[[], None]) -> None:
         """``suspects_wait`` is called where suspects of the group are parked, or out."""
+        super().__init__(context)
         self._connection = KeptConnection(context.commands)
-        self._settings = context.settings
-        self._consumer = context.consumer
-        self._membership = context.membership
-        self._reporter = context.reporter
         self._contact = contact
         self._suspects_wait = suspects_wait
         self._telling = Telling(context)
@@ -203,7 +200,8 @@ class Autoclaim(StalledDeliveries):
             pauses = {EndOfPage.WHOLE: PAGE_PAUSE_S, EndOfPage.ROOM: self._patience_s(), EndOfPage.FULL: 0.0}
             walk.due_at = now + pauses[page.ended]
             return
-        self._telling.walk_ended(now - walk.began)
+        if self._telemetry:
+            self._telemetry.walked(now - walk.began)
         visibility_s = self._membership.visibility_s
         spacing = min(max(visibility_s / SPACING_PART, SHORTEST_SPACING_S), LONGEST_SPACING_S)
         walk.due_at = max(now, min(walk.soonest, walk.began + visibility_s)) + random.uniform(0.5, 1) * spacing

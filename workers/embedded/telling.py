@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, time_ns
 
-from workers.loop.context import WorkerContext
+from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Source
 from workers.protocol.calls.recovery import ENDED, Outcome, Page, Recovered
 from workers.protocol.calls.refusals import explained
@@ -57,13 +57,11 @@ class Stalled:
         self.consumers.clear()
 
 
-class Telling:
+class Telling(Part):
     """Log lines, callbacks, spans and measurements of one worker's recovery."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._membership = context.membership
-        self._reporter = context.reporter
-        self._telemetry = context.telemetry
+        super().__init__(context)
         self._stalled = {source.key: Stalled() for source in context.membership.both}
         self._held: set[tuple[bytes, bytes | int]] = set()
 
@@ -78,11 +76,6 @@ class Telling:
             self._report(source, row)
             if self._telemetry and row.outcome in ENDED:
                 self._telemetry.recovered(row, began_ns=time_ns(), visibility_s=self._membership.visibility_s)
-
-    def walk_ended(self, took_s: float) -> None:
-        """Measure a walk over what is pending, from its first page to its last."""
-        if self._telemetry:
-            self._telemetry.walked(took_s)
 
     def _report(self, source: Source, row: Recovered) -> None:
         facts = {"entry": text(row.entry_id), "consumer": text(row.consumer), "delivery": row.delivery_count}

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from redis.exceptions import RedisError
 
-from workers.loop.context import WorkerContext
+from workers.loop.context import Part, WorkerContext
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
@@ -38,15 +38,12 @@ MOVING, RELEASING, TIDYING = "moving what is due", "letting suspects out", "keep
 LOOKING = "looking at the group for the metrics"
 
 
-class Upkeep:
+class Upkeep(Part):
     """One worker's part in the upkeep of its group."""
 
     def __init__(self, context: WorkerContext, contact: Contact) -> None:
-        self._client = context.commands
-        self._settings = context.settings
+        super().__init__(context)
         self._keys = context.settings.keys
-        self._membership = context.membership
-        self._reporter = context.reporter
         self._journal = context.journal(EventName.RECOVERED)
         self._suspects = Suspects(self._release_suspects, self._released, jitter=SUSPECTS_JITTER)
         self._schedules = Schedules(self._move_due, self._moved, self._suspects.wake, jitter_s=DUE_JITTER_S)
@@ -101,7 +98,8 @@ class Upkeep:
     # ---- what is scheduled
 
     async def _move_due(self) -> Moved | Refusal:
-        return await move_due(self._client, self._keys, AGREEMENT, self._membership.agreement.redelivery, self._journal)
+        redelivery = self._membership.agreement.redelivery
+        return await move_due(self._commands, self._keys, AGREEMENT, redelivery, self._journal)
 
     def _moved(self, moved: Moved) -> None:
         self._reporter.works(MOVING)
@@ -115,9 +113,8 @@ class Upkeep:
         self._suspects.wake()
 
     async def _release_suspects(self) -> Released | Refusal:
-        return await release_suspects(
-            self._client, self._keys, AGREEMENT, self._membership.agreement.redelivery, self._journal
-        )
+        redelivery = self._membership.agreement.redelivery
+        return await release_suspects(self._commands, self._keys, AGREEMENT, redelivery, self._journal)
 
     def _released(self, released: Released) -> None:
         self._reporter.works(RELEASING)
@@ -127,7 +124,7 @@ class Upkeep:
     # ---- the house
 
     async def _keep_house(self) -> Refusal | None:
-        refusal = await tidy(self._client, self._keys, AGREEMENT, self._settings.consumer_retention)
+        refusal = await tidy(self._commands, self._keys, AGREEMENT, self._settings.consumer_retention)
         if refusal is None:
             self._reporter.works(TIDYING)
             await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))
@@ -142,7 +139,7 @@ class Upkeep:
     async def _look(self) -> None:
         """See how many jobs wait, run, and are given up. Others see the same: it is the group's, not ours."""
         try:
-            self._gauges.seen = {self._keys: await look_at_group(self._client, self._keys)}
+            self._gauges.seen = {self._keys: await look_at_group(self._commands, self._keys)}
         except (RedisError, OSError):
             self._gauges.seen = {}
             raise

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic, time_ns
 
-from workers.loop.context import NONCE_BYTES, WorkerContext
+from workers.loop.context import NONCE_BYTES, Part, WorkerContext
 from workers.loop.held import Held, Source
 from workers.loop.telemetry import ADOPT as BY_ADOPTION
 from workers.loop.telemetry import RESTART
@@ -43,16 +43,11 @@ def is_earlier_process(consumer: str, name: str, ours: str) -> bool:
     return consumer != ours and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{{NONCE_BYTES * 2}}}", consumer) is not None
 
 
-class Adoption:
+class Adoption(Part):
     """What is still to be taken over, and how."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._client = context.commands
-        self._settings = context.settings
-        self._consumer = context.consumer
-        self._membership = context.membership
-        self._reporter = context.reporter
-        self._telemetry = context.telemetry
+        super().__init__(context)
         self._journal = context.journal(EventName.RECOVERED)
         self._sweeps: deque[Sweep] = deque()
         self._suspect: Held | None = None
@@ -62,7 +57,7 @@ class Adoption:
     async def look_for_earlier_processes(self) -> None:
         """Plan to take over what earlier processes of our name hold. Raises what redis-py raises."""
         for source in self._membership.sources:
-            rows = await self._client.xinfo_consumers(source.key, self._settings.group)
+            rows = await self._commands.xinfo_consumers(source.key, self._settings.group)
             earlier = {
                 text(row["name"]): row["pending"]
                 for row in rows
@@ -91,14 +86,9 @@ class Adoption:
         return bool(self._sweeps)
 
     def _next_sweep(self) -> Sweep | None:
-        for sweep in self._sweeps:
-            if not (sweep.for_suspects and self._suspect_is_out()):
-                return sweep
-        return None
-
-    def _suspect_is_out(self) -> bool:
         suspect = self._suspect
-        return suspect is not None and suspect.source.holds(suspect)
+        one_is_out = suspect is not None and suspect.source.holds(suspect)
+        return next((sweep for sweep in self._sweeps if not (sweep.for_suspects and one_is_out)), None)
 
     # ---- doing it
 
@@ -112,7 +102,7 @@ class Adoption:
             return []
         asked_at, began_ns = monotonic(), time_ns()
         page = await adopt(
-            self._client,
+            self._commands,
             sweep.source.key,
             self._settings.keys,
             consumer=self._consumer,
@@ -157,7 +147,7 @@ class Adoption:
             await self._delete_consumers(sweep.source, [sweep.owner])
 
     async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
-        await delete_consumers(self._client, source.key, self._settings.group, consumers)
+        await delete_consumers(self._commands, source.key, self._settings.group, consumers)
 
     async def leave(self) -> None:
         """Remove our own consumer where it holds nothing. Raises what redis-py raises."""

@@ -64,5 +64,17 @@ class WorkerContext:
         await self.reads.aclose()
 
 
+class Part:
+    """A part of a running worker, with what it takes from the context that all share."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._settings = context.settings
+        self._consumer = context.consumer
+        self._commands = context.commands
+        self._membership = context.membership
+        self._reporter = context.reporter
+        self._telemetry = context.telemetry
+
+
 def _facts(settings: WorkerSettings, consumer: str) -> DeliveryFacts:
     return DeliveryFacts(settings.group, consumer, settings.recovery, settings.job_type_field)

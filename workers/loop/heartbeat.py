@@ -29,8 +29,9 @@ import redis
 from anyio import to_thread
 from redis.exceptions import RedisError
 
-from workers.loop.context import WorkerContext
-from workers.loop.held import ENDED, Held, Source
+from workers.loop.context import Part, WorkerContext
+from workers.loop.held import ENDED, Held
+from workers.protocol.calls import in_calls
 from workers.protocol.calls.settlement import Extension
 from workers.protocol.connection import COMMAND_TIMEOUT_S, blocking_client
 from workers.runtime.pauses import pause_s
@@ -50,14 +51,11 @@ END_S = 1.0
 """How long the thread may take to end; it ends by itself in any case."""
 
 
-class Heartbeat:
+class Heartbeat(Part):
     """The thread, from `start` to `stop`, and what the event loop does with what it learns."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._settings = context.settings
-        self._consumer = context.consumer
-        self._membership = context.membership
-        self._reporter = context.reporter
+        super().__init__(context)
         self._proof = context.proof
         self._sources = context.membership.both
         self._ending = threading.Event()
@@ -153,16 +151,13 @@ class Heartbeat:
             return
         for source, deliveries in in_hand:
             for batch in _batches([held for held in deliveries if self._is_due(held, now)]):
-                self._extend(client, source, batch)
+                results = self._proof.prove_many(client, source, batch)
+                self._call_in_loop(self._learn, batch, results)
 
     def _is_due(self, held: Held, now: float) -> bool:
         if held.stage is ENDED or held.interruption is not None or held.is_overdue(now):
             return False
         return now - held.proven > self._period_s() / 2  # else the next beat is early enough
-
-    def _extend(self, client: "redis.Redis", source: Source, batch: Sequence[Held]) -> None:
-        results = self._proof.prove_many(client, source, batch)
-        self._call_in_loop(self._learn, batch, results)
 
     def _call_in_loop(self, function: Any, *arguments: Any) -> None:
         """Have the event loop call ``function``."""
@@ -178,14 +173,6 @@ class _LoopIsClosedError(Exception):
 
 
 def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:
-    """Split into calls, by number and by bytes; neighbours in the pending entries list are looked up together."""
-    batch: list[Held] = []
-    size = 0
-    for held in sorted(deliveries, key=lambda held: held.job.raw_entry_id):
-        batch.append(held)
-        size += held.job.payload_bytes
-        if len(batch) == MAX_BATCH or size >= MAX_BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    """Split into calls; neighbours in the pending entries list are looked up together."""
+    in_order = sorted(deliveries, key=lambda held: held.job.raw_entry_id)
+    return in_calls(in_order, lambda held: held.job.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)

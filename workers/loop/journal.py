@@ -18,7 +18,7 @@ from workers.loop.change import Change
 from workers.loop.facts import DeliveryFacts
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import WORDS_PER_EVENT, WRITE_EVENTS, events_command, read_written
-from workers.protocol.connection import is_contact_error
+from workers.protocol.connection import connection_of_ones_own, is_contact_error
 from workers.protocol.events import EventName
 from workers.runtime.pauses import pause_s
 from workers.settings import WorkerSettings
@@ -113,18 +113,11 @@ class JournalWriter:
 
     async def _send_on_one_connection(self) -> None:
         await self._client.script_load(WRITE_EVENTS.source)
-        pool = self._client.connection_pool
-        connection = await pool.get_connection()
-        self._connected = True
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._read_replies, connection)
-                while True:
-                    await self._send_what_is_noted(connection)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await connection.disconnect(nowait=True)
-                await pool.release(connection)
+        async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
+            self._connected = True
+            tasks.start_soon(self._read_replies, connection)
+            while True:
+                await self._send_what_is_noted(connection)
 
     async def _send_what_is_noted(self, connection: AbstractConnection) -> None:
         while not self._noted:

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.adoption import Adoption
 from workers.loop.change import Change
-from workers.loop.context import WorkerContext
+from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held
 from workers.loop.journal import JournalWriter
 from workers.loop.planner import Planner
@@ -38,7 +38,7 @@ _NOT_ALLOWED = 0
 """Stands for the ID of a connection whose user may not ask for it."""
 
 
-class Reader:
+class Reader(Part):
     """Reads until told to stop, and puts what it has read into slots."""
 
     def __init__(
@@ -49,14 +49,9 @@ class Reader:
         journal: JournalWriter | None,
         stalled: StalledDeliveries,
     ) -> None:
+        super().__init__(context)
         self._client = context.reads
         self._connection = KeptConnection(context.reads)
-        self._commands = context.commands
-        self._settings = context.settings
-        self._consumer = context.consumer
-        self._membership = context.membership
-        self._reporter = context.reporter
-        self._telemetry = context.telemetry
         self._slots = slots
         self._adoption = adoption
         self._journal = journal
@@ -99,10 +94,10 @@ class Reader:
         """Wait until a slot is free, or until stalled deliveries are to be looked for all the same."""
         due_in_s = self._stalled.due_in_s(0)
         if due_in_s == inf:  # not embedded: a timer costs more than the wait
-            await self._slots.wait_for_change()
+            await self._slots.freed.wait()
             return
         with anyio.move_on_after(due_in_s):
-            await self._slots.wait_for_change()
+            await self._slots.freed.wait()
 
     async def _fill_slots(self, free: int) -> None:
         if self._stock_taken != self._membership.joins:
@@ -223,7 +218,7 @@ class Reader:
     def stop(self) -> None:
         """Read no more; the read that is under way ends by itself, or by `unblock`."""
         self._stopping.set()
-        self._slots.wake()
+        self._slots.freed.notify()
 
     def abort(self) -> None:
         """End the read that is under way, whatever it would have brought: the process is about to end."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from math import inf
 from time import monotonic
 
-from workers.loop.context import WorkerContext
+from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
 from workers.loop.execution import (
     HANDED_BACK,
@@ -25,7 +25,7 @@ from workers.loop.settlement import Settlements
 from workers.protocol.events import EventName
 
 
-class Runner:
+class Runner(Part):
     """Executes deliveries with one handler, and hands their verdicts to the settler."""
 
     def __init__(
@@ -36,11 +36,9 @@ class Runner:
         heartbeat: Heartbeat,
         journal: JournalWriter | None,
     ) -> None:
-        self._membership = context.membership
-        self._reporter = context.reporter
+        super().__init__(context)
         self._backoff = context.settings.backoff
         self._invoke = invoker(handler, context.settings.concurrency)
-        self._telemetry = context.telemetry
         self._runs_in_threads = not is_async(handler)
         self._deadlines = Deadlines(context.membership.both, self._expire)
         self._settlements = settlements
@@ -59,7 +57,8 @@ class Runner:
             if began - held.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(held):
                 return
             if self._journal:
-                await self._announce(self._journal, held)
+                self._journal.note(EventName.STARTED, held.job)  # it stands there even if the handler kills us
+                await self._journal.wait_until_sent()
                 began = monotonic()  # long ago, where another handler blocked the event loop meanwhile
                 if began - held.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(held):
                     return
@@ -83,11 +82,6 @@ class Runner:
             await self._settlements.wait_for_room()
 
     # ---- the steps
-
-    async def _announce(self, journal: JournalWriter, held: Held) -> None:
-        """See to it that the journal names the job even if its handler kills the process."""
-        journal.note(EventName.STARTED, held.job)
-        await journal.wait_until_sent()
 
     def _reconsidered(self, held: Held, verdict: Verdict | None) -> Verdict | None:
         """Return what to settle of a job that was cancelled, or None where it is not ours any more."""

@@ -15,7 +15,7 @@ import anyio
 from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.change import Change
-from workers.loop.context import WorkerContext
+from workers.loop.context import Part, WorkerContext
 from workers.loop.execution import Outcome, Verdict
 from workers.loop.held import Held, Interruption, Source
 from workers.protocol.calls.settlement import Result, Settled, settle
@@ -48,18 +48,13 @@ class _Pile:
     """How many to send at a time while the server refuses a call; 0 = as many as the settings allow."""
 
 
-class Settlements:
+class Settlements(Part):
     """Gathers verdicts and settles them, one call at a time."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._client = context.commands
+        super().__init__(context)
         self._connection = KeptConnection(context.commands)
-        self._settings = context.settings
         self._keys = context.settings.keys
-        self._consumer = context.consumer
-        self._membership = context.membership
-        self._reporter = context.reporter
-        self._telemetry = context.telemetry
         self._facts = context.facts()
         self._journal = context.journal(EventName.ACKED)
         self._capacity = GATHER_BATCHES * context.settings.settle_batch
@@ -85,11 +80,6 @@ class Settlements:
         if self._gathered == self._settings.settle_batch:
             self._filled.notify()
         return self._gathered >= self._capacity
-
-    @property
-    def waiting(self) -> int:
-        """Verdicts that are not answered yet."""
-        return self._gathered
 
     async def wait_for_room(self) -> None:
         """Wait until verdicts may gather again."""
@@ -194,7 +184,7 @@ class Settlements:
                 return True
             pile.limit = max(1, len(batch) // 2)
         self._reporter.failed("settling", error)
-        await self._client.connection_pool.disconnect(inuse_connections=False)
+        await self._commands.connection_pool.disconnect(inuse_connections=False)
         return False
 
     def _answered(self, pile: _Pile, batch: Sequence[Held], results: Sequence[Settled] | None) -> None:

@@ -41,7 +41,8 @@ class Slots:
         self._one_is_coming = False
         self._one_waits = False
         self._called = Change()
-        self._freed = Change()
+        self.freed = Change()
+        """A delivery has left its slot, or nothing is started any more."""
 
     @property
     def free(self) -> int:
@@ -67,20 +68,12 @@ class Slots:
         if self._hand_back:
             self._hand_back(unstarted)
         self._called.notify()
-        self._freed.notify()
-
-    async def wait_for_change(self) -> None:
-        """Wait until a delivery has left its slot, or `wake`."""
-        await self._freed.wait()
-
-    def wake(self) -> None:
-        """End `wait_for_change`."""
-        self._freed.notify()
+        self.freed.notify()
 
     async def wait_until_idle(self) -> None:
         """Wait until nothing is queued or runs."""
         while self.taken:
-            await self.wait_for_change()
+            await self.freed.wait()
 
     def _send_for_runner(self) -> None:
         if not self._queue or self._one_is_coming:
@@ -126,7 +119,7 @@ class Slots:
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
             await self._perform(held, runner)
             self.taken -= 1
-            self._freed.notify()
+            self.freed.notify()
             if monotonic() > slice_end:
                 await checkpoint()
                 slice_end = monotonic() + SLICE_S

@@ -5,6 +5,7 @@ its settlement is: a delivery that was taken away meanwhile has been told of by 
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from time import time_ns
 from typing import Any
 
@@ -53,7 +54,7 @@ class WorkerTelemetry:
         self._receive = telemetry.common(telemetry.RECEIVE, telemetry.RECEIVE, self._stream, self._group)
         self._of_settling = telemetry.common(telemetry.SETTLE, telemetry.SETTLE, self._stream, self._group)
         self._labels: Attributes = {telemetry.DESTINATION: self._stream, telemetry.GROUP: self._group}
-        self._closes: list[Callable[[], None]] = []
+        self._shown = ExitStack()
         self._of_results: dict[str, Mapping[str, AttributeValue]] = {"": self._process}
 
     @classmethod
@@ -64,14 +65,12 @@ class WorkerTelemetry:
 
     def watch_journal(self, dropped: Callable[[], int]) -> None:
         """Show how many lifecycle events were ``dropped``, until `close`."""
-        self._closes.append(
-            instruments.OBSERVATIONS.add(instruments.JOURNAL_DROPS, lambda: [(dropped(), self._labels)])
-        )
+        ends = instruments.OBSERVATIONS.add(instruments.JOURNAL_DROPS, lambda: [(dropped(), self._labels)])
+        self._shown.callback(ends)
 
     def close(self) -> None:
         """Show nothing any more."""
-        while self._closes:
-            self._closes.pop()()
+        self._shown.close()
 
     # ---- reading
 
@@ -148,10 +147,8 @@ class WorkerTelemetry:
             idle_ms,
             (held.job.value_of(FIELD_PREVIOUS) or b"") if held.job.times_delivered == 2 else b"",
         )
-        now = time_ns()
-        held.trace.links += emit_recovery(
-            story, lost, reason=reason, outcome="claimed", mode=mode, began_ns=now, ended_ns=now
-        )
+        now, how = time_ns(), _how(reason, mode) | {telemetry.RECOVERY_OUTCOME: "claimed"}
+        held.trace.links += emit_recovery(story, lost, how, began_ns=now, ended_ns=now)
 
     def found_again(self, held: Held) -> None:
         """Take note of a delivery of ours whose read was answered into the void."""
@@ -170,16 +167,8 @@ class WorkerTelemetry:
         """Tell of a delivery that was ended for its consumer, by us; ``visibility_s`` as in `taken_over`."""
         self._count_recovery(row.idle_ms, mode, row.outcome.name.lower(), visibility_s)
         if row.traced and self._traces:
-            emit_recovered(
-                row,
-                self._stream,
-                self._group,
-                self._linkage,
-                reason=reason,
-                mode=mode,
-                began_ns=began_ns,
-                ended_ns=time_ns(),
-            )
+            stream, group, how = self._stream, self._group, _how(reason, mode)
+            emit_recovered(row, stream, group, self._linkage, how, began_ns=began_ns, ended_ns=time_ns())
 
     def walked(self, took_s: float) -> None:
         """Measure a walk over what is pending, from its first page to its last."""
@@ -281,6 +270,10 @@ class WorkerTelemetry:
         if labels is None:
             labels = self._of_results[error] = self._process | {telemetry.ERROR_TYPE: error}
         return labels
+
+
+def _how(reason: str, mode: str) -> Attributes:
+    return {telemetry.RECOVERY_REASON: reason, telemetry.RECOVERY_MODE: mode}
 
 
 def error_type(verdict: Verdict) -> str:

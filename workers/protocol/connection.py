@@ -8,8 +8,8 @@ server has put its entry into the pending entries list.
 
 import asyncio
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -124,6 +124,22 @@ class KeptConnection:
     async def _drop(self) -> None:
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
+
+
+@asynccontextmanager
+async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConnection]:
+    """Take a connection out of the client's pool while the block runs, for who sends and reads by himself.
+
+    It is dropped at the end: replies may be on their way. Raises what redis-py raises.
+    """
+    pool = client.connection_pool
+    connection = await pool.get_connection()
+    try:
+        yield connection
+    finally:
+        with anyio.CancelScope(shield=True):
+            await connection.disconnect(nowait=True)
+            await pool.release(connection)
 
 
 def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis.Redis":

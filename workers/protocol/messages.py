@@ -54,6 +54,11 @@ def text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
 
 
+def told(detail: bytes | int) -> str:
+    """Return what a script adds to its answer, for people: words, or a number."""
+    return str(detail) if isinstance(detail, int) else text(detail)
+
+
 def on_one_line(value: bytes | str) -> str:
     """Decode for a log: job IDs and consumer names come from outside, and must not break a line or forge one."""
     shown = text(value)

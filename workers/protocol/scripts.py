@@ -19,6 +19,8 @@ from redis.exceptions import NoScriptError
 from workers.protocol.connection import KeptConnection, is_contact_error
 
 RETRY_DELAYS_S = (0.05, 0.2)
+Keys = Sequence[str | bytes]
+Words = Sequence[str | bytes | int | float]
 _SHARED_PART = re.compile(r"^--- @(\w+)$", re.MULTILINE)
 
 
@@ -30,39 +32,37 @@ class Script:
         self.source = _assemble(package, name)
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
-    async def run(
-        self,
-        client: Redis | KeptConnection,
-        keys: Sequence[str | bytes],
-        args: Sequence[str | bytes | int | float],
-    ) -> Any:
+    async def run(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
         """Run once. Raises what redis-py raises; after a lost contact the effect is unknown."""
         try:
             return await client.execute_command("EVALSHA", self.digest, len(keys), *keys, *args)
         except NoScriptError:
             return await client.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
-    def run_blocking(
-        self, client: "redis.Redis", keys: Sequence[str | bytes], args: Sequence[str | bytes | int | float]
-    ) -> Any:
+    def run_blocking(self, client: "redis.Redis", keys: Keys, args: Words) -> Any:
         """Run once, in a thread that may block. Raises what redis-py raises."""
         try:
             return client.execute_command("EVALSHA", self.digest, len(keys), *keys, *args)
         except NoScriptError:
             return client.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
-    async def run_idempotent(
-        self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int | float]
-    ) -> Any:
+    async def run_idempotent(self, client: Redis, keys: Keys, args: Words) -> Any:
         """Run, and again after a lost contact: only for scripts that guard every write by the state it changes."""
+        reply, _ = await self.run_until_answered(client, keys, args)
+        return reply
+
+    async def run_until_answered(self, client: Redis, keys: Keys, args: Words) -> tuple[Any, bool]:
+        """Run as `run_idempotent` does; also tell whether a reply was lost on the way."""
+        reply_was_lost = False
         for delay in RETRY_DELAYS_S:
             try:
-                return await self.run(client, keys, args)
+                return await self.run(client, keys, args), reply_was_lost
             except Exception as error:
                 if not is_contact_error(error):
                     raise
+            reply_was_lost = True
             await anyio.sleep(delay)
-        return await self.run(client, keys, args)
+        return await self.run(client, keys, args), reply_was_lost
 
 
 @cache

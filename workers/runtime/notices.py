@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from workers.protocol.connection import COMMAND_TIMEOUT_S, is_contact_error, reader_client
+from workers.protocol.connection import COMMAND_TIMEOUT_S, connection_of_ones_own, is_contact_error, reader_client
 from workers.protocol.messages import text
 
 logger = logging.getLogger(__name__)
@@ -69,20 +69,13 @@ class Notices:
             logger.warning("no notices of what is scheduled, so it may be some seconds late: %s", error)
 
     async def _listen(self) -> None:
-        pool = self._client.connection_pool
-        connection = await pool.get_connection()
-        self._subscribed.clear()
-        begun = anyio.Event()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._subscribe, connection, begun)
-                await begun.wait()
-                tasks.start_soon(self._ping, connection)
-                await self._read(connection)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await connection.disconnect(nowait=True)
-                await pool.release(connection)
+        async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
+            self._subscribed.clear()
+            begun = anyio.Event()
+            tasks.start_soon(self._subscribe, connection, begun)
+            await begun.wait()
+            tasks.start_soon(self._ping, connection)
+            await self._read(connection)
 
     async def _subscribe(self, connection: AbstractConnection, begun: anyio.Event) -> None:
         """Subscribe to what is new. What nobody waits for any more is left alone: a pair is seldom removed."""

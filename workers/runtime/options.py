@@ -16,9 +16,8 @@ from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
-from workers.runtime.logs import log_to_stderr as log_to_stderr
 from workers.runtime.settings import Settings
-from workers.runtime.settings_errors import bare_type
+from workers.runtime.settings_errors import bare_type, plain
 
 USAGE_EXIT = 2
 """Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
@@ -89,11 +88,7 @@ def _origin(name: str, field: FieldInfo, prefix: str) -> str:
 def _readable(default: Any) -> str:
     if default is None or default in ("", ()):
         return ""  # the description says what that means
-    if isinstance(default, timedelta):
-        return f"{default.total_seconds():g}"
-    if isinstance(default, Enum):
-        return str(default.value)
-    return str(default).lower() if isinstance(default, bool) else str(default)
+    return plain(default).lower() if isinstance(default, bool) else plain(default)
 
 
 def examples(*lines: str) -> str:
@@ -106,16 +101,18 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 log_level_option = click.option(
     "--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="What is logged."
 )
-"""The flag that `reaper run` and `worker run` share; give its value to `log_to_stderr`."""
 
-log_format_option = click.option(
-    "--log-format",
-    type=click.Choice(LOG_FORMATS),
-    default=CONSOLE,
-    show_default=True,
-    help="Log lines for people, or JSON, one object a line.",
-)
-"""Another one they share."""
+
+def log_options(command: CommandT) -> CommandT:
+    """Add the flags that `reaper run` and `worker run` share; give their values to `log_to_stderr`."""
+    with_format = click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        default=CONSOLE,
+        show_default=True,
+        help="Log lines for people, or JSON, one object a line.",
+    )
+    return log_level_option(with_format(command))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from workers.protocol.errors import ConfigurationError
@@ -50,6 +50,20 @@ FILE_SUFFIX = "_FILE"
 """End of the variables that name a file with a value instead of holding it."""
 
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
+HealthHost = Annotated[
+    str, Field(description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it.")
+]
+JournalMaxlen = Annotated[int, Field(ge=100, description="Entries a journal keeps (approximately).")]
+
+
+def seconds(default: float | None, description: str, *, may_be_zero: bool = False) -> Any:
+    """Return a field for a duration; ``default`` in seconds, None = it may be left out."""
+    return Field(
+        default=None if default is None else timedelta(seconds=default),
+        gt=None if may_be_zero else timedelta(0),
+        ge=timedelta(0) if may_be_zero else None,
+        description=description,
+    )
 
 
 def to_ms(duration: timedelta) -> int:
@@ -184,14 +198,3 @@ def _check_environment(kind: type[Settings], prefix: str) -> None:
         ours = prefix and variable.startswith(prefix) and not variable.startswith(kind.other_prefixes)
         if ours and variable not in known and variable.removesuffix(FILE_SUFFIX) not in settings:
             raise ConfigurationError(f"unknown setting {variable!r} in the environment{did_you_mean(variable, known)}")
-
-
-__all__ = [
-    "Seconds",
-    "Section",
-    "Settings",
-    "delay_in_ms",
-    "did_you_mean",
-    "load_settings",
-    "to_ms",
-]

@@ -94,24 +94,25 @@ def bounds(field: FieldInfo) -> str:
     longest = next((rule.max_length for rule in field.metadata if isinstance(rule, MaxLen)), None)
     if longest is not None:
         return f" of at most {longest} characters"
-    low = next((f" greater than {_plain(rule.gt)}" for rule in field.metadata if isinstance(rule, Gt)), "")
-    low = next((f" from {_plain(rule.ge)}" for rule in field.metadata if isinstance(rule, Ge)), low)
-    high = next((f" below {_plain(rule.lt)}" for rule in field.metadata if isinstance(rule, Lt)), "")
-    high = next((f" to {_plain(rule.le)}" for rule in field.metadata if isinstance(rule, Le)), high)
+    low = next((f" greater than {plain(rule.gt)}" for rule in field.metadata if isinstance(rule, Gt)), "")
+    low = next((f" from {plain(rule.ge)}" for rule in field.metadata if isinstance(rule, Ge)), low)
+    high = next((f" below {plain(rule.lt)}" for rule in field.metadata if isinstance(rule, Lt)), "")
+    high = next((f" to {plain(rule.le)}" for rule in field.metadata if isinstance(rule, Le)), high)
     return f"{low} up" if low.startswith(" from") and not high else low + high
 
 
 def _example(field: FieldInfo) -> str:
     default = field.get_default()
-    return "" if field.is_required() or default in (None, "", ()) else f", such as {_plain(default)}"
+    return "" if field.is_required() or default in (None, "", ()) else f", such as {plain(default)}"
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """Return a value as it is written in settings."""
     return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)
 
 
 def _shown(value: Any) -> str:
-    return _plain(value) if isinstance(value, timedelta) else f"{value!r:.200}"
+    return plain(value) if isinstance(value, timedelta) else f"{value!r:.200}"
 
 
 def _suggestion(value: Any, field: FieldInfo | None) -> str:

@@ -33,30 +33,8 @@ from opentelemetry.trace import (
 
 from workers.protocol.calls.recovery import Recovered
 from workers.protocol.messages import text
-from workers.telemetry.names import (
-    ATTEMPT,
-    CLIENT_ID,
-    EPOCH,
-    ERROR_TYPE,
-    GENERATION,
-    IDLE_MS,
-    JOB_ID,
-    LINK_KIND,
-    MESSAGE_ID,
-    PROCESS,
-    RECOVER,
-    RECOVERY_MODE,
-    RECOVERY_OUTCOME,
-    RECOVERY_REASON,
-    SCOPE,
-    SEMCONV,
-    SEND,
-    SETTLE,
-    SYNTHESIZED,
-    Attributes,
-    TraceLinkage,
-    common,
-)
+from workers.telemetry import names as telemetry
+from workers.telemetry.names import Attributes, TraceLinkage
 
 # ---- context in an entry
 
@@ -130,7 +108,7 @@ class Delivery(NamedTuple):
     job_id: bytes
     name: bytes
 
-    def ids(self, operation: str = PROCESS) -> SpanIds:
+    def ids(self, operation: str = telemetry.PROCESS) -> SpanIds:
         """Return what the span of its processing (or recovery) is called."""
         job_id = self.job_id if self.job_id.isascii() else text(self.job_id).encode()
         words = (_group_name(self.stream, self.group), job_id, self.name, operation.encode())
@@ -156,11 +134,11 @@ class Story(NamedTuple):
     creation: SpanContext
     linkage: TraceLinkage = TraceLinkage.PARENT
 
-    def span_of(self, delivery: Delivery, operation: str = PROCESS) -> SpanContext:
+    def span_of(self, delivery: Delivery, operation: str = telemetry.PROCESS) -> SpanContext:
         """Return the context of a delivery's span, wherever it was or will be made."""
         ids = delivery.ids(operation)
         own = self.linkage is TraceLinkage.LINK
-        if own and operation == RECOVER:  # in the trace of the delivery that it ended
+        if own and operation == telemetry.RECOVER:  # in the trace of the delivery that it ended
             ids = ids._replace(trace_id=delivery.ids().trace_id)
         trace_id = ids.trace_id if own else self.creation.trace_id
         return SpanContext(trace_id, ids.span_id, is_remote=True, trace_flags=self.creation.trace_flags)
@@ -171,9 +149,9 @@ class Story(NamedTuple):
         if not found:
             return []
         earlier = delivery.called(found[1])
-        links = [Link(self.span_of(earlier), {LINK_KIND: "previous attempt"})]
+        links = [Link(self.span_of(earlier), {telemetry.LINK_KIND: "previous attempt"})]
         if found[2] == b"r":
-            links.append(Link(self.span_of(earlier, RECOVER), {LINK_KIND: RECOVER}))
+            links.append(Link(self.span_of(earlier, telemetry.RECOVER), {telemetry.LINK_KIND: telemetry.RECOVER}))
         return links
 
     def begin(
@@ -187,17 +165,10 @@ class Story(NamedTuple):
         """Begin the span of a delivery's processing."""
         parent: SpanContext | None = self.creation
         if self.linkage is TraceLinkage.LINK:
-            links = [*links, Link(self.creation, {LINK_KIND: SEND})]
+            links = [*links, Link(self.creation, {telemetry.LINK_KIND: telemetry.SEND})]
             parent = None
-        return begin(
-            f"{PROCESS} {delivery.stream}",
-            parent,
-            SpanKind.CONSUMER,
-            attributes,
-            links,
-            at_ns=at_ns,
-            ids=delivery.ids(),
-        )
+        name = f"{telemetry.PROCESS} {delivery.stream}"
+        return begin(name, parent, SpanKind.CONSUMER, attributes, links, at_ns=at_ns, ids=delivery.ids())
 
 
 Begin = Callable[
@@ -240,7 +211,7 @@ def _any_sampled(links: Sequence[Link]) -> bool:
 
 @lru_cache(maxsize=1)
 def _tracer_of(provider: trace.TracerProvider) -> trace.Tracer:
-    return provider.get_tracer(SCOPE, schema_url=SEMCONV)
+    return provider.get_tracer(telemetry.SCOPE, schema_url=telemetry.SEMCONV)
 
 
 def tracer() -> trace.Tracer:
@@ -264,72 +235,44 @@ class Lost:
 
 
 def emit_recovered(
-    row: Recovered,
-    stream: str,
-    group: str,
-    linkage: TraceLinkage,
-    *,
-    reason: str,
-    mode: str,
-    began_ns: int,
-    ended_ns: int,
-    token: int | None = None,
+    row: Recovered, stream: str, group: str, linkage: TraceLinkage, how: Attributes, *, began_ns: int, ended_ns: int
 ) -> None:
-    """Tell of a traced delivery that a recovery has ended, and of that; not where its context is nonsense."""
+    """Tell of a traced delivery that a recovery has ended, and of that; not where its context is nonsense.
+
+    ``how`` as in `emit_recovery`; the outcome is the row's.
+    """
     traceparent, tracestate, name, previous = row.traced or ()
     creation = read_context(traceparent, tracestate)
     if creation is None:
         return
-    emit_recovery(
-        Story(creation, linkage),
-        Lost(
-            Delivery(stream, group, row.job_id, name),
-            text(row.entry_id),
-            row.delivery_count,
-            text(row.consumer),
-            row.idle_ms,
-            previous,
-        ),
-        reason=reason,
-        outcome=row.outcome.name.lower(),
-        mode=mode,
-        began_ns=began_ns,
-        ended_ns=ended_ns,
-        token=token,
-    )
+    delivery = Delivery(stream, group, row.job_id, name)
+    lost = Lost(delivery, text(row.entry_id), row.delivery_count, text(row.consumer), row.idle_ms, previous)
+    how = how | {telemetry.RECOVERY_OUTCOME: row.outcome.name.lower()}
+    emit_recovery(Story(creation, linkage), lost, how, began_ns=began_ns, ended_ns=ended_ns)
 
 
-def emit_recovery(
-    story: Story,
-    lost: Lost,
-    *,
-    reason: str,
-    outcome: str,
-    mode: str,
-    began_ns: int,
-    ended_ns: int,
-    token: int | None = None,
-) -> list[Link]:
+def emit_recovery(story: Story, lost: Lost, how: Attributes, *, began_ns: int, ended_ns: int) -> list[Link]:
     """Tell of a lost delivery, in its worker's place, and of its recovery; return links to both.
 
-    The lost span begins with the last proof of life: nobody knows more of a worker that was killed.
+    ``how``: the recovery's reason, outcome and mode, and a leader's token, as attributes. The lost span begins with the
+    last proof of life: nobody knows more of a worker that was killed.
     """
     delivery = lost.delivery
     about: Attributes = {
-        MESSAGE_ID: lost.entry_id,
-        JOB_ID: text(delivery.job_id),
-        ATTEMPT: lost.attempt,
-        GENERATION: delivery.generation,
+        telemetry.MESSAGE_ID: lost.entry_id,
+        telemetry.JOB_ID: text(delivery.job_id),
+        telemetry.ATTEMPT: lost.attempt,
+        telemetry.GENERATION: delivery.generation,
     }
     earlier = story.links_to(delivery, lost.previous)
     span = story.begin(
         delivery,
         {
-            **common(PROCESS, PROCESS, delivery.stream, delivery.group),
+            **telemetry.common(telemetry.PROCESS, telemetry.PROCESS, delivery.stream, delivery.group),
             **about,
-            CLIENT_ID: lost.consumer,
-            SYNTHESIZED: True,
-            ERROR_TYPE: reason,
+            telemetry.CLIENT_ID: lost.consumer,
+            telemetry.SYNTHESIZED: True,
+            telemetry.ERROR_TYPE: how[telemetry.RECOVERY_REASON],
         },
         earlier,
         # Redis says how long it was idle at some moment of the call: rather too late than before it was delivered.
@@ -337,30 +280,24 @@ def emit_recovery(
     )
     span.set_status(Status(StatusCode.ERROR, "not settled by the worker that had it"))
     span.end(began_ns)
-    to_lost = Link(story.span_of(delivery), {LINK_KIND: "lost attempt"})
-    facts: Attributes = {
-        RECOVERY_REASON: reason,
-        RECOVERY_OUTCOME: outcome,
-        RECOVERY_MODE: mode,
-        IDLE_MS: lost.idle_ms,
-    }
-    if token is not None:
-        facts[EPOCH] = token
+    to_lost = Link(story.span_of(delivery), {telemetry.LINK_KIND: "lost attempt"})
     own_trace = story.linkage is TraceLinkage.LINK
-    links = [to_lost, *(link for link in earlier if (link.attributes or {}).get(LINK_KIND) == RECOVER)]
+    recoveries = (link for link in earlier if (link.attributes or {}).get(telemetry.LINK_KIND) == telemetry.RECOVER)
+    links = [to_lost, *recoveries]
     if own_trace:
-        links.append(Link(story.creation, {LINK_KIND: SEND}))
+        links.append(Link(story.creation, {telemetry.LINK_KIND: telemetry.SEND}))
+    common = telemetry.common(telemetry.RECOVER, telemetry.SETTLE, delivery.stream, delivery.group)
     recovery = begin(
-        f"{RECOVER} {delivery.stream}",
+        f"{telemetry.RECOVER} {delivery.stream}",
         story.span_of(delivery) if own_trace else story.creation,
         SpanKind.CLIENT,
-        {**common(RECOVER, SETTLE, delivery.stream, delivery.group), **about, **facts},
+        {**common, **about, **how, telemetry.IDLE_MS: lost.idle_ms},
         links,
         at_ns=began_ns,
-        ids=delivery.ids(RECOVER),
+        ids=delivery.ids(telemetry.RECOVER),
     )
     recovery.end(ended_ns)
-    return [to_lost, Link(story.span_of(delivery, RECOVER), {LINK_KIND: RECOVER})]
+    return [to_lost, Link(story.span_of(delivery, telemetry.RECOVER), {telemetry.LINK_KIND: telemetry.RECOVER})]
 
 
 # ---- what a worker keeps of one

@@ -19,26 +19,18 @@ LONG_JOB_BUCKETS_S = (*MESSAGING_BUCKETS_S, 30, 60, 300, 900, 3600)
 PROCESS_DURATION_NAME = "messaging.process.duration"
 METER = metrics.get_meter(SCOPE, schema_url=SEMCONV)
 
+
+def _duration(name: str, description: str) -> metrics.Histogram:
+    return METER.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S)
+
+
 SENT = METER.create_counter("messaging.client.sent.messages", "{message}", "Jobs that were enqueued.")
 CONSUMED = METER.create_counter("messaging.client.consumed.messages", "{message}", "Deliveries that were read.")
-OPERATION_DURATION = METER.create_histogram(
-    "messaging.client.operation.duration",
-    "s",
-    "How long a call that sends or settles takes.",
-    explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S,
-)
-PROCESS_DURATION = METER.create_histogram(
-    PROCESS_DURATION_NAME,
-    "s",
-    "How long a handler runs.",
-    explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S,
-)
+OPERATION_DURATION = _duration("messaging.client.operation.duration", "How long a call that sends or settles takes.")
+PROCESS_DURATION = _duration(PROCESS_DURATION_NAME, "How long a handler runs.")
 RECOVERED = METER.create_counter("reaper.recovered", "{delivery}", "Deliveries that were recovered.")
-RECOVERY_LATENCY = METER.create_histogram(
-    "reaper.recovery.latency",
-    "s",
-    "How long after its visibility deadline a delivery was recovered.",
-    explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S,
+RECOVERY_LATENCY = _duration(
+    "reaper.recovery.latency", "How long after its visibility deadline a delivery was recovered."
 )
 WRITES_REFUSED = METER.create_counter(
     "reaper.writes.refused",
@@ -46,12 +38,7 @@ WRITES_REFUSED = METER.create_counter(
     "Writes that came too late: an earlier term's, or a worker's that lost its job.",
 )
 ELECTIONS = METER.create_counter("reaper.elections", "{term}", "Terms that began.")
-SCAN_DURATION = METER.create_histogram(
-    "reaper.scan.duration",
-    "s",
-    "How long a scan of a group's pending entries takes.",
-    explicit_bucket_boundaries_advisory=MESSAGING_BUCKETS_S,
-)
+SCAN_DURATION = _duration("reaper.scan.duration", "How long a scan of a group's pending entries takes.")
 CONTEXT_MALFORMED = METER.create_counter(
     "reaper.trace_context.malformed", "{job}", "Jobs whose traceparent is nonsense."
 )

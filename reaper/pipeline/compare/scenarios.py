@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from reaper.drill.faults import parse_fault
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.settings import did_you_mean
+from workers.runtime.settings_errors import did_you_mean
 
 MODES = ("reaper", "embedded", "published")
 FAULT_AT_S = 4.0

@@ -4,12 +4,31 @@ Each call names the ``.lua`` file in ``workers/protocol/lua/`` that is its contr
 What a call did is its result, a refusal among them; an effect is unknown only where contact was lost.
 """
 
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Self, TypeVar
 
 from workers.protocol.events import EventName, JournalLevel, journalled
 
 CALL_BYTES = 512 * 1024
 """Payload after which a call puts off the rest of its work: no call may block the server for more than 5 ms."""
+
+ItemT = TypeVar("ItemT")
+
+
+def in_calls(
+    items: Iterable[ItemT], bytes_of: Callable[[ItemT], int], *, most: int, most_bytes: int
+) -> Iterator[list[ItemT]]:
+    """Split what is to be sent into calls, by number and by bytes; one item may go beyond those."""
+    call: list[ItemT] = []
+    size = 0
+    for item in items:
+        call.append(item)
+        size += bytes_of(item)
+        if len(call) == most or size >= most_bytes:
+            yield call
+            call, size = [], 0
+    if call:
+        yield call
 
 
 class Journal(NamedTuple):

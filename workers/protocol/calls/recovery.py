@@ -15,7 +15,7 @@ from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.connection import KeptConnection
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import text
+from workers.protocol.messages import text, told
 from workers.protocol.scripts import load_script
 
 ADOPT = load_script("workers.protocol", "adopt")
@@ -58,7 +58,7 @@ class Recovered(NamedTuple):
     @property
     def told(self) -> str:
         """The detail, for people."""
-        return text(self.detail) if isinstance(self.detail, bytes) else str(self.detail)
+        return told(self.detail)
 
 
 class Claimed(NamedTuple):
@@ -203,17 +203,10 @@ async def autoclaim(
     if reply[0] != b"ok":
         return read_refusal(reply)
     _, server_ms, next_cursor, soonest_ms, ended, waiting, suspects, results, claimed, ours = reply
-    return Page(
-        server_ms,
-        text(next_cursor),
-        soonest_ms if soonest_ms >= 0 else None,
-        EndOfPage(text(ended)),
-        waiting,
-        suspects,
-        [
-            Recovered(entry_id, OUTCOMES[code], detail, idle_ms, owner, job_id, count, *traced)
-            for code, detail, idle_ms, owner, job_id, count, entry_id, *traced in results
-        ],
-        list(map(Claimed._make, claimed)),
-        ours,
-    )
+    recovered = [
+        Recovered(entry_id, OUTCOMES[code], detail, idle_ms, owner, job_id, count, *traced)
+        for code, detail, idle_ms, owner, job_id, count, entry_id, *traced in results
+    ]
+    soonest_ms, taken = soonest_ms if soonest_ms >= 0 else None, list(map(Claimed._make, claimed))
+    end = EndOfPage(text(ended))
+    return Page(server_ms, text(next_cursor), soonest_ms, end, waiting, suspects, recovered, taken, ours)

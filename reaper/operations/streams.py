@@ -1,0 +1,36 @@
+"""Reads streams backwards: journals and dead letters, of which the newest entries are what people ask for."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+
+from workers.protocol.events import LifecycleEvent, decode_event
+from workers.protocol.messages import text
+
+PAGE = 500
+
+
+async def newest_first(client: Redis, key: str, most: int, page: int = PAGE) -> AsyncIterator[Sequence[Any]]:
+    """Yield at most ``most`` entries, page by page; none where no stream is. Raises what redis-py raises."""
+    if await client.type(key) != b"stream":
+        return
+    end = "+"
+    while most > 0:
+        rows: Any = await client.xrevrange(key, end, "-", min(page, most))
+        for row in rows:
+            yield row
+        if len(rows) < min(page, most):
+            return
+        most -= len(rows)
+        end = f"({text(rows[-1][0])}"
+
+
+async def events_in(rows: AsyncIterable[Sequence[Any]]) -> AsyncIterator[LifecycleEvent]:
+    """Yield the lifecycle events among a journal's entries: it is open to others."""
+    async for row in rows:
+        try:
+            event = decode_event(*row)
+        except ValueError:
+            continue
+        yield event
