@@ -41,6 +41,8 @@ ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "leadership_acqui
 EVENTS: frozenset[str] = frozenset(get_args(ReaperEvent))
 FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
+CONNECTIONS, CONTROL_CONNECTIONS = 64, 4
+"""At most, for the work on groups, and for elections and heartbeats. They are opened as they are needed."""
 FORGET_AFTER_HEARTBEATS = 60
 """A replica that has not registered for this many heartbeats is removed by the leader."""
 RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
@@ -62,10 +64,12 @@ class Reaper:
         self.replica_id = f"{settings.name or self.host}-{os.getpid()}-{secrets.token_hex(3)}"
         self._keys = settings.namespace_keys
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
-        self._client = commands_client(settings.redis_url)
+        self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
+        # Of its own: a renewal never waits for a connection behind the work of a thousand groups.
+        self._control = commands_client(settings.redis_url, max_connections=CONTROL_CONNECTIONS)
         self._reader = reader_client(settings.redis_url, block_ms=to_ms(settings.acquire_retry))
         self._grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
-        self._elector = Elector(self._client, self._reader, settings, self.replica_id, self._grace)
+        self._elector = Elector(self._control, self._reader, settings, self.replica_id, self._grace)
         self._listener = notices_client(settings.redis_url)
         self._work = TermWork(
             self._client, Notices(self._listener), settings, self._elector, self._grace, self._callbacks
@@ -138,7 +142,7 @@ class Reaper:
             if self._stopped:
                 self._scope.cancel()
             try:
-                self._redis_version = await check_server(self._client, self.settings.redis_url)
+                self._redis_version = await check_server(self._control, self.settings.redis_url)
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._register_loop)
@@ -156,6 +160,7 @@ class Reaper:
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
         await self._client.aclose()
+        await self._control.aclose()
         await self._reader.aclose()
         await self._listener.aclose()
 
@@ -228,10 +233,10 @@ class Reaper:
 
     async def _register(self) -> None:
         if self._elector.clock_offset_ms == 0:
-            self._elector.clock_offset_ms = await server_ms(self._client) - monotonic_ms()
+            self._elector.clock_offset_ms = await server_ms(self._control) - monotonic_ms()
         at_ms = monotonic_ms() + self._elector.clock_offset_ms
         self._started_ms = self._started_ms or at_ms
-        await register(self._client, self._keys, self._replica(at_ms))
+        await register(self._control, self._keys, self._replica(at_ms))
         if self.is_leader:
             await self._forget_gone(at_ms)
 
@@ -257,14 +262,14 @@ class Reaper:
 
     async def _forget_gone(self, now_ms: int) -> None:
         """Remove replicas that died long ago, and what nobody can read, so that the hash stays small."""
-        registered = await self._client.hgetall(self._keys.replicas)
+        registered = await self._control.hgetall(self._keys.replicas)
         for replica_id, heartbeat in registered.items():
             readable = parse_replicas([heartbeat])
             if all(now_ms - one.at_ms > one.heartbeat_ms * FORGET_AFTER_HEARTBEATS for one in readable):
-                await self._client.hdel(self._keys.replicas, replica_id)
+                await self._control.hdel(self._keys.replicas, replica_id)
 
     async def _unregister(self) -> None:
         try:
-            await self._client.hdel(self._keys.replicas, self.replica_id)
+            await self._control.hdel(self._keys.replicas, self.replica_id)
         except (RedisError, OSError):
             logger.debug("cannot unregister", exc_info=True)

@@ -1,8 +1,9 @@
 """What the watches of one term share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import anyio
 from redis.asyncio import Redis
 
 from reaper.election.elector import Elector, EndOfTerm, Term
@@ -11,6 +12,9 @@ from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices
+
+SCANS_AT_A_TIME = 32
+"""Half of the connections: what falls due in one group does not wait until a thousand others are scanned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class TermContext:
     """Ends the term."""
     notices: Notices
     """Wakes who waits for the schedules."""
+    room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(SCANS_AT_A_TIME))
+    """For what is done for every group at once when a term begins, and again and again: taking over and scanning."""
 
     def server_ms(self) -> int:
         """Return about what the server's clock says now: for people, and to bound how late a call may run."""

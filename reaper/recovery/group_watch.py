@@ -4,6 +4,7 @@ What only one process knows is lost with it and does not matter: the pending ent
 """
 
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
@@ -42,6 +43,8 @@ SUSPECTS_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
 """Pause after a call that failed, or that was refused."""
 LEASES_SERVED = 2
 """For so many leases embedded workers stand by after the last sign of a leader: another may be elected meanwhile."""
+SPREAD = 0.2
+"""Full scans come earlier than their interval by up to this part of it."""
 GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
 """Timers outnumber pending entries by this ratio and number: a full scan now. Asked every n-th scan."""
 
@@ -86,7 +89,7 @@ class GroupWatch:
     async def run(self) -> None:
         """Take the group over, then watch it until cancelled or stopped. Redis errors never end it."""
         with self._scope:
-            await self._insist("take over", self._take_over)
+            await self._insist("take over", self._take_over_in_turn)
             async with anyio.create_task_group() as tasks:
                 self._add_source(self._keys.stream, tasks)
                 tasks.start_soon(self._scan_loop, tasks)
@@ -127,6 +130,10 @@ class GroupWatch:
             await anyio.sleep(pause)
 
     # ---- taking over
+
+    async def _take_over_in_turn(self) -> bool:
+        async with self._context.room:
+            return await self._take_over()
 
     async def _take_over(self) -> bool:
         """Install the fence; return whether the group is ours to serve."""
@@ -175,13 +182,14 @@ class GroupWatch:
         while True:
             try:
                 tails += 1
-                if anyio.current_time() >= self._next_full or await self._mostly_gone(tails):
-                    await self._full_scan(tasks)
-                    tails = 0
-                else:
-                    with self._telemetry.scanning("tail"):
-                        for source in list(self._sources.values()):
-                            await source.scanner.tail()
+                async with self._context.room:
+                    if anyio.current_time() >= self._next_full or await self._mostly_gone(tails):
+                        await self._full_scan(tasks)
+                        tails = 0
+                    else:
+                        with self._telemetry.scanning("tail"):
+                            for source in list(self._sources.values()):
+                                await source.scanner.tail()
                 self._notes.scanned(self._context.server_ms())
             except (RedisError, OSError) as error:
                 await self._scan_failed(error)
@@ -193,7 +201,9 @@ class GroupWatch:
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
                 entries += await source.scanner.full()
-        self._next_full = anyio.current_time() + self._settings.full_scan_interval.total_seconds()
+        # Groups that were taken over together are spread over the interval.
+        interval_s = self._settings.full_scan_interval.total_seconds()
+        self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
             self._suspects.wake()  # some may have been parked in an earlier term

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, started_server
+from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 
 SCRIPT_TIMEOUT_S = 60.0
@@ -29,9 +30,9 @@ class Stage:
     folder: Path
     _processes: Processes
 
-    def reaper(self, *flags: str, profile: Path | None = None, name: str = "reaper") -> Running:
-        """Start ``python -m reaper run`` on this server; with ``profile``, under the sampling profiler."""
-        return self._run("reaper", *flags, profile=profile, name=name)
+    def reaper(self, *flags: str, profile: Path | None = None, name: str = "reaper", url: str = "") -> Running:
+        """Start ``python -m reaper run`` on this server, or at ``url``; with ``profile``, under the profiler."""
+        return self._run("reaper", *flags, *(("--redis-url", url) if url else ()), profile=profile, name=name)
 
     def worker(
         self,
@@ -48,7 +49,7 @@ class Stage:
         self, module: str, *words: str, profile: Path | None, name: str, env: Mapping[str, str] | None = None
     ) -> Running:
         sampled = ("-m", "tests.benchmarks.sampled", str(profile), module) if profile else ("-m", module)
-        return self._processes.python(*sampled, "run", *words, "--redis-url", self.server.url, name=name, env=env)
+        return self._processes.python(*sampled, "run", "--redis-url", self.server.url, *words, name=name, env=env)
 
     def bare(self, command: str, *words: object) -> Running:
         """Start one of `tests.benchmarks.bare` on this server."""
@@ -59,6 +60,17 @@ class Stage:
         """Start `tests.benchmarks.pacer` on this server."""
         arguments = (str(self.server.port), stream, str(jobs), str(per_second))
         return self._processes.python("-m", "tests.benchmarks.pacer", *arguments, name="pacer")
+
+    async def far_away(self, round_trip_ms: float) -> str:
+        """Start `tests.benchmarks.distance` in front of this server; return the URL of its far end."""
+        words = ("-m", "tests.benchmarks.distance", str(self.server.port), str(round_trip_ms))
+        forwarder = self._processes.python(*words, name="distance")
+        await wait_until(lambda: forwarder.output.strip().isdecimal(), "the far end is there", END_TIMEOUT_S)
+        return f"redis://127.0.0.1:{forwarder.output.strip()}/0"
+
+    def busy_loop(self) -> Running:
+        """Start a process that does nothing but compute."""
+        return self._processes.python("-c", "while True: pass", name="busy")
 
     def bystander(self) -> Running:
         """Start `tests.benchmarks.bystander` on this server."""

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.runtime.grace import Grace
 
-pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+pytestmark = pytest.mark.anyio
 
 HOUR_S = 3_600
 BACK, FORWARD = -HOUR_S, HOUR_S
@@ -64,6 +64,7 @@ async def _is_healthy(client: Redis) -> None:
     await wait_until(healthy, "the service says that it is healthy")
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_a_leader_recovers_soon_after_a_step(

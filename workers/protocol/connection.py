@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import hiredis
@@ -57,11 +57,29 @@ def reader_client(url: str, *, block_ms: int = BLOCK_MS, timeout_s: float = COMM
     return _client(url, block_ms / 1000 + timeout_s, 1)
 
 
+class AllInUseError(RedisConnectionError):
+    """All connections of a client are in use, by ourselves: nothing was sent, and nothing is known of Redis."""
+
+
+class _Pool(BlockingConnectionPool):
+    """Tells a pool that is used up from a server that does not answer."""
+
+    async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
+        try:
+            connection = await super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
+        except RedisConnectionError as error:
+            # It has waited for a connection, and not for an answer: that would be the system's error, with a number.
+            if isinstance(error.__cause__, TimeoutError) and error.__cause__.errno is None:
+                raise AllInUseError(
+                    f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
+                ) from error
+            raise
+        return cast("AbstractConnection", connection)
+
+
 def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
     try:
-        pool = BlockingConnectionPool.from_url(
-            url, retry=Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)
-        )
+        pool = _Pool.from_url(url, retry=Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections))
     except (ValueError, RedisError) as error:
         raise _unusable(url, error) from error
     pool.connection_class = _improved(pool.connection_class)
@@ -214,6 +232,11 @@ def is_uncoded_error(error: BaseException) -> bool:
 def is_contact_error(error: BaseException) -> bool:
     """Tell whether ``error`` will pass once Redis can be reached again."""
     return isinstance(error, CONTACT_LOST) or is_failover_error(error)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell whether ``error`` says that Redis was away; an `AllInUseError` says that we were busy."""
+    return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
 async def _said_to_newcomers(client: "Redis") -> str:

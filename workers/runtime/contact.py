@@ -11,7 +11,7 @@ from time import monotonic
 import anyio
 from redis.asyncio import Redis
 
-from workers.protocol.connection import is_contact_error
+from workers.protocol.connection import is_outage
 from workers.runtime.grace import Grace
 
 LONGEST_GRACE_MS = 30_000
@@ -83,7 +83,7 @@ class Contact:
 
     def failed(self, error: BaseException) -> bool:
         """Note that an attempt failed; return whether Redis was away. A server that refuses was there, and answered."""
-        if not is_contact_error(error):
+        if not is_outage(error):
             self._answer_due = None
             return False
         self._grace.failed(self._now_ms())

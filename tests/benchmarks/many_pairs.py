@@ -1,0 +1,60 @@
+"""One leader for many stream/group pairs, far away from its Redis, on a machine that is busy with something else.
+
+The reaper runs with default settings, all pairs are idle, and beside it two processes do nothing but compute. A term
+that ends by itself (`expired`) is a lease that could not be renewed in time, though Redis was there all along:
+everything is then taken over and scanned anew.
+"""
+
+import anyio
+from redis.asyncio import Redis
+
+from tests.benchmarks.figures import Result, Row, at_most
+from tests.benchmarks.leadership import replicas, terms_begun
+from tests.benchmarks.stage import open_stage, stopped
+from tests.support.waiting import wait_until
+from workers.protocol.keys import group_keys
+
+PAIRS, QUICK_PAIRS = 1_000, 200
+ROUND_TRIP_MS = 50
+BUSY_LOOPS = 2
+SECONDS, QUICK_SECONDS = 300.0, 30.0
+READY_S = 180.0
+
+
+async def measure(*, quick: bool) -> Result:
+    """Let it lead for minutes, and count its terms."""
+    pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if quick else (PAIRS, SECONDS)
+    all_keys = [group_keys(f"jobs-{number}", "billing") for number in range(pairs)]
+    async with open_stage() as stage:
+        for keys in all_keys:
+            await stage.client.xgroup_create(keys.stream, keys.group, "0", mkstream=True)
+        busy = [stage.busy_loop() for _ in range(BUSY_LOOPS)]
+        far = await stage.far_away(ROUND_TRIP_MS)
+        began = anyio.current_time()
+        reaper = stage.reaper("--groups", ",".join(keys.pair for keys in all_keys), url=far)
+        await wait_until(lambda: _scanned(stage.client, pairs), "every pair is scanned", READY_S)
+        ready_s = anyio.current_time() - began
+        await anyio.sleep(seconds)
+        terms = len(await terms_begun(stage.client))
+        ages = await _scan_ages_ms(stage.client)
+        await stopped(reaper)
+        for loop in busy:
+            loop.kill()
+    what = f"{pairs} pairs, {ROUND_TRIP_MS} ms away, beside {BUSY_LOOPS} busy loops"
+    return Result(
+        (
+            Row(f"{what}: terms in {seconds:.0f} s", terms, "", demand=at_most(1)),
+            Row(f"{what}: start to every pair scanned", ready_s, "s"),
+            Row(f"{what}: oldest scan at the end", max(ages) / 1000, "s"),
+        )
+    )
+
+
+async def _scanned(client: Redis, pairs: int) -> bool:
+    leading = [replica for replica in await replicas(client) if replica.leads]
+    return any(sum(report.last_scan_ms > 0 for report in one.groups.values()) == pairs for one in leading)
+
+
+async def _scan_ages_ms(client: Redis) -> list[int]:
+    (leader,) = [replica for replica in await replicas(client) if replica.leads]
+    return [leader.at_ms - report.last_scan_ms for report in leader.groups.values()]

@@ -1,0 +1,109 @@
+"""A leader of many groups: its lease is renewed whatever they do, and they are taken over and scanned in turn."""
+
+from contextlib import AsyncExitStack
+
+import anyio
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from reaper.recovery.context import SCANS_AT_A_TIME
+from reaper.recovery.scanner import Scanner
+from reaper.recovery.writer import GroupWriter, TakeOver
+from tests.faults.scene import leads, running_reaper
+from tests.support.servers import RedisServer, free_port
+from tests.support.waiting import wait_until
+from workers.protocol.connection import (
+    AllInUseError,
+    commands_client,
+    connection_of_ones_own,
+    is_contact_error,
+    is_outage,
+)
+from workers.runtime.contact import Contact
+from workers.runtime.grace import Grace
+
+pytestmark = pytest.mark.anyio
+
+MANY = 3 * SCANS_AT_A_TIME
+GROUPS = ",".join(f"orders-{number}/billing" for number in range(MANY))
+
+
+async def test_a_lease_is_renewed_while_groups_use_every_connection_they_may(server: RedisServer) -> None:
+    async with running_reaper(server.url) as reaper, AsyncExitStack() as taken:
+        token = await leads(reaper)
+        for _ in range(reaper._client.connection_pool.max_connections):
+            await taken.enter_async_context(connection_of_ones_own(reaper._client))
+        renewed = set[float | None]()
+
+        def renewed_often() -> bool:
+            renewed.add(reaper._elector._renewed_at)
+            return len(renewed) > 5
+
+        await wait_until(renewed_often, "the lease is renewed")
+        assert reaper.term is not None
+        assert reaper.term.token == token
+
+
+async def test_a_pool_that_is_used_up_is_no_outage(server: RedisServer) -> None:
+    async with commands_client(server.url, timeout_s=0.05, max_connections=1) as client:
+        async with connection_of_ones_own(client):
+            with pytest.raises(AllInUseError, match=r"^all 1 connections to Redis were in use for 0\.05 s$") as raised:
+                await client.ping()
+        assert await client.ping()
+    assert is_contact_error(raised.value), "nothing was sent: it may be tried again"
+    assert not is_outage(raised.value)
+    grace = Grace(30_000, 0)
+    contact = Contact(client, lambda: grace, clock=iter(range(10)).__next__)
+    contact.answered(0)
+    assert not contact.failed(raised.value)
+    assert not contact.failed(raised.value)
+    contact.answered(0)
+    assert grace.until(60_000) == 0
+
+
+async def test_a_server_that_is_not_there_is_an_outage() -> None:
+    async with commands_client(f"redis://127.0.0.1:{free_port()}/0") as client:
+        with pytest.raises(RedisConnectionError) as raised:
+            await client.ping()
+    assert is_outage(raised.value)
+    assert not isinstance(raised.value, AllInUseError)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("what", ["taken over", "scanned"])
+async def test_groups_have_their_turn(server: RedisServer, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    under_way = most = 0
+    gate = anyio.Event()
+
+    async def counted() -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await gate.wait()
+        under_way -= 1
+
+    take_over, full = GroupWriter.take_over, Scanner.full
+
+    async def counted_take_over(writer: GroupWriter) -> TakeOver:
+        await counted()
+        return await take_over(writer)
+
+    async def counted_full(scanner: Scanner) -> int:
+        await counted()
+        return await full(scanner)
+
+    if what == "taken over":
+        monkeypatch.setattr(GroupWriter, "take_over", counted_take_over)
+    else:
+        monkeypatch.setattr(Scanner, "full", counted_full)
+    async with running_reaper(server.url, groups=GROUPS, recreate_groups=True) as reaper:
+        await leads(reaper)
+        await wait_until(lambda: under_way == SCANS_AT_A_TIME, f"as many as may be are {what}")
+        gate.set()
+        await wait_until(
+            lambda: (
+                len(reports := reaper._work.reports()) == MANY and all(one.last_scan_ms for one in reports.values())
+            ),
+            "every group is scanned",
+        )
+    assert most == SCANS_AT_A_TIME
