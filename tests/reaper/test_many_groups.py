@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 
 import anyio
 import pytest
+from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.recovery.context import SCANS_AT_A_TIME
@@ -25,7 +26,7 @@ from workers.runtime.grace import Grace
 pytestmark = pytest.mark.anyio
 
 MANY = 3 * SCANS_AT_A_TIME
-GROUPS = ",".join(f"orders-{number}/billing" for number in range(MANY))
+STREAMS = [f"orders-{number}" for number in range(MANY)]
 
 
 async def test_a_lease_is_renewed_while_groups_use_every_connection_they_may(server: RedisServer) -> None:
@@ -69,9 +70,12 @@ async def test_a_server_that_is_not_there_is_an_outage() -> None:
     assert not isinstance(raised.value, AllInUseError)
 
 
-@pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("what", ["taken over", "scanned"])
-async def test_groups_have_their_turn(server: RedisServer, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+async def test_groups_have_their_turn(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for stream in STREAMS:
+        await client.xgroup_create(stream, "billing", mkstream=True)
     under_way = most = 0
     gate = anyio.Event()
 
@@ -96,7 +100,8 @@ async def test_groups_have_their_turn(server: RedisServer, monkeypatch: pytest.M
         monkeypatch.setattr(GroupWriter, "take_over", counted_take_over)
     else:
         monkeypatch.setattr(Scanner, "full", counted_full)
-    async with running_reaper(server.url, groups=GROUPS, recreate_groups=True) as reaper:
+    groups = ",".join(f"{stream}/billing" for stream in STREAMS)
+    async with running_reaper(server.url, groups=groups) as reaper:
         await leads(reaper)
         await wait_until(lambda: under_way == SCANS_AT_A_TIME, f"as many as may be are {what}")
         gate.set()
