@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from workers.embedded.recovery import EmbeddedRecovery
 from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext
-from workers.loop.execution import Handler
+from workers.loop.handlers import Handler
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import Held
 from workers.loop.journal import JournalWriter
