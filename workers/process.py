@@ -138,6 +138,16 @@ class WorkerProcess:
         return self._context.membership.joins > 0
 
     @property
+    def has_worked(self) -> bool:
+        """A read of the group has succeeded, as well as joining it."""
+        return self.has_joined and self._reader.has_read
+
+    @property
+    def refusals(self) -> list[str]:
+        """What Redis refuses now, as ``part: reason``; empty where it serves us."""
+        return self._context.reporter.troubles.refusals
+
+    @property
     def is_stopping(self) -> bool:
         """Told to stop, or at the end."""
         return self.finished or self._stop_asked.is_set()

@@ -14,9 +14,9 @@ from reaper.operations.groups import known_pairs
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
 from reaper.settings import ReaperSettings
-from workers.protocol.connection import is_contact_error
 from workers.protocol.events import decode_event
 from workers.protocol.keys import GroupKeys
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode, entry_order, text
 from workers.runtime.clock import server_ms
 

@@ -15,10 +15,10 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from redis.asyncio import Redis
 
 from workers.protocol.calls import CALL_BYTES
-from workers.protocol.connection import is_contact_error
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import RETRY_DELAYS_S, load_script
 from workers.telemetry import names as telemetry

@@ -11,7 +11,7 @@ from time import monotonic
 import anyio
 from redis.asyncio import Redis
 
-from workers.protocol.connection import is_contact_error
+from workers.protocol.meaning import is_contact_error
 from workers.runtime.grace import Grace
 
 LONGEST_GRACE_MS = 30_000
