@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from workers.embedded.recovery import EmbeddedRecovery
 from workers.loop.adoption import Adoption
 from workers.loop.context import WorkerContext
-from workers.loop.execution import Handler
+from workers.loop.handlers import Handler
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import Held
 from workers.loop.journal import JournalWriter
@@ -136,6 +136,16 @@ class WorkerProcess:
     def has_joined(self) -> bool:
         """The group was joined, and what it has agreed on is known."""
         return self._context.membership.joins > 0
+
+    @property
+    def has_worked(self) -> bool:
+        """A read of the group has succeeded, as well as joining it."""
+        return self.has_joined and self._reader.has_read
+
+    @property
+    def refusals(self) -> list[str]:
+        """What Redis refuses now, as ``part: reason``; empty where it serves us."""
+        return self._context.reporter.troubles.refusals
 
     @property
     def is_stopping(self) -> bool:

@@ -21,9 +21,10 @@ from redis.asyncio import Redis
 
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import PackedJob, enqueue
-from workers.protocol.connection import commands_client, is_contact_error
+from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
 from workers.protocol.keys import stream_keys
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.pauses import pause_s

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
-from workers.loop.execution import Handler
+from workers.loop.handlers import Handler, checked
 from workers.loop.reporting import EVENTS, Counts, WorkerEvent
 from workers.process import WorkerProcess
 from workers.protocol.errors import ConfigurationError
@@ -64,11 +64,12 @@ class Worker:
     def handler(self, function: HandlerT) -> HandlerT:
         """Use ``function`` to run jobs: an ``async def``, or a plain ``def`` that then runs in a thread.
 
-        Raises ConfigurationError where there is one already: a worker runs one kind of job.
+        Raises ConfigurationError where there is one already, since a worker runs one kind of job, and for what would
+        run nothing when it is called: a generator function, a class.
         """
         if self._handler is not None:
             raise ConfigurationError("a worker has one handler: decide inside it, or use a worker for each stream.")
-        self._handler = function
+        self._handler = checked(function)
         return function
 
     def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:

@@ -22,8 +22,8 @@ from redis.exceptions import RedisError
 from reaper.election.lease import Attempt, Lease, Renewal
 from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
-from workers.protocol.connection import is_contact_error
 from workers.protocol.events import EventName, encode_data
+from workers.protocol.meaning import is_contact_error
 from workers.runtime.clock import monotonic_ms, server_ms
 from workers.runtime.contact import Contact
 from workers.runtime.grace import Grace

@@ -1,6 +1,6 @@
 -- Reads only: counts the entries behind an ID, in the server, because their payloads would have to travel otherwise.
 --
--- KEYS[1] stream  orders  stream
+-- KEYS[1] source  orders, or {orders}:retry:billing  stream
 -- ARGV[1] the ID to count from, exclusive  ARGV[2] how many to count at most
 -- ARGV[3] payload bytes to look at, after which the rest is left for the next call
 --

@@ -8,7 +8,8 @@
 -- KEYS[6] fence      {orders}:fence:billing       string
 -- KEYS[7] agreement  {orders}:group:billing       hash
 -- KEYS[8] journal    {orders}:journal             stream
--- KEYS[9…]           agreements of the stream's other groups: the journal stays while there is one
+-- KEYS[9…] others    {orders}:group:*             hashes: agreements of the stream's other groups. The journal stays
+--                                              while there is one
 -- ARGV[1] group  ARGV[2] the fence the caller found ('' = none)
 -- ARGV[3] '1' = remove dead letters too  ARGV[4] payload bytes after which the rest of the jobs is put off
 -- ARGV[5] policy, where the group has agreed on none  ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN

@@ -1,17 +1,25 @@
 """Least-privilege ACL rules, derived from the scripts themselves, so that they cannot drift from what is run.
 
-Redis checks the rights of its user for every command that a script runs. What a script may run is read from its text:
-its own body, and those functions of the shared parts that it reaches.
+Redis checks the rights of its user for every key that a call of a script names, whether the script touches it or not,
+and for every command that it runs. The keys are read from the script's header, which a test holds to its body and to
+its calls; what it may run from its text: its own body, and those functions of the shared parts that it reaches.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 
-from workers.protocol.keys import GroupKeys, NamespaceKeys, stream_keys
+from workers.protocol.keys import (
+    GroupKeys,
+    NamespaceKeys,
+    StreamKeys,
+    group_keys,
+    namespace_keys,
+    stream_keys,
+)
 from workers.protocol.messages import RecoveryMode
 
 
@@ -31,6 +39,50 @@ def roles_in(mode: RecoveryMode) -> list[Role]:
     """Return who connects where recovery is done that way."""
     return [role for role in Role if mode is RecoveryMode.REAPER or role is not Role.REAPER]
 
+
+# --- keys, as the headers of scripts spell them ---------------------------------------------------------------
+
+
+def _samples(keys: GroupKeys | StreamKeys | NamespaceKeys) -> dict[str, str]:
+    """Return the names of the keys' fields by how a header spells them."""
+    return {getattr(keys, one.name): one.name for one in fields(keys) if one.name not in ("group", "namespace")}
+
+
+_OF_STREAM = _samples(stream_keys("orders"))
+_OF_GROUP = _samples(group_keys("orders", "billing"))
+_OF_NAMESPACE = _samples(namespace_keys("reaper"))
+OTHER_AGREEMENTS = "{orders}:group:*"
+"""Agreements of all groups of the stream, also of those that nobody has named."""
+_EVERYTHING = frozenset({*_OF_GROUP, *_OF_NAMESPACE})
+"""What people look at, and leaders."""
+_SCHEDULES = frozenset({"{orders}:scheduled", "{orders}:scheduled:billing"})
+"""Notices of what is scheduled sooner are published under the schedule's own name."""
+_NOTICES = frozenset({"publish", "subscribe"})
+
+_DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
+
+
+@cache
+def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
+    """Return which keys each place of a script's KEYS may hold, as its header spells them: ``{orders}:dead:billing``.
+
+    Raises ValueError for one that `workers.protocol.keys` does not spell: nobody could have rights on it.
+    """
+    known = {*_OF_STREAM, *_OF_GROUP, *_OF_NAMESPACE, OTHER_AGREEMENTS}
+    places = []
+    for line in _DESCRIBED_KEY.findall(_text(package, name)):
+        places.append(frozenset(known.intersection(re.findall(r"[\w{}:*]+", line))))
+        if not places[-1]:
+            raise ValueError(f"{name}.lua: what key is this? {line.strip()}")
+    return tuple(places)
+
+
+def keys_of(package: str, name: str) -> frozenset[str]:
+    """Return the keys that calls of a script name, as its header spells them."""
+    return frozenset().union(*keys_in_order(package, name))
+
+
+# --- which scripts a role runs, and what it does besides ------------------------------------------------------
 
 _PROTOCOL, _REAPER = "workers.protocol", "reaper"
 _WORKER_SCRIPTS = [
@@ -71,6 +123,14 @@ _DIRECT: dict[Role, frozenset[str]] = {
     Role.READ_ONLY: _READS,
     Role.OPERATOR: _READS | {"xdel"},
 }
+_DIRECT_KEYS: dict[Role, frozenset[str]] = {
+    Role.PRODUCER: frozenset({"orders"}),
+    Role.WORKER: frozenset({"orders", "{orders}:retry:billing"}),
+    Role.REAPER: _EVERYTHING,
+    Role.READ_ONLY: _EVERYTHING,
+    Role.OPERATOR: _EVERYTHING,
+}
+"""Keys of commands that are no scripts, as the headers of scripts spell keys."""
 _ONLY_EMBEDDED = {"join_group": frozenset({"del"})}
 """What a script runs for embedded workers alone: they remove the fence of a leader that is gone."""
 
@@ -83,7 +143,9 @@ class Rules:
     commands: tuple[str, ...]
     """Lower case, ``command`` or ``command|subcommand``, sorted."""
     keys: tuple[str, ...]
+    """Patterns, as ACL rules take them: wildcards in names are escaped."""
     channels: tuple[str, ...]
+    """The same for Pub/Sub."""
 
     def words(self) -> list[str]:
         """Return the rules as ``ACL SETUSER`` takes them."""
@@ -91,8 +153,8 @@ class Rules:
             "resetkeys",
             "resetchannels",
             "-@all",
-            *(f"~{_escape(key)}" for key in self.keys),
-            *(f"&{_escape(channel)}" for channel in self.channels),
+            *(f"~{key}" for key in self.keys),
+            *(f"&{channel}" for channel in self.channels),
             *(f"+{command}" for command in self.commands),
         ]
 
@@ -109,11 +171,12 @@ def rules_of(
 
     ``mode`` matters to workers: embedded ones recover, too. ``stream`` is for producers, who know no groups.
     """
-    commands = _CONNECTION | _DIRECT[role]
-    scripts = _scripts_of(role, mode)
+    commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
+    scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)
         commands |= found if mode is RecoveryMode.EMBEDDED else found - _ONLY_EMBEDDED.get(name, frozenset())
+        keys |= keys_of(package, name)
     if scripts:
         commands |= _SCRIPTING
     if role is Role.WORKER and mode is RecoveryMode.EMBEDDED:
@@ -122,12 +185,13 @@ def rules_of(
     return Rules(
         role,
         tuple(sorted(commands)),
-        tuple(dict.fromkeys(_keys_of(role, mode, pairs, namespaces, streams))),
-        tuple(dict.fromkeys(_channels_of(role, pairs, streams))),
+        tuple(dict.fromkeys(_spelt(keys, pairs, namespaces, streams))),
+        tuple(dict.fromkeys(_spelt(keys & _SCHEDULES if commands & _NOTICES else (), pairs, (), streams))),
     )
 
 
-def _scripts_of(role: Role, mode: RecoveryMode) -> list[tuple[str, str]]:
+def scripts_of(role: Role, mode: RecoveryMode) -> list[tuple[str, str]]:
+    """Return package and name of the scripts that a role runs."""
     embedded = _EMBEDDED_SCRIPTS if mode is RecoveryMode.EMBEDDED else []
     return {
         Role.PRODUCER: [(_PROTOCOL, "enqueue")],
@@ -138,35 +202,26 @@ def _scripts_of(role: Role, mode: RecoveryMode) -> list[tuple[str, str]]:
     }[role]
 
 
-def _keys_of(
-    role: Role,
-    mode: RecoveryMode,
-    pairs: Sequence[GroupKeys],
-    namespaces: Sequence[NamespaceKeys],
-    streams: Iterable[str],
+def _spelt(
+    keys: Iterable[str], pairs: Iterable[GroupKeys], namespaces: Iterable[NamespaceKeys], streams: Iterable[str]
 ) -> Iterable[str]:
-    if role is Role.PRODUCER:
-        for name in streams:
-            producer = stream_keys(name)
-            yield from (producer.stream, producer.schedule, producer.enqueued)
-        return
-    for keys in pairs:
-        yield from (keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement, keys.journal)
-        yield keys.fence
-        if role is not Role.WORKER or mode is RecoveryMode.EMBEDDED:
-            yield keys.stream_schedule
-    if role is not Role.WORKER:
-        for namespace in namespaces:
-            yield from (namespace.lease, namespace.token, namespace.replicas, namespace.journal, namespace.step_down)
+    """Return patterns for ``keys``, which are spelt as in headers, for these pairs, namespaces and streams.
 
-
-def _channels_of(role: Role, pairs: Sequence[GroupKeys], streams: Iterable[str]) -> Iterable[str]:
-    """Return the channels of notices: each schedule has the name of its key."""
-    if role is Role.PRODUCER:
-        yield from (stream_keys(name).schedule for name in streams)
-    elif role in (Role.WORKER, Role.REAPER):
-        for keys in pairs:
-            yield from (keys.schedule, keys.stream_schedule)
+    A producer's streams are in no pair: what belongs to the stream alone is asked of the stream.
+    """
+    wanted = set(keys)
+    of_stream = [field for key, field in _OF_STREAM.items() if key in wanted]
+    of_group = [field for key, field in _OF_GROUP.items() if key in wanted and key not in _OF_STREAM]
+    of_namespace = [field for key, field in _OF_NAMESPACE.items() if key in wanted]
+    for name in streams:
+        own = stream_keys(name)
+        yield from (_escape(getattr(own, field)) for field in of_stream)
+    for pair in pairs:
+        yield from (_escape(getattr(pair, field)) for field in of_group)
+        if OTHER_AGREEMENTS in wanted:
+            yield _escape(pair.agreement.removesuffix(pair.group)) + "*"
+    for namespace in namespaces:
+        yield from (_escape(getattr(namespace, field)) for field in of_namespace)
 
 
 def _escape(name: str) -> str:
@@ -214,5 +269,8 @@ def _commands_in(text: str) -> Iterable[str]:
 
 
 def _read(package: str, name: str) -> str:
-    text = (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-    return re.sub(r"(?m)(?<!-)--(?!- @).*$", "", text)  # what a comment names is not run
+    return re.sub(r"(?m)(?<!-)--(?!- @).*$", "", _text(package, name))  # what a comment names is not run
+
+
+def _text(package: str, name: str) -> str:
+    return (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")

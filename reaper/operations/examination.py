@@ -15,8 +15,8 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
 from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
-from workers.protocol.connection import is_contact_error
 from workers.protocol.keys import GroupKeys
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode, entry_order, text
 from workers.runtime.clock import server_ms
 

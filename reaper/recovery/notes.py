@@ -18,7 +18,7 @@ from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import Moved, Released
-from workers.protocol.connection import is_contact_error
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import Pending, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.settings import to_ms

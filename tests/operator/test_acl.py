@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from reaper.operations.acl import Role, commands_of, rules_of
+from reaper.operations.acl import Role, commands_of, keys_in_order, roles_in, rules_of, scripts_of
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
 from tests.faults.scene import (
@@ -29,17 +30,20 @@ from tests.faults.scene import (
 )
 from tests.operator.conftest import run_command
 from tests.scripts.scene import Scene
+from tests.support.knobs import hurry
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers import Producer
-from workers.protocol.connection import commands_client
+from workers import Job, NewJob, Producer, Retry, Worker
+from workers.protocol.connection import KeptConnection, commands_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode
+from workers.protocol.scripts import Script
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 
 PASSWORD = "not-a-secret"  # noqa: S105 - of a user that lives for one test
 REAPER, EMBEDDED = RecoveryMode.REAPER, RecoveryMode.EMBEDDED
+ALL_SCRIPTS = {script for mode in RecoveryMode for role in roles_in(mode) for script in scripts_of(role, mode)}
 OTHERS = ("orders-eu", "{orders}:dead:audit", "{other}:lease")
 
 
@@ -137,6 +141,181 @@ async def test_embedded_workers_recover_with_their_rules(server: RedisServer, cl
     assert await denials(client) == []
 
 
+# --- for long -----------------------------------------------------------------------------------------------
+
+EARLIER = "w." + "0" * 12
+"""A process of the worker's name that has died."""
+
+
+SENT_OTHERWISE = {"write_events"}
+"""Written by the journal's own connection, which waits for no answers: `denials` sees them."""
+
+
+class Ran:
+    """Which scripts each user has run; every call must name the keys that the script's header describes."""
+
+    def __init__(self) -> None:
+        self.scripts: set[tuple[str, str]] = set()
+        self.wrong: list[str] = []
+
+    def note(self, script: Script, client: Any, keys: Sequence[str | bytes]) -> None:
+        """Note a call."""
+        pool = client._pool if isinstance(client, KeptConnection) else client.connection_pool
+        self.scripts.add((str(pool.connection_kwargs.get("username")), script.name))
+        places = next(keys_in_order(*known) for known in ALL_SCRIPTS if known[1] == script.name)
+        for n, key in enumerate(map(text_of, keys)):
+            described = places[min(n, len(places) - 1)]
+            if not any(fnmatchcase(key, one) for one in described):
+                self.wrong.append(f"{script.name}: key {n + 1} is {key}, described is {sorted(described)}")
+
+    def by(self, role: Role) -> set[str]:
+        """Return what a role's user has run."""
+        return {script for user, script in self.scripts if user == role.value}
+
+
+def text_of(key: str | bytes) -> str:
+    return key.decode() if isinstance(key, bytes) else key
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
+    notes, run, run_blocking = Ran(), Script.run, Script.run_blocking
+
+    async def noted(self: Script, client: Any, keys: Any, args: Any) -> Any:
+        notes.note(self, client, keys)
+        return await run(self, client, keys, args)
+
+    def noted_too(self: Script, client: Any, keys: Any, args: Any) -> Any:
+        notes.note(self, client, keys)
+        return run_blocking(self, client, keys, args)
+
+    monkeypatch.setattr(Script, "run", noted)
+    monkeypatch.setattr(Script, "run_blocking", noted_too)
+    return notes
+
+
+async def _leave_work_of_a_dead_process(client: Redis) -> dict[str, Any]:
+    """Let an earlier process of the worker hold an ordinary job, a suspect, and one that had its deliveries."""
+    jobs = await enqueue(client, 3)
+    for entry, times in zip(await strand(client, 3, EARLIER), (1, 2, 3), strict=True):
+        words = ("IDLE", 0, "RETRYCOUNT", times, "JUSTID")
+        await client.execute_command("XCLAIM", STREAM, GROUP, EARLIER, 0, entry, *words)
+    return jobs
+
+
+async def _ask_for_everything(url: str) -> None:
+    """Enqueue jobs that succeed, wait, fail, fail without counting, and are given up."""
+    async with Producer(url, STREAM) as producer:
+        await producer.enqueue_many([NewJob({"n": n}) for n in range(5)])
+        await producer.enqueue({"n": "later"}, delay=0.2, job_id="later")
+        for how in ("fail", "wait", "reject", "long"):
+            await producer.enqueue({"n": how, how: "1"})
+
+
+class Busy(Handler):
+    """Does, besides, what is told in the fields ``wait`` (a retry that does not count, once) and ``long``."""
+
+    async def __call__(self, job: Job) -> None:
+        """Do what the job's fields say."""
+        if b"wait" in job.fields and not job.waits:
+            raise Retry("the service is down", delay=0.1, counts=False)
+        if b"long" in job.fields:
+            assert await job.extend()
+        await super().__call__(job)
+
+
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
+    server: RedisServer, client: Redis, ran: Ran, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 50)
+    await client.execute_command("ACL", "LOG", "RESET")
+    await create_group(client)
+    await _leave_work_of_a_dead_process(client)
+    stranded = await enqueue(client, 5)
+    await strand(client, 5, overdue=True)
+    urls = {role: await let_in(client, server, role) for role in Role}
+    settings = {"name": "w", "journal": "full", "refresh_interval": 0.05, "backoff_base": 0.02, "redelivery": policy}
+    handler = Busy()
+    async with running_reaper(urls[Role.REAPER], consumer_retention=0.1, redelivery=policy) as reaper:
+        await leads(reaper)
+        async with running_worker(urls[Role.WORKER], handler, **settings) as worker:
+            await _ask_for_everything(urls[Role.PRODUCER])
+            await _gave_up(client, 3)
+            await nothing_left(client)
+            told = ("--groups", f"{STREAM}/{GROUP}")
+            answer = await run_command(urls[Role.OPERATOR], "dead-letters", "redrive", "--all", *told)
+            assert answer.code == 0, answer.err
+            await _gave_up(client, 2)
+            await nothing_left(client)
+            await _refreshes(worker, ran, 3)
+            await _looks_healthy(client, server)
+            assert worker.counts.adopted >= 1
+    assert await denials(client) == []
+    assert ran.wrong == []
+    assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, REAPER)} - SENT_OTHERWISE
+    assert stranded.keys() <= {done.job for done in handler.completions}
+    unused = {
+        "next_token",
+        "raise_token",
+        "restore_group",
+        "look_at_group",
+        *(name for _, name in scripts_of(Role.READ_ONLY, REAPER)),
+    }
+    assert ran.by(Role.REAPER) >= {name for _, name in scripts_of(Role.REAPER, REAPER)} - unused
+
+
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_an_embedded_worker_lives_for_long_with_its_own_rights_only(
+    server: RedisServer, client: Redis, ran: Ran, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch.setattr)
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 50)
+    await client.execute_command("ACL", "LOG", "RESET")
+    await create_group(client)
+    await _leave_work_of_a_dead_process(client)
+    stranded = await enqueue(client, 5)
+    await strand(client, 5, overdue=True)
+    urls = {role: await let_in(client, server, role, EMBEDDED) for role in roles_in(EMBEDDED)}
+    settings = {"name": "w", "journal": "full", "refresh_interval": 0.05, "backoff_base": 0.02, "redelivery": policy}
+    handler = Busy()
+    async with running_worker(
+        urls[Role.WORKER], handler, recovery="embedded", consumer_retention=0.1, **settings
+    ) as worker:
+        await _ask_for_everything(urls[Role.PRODUCER])
+        await _gave_up(client, 3)
+        await nothing_left(client)
+        told = ("--groups", f"{STREAM}/{GROUP}")
+        answer = await run_command(urls[Role.OPERATOR], "dead-letters", "redrive", "--all", *told)
+        assert answer.code == 0, answer.err
+        await _gave_up(client, 2)
+        await nothing_left(client)
+        await _refreshes(worker, ran, 3)
+    assert await denials(client) == []
+    assert ran.wrong == []
+    assert stranded.keys() <= {done.job for done in handler.completions}
+    assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, EMBEDDED)} - SENT_OTHERWISE - {
+        "look_at_group"
+    }
+
+
+async def _gave_up(client: Redis, number: int) -> None:
+    async def given_up() -> bool:
+        return await client.xlen(KEYS.dead) == number
+
+    await wait_until(given_up, f"{number} jobs are dead letters")
+
+
+async def _refreshes(worker: Worker, ran: Ran, times: int) -> None:
+    """Wait until the worker has looked at its group so often again, and after each look for what it has lost."""
+    assert worker.process is not None
+    membership = worker.process._context.membership
+    before = membership.joins
+    ran.scripts.discard((Role.WORKER.value, "adopt"))
+    await wait_until(lambda: membership.joins >= before + times, f"{times} looks at the group")
+    await wait_until(lambda: (Role.WORKER.value, "adopt") in ran.scripts, "stock is taken")
+
+
 async def _looks_healthy(client: Redis, server: RedisServer) -> None:
     async with as_user(client, server, Role.READ_ONLY) as reader:
 
@@ -170,6 +349,18 @@ async def test_an_operator_can_act(scene: Scene, server: RedisServer) -> None:
     ):  # fmt: skip
         answer = await run_command(url, *words, *told)
         assert answer.code == 0, (words, answer.err)
+    assert await denials(scene.client) == []
+
+
+async def test_an_operator_can_forget_a_group_beside_one_that_nobody_has_named(
+    scene: Scene, server: RedisServer
+) -> None:
+    await scene.client.execute_command("ACL", "LOG", "RESET")
+    await scene.client.xgroup_create(STREAM, "of-somebody-else")
+    await scene.client.delete(scene.keys.fence)
+    url = await let_in(scene.client, server, Role.OPERATOR)
+    answer = await run_command(url, "forget", GROUP, "--yes", "--groups", f"{STREAM}/{GROUP}")
+    assert answer.code == 0, answer.err
     assert await denials(scene.client) == []
 
 

@@ -24,10 +24,10 @@ from workers.protocol.connection import (
     check_server,
     commands_client,
     hide_password,
-    is_contact_error,
     reader_client,
 )
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio

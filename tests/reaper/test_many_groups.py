@@ -13,13 +13,8 @@ from reaper.recovery.writer import GroupWriter, TakeOver
 from tests.faults.scene import leads, running_reaper
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
-from workers.protocol.connection import (
-    AllInUseError,
-    commands_client,
-    connection_of_ones_own,
-    is_contact_error,
-    is_outage,
-)
+from workers.protocol.connection import commands_client, connection_of_ones_own
+from workers.protocol.meaning import AllInUseError, is_contact_error, is_outage
 from workers.runtime.contact import Contact
 from workers.runtime.grace import Grace
 

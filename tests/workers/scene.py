@@ -13,7 +13,7 @@ from tests.support.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, Worker
-from workers.loop.execution import Handler
+from workers.loop.handlers import Handler
 from workers.loop.held import Held, Source
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import text

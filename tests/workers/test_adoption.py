@@ -23,7 +23,7 @@ from tests.workers.scene import (
 )
 from workers import Job, Retry
 from workers.loop.adoption import is_earlier_process
-from workers.loop.execution import Handler
+from workers.loop.handlers import Handler
 from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
@@ -231,24 +231,40 @@ async def test_more_than_the_free_slots_is_adopted_bit_by_bit(server: RedisServe
     assert worker.counts.adopted == 250
 
 
-class PowerFailure(BaseException):
-    """Ends the worker as kill -9 would: nothing of what runs is settled."""
+class Power:
+    """What a worker runs on. Where it fails, the worker ends as by kill -9: nothing of what runs is settled."""
+
+    def fail(self) -> None:
+        """End the worker that runs."""
+        self._on.cancel()
+
+    async def fails_before_all_is_done(self, url: str, client: Redis, handler: Handler) -> bool:
+        """Run a worker until everything is settled or it ends; tell which."""
+
+        async def is_done() -> bool:
+            return await pending_of(client) == [] and await client.xlen(KEYS.dead) == 1
+
+        with anyio.CancelScope() as self._on:
+            async with running(make_worker(url, handler, name="w")):
+                await wait_until(is_done, "every job is settled or dead-lettered")
+        return self._on.cancelled_caught
 
 
 async def test_a_crash_loop_dead_letters_the_poison_job_alone_and_without_a_reaper(
     server: RedisServer, client: Redis
 ) -> None:
     ran: list[int] = []
+    power = Power()
 
     async def die_of_13(job: Job) -> None:
         ran.append(number_of(job))
         if number_of(job) == 13:
-            raise PowerFailure
-        if job.deliveries < 3:  # still running when the process dies
+            power.fail()
+        if job.deliveries < 3 or number_of(job) == 13:  # still running when the process dies
             await anyio.sleep_forever()
 
     await enqueue(client, 1, 2, 13, 3)
-    crashes = [await crashes_before_all_is_done(server.url, client, die_of_13) for _ in range(4)]
+    crashes = [await power.fails_before_all_is_done(server.url, client, die_of_13) for _ in range(4)]
 
     assert crashes == [True, True, True, False]
     assert ran.count(13) == 3
@@ -257,21 +273,6 @@ async def test_a_crash_loop_dead_letters_the_poison_job_alone_and_without_a_reap
     assert field_of(letter, b"n") == b"13"
     assert (await event_names(client)).count("acked") == 3
     assert await pending_of(client) == []
-
-
-async def crashes_before_all_is_done(url: str, client: Redis, handler: Handler) -> bool:
-    """Run a worker until everything is settled or it crashes; tell which."""
-
-    async def is_done() -> bool:
-        return await pending_of(client) == [] and await client.xlen(KEYS.dead) == 1
-
-    crashed = False
-    try:
-        async with running(make_worker(url, handler, name="w")):
-            await wait_until(is_done, "every job is settled or dead-lettered")
-    except* PowerFailure:
-        crashed = True
-    return crashed
 
 
 # ---- what arrived here without our knowing

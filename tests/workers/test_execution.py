@@ -16,15 +16,13 @@ from workers.loop.execution import (
     MAX_TEXT,
     MAX_TRACEBACK_BYTES,
     REASON_MAX_DELIVERIES,
-    Handler,
     Outcome,
     Verdict,
     describe,
     execute,
-    invoker,
-    is_async,
     judge,
 )
+from workers.loop.handlers import Handler, invoker, is_async
 
 pytestmark = pytest.mark.anyio
 

@@ -54,6 +54,11 @@ def test_a_worker_is_found_by_module_and_name(tmp_path: Path, target: str, group
         ("program_of_test", "\n1 / 0\n", "failed while it was imported: ZeroDivisionError.*line 2"),
         ("program_of_test", "def broken(:\n", "SyntaxError.*line 1"),
         ("program_of_test", "from workers import Worker\nWorker(conurrency=1)", "did you mean 'concurrency'"),
+        (
+            "program_of_test",
+            PROGRAM + "@worker.handler\ndef run(job):\n    yield\n",
+            "^run cannot be .*a generator function",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_program_is_said_in_a_sentence(

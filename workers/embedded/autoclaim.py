@@ -133,6 +133,10 @@ class Autoclaim(Part, StalledDeliveries):
         self._telling.page(walk.source, page)
         return self._deliveries(walk.source, page.claimed)
 
+    def put_off(self, pause_s: float) -> None:
+        """Take nothing for so long: Redis has refused it."""
+        self._not_before = monotonic() + pause_s
+
     def abandon(self) -> None:
         """Wait no more for a page that was asked for: the process is about to end."""
         if self._ahead:

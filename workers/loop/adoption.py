@@ -51,6 +51,7 @@ class Adoption(Part):
         self._journal = context.journal(EventName.RECOVERED)
         self._sweeps: deque[Sweep] = deque()
         self._suspect: Held | None = None
+        self._not_before = 0.0
 
     # ---- what is to be done
 
@@ -75,15 +76,20 @@ class Adoption(Part):
             if not any(sweep.mode is AdoptionMode.REREAD and sweep.source is source for sweep in self._sweeps):
                 self._sweeps.appendleft(Sweep(source, self._consumer, AdoptionMode.REREAD))
 
+    def put_off(self, pause_s: float) -> None:
+        """Take nothing over for so long: Redis has refused it. Then stock is taken, since something may be ours."""
+        self._not_before = monotonic() + pause_s
+        self.take_stock()
+
     @property
     def is_due(self) -> bool:
         """Tell whether there is something to take over now."""
-        return self._next_sweep() is not None
+        return self._next_sweep() is not None and monotonic() >= self._not_before
 
     @property
     def is_waiting(self) -> bool:
         """Tell whether suspects wait until the one that is out has settled."""
-        return bool(self._sweeps)
+        return bool(self._sweeps) and monotonic() >= self._not_before
 
     def _next_sweep(self) -> Sweep | None:
         suspect = self._suspect

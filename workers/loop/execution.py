@@ -5,27 +5,20 @@ left pending, which is always allowed.
 """
 
 import asyncio
-import inspect
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
-
-from anyio import CapacityLimiter, to_thread
 
 from workers.backoff import AT_ONCE, Backoff
+from workers.loop.handlers import Invoke, come_to
 from workers.loop.job import Job
 from workers.runtime.settings import delay_in_ms
+from workers.runtime.user_code import ends, exits_in
 
 logger = logging.getLogger(__name__)
-
-Handler = Callable[[Job], Any]
-"""What a program gives us: ``async def handle(job)``, or a plain ``def`` that then runs in a thread."""
-
-Invoke = Callable[[Job], Awaitable[object]]
 
 MAX_TEXT = 2_000
 """Characters of an error or a reason that are kept: it travels with the dead letter."""
@@ -100,25 +93,37 @@ Execute = Callable[[Invoke, Job, Backoff], Awaitable[Verdict]]
 
 
 async def execute(invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Verdict:
-    """Run the handler on ``job``. Raises only where the runner itself is being cancelled, or the process exits."""
+    """Run the handler on ``job``. Raises only where the runner itself is being cancelled, or the process exits.
+
+    SystemExit and KeyboardInterrupt end the process, wherever they are raised; every other exception is a verdict:
+    libraries in other languages raise BaseException, too, and workers would die of such a job one after the other.
+    """
+    runner = asyncio.current_task()
     try:
         answer = await invoke(job)
-    except asyncio.CancelledError as error:
-        if _being_cancelled():
-            raise
-        return judge(job, error, backoff)  # it leaked out of something the handler awaited: a failure like any other
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its verdict
-        return judge(job, error, backoff)
-    return ACKED if answer is None else judge(job, answer, backoff)
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+        if answer is not None:
+            answer = await come_to(answer)
+        return ACKED if answer is None else judge(job, answer, backoff)
+    except BaseException as error:
+        if not ends(error, runner):
+            return judge(job, error, backoff)
+        exits = exits_in(error)
+        if exits and exits[0] is not error:
+            raise exits[0] from error  # a group would be no end for the event loop
+        raise
 
 
 def judge(job: Job, answer: object, backoff: Backoff = AT_ONCE) -> Verdict:
     """Turn what a handler raised or returned into a verdict."""
+    try:
+        return _judge(job, answer, backoff)
+    except BaseException as error:
+        if exits_in(error):
+            raise
+        return _judge(job, error, backoff)  # a verdict that cannot be read: its class did not call its base's __init__
+
+
+def _judge(job: Job, answer: object, backoff: Backoff) -> Verdict:
     if isinstance(answer, Reject):
         cause = describe(answer.__cause__) if answer.__cause__ else ""
         return Verdict(Outcome.REJECT, _clip(answer.reason) or REASON_REJECTED, cause, traceback=trace_of(answer))
@@ -148,7 +153,7 @@ def _judge_retry(job: Job, retry: Retry, backoff: Backoff) -> Verdict:
     too_old = job.delivered_ms - job.first_ms > backoff.uncounted_max_age_ms
     outcome = Outcome.NACK if retry.counts or too_old else Outcome.RETRY
     failures = job.deliveries if outcome is Outcome.NACK else job.waits + 1
-    delay_ms = backoff.delay_ms(failures) if retry.delay_ms is None else retry.delay_ms
+    delay_ms = backoff.delay_ms(failures) if retry.delay_ms is None else int(retry.delay_ms)
     return Verdict(outcome, REASON_MAX_DELIVERIES, _clip(retry.reason), delay_ms, trace_of(retry))
 
 
@@ -156,7 +161,9 @@ def describe(error: BaseException) -> str:
     """Return ``Type: message``, also where the message cannot be had."""
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001 - a user's exception class may do anything
+    except BaseException as unreadable:  # a user's exception class may do anything
+        if exits_in(unreadable):
+            raise
         message = "(its message could not be read)"
     name = type(error).__name__
     return _clip(f"{name}: {message}" if message else name)
@@ -168,7 +175,9 @@ def trace_of(error: BaseException) -> str:
         return ""
     try:
         lines = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - a user's exception class may do anything
+    except BaseException as unreadable:
+        if exits_in(unreadable):
+            raise
         return ""
     tail = lines.encode("utf-8", "backslashreplace")[-MAX_TRACEBACK_BYTES:]
     return tail.decode("utf-8", "ignore")
@@ -178,28 +187,3 @@ def _clip(text: object) -> str:
     # Exceptions about file names hold lone surrogates, which no UTF-8 text can.
     clean = str(text).encode("utf-8", "backslashreplace").decode()
     return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"
-
-
-def invoker(handler: Handler, concurrency: int) -> Invoke:
-    """Return how to call ``handler``: awaited in the event loop, or, for a plain function, in a thread of a pool.
-
-    A thread cannot be stopped. When its delivery is cancelled at the drain deadline, the thread goes on by itself;
-    whatever it does then is not settled by us.
-    """
-    if is_async(handler):
-        return handler
-    threads = CapacityLimiter(concurrency)
-
-    async def call_in_thread(job: Job) -> object:
-        answer = await to_thread.run_sync(handler, job, abandon_on_cancel=True, limiter=threads)
-        # A plain function may return a coroutine (a lambda around an async def): nothing has run yet then.
-        return await answer if inspect.isawaitable(answer) else answer
-
-    return call_in_thread
-
-
-def is_async(handler: Handler) -> bool:
-    """Tell whether calling ``handler`` returns a coroutine, also for objects with an async ``__call__``."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not whether it can be called
-    )

@@ -18,8 +18,9 @@ from workers.loop.change import Change
 from workers.loop.facts import DeliveryFacts
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import WORDS_PER_EVENT, WRITE_EVENTS, events_command, read_written
-from workers.protocol.connection import connection_of_ones_own, is_contact_error
+from workers.protocol.connection import connection_of_ones_own
 from workers.protocol.events import EventName
+from workers.protocol.meaning import is_contact_error
 from workers.runtime.pauses import pause_s
 from workers.settings import WorkerSettings
 

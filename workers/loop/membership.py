@@ -15,7 +15,7 @@ from workers.loop.change import Change
 from workers.loop.held import Held, Source
 from workers.loop.reporting import Reporter
 from workers.protocol.calls.membership import Agreement, Joined, join_group
-from workers.protocol.connection import is_contact_error
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import to_ms
 from workers.settings import (

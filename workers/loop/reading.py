@@ -6,7 +6,7 @@ A read ends only between reads. A cancelled one would leave entries with us that
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
 from time import monotonic
@@ -23,9 +23,10 @@ from workers.loop.journal import JournalWriter
 from workers.loop.planner import Planner
 from workers.loop.slots import Slots
 from workers.loop.stalled import StalledDeliveries
-from workers.protocol.connection import BLOCK_MS, KeptConnection, is_contact_error
+from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.events import EventName
+from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.protocol.messages import parse_read_reply
 from workers.runtime.pauses import pause_s
 
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 SUSPECT_WAIT_MS = 100
 """How long a read blocks while a suspect waits for the one before it."""
 UNBLOCK_AGAIN_S = 0.05
+REFUSED_S = 5.0
+"""So long is put off what Redis refuses, next to reading."""
+READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "recovering what stalls"
 _NOT_ALLOWED = 0
 """Stands for the ID of a connection whose user may not ask for it."""
 
@@ -63,6 +67,8 @@ class Reader(Part):
         self._stopped = anyio.Event()
         self._under_way = anyio.CancelScope()
         self._connection_id: int | None = None
+        self.has_read = False
+        """A read has succeeded."""
         self._stock_taken = 0
         """Of which joining stock was last taken."""
 
@@ -105,15 +111,17 @@ class Reader(Part):
             self._adoption.take_stock()
         self._stalled.redis_is_asked()
         if free and self._adoption.is_due and not self._stalled.is_under_way:
-            deliveries = await self._adoption.take(free)
+            deliveries = await self._unless_refused(ADOPTING, self._adoption.take(free), self._adoption.put_off)
         elif self._stalled.is_due(free):
-            deliveries = await self._stalled.take(free, self._room_ahead)
+            taking = self._stalled.take(free, self._room_ahead)
+            deliveries = await self._unless_refused(RECOVERING, taking, self._stalled.put_off)
         else:
             deliveries = await self._read(free)
+            self.has_read = True
+            self._reporter.works(READING)
             self._reporter.counts.read += len(deliveries)
             if self._telemetry and deliveries:
                 self._telemetry.received(deliveries)
-        self._reporter.works("reading")
         self._stalled.redis_answered()
         for held in deliveries:
             held.source.hold(held)
@@ -124,6 +132,21 @@ class Reader(Part):
         if deliveries and self._slots.free:
             await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
 
+    async def _unless_refused(
+        self, part: str, taking: Awaitable[list[Held]], put_off: Callable[[float], None]
+    ) -> list[Held]:
+        """Return what other sources of deliveries have. What Redis refuses there is put off: reading goes on."""
+        try:
+            deliveries = await taking
+        except ResponseError as error:
+            if meaning_of(error) not in (Meaning.DENIED, Meaning.REFUSED, Meaning.UNCLEAR):
+                raise
+            self._reporter.failed(part, error)
+            put_off(REFUSED_S)
+            return []
+        self._reporter.works(part)
+        return deliveries
+
     def _room_ahead(self) -> int:
         return 0 if self._stopping.is_set() else self._slots.free
 
@@ -131,9 +154,10 @@ class Reader(Part):
         asked_at = monotonic()
         sources = self._membership.sources
         plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
+        may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
         if self._connection_id is None:
             self._connection_id = await self._learn_connection_id()
-        block_ms = self._block_ms(free) if plan.blocks else 0
+        block_ms = self._block_ms(free) if may_block else 0
         self._stalled.redis_is_asked(block_ms / 1000)
         with self._timed(block_ms):
             reply = await self._connection.execute_command(
@@ -198,7 +222,7 @@ class Reader(Part):
         group_is_gone = isinstance(error, ResponseError) and "NOGROUP" in str(error)
         if group_is_gone and await self._rejoined() and failures == 1:
             return
-        self._reporter.failed("reading", error)
+        self._reporter.failed(READING, error)
         if is_contact_error(error):
             await self._client.connection_pool.disconnect()
         with anyio.move_on_after(pause_s(failures)):
@@ -209,7 +233,7 @@ class Reader(Part):
         try:
             await self._membership.join()
         except (RedisError, OSError) as error:
-            self._reporter.failed("reading", error)
+            self._reporter.failed(READING, error)
             return False
         return True
 

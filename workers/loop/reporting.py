@@ -12,10 +12,11 @@ from workers.loop.job import Job
 from workers.loop.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
 from workers.protocol.calls.recovery import Claimed
 from workers.protocol.calls.refusals import explained
-from workers.protocol.connection import is_contact_error
 from workers.protocol.keys import GroupKeys
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import on_one_line, text
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.troubles import Troubles
 from workers.telemetry.names import VISIBILITY_TIMEOUT
 
 logger = logging.getLogger("workers")
@@ -68,28 +69,22 @@ class Reporter:
         self._keys = keys
         self._consumer = consumer
         self._callbacks = callbacks
-        self._failing: set[str] = set()
-        self._failing_since = 0.0
+        self.troubles = Troubles()
 
-    # ---- an outage: told once when it begins and once when it ends, whichever part notices
+    # ---- whether Redis serves us
 
     def failed(self, part: str, error: BaseException) -> None:
         """Note that ``part`` (``reading``, ``settling``, …) could not do its work."""
-        if not self._failing:
-            self._failing_since = monotonic()
+        if self.troubles.failed(part, error, monotonic()):
             what = "no contact with Redis" if is_contact_error(error) else "Redis refuses"
             logger.error("%s: %s while %s: %s. Trying until it works", self._consumer, what, part, error)
             self._callbacks.report("error", part=part, error=str(error))
-        self._failing.add(part)
 
     def works(self, part: str) -> None:
         """Note that ``part`` works (again)."""
-        if part in self._failing:
-            self._failing.discard(part)
-            if not self._failing:
-                logger.warning(
-                    "%s: Redis serves us again after %.1f s", self._consumer, monotonic() - self._failing_since
-                )
+        ended = self.troubles.works(part, monotonic())
+        if ended:
+            logger.warning("%s: %s", self._consumer, ended)
 
     # ---- deliveries
 

@@ -5,19 +5,20 @@ from collections.abc import Iterable
 from math import inf
 from time import monotonic
 
+import anyio
+
 from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
 from workers.loop.execution import (
     HANDED_BACK,
     REASON_TIMEOUT,
-    Handler,
     Outcome,
     Verdict,
     execute,
     failed,
-    invoker,
-    is_async,
+    judge,
 )
+from workers.loop.handlers import Handler, invoker, is_async
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import QUEUED, Held, Interruption
 from workers.loop.journal import JournalWriter
@@ -45,6 +46,8 @@ class Runner(Part):
         self._heartbeat = heartbeat
         self._journal = journal
         self._hands_back = False
+        self._host = asyncio.current_task()
+        """What the whole worker runs in: cancelled first, whoever cancels."""
 
     async def perform(self, held: Held, runner: "asyncio.Task[None] | None") -> None:
         """Take a delivery through all steps. Every job pays for this: nothing is called that need not be.
@@ -69,10 +72,8 @@ class Runner(Part):
                 verdict = await self._telemetry.execute(self._invoke, held, self._backoff)
             else:
                 verdict = await execute(self._invoke, held.job, self._backoff)
-        except asyncio.CancelledError:
-            if held.interruption is None or held.take_back_cancellation() > 0:
-                self._conclude_cancelled(held)
-                raise
+        except asyncio.CancelledError as error:
+            verdict = self._after_cancellation(held, error)
         else:
             if held.interruption is not None:
                 held.take_back_cancellation()
@@ -94,6 +95,21 @@ class Runner(Part):
             return failed(held.job, error, self._backoff, reason=REASON_TIMEOUT)
         # What a handler raises because it is cancelled says nothing about the job.
         return HANDED_BACK if verdict is not None and verdict.outcome is Outcome.NACK else verdict
+
+    def _after_cancellation(self, held: Held, error: asyncio.CancelledError) -> Verdict | None:
+        """Return what to settle of a job that its runner was cancelled for; raise where the runner is to end."""
+        if held.interruption is None and held.runner is not None and not self._is_ending():
+            while held.take_back_cancellation() > 0:
+                pass  # the handler has cancelled the task it runs in; other jobs need that
+            return judge(held.job, error, self._backoff)
+        if held.interruption is None or held.take_back_cancellation() > 0:
+            self._conclude_cancelled(held)
+            raise error
+        return None
+
+    def _is_ending(self) -> bool:
+        """Tell whether all of the worker is cancelled: by itself, by whoever runs it, or with the event loop."""
+        return anyio.current_effective_deadline() == -inf or (self._host is not None and self._host.cancelling() > 0)
 
     def _conclude_cancelled(self, held: Held) -> None:
         """Hand back what the drain deadline cancels; what anything else cancels stays pending."""

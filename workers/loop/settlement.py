@@ -12,15 +12,16 @@ from itertools import islice
 from time import time_ns
 
 import anyio
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError
 
 from workers.loop.change import Change
 from workers.loop.context import Part, WorkerContext
-from workers.loop.execution import Outcome, Verdict
+from workers.loop.execution import ACKED, Outcome, Verdict
 from workers.loop.held import Held, Interruption, Source
 from workers.protocol.calls.settlement import Result, Settled, settle
-from workers.protocol.connection import KeptConnection, is_failover_error, is_uncoded_error
+from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
+from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text
 from workers.runtime.pauses import pause_s
 
 GATHER_BATCHES = 4
@@ -44,6 +45,8 @@ class _Pile:
     waiting: deque[Held] = field(default_factory=deque)
     reply_was_lost: int = 0
     """So many of the first ones have been sent before, without an answer."""
+    part: str = ""
+    """What settling these is called where it fails."""
     limit: int = 0
     """How many to send at a time while the server refuses a call; 0 = as many as the settings allow."""
 
@@ -58,7 +61,7 @@ class Settlements(Part):
         self._facts = context.facts()
         self._journal = context.journal(EventName.ACKED)
         self._capacity = GATHER_BATCHES * context.settings.settle_batch
-        self._piles = {source.key: _Pile(source) for source in context.membership.both}
+        self._piles = {source.key: _Pile(source, part=f"settling {source.key}") for source in context.membership.both}
         self._gathered = 0
         self._failures = 0
         self._arrived = Change()
@@ -134,11 +137,14 @@ class Settlements(Part):
             results = await self._send(pile.source, batch, lost=lost)
         except (RedisError, OSError) as error:
             return await self._failed(pile, batch, error)
-        self._reporter.works("settling")
+        self._reporter.works(pile.part)
         self._answered(pile, batch, results)
         if self._telemetry:
             self._telemetry.settled(batch, results, began_ns)
         pile.limit = 0
+        if results is not None and any(map(_is_denied, results)):
+            self._take_again(pile, batch, results)
+            return False
         return True
 
     def _next_batch(self, pile: _Pile) -> list[Held]:
@@ -175,17 +181,46 @@ class Settlements(Part):
     # ---- what came of it
 
     async def _failed(self, pile: _Pile, batch: Sequence[Held], error: Exception) -> bool:
-        if isinstance(error, ResponseError) and not is_failover_error(error):
-            if "NOGROUP" in str(error):
-                self._answered(pile, batch, [Settled(Result.REFUSED)] * len(batch))
-                return True
-            if len(batch) == 1 and is_uncoded_error(error):  # its own fault: the others must not wait for it
-                self._answered(pile, batch, [Settled(Result.HELD, str(error))])
-                return True
+        meaning = meaning_of(error)
+        if meaning is Meaning.NO_GROUP:
+            self._answered(pile, batch, [Settled(Result.REFUSED)] * len(batch))
+            return True
+        if meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(pile.source):
+            self._answered(pile, batch, [Settled(Result.HELD, str(error))])  # the others must not wait for it
+            return True
+        if meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
             pile.limit = max(1, len(batch) // 2)
-        self._reporter.failed("settling", error)
+        self._reporter.failed(pile.part, error)
         await self._commands.connection_pool.disconnect(inuse_connections=False)
         return False
+
+    async def _would_settle_others(self, source: Source) -> bool:
+        """Ask the server whether a call was refused for what was in it: settle a delivery that there is not."""
+        try:
+            await settle(
+                self._connection,
+                source.key,
+                self._keys,
+                [(_NOTHING, ACKED, 0)],
+                consumer=self._consumer,
+                agreement=self._membership.agreement,
+                journal=self._journal._replace(writes=0),
+                deletes=False,
+                reply_was_lost=True,
+                facts=_no_facts,
+            )
+        except (RedisError, OSError):
+            return False
+        return True
+
+    def _take_again(self, pile: _Pile, batch: Sequence[Held], results: Sequence[Settled]) -> None:
+        """Gather verdicts anew that our user may not have settled: that is no fault of their jobs."""
+        for held, settled in zip(batch, results, strict=True):
+            if _is_denied(settled):
+                pile.source.hold(held)
+                pile.waiting.append(held)
+                self._gathered += 1
+                self._reporter.failed(pile.part, NoPermissionError(settled.detail))
 
     def _answered(self, pile: _Pile, batch: Sequence[Held], results: Sequence[Settled] | None) -> None:
         waiting, forget = pile.waiting, pile.source.forget
@@ -202,6 +237,8 @@ class Settlements(Part):
         self._settled.notify()
 
     def _count(self, held: Held, settled: Settled) -> None:
+        if _is_denied(settled):
+            return
         job, verdict = held.job, held.verdict
         if settled.result is Result.DONE:
             if verdict.outcome is Outcome.ACK:
@@ -221,6 +258,26 @@ class Settlements(Part):
         else:
             held.keep()
             self._reporter.held(job, verdict, settled.detail)
+
+
+@dataclass(slots=True)
+class _NoDelivery:
+    """A delivery that there is not: no stream has such an entry."""
+
+    raw_entry_id: bytes = b"0-1"
+    raw_id: bytes = b"0-1"
+    times_delivered: int = 1
+
+
+_NOTHING = _NoDelivery()
+
+
+def _no_facts(_delivery: _NoDelivery, _verdict: Verdict, _run_ms: int) -> bytes:
+    return b""
+
+
+def _is_denied(settled: Settled) -> bool:
+    return settled.result is Result.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
 
 
 def _in_order(held: Held) -> bytes:

@@ -29,6 +29,9 @@ class StalledDeliveries:
         """
         return []
 
+    def put_off(self, pause_s: float) -> None:
+        """Take nothing for so long: Redis has refused it."""
+
     def abandon(self) -> None:
         """Wait no more for what was asked for: the process is about to end."""
 

@@ -19,12 +19,13 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ClusterDownError, ReadOnlyError, RedisError, ResponseError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
+from workers.protocol.meaning import AllInUseError, is_failover_error
 
 OLDEST_SERVER = (6, 2)
 COMMAND_TIMEOUT_S = 5.0
@@ -36,15 +37,7 @@ BLOCK_MS = 2_000
 # Replies that are parsed in `workers.protocol.messages` or by their callers, as they come from the wire.
 _RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAIM", "XAUTOCLAIM")
 
-# What a node answers that is up but not (any more) the one to write to: drop the connection and look again. redis-py
-# takes the code off the texts it has a class for; from inside a script, 6.2 quotes the whole text.
-_FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError)
-_FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN) ")
-
 _WRITER_METHODS = ("writelines", "drain")
-
-CONTACT_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
-"""Exceptions that say: no contact. Whether the command ran is unknown."""
 
 
 def commands_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 16) -> "Redis":
@@ -55,10 +48,6 @@ def commands_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, max_conne
 def reader_client(url: str, *, block_ms: int = BLOCK_MS, timeout_s: float = COMMAND_TIMEOUT_S) -> "Redis":
     """Return a client with one connection of its own for reads that block up to ``block_ms``."""
     return _client(url, block_ms / 1000 + timeout_s, 1)
-
-
-class AllInUseError(RedisConnectionError):
-    """All connections of a client are in use, by ourselves: nothing was sent, and nothing is known of Redis."""
 
 
 class _Pool(BlockingConnectionPool):
@@ -212,31 +201,6 @@ def _as_it_comes(response: Any, **_options: Any) -> Any:
 def hide_password(url: str) -> str:
     """Return ``url`` fit for logs. A password may hold ``@`` and ``/``, or stand in the query."""
     return re.sub(r"([?&]password=)[^&#]*", r"\1***", re.sub(r"(://[^/@:]*:).*@", r"\1***@", url))
-
-
-def is_failover_error(error: BaseException) -> bool:
-    """Tell whether the server answered that it is not the one to write to now."""
-    if isinstance(error, _FAILOVER_CLASSES):
-        return True
-    return isinstance(error, ResponseError) and _FAILOVER_TEXT.search(str(error)) is not None
-
-
-def is_uncoded_error(error: BaseException) -> bool:
-    """Tell whether the server answered a plain ``ERR``: the request itself is at fault, or the script it runs.
-
-    redis-py takes the code off the text; every other code (``OOM``, ``WRONGTYPE`` …) has a class or stays in the text.
-    """
-    return type(error) is ResponseError and re.match(r"-?[A-Z]+ |.* -[A-Z]+ ", str(error)) is None
-
-
-def is_contact_error(error: BaseException) -> bool:
-    """Tell whether ``error`` will pass once Redis can be reached again."""
-    return isinstance(error, CONTACT_LOST) or is_failover_error(error)
-
-
-def is_outage(error: BaseException) -> bool:
-    """Tell whether ``error`` says that Redis was away; an `AllInUseError` says that we were busy."""
-    return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
 async def _said_to_newcomers(client: "Redis") -> str:

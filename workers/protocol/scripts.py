@@ -16,7 +16,8 @@ import redis
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from workers.protocol.connection import KeptConnection, is_contact_error
+from workers.protocol.connection import KeptConnection
+from workers.protocol.meaning import is_contact_error
 
 RETRY_DELAYS_S = (0.05, 0.2)
 Keys = Sequence[str | bytes]

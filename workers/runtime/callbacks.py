@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
+from workers.runtime.user_code import current_task, ends
+
 logger = logging.getLogger(__name__)
 
 Callback = Callable[[Any], Awaitable[None]]
@@ -83,5 +85,7 @@ class Callbacks(Generic[NameT]):
         for callback in self._registered.get(report.name, ()):
             try:
                 await callback(report)
-            except Exception:
+            except BaseException as error:
+                if ends(error, current_task()):
+                    raise
                 logger.exception("a callback for %r failed", report.name)

@@ -11,7 +11,7 @@ from time import monotonic
 import anyio
 from redis.asyncio import Redis
 
-from workers.protocol.connection import is_outage
+from workers.protocol.meaning import is_outage
 from workers.runtime.grace import Grace
 
 LONGEST_GRACE_MS = 30_000

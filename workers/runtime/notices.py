@@ -13,7 +13,8 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from workers.protocol.connection import COMMAND_TIMEOUT_S, connection_of_ones_own, is_contact_error, reader_client
+from workers.protocol.connection import COMMAND_TIMEOUT_S, connection_of_ones_own, reader_client
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import text
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,8 @@ import anyio
 
 from workers.backoff import Backoff
 from workers.loop.deadlines import Deadlines
-from workers.loop.execution import Handler, Invoke, Outcome, Verdict, execute, invoker
+from workers.loop.execution import Outcome, Verdict, execute, judge
+from workers.loop.handlers import Handler, Invoke, checked, come_to, invoker
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.job import Job
 from workers.producer import Fields, NewJob, encode_job
@@ -107,14 +108,15 @@ async def run_handler_async(
     ``max_deliveries``: after how many it is given up; without it the worker's, else 3. ``extend``: what `Job.extend`
     answers, or raises. A handler that is a plain function runs in a thread, as in a worker.
 
-    Raises InvalidJobError for a job that could not be enqueued, ValueError for a delivery that there cannot be.
+    Raises InvalidJobError for a job that could not be enqueued, ValueError for a delivery that there cannot be, and
+    ConfigurationError for a handler that a worker refuses.
     """
     worker = handler if isinstance(handler, Worker) else Worker()
     settings = settings_of(worker)
     limit = max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES
     if not 1 <= deliveries <= limit:
         raise ValueError(f"there is no delivery {deliveries} of a job that has {limit}: give another max_deliveries.")
-    function = handler.function if isinstance(handler, Worker) else handler
+    function = handler.function if isinstance(handler, Worker) else checked(handler)
     made_up = _make_up(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
     return await _Run(function, made_up, settings, is_last=deliveries == limit).result()
 
@@ -152,9 +154,11 @@ class _Run:
         self._backoff = _Backoff(0, 0, settings.backoff.uncounted_max_age_ms)
         self._is_last = is_last
         self._raised: BaseException | None = None
+        self._host: asyncio.Task[Any] | None = None
 
     async def result(self) -> Result:
         """Run it, in a task that its timeout can cancel."""
+        self._host = asyncio.current_task()
         verdict = await asyncio.get_running_loop().create_task(self._perform())
         if verdict is None:
             return TimedOut(self._held.job.timeout_s, self._is_last)
@@ -178,9 +182,11 @@ class _Run:
             deadlines.watch(held)
         try:
             verdict = await execute(self._call, held.job, self._backoff)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if held.interruption is None:
-                raise
+                if self._host is not None and self._host.cancelling() > 0:
+                    raise
+                verdict = judge(held.job, error, self._backoff)  # the handler has cancelled the task that it runs in
         finally:
             deadlines.stop()
         if held.interruption is not None and verdict is not None and verdict.outcome is not Outcome.ACK:
@@ -189,7 +195,7 @@ class _Run:
 
     async def _call(self, job: Job) -> object:
         try:
-            answer = await self._invoke(job)
+            answer = await come_to(await self._invoke(job))
         except BaseException as error:
             self._raised = error
             raise

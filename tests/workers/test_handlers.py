@@ -1,0 +1,433 @@
+"""What may be a handler, and what its answer comes to. That jobs of such handlers are settled so is at the end."""
+
+import asyncio
+import contextlib
+import functools
+import types
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from anyio import from_thread
+from redis.asyncio import Redis
+
+from tests.support.servers import RedisServer
+from tests.workers.scene import (
+    dead_letters,
+    enqueue,
+    field_of,
+    make_job,
+    make_worker,
+    number_of,
+    pending_of,
+    running,
+    wait_for_settled,
+)
+from workers import ConfigurationError, Job, Reject, Report, Retry, Worker
+from workers.loop.execution import ACKED, REASON_MAX_DELIVERIES, Outcome, Verdict, execute
+from workers.loop.handlers import Handler, checked, invoker
+from workers.testing import Failed, run_handler
+
+pytestmark = pytest.mark.anyio
+
+
+async def succeed(_job: Job) -> None:
+    """Return nothing."""
+
+
+def generate(_job: Job) -> Iterator[int]:
+    yield 1
+
+
+async def generate_async(_job: Job) -> AsyncIterator[int]:
+    yield 1
+
+
+class Callables:
+    """Handlers that are no functions."""
+
+    class Generating:
+        def __call__(self, _job: Job) -> Iterator[int]:
+            yield 1
+
+    class GeneratingAsync:
+        async def __call__(self, _job: Job) -> AsyncIterator[int]:
+            yield 1
+
+    class Plain:
+        def __call__(self, _job: Job) -> None:
+            """Do nothing."""
+
+    def generate(self, _job: Job) -> Iterator[int]:
+        yield 1
+
+    @staticmethod
+    def generate_static(_job: Job) -> Iterator[int]:
+        yield 1
+
+
+def logged(function: Handler) -> Handler:
+    @functools.wraps(function)
+    def call(job: Job) -> object:
+        return function(job)
+
+    return call
+
+
+def consumed(function: Callable[[Job], Iterator[int]]) -> Handler:
+    @functools.wraps(function)
+    async def call(job: Job) -> None:
+        for _ in function(job):
+            await anyio.lowlevel.checkpoint()
+
+    return call
+
+
+GENERATORS: dict[str, Any] = {
+    "function": generate,
+    "async function": generate_async,
+    "partial": functools.partial(generate),
+    "partial of a partial of an async one": functools.partial(functools.partial(generate_async)),
+    "callable object": Callables.Generating(),
+    "async callable object": Callables.GeneratingAsync(),
+    "partial of a callable object": functools.partial(Callables.Generating()),
+    "method": Callables().generate,
+    "static method": Callables.generate_static,
+    "decorated": logged(generate),
+    "decorated, async": logged(generate_async),
+    "decorated method": logged(Callables().generate),
+    "context manager": contextlib.contextmanager(generate),
+    "async context manager": contextlib.asynccontextmanager(generate_async),
+    "cached": functools.lru_cache(generate),
+}
+
+
+@pytest.mark.parametrize("handler", GENERATORS.values(), ids=GENERATORS)
+def test_a_generator_function_is_refused_when_it_is_registered(handler: Handler) -> None:
+    with pytest.raises(ConfigurationError, match="it is a generator function"):
+        Worker("orders", "billing").handler(handler)
+    with pytest.raises(ConfigurationError, match="it is a generator function"):
+        run_handler(handler)
+
+
+@pytest.mark.parametrize(
+    ("handler", "sentence"),
+    [(Callables.Plain, "the class Callables.Plain cannot be a handler"), ("succeed", "cannot be called")],
+)
+def test_what_can_do_no_work_is_refused_when_it_is_registered(handler: Any, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        Worker("orders", "billing").handler(handler)
+
+
+class SelfWrapped:
+    """Says that it wraps itself, as objects do that answer to every name."""
+
+    @property
+    def __wrapped__(self) -> "SelfWrapped":
+        return self
+
+    def __call__(self, _job: Job) -> None:
+        """Do nothing."""
+
+
+@types.coroutine
+def coroutine_of_the_old_kind(_job: Job) -> Generator[Any, Any, None]:
+    yield from asyncio.sleep(0).__await__()
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        succeed,
+        logged(succeed),
+        functools.partial(succeed),
+        Callables.Plain(),
+        lambda _job: None,
+        functools.partial(print, "x"),
+        [].append,
+        consumed(generate),
+        SelfWrapped(),
+        coroutine_of_the_old_kind,
+    ],
+)
+async def test_everything_else_is_taken_and_run(handler: Handler) -> None:
+    assert checked(handler) is handler
+    assert await execute(invoker(handler, 1), make_job()) == ACKED
+
+
+# ---- what comes back
+
+
+def async_handler(answer: Callable[[Job], object]) -> Handler:
+    async def handle(job: Job) -> object:
+        return answer(job)
+
+    return handle
+
+
+def plain_handler(answer: Callable[[Job], object]) -> Handler:
+    def handle(job: Job) -> object:
+        return from_thread.run_sync(answer, job)  # made in the loop: a thread has none
+
+    return handle
+
+
+both_paths = pytest.mark.parametrize("path", [async_handler, plain_handler], ids=["async", "plain"])
+
+
+async def run(handler: Handler) -> Verdict:
+    return replace(await execute(invoker(handler, 2), make_job()), traceback="")
+
+
+class Work:
+    """Counts what has really run."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    async def coroutine(self, _job: Job) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.ran += 1
+
+    def task(self, job: Job) -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(self.coroutine(job))
+
+    def future(self, job: Job) -> "asyncio.Future[Any]":
+        return asyncio.gather(self.coroutine(job))
+
+    def of_a_pool(self, job: Job) -> "Future[None]":
+        future: Future[None] = Future()
+        task = self.task(job)
+        task.add_done_callback(lambda _: future.set_result(None))
+        return future
+
+    def awaitable(self, job: Job) -> object:
+        work = self
+
+        class Awaitable:
+            def __await__(self) -> Generator[Any, Any, None]:
+                return work.coroutine(job).__await__()
+
+        return Awaitable()
+
+    def of_an_awaitable(self, job: Job) -> object:
+        async def call() -> object:
+            return self.coroutine(job)
+
+        return call()
+
+
+@both_paths
+@pytest.mark.parametrize("kind", ["coroutine", "task", "future", "of_a_pool", "awaitable", "of_an_awaitable"])
+async def test_what_has_to_be_awaited_is_awaited(path: Callable[..., Handler], kind: str) -> None:
+    work = Work()
+
+    assert await run(path(getattr(work, kind))) == ACKED
+    assert work.ran == 1
+
+
+@both_paths
+async def test_what_is_raised_by_what_was_returned_is_the_verdict(path: Callable[..., Handler]) -> None:
+    async def fail(_job: Job) -> None:
+        raise Reject("malformed")
+
+    assert await run(path(fail)) == Verdict(Outcome.REJECT, "malformed")
+
+
+async def test_a_pool_is_waited_for_and_its_failure_told() -> None:
+    with ThreadPoolExecutor() as pool:
+        verdict = await run(lambda _job: pool.submit(int, "x"))
+    assert (verdict.outcome, verdict.exception) == (Outcome.NACK, "ValueError")
+
+
+async def test_something_that_comes_to_itself_is_awaited_once() -> None:
+    class Pool:
+        def __await__(self) -> Generator[Any, Any, "Pool"]:
+            yield from asyncio.sleep(0).__await__()
+            return self
+
+    assert await run(async_handler(lambda _job: Pool())) == ACKED
+
+
+@both_paths
+@pytest.mark.parametrize("answer", [generate, generate_async])
+async def test_a_generator_that_is_returned_is_a_failure_that_says_why(
+    path: Callable[..., Handler], answer: Callable[[Job], object]
+) -> None:
+    verdict = await run(path(answer))
+    assert (verdict.outcome, verdict.reason) == (Outcome.NACK, REASON_MAX_DELIVERIES)
+    assert "the handler returned a generator, of which nothing has run" in verdict.error
+
+
+class Later(Retry):
+    """A retry of a program's own."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__(when)
+
+
+@both_paths
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (Retry, Verdict(Outcome.NACK, REASON_MAX_DELIVERIES, "")),
+        (Reject, Verdict(Outcome.REJECT, "rejected")),
+        (ValueError, Verdict(Outcome.NACK, REASON_MAX_DELIVERIES, "ValueError")),
+        (
+            Later,
+            Verdict(
+                Outcome.NACK,
+                REASON_MAX_DELIVERIES,
+                "UnusableAnswerError: the handler returned the class Later, which cannot be made without arguments: "
+                "raise or return an instance.",
+            ),
+        ),
+    ],
+)
+async def test_a_class_that_is_returned_counts_as_its_instance(
+    path: Callable[..., Handler], answer: type, verdict: Verdict
+) -> None:
+    assert await run(path(lambda _job: answer)) == verdict
+
+
+# ---- what is raised
+
+
+class PanicException(BaseException):
+    """As extensions written in Rust raise it."""
+
+
+class Unreadable(Retry):
+    """Has forgotten to make itself a retry."""
+
+    def __init__(self) -> None:
+        """Say nothing."""
+
+
+class PanickingError(Exception):
+    def __str__(self) -> str:
+        raise PanicException("in the message, too")
+
+
+ENDS: list[BaseException] = [
+    PanicException("index out of bounds"),
+    GeneratorExit(),
+    asyncio.CancelledError(),
+    StopIteration(),
+    StopAsyncIteration(),
+    BaseExceptionGroup("many", [PanicException(), asyncio.CancelledError()]),
+    Unreadable(),
+    PanickingError(),
+]
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
+@pytest.mark.parametrize("error", ENDS, ids=lambda error: type(error).__name__)
+async def test_whatever_is_raised_is_a_failure(error: BaseException, thread: bool) -> None:
+    async def handle(_job: Job) -> None:
+        raise error
+
+    def handle_in_thread(_job: Job) -> None:
+        raise error
+
+    verdict = await run(handle_in_thread if thread else handle)
+    assert (verdict.outcome, bool(verdict.error), bool(verdict.exception)) == (Outcome.NACK, True, True)
+    assert isinstance(run_handler_result(handle_in_thread if thread else handle), Failed)
+
+
+def run_handler_result(handler: Handler) -> object:
+    with ThreadPoolExecutor(1) as pool:  # an event loop runs here
+        return pool.submit(run_handler, handler).result()
+
+
+@pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+@pytest.mark.parametrize("grouped", [False, True], ids=["bare", "in a group"])
+async def test_an_end_of_the_process_goes_through(end: BaseException, grouped: bool) -> None:
+    async def handle(_job: Job) -> None:
+        raise BaseExceptionGroup("tasks", [PanicException(), end]) if grouped else end
+
+    with pytest.raises(type(end)) as caught:
+        await run(handle)
+    assert caught.value is end
+
+
+async def test_a_coroutine_that_is_thrown_away_ends_without_a_verdict() -> None:
+    verdicts: list[Verdict] = []
+
+    async def hang(_job: Job) -> None:
+        await asyncio.Future[None]()
+
+    async def note() -> None:
+        verdicts.append(await execute(invoker(hang, 1), make_job()))
+
+    coroutine = note()
+    coroutine.send(None)
+    coroutine.close()
+    assert verdicts == []
+
+
+# ---- the same in a worker
+
+
+async def test_no_job_of_a_handler_that_has_not_run_is_acknowledged(server: RedisServer, client: Redis) -> None:
+    def handle(job: Job) -> object:
+        answers: list[Callable[[Job], object]] = [generate, generate_async, lambda _: Reject]
+        return answers[number_of(job)](job)
+
+    await enqueue(client, 0, 1, 2)
+    async with running(make_worker(server.url, handle, max_deliveries=1)) as worker:
+        await wait_for_settled(worker, 3)
+
+    assert (worker.counts.acked, worker.counts.dead_lettered) == (0, 3)
+    errors = {field_of(flat, b"n"): field_of(flat, b"reaper.dead.error") for _, flat in await dead_letters(client)}
+    assert b"returned a generator" in errors[b"0"]
+    assert b"returned a generator" in errors[b"1"]
+
+
+async def test_a_worker_outlives_whatever_its_handler_raises(server: RedisServer, client: Redis) -> None:
+    done: list[int] = []
+
+    def cancel_task() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    async def handle(job: Job) -> None:
+        n = number_of(job)
+        if n < len(ENDS):
+            raise ENDS[n]
+        if n == len(ENDS):
+            cancel_task()
+        await anyio.lowlevel.checkpoint()
+        done.append(n)
+
+    await enqueue(client, *range(len(ENDS) + 3))
+    worker = make_worker(server.url, handle, max_deliveries=1, concurrency=1)
+    async with running(worker):
+        await wait_for_settled(worker, len(ENDS) + 3)
+
+    assert done == [len(ENDS) + 1, len(ENDS) + 2]
+    assert (worker.counts.acked, worker.counts.dead_lettered) == (2, len(ENDS) + 1)
+    assert await pending_of(client) == []
+
+
+def plain_reject(_job: Job) -> object:
+    return Reject
+
+
+async def test_a_callback_that_panics_stops_nothing(server: RedisServer, client: Redis) -> None:
+    seen: list[str] = []
+    worker = make_worker(server.url, plain_reject)
+
+    @worker.on("dead_lettered")
+    async def panic(report: Report) -> None:
+        seen.append(report.name)
+        raise [PanicException(), asyncio.CancelledError()][len(seen) % 2]
+
+    await enqueue(client, 1, 2, 3)
+    async with running(worker):
+        await wait_for_settled(worker, 3)
+    assert seen == ["dead_lettered"] * 3

@@ -1,0 +1,231 @@
+"""A server that refuses one thing: nothing good is given up, everything else goes on, and the log says so once."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from reaper.operations.acl import Role, rules_of
+from tests.support.knobs import hurry
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import KEYS, enqueue, make_worker, pending_of, running, wait_for_settled
+from workers import Job, Reject
+from workers.protocol.calls.settlement import settle
+from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.messages import RecoveryMode
+
+pytestmark = [pytest.mark.anyio, pytest.mark.contract]
+
+USER = "restricted"
+
+
+async def restrict(client: Redis, server: RedisServer, *changes: str, mode: RecoveryMode = RecoveryMode.REAPER) -> str:
+    """Make a user with a worker's rights and these ``changes``; return the URL with which it connects."""
+    words = rules_of(Role.WORKER, mode, [KEYS], []).words()
+    await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words, *changes)
+    return f"redis://{USER}:p@127.0.0.1:{server.port}/0"
+
+
+async def change_rights(client: Redis, *changes: str) -> None:
+    await client.execute_command("ACL", "SETUSER", USER, *changes)
+
+
+@pytest.fixture(autouse=True)
+async def _without_user(client: Redis) -> AsyncIterator[None]:
+    yield
+    await client.execute_command("ACL", "DELUSER", USER)
+
+
+def errors_in(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return [line for line in lines if all(word in line for word in words)]
+
+
+# ---- nothing good is given up
+
+
+@pytest.mark.parametrize("jobs", [1, 5])
+async def test_acknowledgements_wait_until_the_right_is_given_back(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, jobs: int
+) -> None:
+    runs: list[str] = []
+    done = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        runs.append(job.id)
+        await done.wait()
+
+    await enqueue(client, *range(jobs))
+    async with running(make_worker(await restrict(client, server), handle)) as worker:
+        await wait_until(lambda: len(runs) == jobs, "all run")
+        await change_rights(client, "-xack")
+        done.set()
+        await wait_until(lambda: errors_in(caplog, "Redis refuses", "settling"), "it is told")
+        await wait_until(lambda: worker.process and worker.process._settlements._failures >= 3, "it is tried again")
+        assert (worker.counts.held, worker.counts.acked) == (0, 0)
+        await change_rights(client, "+xack")
+        await wait_for_settled(worker, jobs)
+
+    assert (worker.counts.acked, worker.counts.held, len(runs)) == (jobs, 0, jobs)
+    assert len(errors_in(caplog, "Redis refuses", "settling")) == 1
+    assert await pending_of(client) == []
+
+
+async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_waiting(
+    server: RedisServer, client: Redis
+) -> None:
+    async def handle(job: Job) -> None:
+        if job.fields[b"n"] == b"1":
+            raise Reject("malformed")
+
+    await enqueue(client, 1, 2, 3)
+    url = await restrict(client, server, "-xadd")
+    async with running(make_worker(url, handle, journal="off")) as worker:
+        await wait_until(lambda: worker.counts.acked == 2, "the others are acknowledged")
+        await wait_until(lambda: worker.process and worker.process._settlements._failures >= 2, "it is tried again")
+        assert worker.counts.held == 0
+        await change_rights(client, "+xadd")
+        await wait_until(lambda: worker.counts.dead_lettered == 1, "the dead letter is written")
+
+    assert await pending_of(client) == []
+
+
+async def test_what_the_server_refuses_without_a_reason_is_held_only_if_it_would_settle_others(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text says nothing; the server is asked, first while it refuses everything, then while it refuses one job."""
+    refuses, asked = {"everything"}, []
+
+    async def refusing(*args: object, **more: object) -> object:
+        items = args[3]
+        assert isinstance(items, list)
+        asked.append(len(items))
+        if "everything" in refuses or any(item[0].raw_entry_id == bad for item in items):
+            raise ResponseError("something without a code")
+        return await settle(*args, **more)  # type: ignore[arg-type]
+
+    async def handle(_job: Job) -> None:
+        """Return."""
+
+    monkeypatch.setattr("workers.loop.settlement.settle", refusing)
+    bad = (await enqueue(client, 1, 2, 3))[0].encode()
+    async with running(make_worker(server.url, handle)) as worker:
+        await wait_until(lambda: len(asked) >= 8, "it was tried again, and asked")
+        assert (worker.counts.held, worker.counts.acked) == (0, 0)
+        refuses.clear()
+        await wait_for_settled(worker, 3)
+
+    assert (worker.counts.acked, worker.counts.held) == (2, 1)
+
+
+# ---- everything else goes on
+
+
+async def test_a_worker_that_may_not_adopt_reads_on(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with the rules of an older version: a script has gained a key."""
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
+    monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.02)
+    ran: list[str] = []
+
+    async def handle(job: Job) -> None:
+        ran.append(job.id)
+
+    words = [word for word in rules_of(Role.WORKER, RecoveryMode.REAPER, [KEYS], []).words() if "suspects" not in word]
+    await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words)
+    url = f"redis://{USER}:p@127.0.0.1:{server.port}/0"
+    async with running(make_worker(url, handle, refresh_interval=0.05)) as worker:
+        membership = worker.process._context.membership  # type: ignore[union-attr]
+        joins = membership.joins
+        await wait_until(lambda: membership.joins >= joins + 3, "stock was to be taken three times")
+        await enqueue(client, 1, 2, 3)
+        await wait_until(lambda: len(ran) == 3, "what is new is run")
+        assert worker.process
+        assert any("taking over" in why for why in worker.process.refusals)
+        await change_rights(client, f"~{KEYS.suspects}")
+        await wait_for_settled(worker, 3)
+    assert len(errors_in(caplog, "Redis refuses", "taking over")) == 1
+
+
+async def test_an_embedded_worker_that_may_not_claim_reads_on(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.02)
+    hurry(monkeypatch.setattr)
+    ran: list[str] = []
+
+    async def handle(job: Job) -> None:
+        ran.append(job.id)
+
+    await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
+    await enqueue(client, 0)
+    await client.xreadgroup(KEYS.group, "gone", {KEYS.stream: ">"})
+    [(entry, _, _)] = await pending_of(client)
+    await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "gone", 0, entry, "IDLE", 7_200_000, "JUSTID")
+    url = await restrict(client, server, "-xautoclaim", mode=RecoveryMode.EMBEDDED)
+    async with running(make_worker(url, handle, recovery="embedded", visibility_timeout=3_600)) as worker:
+        assert worker.process
+        process = worker.process
+        await wait_until(lambda: any("stalls" in why for why in process.refusals), "recovery is refused")
+        await enqueue(client, 1, 2, 3)
+        await wait_until(lambda: len(ran) == 3, "what is new is run")
+        await change_rights(client, "+xautoclaim")
+        await wait_for_settled(worker, 4)
+    assert len(errors_in(caplog, "Redis refuses", "recovering what stalls")) == 1
+
+
+async def test_a_worker_whose_every_read_is_refused_says_so_once(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[int] = []
+
+    def pause_s(failed: int) -> float:
+        failures.append(failed)
+        return 0.01
+
+    async def handle(_job: Job) -> None:
+        """Return."""
+
+    monkeypatch.setattr("workers.loop.reading.pause_s", pause_s)
+    await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
+    url = await restrict(client, server, "-xreadgroup")
+    async with running(make_worker(url, handle)):
+        await wait_until(lambda: len(failures) > 20, "reading was refused many times")
+        await change_rights(client, "+xreadgroup")
+        await wait_until(lambda: errors_in(caplog, "reading works again"), "it is told that it works")
+    assert len(errors_in(caplog, "Redis refuses", "reading")) == 1
+
+
+# ---- what servers say
+
+
+async def test_missing_rights_are_seen_on_this_server_wherever_they_show(server: RedisServer, client: Redis) -> None:
+    words = ["-@all", "+eval", "~a", "resetchannels"]
+    await client.execute_command("ACL", "SETUSER", USER, "reset", "on", ">p", *words)
+    async with connected(server) as user:
+        for script in ("return redis.call('SET', KEYS[1], '1')", "return redis.pcall('GET', KEYS[1])"):
+            assert await refusal(user, "EVAL", script, 1, "a") is Meaning.DENIED
+        assert await refusal(user, "GET", "a") is Meaning.DENIED
+        assert await refusal(user, "EVAL", "return 1", 1, "b") is Meaning.DENIED
+        await change_rights(client, "+set", "+publish")
+        assert await refusal(user, "EVAL", "return redis.call('SET', 'b', '1')", 1, "a") is Meaning.DENIED
+        assert await refusal(user, "EVAL", "return redis.call('PUBLISH', 'b', '1')", 1, "a") is Meaning.DENIED
+        assert await refusal(user, "EVAL", "error('b')", 1, "a") is Meaning.UNCLEAR
+
+
+@asynccontextmanager
+async def connected(server: RedisServer) -> AsyncIterator[Redis]:
+    async with Redis(port=server.port, username=USER, password="p") as user:  # noqa: S106 - lives for one test
+        yield user
+
+
+async def refusal(user: Redis, *words: str | int) -> Meaning:
+    with pytest.raises(ResponseError) as caught:
+        await user.execute_command(*words)
+    return meaning_of(caught.value)

@@ -1,0 +1,77 @@
+"""What errors of Redis mean, and which of them are news."""
+
+import pytest
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from workers.protocol.meaning import Meaning, meaning_of
+from workers.runtime.troubles import RETELL_S, Troubles
+
+# ---- what is told
+
+
+def told(troubles: Troubles, *met: tuple[str, Exception | None], now: float = 0.0) -> list[bool]:
+    news = []
+    for part, error in met:
+        news.append(bool(troubles.works(part, now)) if error is None else troubles.failed(part, error, now))
+    return news
+
+
+CLOSED, REFUSED = RedisConnectionError("Connection closed by server."), ConnectionRefusedError(111, "refused")
+DENIED = NoPermissionError("this user has no permissions to run the 'xreadgroup' command")
+
+
+def test_an_outage_is_told_though_some_part_is_refused_already() -> None:
+    troubles = Troubles()
+    met = [("journal", DENIED), ("reading", CLOSED), ("settling", REFUSED), ("reading", None), ("settling", None)]
+    assert told(troubles, *met) == [True, True, False, False, True]
+    assert told(troubles, ("reading", CLOSED), ("reading", None)) == [True, True]
+    assert troubles.refusals == [f"journal: {DENIED}"]
+
+
+def test_when_the_reason_of_an_outage_changes_the_new_one_is_told_once() -> None:
+    troubles, wrong = Troubles(), AuthenticationError("invalid username-password pair or user is disabled.")
+    met = [("reading", CLOSED), ("settling", CLOSED), ("reading", wrong), ("settling", wrong), ("reading", CLOSED)]
+    assert told(troubles, *met) == [True, False, True, False, False]
+    assert troubles.refusals == [str(wrong)]
+    assert told(troubles, ("reading", None), ("settling", None)) == [False, True]
+    assert (troubles.refusals, troubles.is_away) == ([], False)
+
+
+def test_a_part_that_is_refused_in_turns_with_working_fills_no_log() -> None:
+    troubles = Troubles()
+    turns = [("settling", DENIED), ("settling", None)] * 100
+    assert sum(told(troubles, *turns)) == 2
+    assert told(troubles, ("settling", DENIED), now=RETELL_S + 1) == [True]
+
+
+def test_a_refusal_of_another_kind_is_told() -> None:
+    met = [("settling", DENIED), ("settling", ResponseError("OOM command not allowed")), ("settling", DENIED)]
+    assert told(Troubles(), *met) == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (CLOSED, Meaning.AWAY),
+        (RedisConnectionError("max number of clients reached"), Meaning.AWAY),
+        (BusyLoadingError("Redis is loading the dataset in memory"), Meaning.AWAY),
+        (ReadOnlyError("You can't write against a read only replica."), Meaning.AWAY),
+        (AuthenticationError("Authentication required."), Meaning.LOCKED_OUT),
+        (ResponseError("WRONGPASS invalid username-password pair or user is disabled."), Meaning.LOCKED_OUT),
+        (DENIED, Meaning.DENIED),
+        (ResponseError("The user executing the script can't run this command or subcommand script: 5e, on @u:1."),
+         Meaning.DENIED),
+        (ResponseError("Error running script (call to f_5e): @user_script:1: @user_script: 1: The user executing the "
+                       "script can't access at least one of the keys mentioned in the command arguments"),
+         Meaning.DENIED),
+        (ResponseError("Error running script: @user_script: 3: -NOPERM this user has no permissions"), Meaning.DENIED),
+        (ResponseError("NOGROUP No such key 'orders'"), Meaning.NO_GROUP),
+        (ResponseError("OOM command not allowed when used memory > 'maxmemory'."), Meaning.REFUSED),
+        (ResponseError("WRONGTYPE Operation against a key"), Meaning.REFUSED),
+        (ResponseError("user_script:1: too many results to unpack script: 9d, on @user_script:1."), Meaning.UNCLEAR),
+        (ResponseError("wrong number of arguments for 'xack' command"), Meaning.UNCLEAR),
+    ],
+)  # fmt: skip
+def test_what_an_error_means(error: Exception, meaning: Meaning) -> None:
+    assert meaning_of(error) is meaning

@@ -1,0 +1,145 @@
+"""Handlers as programs give them: which ones can run jobs, how they are called, and what their answer comes to.
+
+A call is not always a run: calling a generator function, or not awaiting a coroutine, does nothing at all. What has not
+run must never look like what has returned.
+"""
+
+import asyncio
+import concurrent.futures
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from types import CodeType
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+
+from workers.loop.job import Job
+from workers.protocol.errors import ConfigurationError
+
+Handler = Callable[[Job], Any]
+"""What a program gives us: ``async def handle(job)``, or a plain ``def`` that then runs in a thread."""
+
+Invoke = Callable[[Job], Awaitable[object]]
+
+_MOST_LAYERS = 100
+"""Decorators around a handler that are looked through; some objects answer that they wrap themselves."""
+
+
+class UnusableAnswerError(Exception):
+    """What a handler returned says neither that it has done its work, nor that it has not."""
+
+
+# ---- registering
+
+
+def checked(handler: Handler) -> Handler:
+    """Return ``handler``. Raises ConfigurationError where calling it would run nothing."""
+    name = getattr(handler, "__qualname__", None) or f"an instance of {type(handler).__qualname__}"
+    if not callable(handler):
+        raise ConfigurationError(f"{name} cannot be a handler: it cannot be called. Give a function.")
+    if inspect.isclass(handler):
+        raise ConfigurationError(
+            f"the class {name} cannot be a handler: calling it makes an object and does no work. Give its instance, or "
+            "a function."
+        )
+    for layer in _layers(handler):
+        if inspect.iscoroutinefunction(layer):
+            break  # whatever it is made of, it is awaited
+        if _generates(layer):
+            raise ConfigurationError(
+                f"{name} cannot be a handler: it is a generator function (it has a `yield`), and calling one runs "
+                "nothing of it. Write `def` or `async def` without `yield`; where a decorator runs the generator, call "
+                "it from such a function."
+            )
+    return handler
+
+
+def _layers(handler: object) -> Iterator[object]:
+    """Yield ``handler`` and, inwards, what calling it calls: through partials, methods, decorators, ``__call__``."""
+    for _ in range(_MOST_LAYERS):
+        yield handler
+        if isinstance(handler, functools.partial):
+            handler = handler.func
+        elif inspect.ismethod(handler):
+            handler = handler.__func__
+        elif (wrapped := getattr(handler, "__wrapped__", None)) is not None:
+            handler = wrapped
+        elif inspect.isroutine(handler) or inspect.isclass(handler):
+            return
+        else:
+            handler = type(handler).__call__
+
+
+def _generates(function: object) -> bool:
+    if inspect.isasyncgenfunction(function):
+        return True
+    code = getattr(function, "__code__", None)
+    # A generator may be a coroutine of the old kind (`types.coroutine`), which is awaited.
+    is_coroutine = isinstance(code, CodeType) and bool(code.co_flags & inspect.CO_ITERABLE_COROUTINE)
+    return inspect.isgeneratorfunction(function) and not is_coroutine
+
+
+# ---- calling
+
+
+def invoker(handler: Handler, concurrency: int) -> Invoke:
+    """Return how to call ``handler``: awaited in the event loop, or, for a plain function, in a thread of a pool.
+
+    A thread cannot be stopped. When its delivery is cancelled at the drain deadline, the thread goes on by itself;
+    whatever it does then is not settled by us.
+    """
+    if is_async(handler):
+        return handler
+    threads = CapacityLimiter(concurrency)
+
+    def call(job: Job) -> object:
+        try:
+            return handler(job)
+        except GeneratorExit as error:  # thrown into the task that waits for it, it would close every coroutine there
+            raise RuntimeError("the handler raised GeneratorExit") from error
+
+    async def call_in_thread(job: Job) -> object:
+        return await to_thread.run_sync(call, job, abandon_on_cancel=True, limiter=threads)
+
+    return call_in_thread
+
+
+def is_async(handler: Handler) -> bool:
+    """Tell whether calling ``handler`` returns a coroutine, also for objects with an async ``__call__``."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not whether it can be called
+    )
+
+
+# ---- what comes back
+
+
+async def come_to(answer: object) -> object:
+    """Return what a handler's ``answer`` comes to: awaited where it can be, and the class of an exception made one.
+
+    Raises what is raised on the way, and UnusableAnswerError for a generator, or a class that needs arguments.
+    """
+    while True:
+        if isinstance(answer, concurrent.futures.Future):
+            answer = asyncio.wrap_future(answer)
+        if not inspect.isawaitable(answer):
+            break
+        awaited, answer = answer, await answer
+        if answer is awaited:  # connection pools do that
+            return answer
+    if inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+        raise UnusableAnswerError(
+            "the handler returned a generator, of which nothing has run: iterate over it in the handler."
+        )
+    return _made(answer) if isinstance(answer, type) and issubclass(answer, BaseException) else answer
+
+
+def _made(kind: type[BaseException]) -> BaseException:
+    try:
+        return kind()
+    except Exception as error:
+        raise UnusableAnswerError(
+            f"the handler returned the class {kind.__qualname__}, which cannot be made without arguments: raise or "
+            "return an instance."
+        ) from error

@@ -1,0 +1,107 @@
+"""What an error of Redis means: decided here, once, for everybody who asks it for something.
+
+redis-py takes the code off the texts it has a class for. From inside a script, servers before 7.2 tell of missing
+rights with plain ``ERR``, and 6.2 quotes the whole text. Where the text does not say whether the request or the server
+is at fault, the answer is `Meaning.UNCLEAR`: who needs to know has to ask the server something else.
+"""
+
+import re
+from enum import Enum, auto
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    NoPermissionError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+CONTACT_LOST = (RedisConnectionError, RedisTimeoutError, OSError)
+"""Exceptions that say: no contact. Whether the command ran is unknown."""
+
+
+class AllInUseError(RedisConnectionError):
+    """All connections of a client are in use, by ourselves: nothing was sent, and nothing is known of Redis."""
+
+
+class Meaning(Enum):
+    """What an error says of the server and of us."""
+
+    AWAY = auto()
+    """Nobody answered, or a node that is not the one to write to now. It passes; a call's effect is unknown."""
+    LOCKED_OUT = auto()
+    """The same for us, since we are not let in: the password is wrong, or missing."""
+    DENIED = auto()
+    """Our user may not do that. Whatever is asked is not at fault; somebody has to give the right."""
+    NO_GROUP = auto()
+    """The consumer group, or its stream, is not there."""
+    REFUSED = auto()
+    """The server has another reason, and a code for it: no memory, a key of another type …"""
+    UNCLEAR = auto()
+    """A plain ``ERR``: the request itself is at fault, or the script it runs, or something that has no code."""
+
+
+# What a node answers that is up but not (any more) the one to write to: drop the connection and look again.
+_FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError)
+_FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN) ")
+_LOCKED_OUT = re.compile(r"^-?(NOAUTH|WRONGPASS) ")
+_DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |no permissions to ")
+_CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
+_SAID_BY_THE_SERVER = re.compile(r"max number of clients reached")
+
+
+def meaning_of(error: BaseException) -> Meaning:
+    """Return what ``error``, raised by redis-py or by the connection, means."""
+    said = str(error)
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        return Meaning.LOCKED_OUT
+    if isinstance(error, CONTACT_LOST) or is_failover_error(error):
+        return Meaning.AWAY
+    if isinstance(error, NoPermissionError):
+        return Meaning.DENIED
+    return meaning_of_text(said, coded=type(error) is not ResponseError)
+
+
+def meaning_of_text(said: str, *, coded: bool = False) -> Meaning:
+    """Return what a text means that the server, or a script, has given as the reason.
+
+    ``coded``: it had a code that is not in the text any more.
+    """
+    if _LOCKED_OUT.search(said):
+        return Meaning.LOCKED_OUT
+    if _FAILOVER_TEXT.search(said):
+        return Meaning.AWAY
+    if _DENIED.search(said):
+        return Meaning.DENIED
+    if "NOGROUP" in said:
+        return Meaning.NO_GROUP
+    return Meaning.REFUSED if coded or _CODED.match(said) else Meaning.UNCLEAR
+
+
+def is_failover_error(error: BaseException) -> bool:
+    """Tell whether the server answered that it is not the one to write to now."""
+    if isinstance(error, _FAILOVER_CLASSES):
+        return True
+    return isinstance(error, ResponseError) and _FAILOVER_TEXT.search(str(error)) is not None
+
+
+def is_contact_error(error: BaseException) -> bool:
+    """Tell whether ``error`` will pass once Redis can be reached again, and lets us in."""
+    return meaning_of(error) in (Meaning.AWAY, Meaning.LOCKED_OUT)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tell whether ``error`` says that Redis was away from us; an `AllInUseError` says that we were busy."""
+    return is_contact_error(error) and not isinstance(error, AllInUseError)
+
+
+def kind_of(error: BaseException) -> str:
+    """Return what tells ``error`` from others for people; '' for each of the many ways in which contact is lost."""
+    is_plain = type(error) in (RedisConnectionError, RedisTimeoutError) or isinstance(error, OSError)
+    if is_plain and not _SAID_BY_THE_SERVER.search(str(error)):
+        return ""
+    return re.sub(r"\d+", "#", f"{type(error).__name__}: {error}")

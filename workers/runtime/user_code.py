@@ -1,0 +1,34 @@
+"""What functions of users' programs raise: a failure of theirs, or the end of the task or the process they run in.
+
+``except Exception`` does not tell the two apart. Libraries in other languages raise BaseException where they panic, a
+GeneratorExit or CancelledError may leak out of something that was awaited; and a task group puts exits into a group.
+"""
+
+import asyncio
+from typing import Any
+
+
+def current_task() -> "asyncio.Task[Any] | None":
+    """Return the task that is running here; None where there is none, or no event loop (any more)."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def ends(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
+    """Tell whether ``error``, out of a user's function that ``task`` has called, ends that task or the process."""
+    if isinstance(error, asyncio.CancelledError):
+        return task is not None and task.cancelling() > 0
+    if isinstance(error, GeneratorExit):
+        return current_task() is not task  # a coroutine that is thrown away is closed from outside
+    return bool(exits_in(error))
+
+
+def exits_in(error: BaseException) -> list[SystemExit | KeyboardInterrupt]:
+    """Return the ends of the process that ``error`` is, or that a task group has put into it."""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return [error]
+    if isinstance(error, BaseExceptionGroup):
+        return [end for inner in error.exceptions for end in exits_in(inner)]
+    return []
