@@ -10,7 +10,8 @@
 -- KEYS[8] agreement  {orders}:group:billing              hash
 -- KEYS[9] journal    {orders}:journal                    stream
 -- ARGV[1] fence of the caller: namespace:token:holder  ARGV[2] group
--- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries  ARGV[5] policy: stream | retry-stream
+-- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries, both of the group: where a worker has joined with higher ones,
+--         those hold for its deliveries (prelude.lua)  ARGV[5] policy: stream | retry-stream
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] payload bytes after which the rest of the batch is put off
 -- ARGV[10] server time in ms after which the call is void  ARGV[11…] entry IDs, ascending
@@ -59,6 +60,7 @@ if refusal then
   return { 'refused', refusal }
 end
 local bytes = 0
+local terms_of = terms_by_consumer(agreement, visibility, max_deliveries, at)
 
 local pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count)
@@ -83,6 +85,11 @@ local function recover(entry_id, left)
   if idle >= 0 and idle < visibility then
     return { NOT_DUE, visibility - idle, idle, consumer, '', times }
   end
+  local terms = terms_of(consumer)
+  if idle >= 0 and idle < terms[1] then
+    return { NOT_DUE, math.min(terms[1] - idle, math.max(terms[3] - at, 1)), idle, consumer, '', times }
+  end
+  max_deliveries = terms[2]
   local entry = payload(entry_id, left)
   if not entry then
     return lose(row)

@@ -26,7 +26,7 @@ from reaper.settings import WatchedGroup
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.sight import group_names
-from workers.protocol.calls.upkeep import Authority
+from workers.protocol.calls.upkeep import Authority, Moved
 from workers.protocol.events import JournalLevel
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
@@ -71,7 +71,7 @@ class GroupWatch:
         self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
         self._schedules = Schedules(
             self._writer.move_due,
-            self._notes.moved,
+            self._moved,
             self._suspects.wake,
             serves_for_ms=self._writer.authority.serves_for_ms,
         )
@@ -79,6 +79,7 @@ class GroupWatch:
         self._sources: dict[str, SourceWatch] = {}
         self._scope = anyio.CancelScope()
         self._next_full = float("-inf")
+        self._is_agreed = True
         self._told_at_ms: int | None = None
 
     # ---- lifecycle
@@ -165,7 +166,13 @@ class GroupWatch:
         names = ("redelivery", "visibility_timeout in ms", "max_deliveries", "recovery")
         for name, old, new in zip(names, before, now, strict=False):
             if old and old != new:
-                logger.warning("%s: %s was %s, is %s from now on", self._keys.pair, name, old, new)
+                logger.warning(
+                    "%s: %s was %s, is %s from now on; a lower one counts for workers of ours once they know it",
+                    self._keys.pair,
+                    name,
+                    old,
+                    new,
+                )
 
     # ---- scanning
 
@@ -174,6 +181,9 @@ class GroupWatch:
         tails = 0
         while True:
             try:
+                if not self._is_agreed:
+                    await self._insist("write the agreement again", self._take_over)
+                    self._is_agreed = True
                 tails += 1
                 if anyio.current_time() >= self._next_full or await self._mostly_gone(tails):
                     await self._full_scan(tasks)
@@ -256,6 +266,12 @@ class GroupWatch:
             await self._insist("recreate the group", lambda: self._housekeeping.restore(watched))
 
     # ---- suspects and schedules
+
+    def _moved(self, moved: Moved) -> None:
+        self._notes.moved(moved)
+        if not moved.agreed and self._is_agreed:
+            logger.warning("%s: the agreement was lost; it is written again", self._keys.pair)
+            self._is_agreed = False
 
     async def _look_after_schedules(self) -> None:
         with self._schedules.woken_by(self._context.notices, self._keys):

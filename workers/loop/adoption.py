@@ -157,7 +157,7 @@ class Adoption:
             await self._delete_consumers(sweep.source, [sweep.owner])
 
     async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
-        await delete_consumers(self._client, source.key, self._settings.group, consumers)
+        await delete_consumers(self._client, source.key, self._settings.keys, consumers)
 
     async def leave(self) -> None:
         """Remove our own consumer where it holds nothing. Raises what redis-py raises."""

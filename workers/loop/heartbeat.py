@@ -44,6 +44,8 @@ MAX_BATCH_BYTES = 1_048_576
 """Payload that one call may look at, give or take one job: no call blocks the server for long."""
 SHORTEST_TIMEOUT_S = 0.5
 """How long a call may take at least, whatever the visibility timeout."""
+PROVE_AGAIN_S = 0.25
+"""Pause between two beats while others wait for us to live by a shorter visibility timeout."""
 LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
 END_S = 1.0
@@ -108,6 +110,7 @@ class Heartbeat:
     def _lose(self, held: Held) -> None:
         """Take a delivery that is not ours any more from its handler; what the handler returns is not settled."""
         if held.lose():
+            self._membership.join_again()  # perhaps others go by a shorter visibility timeout than we know of
             self._reporter.refused(held.job, "extension", held.ran_ms())
 
     def _answer(self) -> None:
@@ -120,15 +123,17 @@ class Heartbeat:
         failures, last = 0, monotonic()
         try:
             while not self._ending.is_set():
-                pause = min(self._period_s(), pause_s(failures) if failures else inf)
+                pause = min(self._period_s(), pause_s(failures) if failures else self._hurry_s())
                 left = last + pause - monotonic()
                 if left > 0:
                     self._ending.wait(min(left, LONGEST_SLEEP_S))
                     continue
-                last = monotonic()
+                last, visibility_s = monotonic(), self._membership.visibility_s
                 try:
-                    self._beat(client, last)
+                    proved = self._beat(client, last, self._period_s())
                     failures = 0
+                    if proved and self._membership.has_to_prove:
+                        self._call_in_loop(self._membership.lived_by, visibility_s)
                 except (RedisError, OSError) as error:
                     failures += 1
                     client.connection_pool.disconnect()
@@ -141,24 +146,24 @@ class Heartbeat:
     def _period_s(self) -> float:
         return self._membership.visibility_s / BEATS
 
+    def _hurry_s(self) -> float:
+        return PROVE_AGAIN_S if self._membership.has_to_prove else inf
+
     def _timeout_s(self) -> float:
         return max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
 
-    def _beat(self, client: "redis.Redis", now: float) -> None:
+    def _beat(self, client: "redis.Redis", now: float, period_s: float) -> bool:
+        """Extend what has to be; return whether all that is in hand was extended within this period now."""
         in_hand = [(source, list(source.deliveries.values())) for source in self._sources]
         loop_hangs = not self._loop_answered
         self._loop_answered = False
         self._call_in_loop(self._answer)
         if loop_hangs and any(held.is_overdue(now) for _, deliveries in in_hand for held in deliveries):
-            return
-        for source, deliveries in in_hand:
-            for batch in _batches([held for held in deliveries if self._is_due(held, now)]):
-                self._extend(client, source, batch)
-
-    def _is_due(self, held: Held, now: float) -> bool:
-        if held.stage is ENDED or held.interruption is not None or held.is_overdue(now):
             return False
-        return now - held.proven > self._period_s() / 2  # else the next beat is early enough
+        for source, deliveries in in_hand:
+            for batch in _batches([held for held in deliveries if _is_due(held, now, period_s)]):
+                self._extend(client, source, batch)
+        return True
 
     def _extend(self, client: "redis.Redis", source: Source, batch: Sequence[Held]) -> None:
         results = self._proof.prove_many(client, source, batch)
@@ -175,6 +180,12 @@ class Heartbeat:
 
 class _LoopIsClosedError(Exception):
     """The program has ended its event loop without stopping us."""
+
+
+def _is_due(held: Held, now: float, period_s: float) -> bool:
+    if held.stage is ENDED or held.interruption is not None or held.is_overdue(now):
+        return False
+    return now - held.proven > period_s / 2  # else the next beat is early enough
 
 
 def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:
