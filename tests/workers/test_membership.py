@@ -9,7 +9,7 @@ from tests.support.history import read_events
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, make_worker, running
-from tests.workers.test_heartbeat import LONG_S, Holding, extensions, extending, steal
+from tests.workers.test_heartbeat import LONG_S, Holding, extending, extensions, steal
 from workers import Worker
 from workers.protocol.messages import text
 
