@@ -14,14 +14,16 @@
 --         those hold for its deliveries (prelude.lua)  ARGV[5] policy: stream | retry-stream
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] payload bytes after which the rest of the batch is put off
--- ARGV[10] server time in ms after which the call is void  ARGV[11…] entry IDs, ascending
+-- ARGV[10] server time in ms after which the call is void
+-- ARGV[11] when the group was made, as of the caller's last look (ms)  ARGV[12…] entry IDs, ascending
 --
 -- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
 -- for a traced job {traceparent, tracestate, the delivery's name, what came before it}
 --   0 not pending any more   1 ready again, detail = new entry ID   2 parked as suspect   3 dead letter, detail = its ID
 --   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again
--- or {'stale', fence found}, {'paused'}, {'late'}, {'refused', why}: nothing was done. Raises NOGROUP where the group is
+-- or {'stale', fence found}, {'paused'}, {'late'}, {'refused', why}, {'made'} (the group is another one: what is not pending there
+-- was not settled, but forgotten): nothing was done. Raises NOGROUP where the group is
 -- gone. Late: a server that hung runs what had piled up, and everything looks idle then; the leader decides anew.
 -- Fence: the whole value is compared; a missing fence is stale too (a paused leader must not find an open door).
 
@@ -33,7 +35,7 @@ local own, group = ARGV[1], ARGV[2]
 local visibility, max_deliveries, policy = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
 local budget = tonumber(ARGV[9])
-local first = 11
+local first = 12
 local items = #ARGV - first + 1
 
 local GONE, NOT_DUE, PUT_OFF = 0, 4, 7 -- the others: recovery.lua
@@ -53,6 +55,9 @@ end
 local at = now_ms()
 if at > tonumber(ARGV[10]) then
   return { 'late' }
+end
+if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[11]) then
+  return { 'made' }
 end
 open_for_writing(source, group)
 local refusal = layout_refusal(policy, stream, at)

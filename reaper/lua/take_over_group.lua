@@ -9,7 +9,7 @@
 -- ARGV[5] policy  ARGV[6] visibility timeout in ms  ARGV[7] max_deliveries  ARGV[8] recovery mode
 -- ARGV[9] for how long the leader serves the group without another sign of life, in ms
 --
--- Returns {code, detail, what was agreed before: policy, visibility_ms, max_deliveries, recovery}:
+-- Returns {code, detail, what was agreed before: policy, visibility_ms, max_deliveries, recovery; when the group was made, in ms}:
 --   1 installed, detail = why the policy cannot work here ('' | several_groups | explicit_ids)
 --   2 a token at least as high stands there: detail = that token; raise the counter and start a new term
 --   3 another namespace serves this group: detail = its name
@@ -74,4 +74,4 @@ if ARGV[5] == 'retry-stream' then
   redis.pcall('XGROUP', 'CREATE', retry, group, '0', 'MKSTREAM')
 end
 return { 1, refusal or '', before[1] or '', before[2] or '', before[3] or '',
-  before[4] or '' }
+  before[4] or '', whole_number(redis.call('HGET', agreement, 'made'), 0) }

@@ -4,7 +4,7 @@ What only one process knows is lost with it and does not matter: the pending ent
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 
 import anyio
@@ -80,6 +80,8 @@ class GroupWatch:
         self._scope = anyio.CancelScope()
         self._next_full = float("-inf")
         self._is_agreed = True
+        self._made = 0
+        self._was_made = False
         self._told_at_ms: int | None = None
 
     # ---- lifecycle
@@ -107,6 +109,7 @@ class GroupWatch:
             notes=self._notes,
             telemetry=self._telemetry,
             rate=self._rate,
+            made=lambda: self._made,
             refused=self._call_refused,
             wake_suspects=self._suspects.wake,
         )
@@ -145,6 +148,8 @@ class GroupWatch:
                 f"{self.group.group}` with their settings; until then {self._settings.namespace!r} writes nothing here",
             )
             return False
+        if not self._sources:  # else what was watched may have to be put back first
+            self._made = answer.made
         self._log_change(answer.before)
         self._notes.layout(answer.detail)
         return True
@@ -184,6 +189,8 @@ class GroupWatch:
                 if not self._is_agreed:
                     await self._insist("write the agreement again", self._take_over)
                     self._is_agreed = True
+                if self._was_made:
+                    await self._restore(self._watched())
                 tails += 1
                 if anyio.current_time() >= self._next_full or await self._mostly_gone(tails):
                     await self._full_scan(tasks)
@@ -199,13 +206,15 @@ class GroupWatch:
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
         await self._watch_retry_stream(tasks)
-        entries = 0
+        entries, watched = 0, self._watched()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
                 entries += await source.scanner.full()
         self._next_full = anyio.current_time() + self._settings.full_scan_interval.total_seconds()
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
+            if await self._writer.made_at() > self._made:  # the scan may have forgotten what the group has
+                await self._restore(watched)
             self._suspects.wake()  # some may have been parked in an earlier term
             await self._journal_scan()
             await self._housekeeping.run()
@@ -262,8 +271,21 @@ class GroupWatch:
             "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
         )
         if not self._settings.observe:
-            watched = list(self._sources[self._keys.stream].timers.ids())
-            await self._insist("recreate the group", lambda: self._housekeeping.restore(watched))
+            await self._insist("recreate the group", self._recreate)
+
+    def _watched(self) -> list[bytes]:
+        """Return what is pending as far as we know; it is only asked for where it may have to be put back."""
+        return list(self._sources[self._keys.stream].timers.ids())
+
+    async def _recreate(self) -> bool:
+        await self._restore(self._watched())
+        return True
+
+    async def _restore(self, watched: Sequence[bytes]) -> None:
+        """Put back what was watched into a group that was destroyed, and look at all of it. Raises as redis-py does."""
+        self._made = await self._housekeeping.restore(watched, self._made)
+        self._was_made = False
+        self._next_full = anyio.current_time()
 
     # ---- suspects and schedules
 
@@ -303,6 +325,8 @@ class GroupWatch:
             self._context.end(EndOfTerm.STALE)
         elif refusal.kind is RefusalKind.PAUSED:
             self._notes.paused()
+        elif refusal.kind is RefusalKind.MADE:
+            self._was_made = True
         elif refusal.kind is RefusalKind.LATE:
             logger.info("%s: a recovery call came too late to the server and did nothing", self._keys.pair)
         else:

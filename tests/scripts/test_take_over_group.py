@@ -47,7 +47,7 @@ async def scene(scene: Scene) -> Scene:
 
 
 async def test_the_first_leader_installs_its_fence_and_what_is_agreed(scene: Scene) -> None:
-    assert await take_over(scene) == [1, "", "", "", "", ""]
+    assert await take_over(scene) == [1, "", "", "", "", "", 0]
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
         "{orders}:fence:billing": "reaper:7:alice",
@@ -57,7 +57,7 @@ async def test_the_first_leader_installs_its_fence_and_what_is_agreed(scene: Sce
 
 async def test_a_later_term_replaces_an_earlier_one_and_learns_what_was_agreed(scene: Scene) -> None:
     await take_over(scene, visibility_ms=5_000)
-    assert await take_over(scene, token=8, holder="bob") == [1, "", "stream", "5000", "3", "reaper"]
+    assert await take_over(scene, token=8, holder="bob") == [1, "", "stream", "5000", "3", "reaper", 0]
     state = await scene.state()
     assert state["{orders}:fence:billing"] == "reaper:8:bob"
     assert state["{orders}:group:billing"] == {"fence_token": "8", **FIRST}

@@ -62,6 +62,9 @@ local created, failed = create_group(stream, start)
 if failed then
   return failed
 end
+if created then -- whoever watches the group puts back what it had read up to there (restore_group.lua)
+  made_anew(agreement, start == '$' and info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id') or start)
+end
 
 local at = now_ms()
 local served_until = whole_number(redis.call('HGET', agreement, 'served_until'), 0)

@@ -110,6 +110,14 @@ local function terms_by_consumer(agreement, visibility, max_deliveries, at)
   end
 end
 
+-- Whoever makes the group says when, in `made`, and in `made_from` where it begins. A group that somebody destroyed has forgotten
+-- what was pending, and a leader that watched it cannot see that in a group that is there again. Returns the moment, in ms.
+local function made_anew(agreement, start)
+  local made = math.max(now_ms(), whole_number(redis.call('HGET', agreement, 'made'), 0) + 1)
+  redis.call('HSET', agreement, 'made', string.format('%.0f', made), 'made_from', start)
+  return made
+end
+
 -- Removes the words that count no more: their workers are gone.
 local function forget_words(agreement, at)
   local fields = redis.call('HGETALL', agreement)
