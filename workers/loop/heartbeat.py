@@ -66,6 +66,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = True
+        self._returns: set[asyncio.Task[None]] = set()
 
     # ---- in the event loop
 
@@ -106,6 +107,33 @@ class Heartbeat:
         for held, result in zip(batch, results, strict=True):
             if result is Extension.REFUSED:
                 self._lose(held)
+        vanished = [
+            held
+            for held, result in zip(batch, results, strict=True)
+            if result is Extension.VANISHED and held.may_return()
+        ]
+        if vanished:
+            task = asyncio.get_running_loop().create_task(self._hold_again(vanished))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    async def _hold_again(self, vanished: Sequence[Held]) -> None:
+        """Take back what somebody made vanish while it ran; what has a new owner by now is lost."""
+        source, returned = vanished[0].source, asyncio.Event()
+        for held in vanished:
+            held.returning = returned
+        try:
+            results = await self._proof.hold_again(source, vanished)
+            for held, ours in zip(vanished, results, strict=True):
+                if not ours:
+                    self._lose(held)
+            self._reporter.taken_back(source.key, sum(results))
+        except (RedisError, OSError) as error:
+            self._reporter.failed("extending", error)  # the next beat finds them again
+        finally:
+            for held in vanished:
+                held.returning = None
+            returned.set()
 
     def _lose(self, held: Held) -> None:
         """Take a delivery that is not ours any more from its handler; what the handler returns is not settled."""

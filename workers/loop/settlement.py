@@ -137,13 +137,14 @@ class Settlements:
     async def _settle_some(self, pile: _Pile) -> bool:
         """Make one call. Returns False where it failed and has to be made again."""
         batch = self._next_batch(pile)
-        lost = pile.reply_was_lost > 0
+        lost_before = pile.reply_was_lost
+        lost = lost_before > 0
         pile.reply_was_lost = max(pile.reply_was_lost, len(batch))
         began_ns = time_ns() if self._telemetry else 0
         try:
             results = await self._send(pile.source, batch, lost=lost)
         except (RedisError, OSError) as error:
-            return await self._failed(pile, batch, error)
+            return await self._failed(pile, batch, error, lost_before)
         self._reporter.works("settling")
         self._answered(pile, batch, results)
         if self._telemetry:
@@ -184,11 +185,13 @@ class Settlements:
 
     # ---- what came of it
 
-    async def _failed(self, pile: _Pile, batch: Sequence[Held], error: Exception) -> bool:
+    async def _failed(self, pile: _Pile, batch: Sequence[Held], error: Exception, lost_before: int) -> bool:
         if isinstance(error, ResponseError) and not is_failover_error(error):
-            if "NOGROUP" in str(error):
-                self._answered(pile, batch, [Settled(Result.REFUSED)] * len(batch))
-                return True
+            if "NOGROUP" in str(error):  # nothing was done: it is settled in the group that is made again
+                pile.reply_was_lost = lost_before
+                self._membership.join_again()
+                self._reporter.failed("settling", error)
+                return False
             if len(batch) == 1 and is_uncoded_error(error):  # its own fault: the others must not wait for it
                 self._answered(pile, batch, [Settled(Result.HELD, str(error))])
                 return True

@@ -427,6 +427,29 @@ local function dead_letter_fields(job, letter)
   return fields
 end
 
+-- Tells whether a delivery that is not pending for its consumer any more was dropped by somebody's XGROUP DELCONSUMER or DESTROY:
+-- nobody holds it (or the leader that has put it back), and its payload is there. With policy `stream`, and in a retry stream,
+-- nobody of ours leaves it there who takes a delivery from its worker, but for a dead letter: it has had all its deliveries.
+local RESTORED_CONSUMER = 'restored-by-reaper'
+local function has_vanished(source, stream, group, agreement, entry_id, times)
+  local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries')
+  if source == stream and agreed[1] ~= 'stream' then
+    return false
+  end
+  local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
+  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+  if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
+    return false
+  end
+  local limit = whole_number(agreed[2], 0)
+  return delivery_count(open_entry(entry_id, entry[2]), times, limit) < limit
+end
+
+-- Makes such a delivery its consumer's again.
+local function hold_again(source, group, consumer, entry_id, times)
+  redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'RETRYCOUNT', times, 'FORCE', 'JUSTID')
+end
+
 -- JSON strings, encoded once per call: consumer names repeat.
 local encoded = {}
 local function json_string(value)

@@ -219,6 +219,15 @@ local function refuse(entry_id, verb, data)
   return REFUSED
 end
 
+-- What somebody else made vanish while it ran is settled as if nothing had happened.
+local function taken_back(entry_id, times)
+  if reply_was_lost or not has_vanished(source, stream, group, agreement, entry_id, times) then
+    return false
+  end
+  hold_again(source, group, consumer, entry_id, times)
+  return true
+end
+
 local results, n_items = {}, 0
 local run = FIRST_RUN
 while words[run] do
@@ -230,7 +239,7 @@ while words[run] do
   for i = first, run - 1, width do
     local entry_id = words[i]
     n_items = n_items + 1
-    if pending(entry_id) ~= times then
+    if pending(entry_id) ~= times and not taken_back(entry_id, times) then
       results[n_items] = refuse(entry_id, verb, i + 2)
     elseif is_ack then
       n_acked = n_acked + 1
