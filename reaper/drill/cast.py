@@ -94,8 +94,8 @@ def _reaper(stage: Stage) -> Callable[[str], Command]:
         flags: Flags = {
             "name": name,
             "namespace": stage.namespace.namespace,
+            "config": str(stage.reaper_settings),
             "groups": stage.keys.pair,
-            "visibility-timeout": settings.visibility_timeout.total_seconds(),
             "max-deliveries": settings.max_deliveries,
             "lease-ttl": settings.lease_ttl.total_seconds(),
             "scan-interval": settings.scan.total_seconds(),

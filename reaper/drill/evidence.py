@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from reaper.drill.faults import FaultKind
-from reaper.drill.records import Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Step
+from reaper.drill.records import Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Role, Step
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.messages import entry_ms
 
@@ -38,6 +38,16 @@ class Evidence:
     def redis_paused_between(self, since: float, until: float) -> bool:
         """Tell whether Redis stood still at any time from ``since`` to ``until``."""
         return any(start <= until and since <= end for start, end in self.pauses)
+
+    def shortened_under(self, run: ProcessRun, before: Line, line: Line) -> bool:
+        """Tell whether the visibility timeout was shortened under a worker of ours that ran a job.
+
+        It was started again before it would have been due by the timeout that the worker knew, counted from then.
+        """
+        moments = [fault.at for fault in self.faults if fault.kind == FaultKind.SHORTEN_VISIBILITY]
+        return run.role is Role.WORKER and any(
+            before.at <= at <= line.at and line.at < at + self.visibility_s for at in moments
+        )
 
     @cached_property
     def deliveries(self) -> list[Line]:

@@ -30,6 +30,8 @@ class Cause(StrEnum):
     """It ran longer than the visibility timeout."""
     UNSETTLED = "unsettled"
     """It was done in time, and its settlement did not come in time."""
+    ROBBED = "robbed"
+    """The visibility timeout was shortened while it ran, and it was taken from its worker by that."""
     LATE = "late"
     """It began late: its process did not run, or extend it, for a whole visibility timeout by the server's clock."""
     UNEXPLAINED = "unexplained"
@@ -75,6 +77,8 @@ def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
             cause = handed_on.get(line.entry_id)
             if cause is None and previous and ended_at is not None:
                 cause = _cause_of_end(previous, evidence)
+            if cause is None and previous and evidence.shortened_under(previous, before, line):
+                cause = Cause.ROBBED
             if cause is None:
                 cause = _cause_beside_a_living(before, line, _done_after(before, done.get(n, ())), evidence)
             yield SecondStart(

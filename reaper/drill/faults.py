@@ -26,6 +26,9 @@ class FaultKind(StrEnum):
     """Kill -9 of all reapers; none is started again for a while, or none at all."""
     PAUSE_REDIS = "pause-redis"
     """Redis is stopped (SIGSTOP) for a while, and goes on."""
+    SHORTEN_VISIBILITY = "shorten-visibility"
+    """The group's visibility timeout becomes a quarter of what it was: by a reload of the reapers, or, where there are
+    none, in the agreement itself."""
     POISON = "poison"
     """Jobs that kill every worker that takes them."""
     LONG_JOBS = "long-jobs"
@@ -52,11 +55,14 @@ FORMS = {
     FaultKind.PAUSE_LEADER: Form("pause-leader@4"),
     FaultKind.KILL_REAPERS: Form("kill-reapers@4+10", lasts=True),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", lasts=True, lasts_required=True),
+    FaultKind.SHORTEN_VISIBILITY: Form("shorten-visibility@4"),
     FaultKind.POISON: Form("poison@4", amount=True),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", amount=True, lasts=True, lasts_required=True),
 }
 
 AGAINST_LEADERS = frozenset({FaultKind.KILL_LEADER, FaultKind.PAUSE_LEADER, FaultKind.KILL_REAPERS})
+SHORTENED = 4
+"""A shortened visibility timeout is this part of the one before."""
 AFTER_PAUSE_S = 10.0
 """How long after a pause of Redis processes may still fail because of it."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from reaper.drill.faults import AFTER_PAUSE_S, Fault, FaultKind
+from reaper.drill.group_faults import GroupFaults
 from reaper.drill.leader_faults import LeaderFaults
 from reaper.drill.records import InjectedFault, MissedFault
 from reaper.drill.toolbox import Toolbox
@@ -26,10 +27,12 @@ class Injector:
     """Faults that are not over yet."""
     _workers: WorkerFaults = field(init=False)
     _leaders: LeaderFaults = field(init=False)
+    _groups: GroupFaults = field(init=False)
 
     def __post_init__(self) -> None:
         self._workers = WorkerFaults(self.tools)
         self._leaders = LeaderFaults(self.tools, self._workers)
+        self._groups = GroupFaults(self.tools)
 
     async def run(self, faults: Sequence[Fault]) -> None:
         """Inject ``faults``, timed from now; return when all are over."""
@@ -66,6 +69,8 @@ class Injector:
                 return await self._leaders.kill_reapers(fault)
             case FaultKind.PAUSE_REDIS:
                 return await self._pause_redis(fault)
+            case FaultKind.SHORTEN_VISIBILITY:
+                return await self._groups.shorten_visibility()
 
     async def _pause_redis(self, fault: Fault) -> str:
         """Stop the server itself, as a machine does that swaps or is being moved: connections stay, nothing answers."""

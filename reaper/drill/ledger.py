@@ -166,6 +166,7 @@ def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
     """Say in sentences what is wrong with ``ledger``, given the ``faults`` that were asked for; nothing = all well."""
     poison, dead = set(ledger.poison), set(ledger.dead)
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
+    robbed = [start.n for start in ledger.second_starts if start.cause is Cause.ROBBED]
     stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_refused == 0
     found = {
         f"{ledger.lost} jobs are lost": ledger.lost,
@@ -177,6 +178,7 @@ def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
         f"payloads that did not arrive as they were sent: {_some(ledger.altered)}": ledger.altered,
         f"entries that were ended twice: {_some(ledger.ended_twice)}": ledger.ended_twice,
         f"jobs started again for no reason: {_some(unexplained)}": unexplained,
+        f"jobs taken from live workers by a shorter visibility timeout: {_some(robbed)}": robbed,
         f"{ledger.early_recoveries} deliveries were recovered before their time": ledger.early_recoveries,
         "a leader was to be paused past its lease, and no stale write of it was refused": stale_missing,
         f"processes that ended by themselves: {_some(ledger.unexpected_ends)}": ledger.unexpected_ends,

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from reaper.drill.faults import DEFAULT_FAULTS, Adapted, Fault, FaultKind, adapt_faults, check_faults, parse_fault
+from reaper.drill.faults import (
+    DEFAULT_FAULTS,
+    SHORTENED,
+    Adapted,
+    Fault,
+    FaultKind,
+    adapt_faults,
+    check_faults,
+    parse_fault,
+)
 from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.trace import PlannedJob, TokenTimes
 from workers.protocol.errors import ConfigurationError
@@ -99,7 +108,9 @@ class DrillSettings(Section):
         One that reaches the visibility timeout would be started again and again there, and end as a dead letter.
         """
         longest = max([job.duration for job in jobs] + self._long_jobs(), default=timedelta(0))
-        return self.model_copy(update={"bare_worker": self.bare_worker and longest < self.visibility_timeout})
+        shortened = any(fault.kind is FaultKind.SHORTEN_VISIBILITY for fault in self.faults)
+        shortest = self.visibility_timeout / SHORTENED if shortened else self.visibility_timeout
+        return self.model_copy(update={"bare_worker": self.bare_worker and longest < shortest})
 
     def _long_jobs(self) -> list[timedelta]:
         return [fault.lasts for fault in self.faults if fault.kind is FaultKind.LONG_JOBS and fault.lasts]

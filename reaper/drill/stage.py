@@ -37,6 +37,15 @@ class Stage:
         """The folder in which failpoints of the reapers are armed."""
         return self.folder / "failpoints"
 
+    @property
+    def reaper_settings(self) -> Path:
+        """The settings file of the reapers: what they read again when they are told to."""
+        return self.folder / "reaper.toml"
+
+    def set_visibility(self, seconds: float) -> None:
+        """Write the visibility timeout that reapers read, at their start or when they are told to."""
+        self.reaper_settings.write_text(f"visibility_timeout = {seconds!r}\n", encoding="utf-8")
+
     def ledger_of(self, name: str) -> Path:
         """The file in which process ``name`` writes its jobs' lines."""
         return self.folder / f"{name}.out"
@@ -64,6 +73,7 @@ def set_stage(
         tracing,
     )
     stage.failpoints.mkdir(parents=True)
+    stage.set_visibility(settings.visibility_timeout.total_seconds())
     return stage
 
 

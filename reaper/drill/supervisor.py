@@ -175,6 +175,10 @@ class Supervisor:
         """Let a frozen process go on; harmless otherwise."""
         self._signal(run, signal.SIGCONT)
 
+    def reload(self, run: ProcessRun) -> None:
+        """Have a process read its settings again (SIGHUP)."""
+        self._signal(run, signal.SIGHUP)
+
     def _signal(self, run: ProcessRun, number: int) -> None:
         if run.name in self._running:
             send_signal(self._running[run.name].process, number)

@@ -10,17 +10,20 @@
 -- KEYS[8] agreement  {orders}:group:billing              hash
 -- KEYS[9] journal    {orders}:journal                    stream
 -- ARGV[1] fence of the caller: namespace:token:holder  ARGV[2] group
--- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries  ARGV[5] policy: stream | retry-stream
+-- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries, both of the group: where a worker has joined with higher ones,
+--         those hold for its deliveries (prelude.lua)  ARGV[5] policy: stream | retry-stream
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] payload bytes after which the rest of the batch is put off
--- ARGV[10] server time in ms after which the call is void  ARGV[11…] entry IDs, ascending
+-- ARGV[10] server time in ms after which the call is void
+-- ARGV[11] when the group was made, as of the caller's last look (ms)  ARGV[12…] entry IDs, ascending
 --
 -- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
 -- for a traced job {traceparent, tracestate, the delivery's name, what came before it}
 --   0 not pending any more   1 ready again, detail = new entry ID   2 parked as suspect   3 dead letter, detail = its ID
 --   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again
--- or {'stale', fence found}, {'paused'}, {'late'}, {'refused', why}: nothing was done. Raises NOGROUP where the group is
+-- or {'stale', fence found}, {'paused'}, {'late'}, {'refused', why}, {'made'} (the group is another one: what is not pending there
+-- was not settled, but forgotten): nothing was done. Raises NOGROUP where the group is
 -- gone. Late: a server that hung runs what had piled up, and everything looks idle then; the leader decides anew.
 -- Fence: the whole value is compared; a missing fence is stale too (a paused leader must not find an open door).
 
@@ -32,7 +35,7 @@ local own, group = ARGV[1], ARGV[2]
 local visibility, max_deliveries, policy = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
 local budget = tonumber(ARGV[9])
-local first = 11
+local first = 12
 local items = #ARGV - first + 1
 
 local GONE, NOT_DUE, PUT_OFF = 0, 4, 7 -- the others: recovery.lua
@@ -53,12 +56,16 @@ local at = now_ms()
 if at > tonumber(ARGV[10]) then
   return { 'late' }
 end
+if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[11]) then
+  return { 'made' }
+end
 open_for_writing(source, group)
 local refusal = layout_refusal(policy, stream, at)
 if refusal then
   return { 'refused', refusal }
 end
 local bytes = 0
+local terms_of = terms_by_consumer(agreement, visibility, max_deliveries, at)
 
 local pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count)
@@ -84,6 +91,11 @@ local function recover(entry_id, left)
     start_over(row)
     return { NOT_DUE, visibility - idle, idle, consumer, '', times }
   end
+  local terms = terms_of(consumer)
+  if idle >= 0 and idle < terms[1] then
+    return { NOT_DUE, math.min(terms[1] - idle, math.max(terms[3] - at, 1)), idle, consumer, '', times }
+  end
+  max_deliveries = terms[2]
   local entry = payload(entry_id, left)
   if not entry then
     return lose(row)

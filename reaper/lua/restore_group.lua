@@ -1,42 +1,63 @@
--- destroyed group -> group: recreates it at its last known position and puts the watched entries back as pending.
+-- destroyed group -> group: recreates it at its last known position, where nobody has yet, and puts the watched entries back
+-- as pending.
 --
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] fence      {orders}:fence:billing   string
 -- KEYS[3] agreement  {orders}:group:billing   hash
--- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that owns what is put back  ARGV[4] idle in ms they get
--- ARGV[5…] entry IDs that were pending as far as the leader knows
+-- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that owns what is put back  ARGV[4] visibility timeout in ms: what
+-- is put back is overdue; where a worker of ours has given its word, half of that, so that it can take back what it runs
+-- ARGV[5] when the group was made, as of the caller's last look (ms)  ARGV[6…] entry IDs that were pending as far as
+-- the leader knows
 --
--- Returns {'ok', entries put back}, {'exists'}, {'unknown'} (no position is known), or {'stale', fence found}.
+-- Returns {'ok', entries put back, when the group was made, in ms, who made it: 'leader' | 'worker'}, {'exists'} (nobody of
+-- ours has made it since), {'unknown'} (no position is known), or {'stale', fence found}.
 -- Fence: the whole value is compared.
 
 --- @prelude
 
 local stream, fence, agreement = KEYS[1], KEYS[2], KEYS[3]
-local own, group, consumer, idle = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local first = 5
+local own, group, consumer, idle, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local first = 6
 
 local found = redis.call('GET', fence) or ''
 if found ~= own then
   return { 'stale', found }
 end
 redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
-local position = redis.call('HGET', agreement, 'last_id')
-if not position then
+local position, who = redis.call('HGET', agreement, 'last_id'), 'leader'
+local made = whole_number(redis.call('HGET', agreement, 'made'), 0)
+if made <= seen and not position then
   return { 'unknown' }
 end
-local reply = redis.pcall('XGROUP', 'CREATE', stream, group, position, 'MKSTREAM')
+local reply = position and redis.pcall('XGROUP', 'CREATE', stream, group, position, 'MKSTREAM') or { err = 'BUSYGROUP' }
 if type(reply) == 'table' and reply.err then
-  if string.find(reply.err, 'BUSYGROUP') then
+  if not string.find(reply.err, 'BUSYGROUP') then
+    return reply
+  elseif made <= seen then
     return { 'exists' }
   end
-  return reply
+  position, who = redis.call('HGET', agreement, 'made_from'), 'worker'
+else
+  made = made_anew(agreement, position)
 end
-local restored = 0
-for i = first, #ARGV do
-  -- What the group has read by its position and was not acknowledged; the rest is delivered anew anyway.
-  if not is_after(ARGV[i], position) and #redis.call('XRANGE', stream, ARGV[i], ARGV[i]) == 1 then
-    restored = restored
-      + #redis.call('XCLAIM', stream, group, consumer, 0, ARGV[i], 'IDLE', idle, 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
+
+local at = now_ms()
+local fields = redis.call('HGETALL', agreement)
+for i = 1, #fields, 2 do
+  local word = string.sub(fields[i], 1, 7) == 'member:' and read_word(fields[i + 1])
+  if word and word.until_ms > at then
+    idle = math.floor(tonumber(ARGV[4]) / 2)
   end
 end
-return { 'ok', restored }
+
+local restored = 0
+for i = first, #ARGV do
+  local entry_id = ARGV[i]
+  -- What the group has read by its position and was not acknowledged; the rest is delivered anew anyway.
+  if not is_after(entry_id, position) and #redis.call('XRANGE', stream, entry_id, entry_id) == 1
+      and #redis.call('XPENDING', stream, group, entry_id, entry_id, 1) == 0 then
+    restored = restored
+      + #redis.call('XCLAIM', stream, group, consumer, 0, entry_id, 'IDLE', idle, 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
+  end
+end
+return { 'ok', restored, made, who }

@@ -9,16 +9,19 @@
 -- ARGV[5] policy  ARGV[6] visibility timeout in ms  ARGV[7] max_deliveries  ARGV[8] recovery mode
 -- ARGV[9] for how long the leader serves the group without another sign of life, in ms
 --
--- Returns {code, detail, what was agreed before: policy, visibility_ms, max_deliveries, recovery}:
+-- Returns {code, detail, what was agreed before: policy, visibility_ms, max_deliveries, recovery; when the group was made, in ms}:
 --   1 installed, detail = why the policy cannot work here ('' | several_groups | explicit_ids)
 --   2 a token at least as high stands there: detail = that token; raise the counter and start a new term
 --   3 another namespace serves this group: detail = its name
+-- What changes is the next version of the agreement: the moment it was made, in ms. Where a value is lower than before, what was
+-- agreed on before is kept for a while as `former_…`, for those who cannot know better yet (prelude.lua).
 -- Fence: token compared with the fence and with the copy of it in the agreement (an evicted fence lets nobody back in).
 
 --- @prelude
 
 local stream, fence, agreement, retry = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local namespace, token, holder, group = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local FORMER_MS = 35000 -- workers look at the agreement every 30 s, where they are not told otherwise
 
 local own = namespace .. ':' .. ARGV[2] .. ':' .. holder
 local current = redis.call('GET', fence)
@@ -42,6 +45,28 @@ local refusal = layout_refusal(ARGV[5], stream, at) -- raises where the stream's
 redis.call('HDEL', agreement, '')
 redis.call('SET', fence, own)
 local before = redis.call('HMGET', agreement, 'policy', 'visibility_ms', 'max_deliveries', 'recovery')
+
+-- Keeps the higher value for those who go by it; nothing where nobody knows what they go by.
+local function keep_former(name, was, is_open)
+  local kept = is_open and whole_number(redis.call('HGET', agreement, name), nil)
+  local known = whole_number(was, nil)
+  if not known or (is_open and not kept) then
+    redis.call('HDEL', agreement, name)
+  else
+    redis.call('HSET', agreement, name, string.format('%.0f', math.max(known, kept or 0)))
+  end
+end
+
+if before[1] ~= ARGV[5] or before[2] ~= ARGV[6] or before[3] ~= ARGV[7] or before[4] ~= ARGV[8] then
+  local known = redis.call('HMGET', agreement, 'version', 'former_until')
+  redis.call('HSET', agreement, 'version', string.format('%.0f', math.max(at, whole_number(known[1], 0) + 1)))
+  if whole_number(before[2], math.huge) > tonumber(ARGV[6]) or whole_number(before[3], math.huge) > tonumber(ARGV[7]) then
+    local is_open = whole_number(known[2], 0) > at
+    keep_former('former_visibility_ms', before[2], is_open)
+    keep_former('former_max_deliveries', before[3], is_open)
+    redis.call('HSET', agreement, 'former_until', string.format('%.0f', at + FORMER_MS))
+  end
+end
 redis.call('HSET', agreement, 'fence_token', ARGV[2], 'policy', ARGV[5], 'visibility_ms', ARGV[6],
   'max_deliveries', ARGV[7], 'recovery', ARGV[8], 'served_until', string.format('%.0f', at + tonumber(ARGV[9])))
 redis.call('HDEL', agreement, 'mismatch')
@@ -49,4 +74,4 @@ if ARGV[5] == 'retry-stream' then
   redis.pcall('XGROUP', 'CREATE', retry, group, '0', 'MKSTREAM')
 end
 return { 1, refusal or '', before[1] or '', before[2] or '', before[3] or '',
-  before[4] or '' }
+  before[4] or '', whole_number(redis.call('HGET', agreement, 'made'), 0) }

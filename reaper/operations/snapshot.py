@@ -11,6 +11,7 @@ from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot,
 from reaper.replicas import GroupReport, Replica, parse_replicas
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.keys import GroupKeys, NamespaceKeys
 from workers.protocol.messages import entry_ms, text, whole_number
@@ -96,7 +97,7 @@ async def _read_group(
         policy=agreement.get("policy") or (report.redelivery if report else ""),
         visibility_ms=visibility_ms,
         max_deliveries=max_deliveries,
-        mismatches=find_mismatches(agreement, None if leader and leader.observe else report),
+        mismatches=find_mismatches(agreement, None if leader and leader.observe else report, now_ms),
         paused=agreement.get("paused") == "1",
         main=await _read_source(client, keys.stream, keys.group, now_ms, visibility_ms),
         retry=await _read_source(client, keys.retry, keys.group, now_ms, visibility_ms),
@@ -120,12 +121,13 @@ def _first_number(*values: str | int | None) -> int:
     return 0
 
 
-def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None) -> tuple[str, ...]:
-    """Name what the group agreed on and the leader has otherwise, and what a worker has complained of.
+def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None, now_ms: int) -> tuple[str, ...]:
+    """Name what the group agreed on and the leader has otherwise, and what workers complain of that are there.
 
     An observer (no ``report``) acts on nothing, and may have other values to try them.
     """
-    found = [agreement["mismatch"]] if agreement.get("mismatch") else []
+    found = [agreement["mismatch"]] if agreement.get("mismatch") else []  # of a worker of before, that has no word
+    found += _complaints(agreement, now_ms)
     if report is not None:
         leads = {
             "recovery": "reaper",
@@ -139,6 +141,19 @@ def find_mismatches(agreement: Mapping[str, str], report: GroupReport | None) ->
             if agreement.get(name) and agreement[name] != value
         ]
     return tuple(found)
+
+
+def _complaints(agreement: Mapping[str, str], now_ms: int) -> list[str]:
+    """Return in what the settings of live workers differ; the same of many once."""
+    complaints: dict[str, list[str]] = {}
+    for word in given_words(agreement, now_ms):
+        worker, _, differs = word.complaint.partition(": ")
+        if differs:
+            complaints.setdefault(differs, []).append(worker)
+    return [
+        f"{min(workers)}{f' and {len(workers) - 1} more' if len(workers) > 1 else ''}: {differs}"
+        for differs, workers in sorted(complaints.items())
+    ]
 
 
 async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibility_ms: int) -> SourceState:

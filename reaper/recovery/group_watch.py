@@ -5,7 +5,7 @@ What only one process knows is lost with it and does not matter: the pending ent
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 
 import anyio
@@ -27,7 +27,7 @@ from reaper.settings import WatchedGroup
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.sight import group_names
-from workers.protocol.calls.upkeep import Authority
+from workers.protocol.calls.upkeep import Authority, Moved
 from workers.protocol.events import JournalLevel
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
@@ -74,7 +74,7 @@ class GroupWatch:
         self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
         self._schedules = Schedules(
             self._writer.move_due,
-            self._notes.moved,
+            self._moved,
             self._suspects.wake,
             serves_for_ms=self._writer.authority.serves_for_ms,
         )
@@ -82,6 +82,9 @@ class GroupWatch:
         self._sources: dict[str, SourceWatch] = {}
         self._scope = anyio.CancelScope()
         self._next_full = float("-inf")
+        self._is_agreed = True
+        self._made = 0
+        self._was_made = False
         self._told_at_ms: int | None = None
 
     # ---- lifecycle
@@ -109,6 +112,7 @@ class GroupWatch:
             notes=self._notes,
             telemetry=self._telemetry,
             rate=self._rate,
+            made=lambda: self._made,
             refused=self._call_refused,
             wake_suspects=self._suspects.wake,
         )
@@ -151,6 +155,8 @@ class GroupWatch:
                 f"{self.group.group}` with their settings; until then {self._settings.namespace!r} writes nothing here",
             )
             return False
+        if not self._sources:  # else what was watched may have to be put back first
+            self._made = answer.made
         self._log_change(answer.before)
         self._notes.layout(answer.detail)
         return True
@@ -172,7 +178,13 @@ class GroupWatch:
         names = ("redelivery", "visibility_timeout in ms", "max_deliveries", "recovery")
         for name, old, new in zip(names, before, now, strict=False):
             if old and old != new:
-                logger.warning("%s: %s was %s, is %s from now on", self._keys.pair, name, old, new)
+                logger.warning(
+                    "%s: %s was %s, is %s from now on; a lower one counts for workers of ours once they know it",
+                    self._keys.pair,
+                    name,
+                    old,
+                    new,
+                )
 
     # ---- scanning
 
@@ -181,6 +193,11 @@ class GroupWatch:
         tails = 0
         while True:
             try:
+                if not self._is_agreed:
+                    await self._insist("write the agreement again", self._take_over)
+                    self._is_agreed = True
+                if self._was_made:
+                    await self._restore(self._watched())
                 tails += 1
                 async with self._context.room:
                     if anyio.current_time() >= self._next_full or await self._mostly_gone(tails):
@@ -197,7 +214,7 @@ class GroupWatch:
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
         await self._watch_retry_stream(tasks)
-        entries = 0
+        entries, watched = 0, self._watched()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
                 entries += await source.scanner.full()
@@ -206,6 +223,8 @@ class GroupWatch:
         self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
+            if await self._writer.made_at() > self._made:  # the scan may have forgotten what the group has
+                await self._restore(watched)
             self._suspects.wake()  # some may have been parked in an earlier term
             await self._journal_scan()
             await self._housekeeping.run()
@@ -262,10 +281,29 @@ class GroupWatch:
             "no_group", f"the stream or its group does not exist (yet): {error}. Create it, or set recreate_groups"
         )
         if not self._settings.observe:
-            watched = list(self._sources[self._keys.stream].timers.ids())
-            await self._insist("recreate the group", lambda: self._housekeeping.restore(watched))
+            await self._insist("recreate the group", self._recreate)
+
+    def _watched(self) -> list[bytes]:
+        """Return what is pending as far as we know; it is only asked for where it may have to be put back."""
+        return list(self._sources[self._keys.stream].timers.ids())
+
+    async def _recreate(self) -> bool:
+        await self._restore(self._watched())
+        return True
+
+    async def _restore(self, watched: Sequence[bytes]) -> None:
+        """Put back what was watched into a group that was destroyed, and look at all of it. Raises as redis-py does."""
+        self._made = await self._housekeeping.restore(watched, self._made)
+        self._was_made = False
+        self._next_full = anyio.current_time()
 
     # ---- suspects and schedules
+
+    def _moved(self, moved: Moved) -> None:
+        self._notes.moved(moved)
+        if not moved.agreed and self._is_agreed:
+            logger.warning("%s: the agreement was lost; it is written again", self._keys.pair)
+            self._is_agreed = False
 
     async def _look_after_schedules(self) -> None:
         with self._schedules.woken_by(self._context.notices, self._keys):
@@ -297,6 +335,8 @@ class GroupWatch:
             self._context.end(EndOfTerm.STALE)
         elif refusal.kind is RefusalKind.PAUSED:
             self._notes.paused()
+        elif refusal.kind is RefusalKind.MADE:
+            self._was_made = True
         elif refusal.kind is RefusalKind.LATE:
             logger.info("%s: a recovery call came too late to the server and did nothing", self._keys.pair)
         else:

@@ -10,8 +10,10 @@ from workers.upkeep.house import tidy
 
 logger = logging.getLogger(__name__)
 
-RESTORE_LIMIT = 5_000
-"""Entries put back in the one call that recreates a group; what is beyond is reported as lost deliveries."""
+RESTORE_BATCH = 5_000
+"""Entries put back in one call."""
+ANYWAY = -1
+"""The group has been made again since, whatever is found: it was by the call before."""
 NOT_RESTORED = {
     RefusalKind.UNKNOWN: "its position was never noted; create it by hand",
     RefusalKind.STALE: "a later term serves it",
@@ -31,26 +33,41 @@ class Housekeeping:
         self._not_restored = ""
         await tidy(self._writer.client, self._writer.keys, self._writer.authority, self._settings.consumer_retention)
 
-    async def restore(self, watched: Sequence[bytes]) -> bool:
-        """Recreate the destroyed group if asked to, with the entries that were watched; True when all is said.
+    async def restore(self, watched: Sequence[bytes], made: int) -> int:
+        """Put back what was watched, if asked to, into a group that was destroyed since it was ``made`` (server's ms).
 
-        Why it cannot be done is logged once, however often it is tried.
+        It is recreated where nobody has yet. Returns when it was made. Why it cannot be done is logged once, however
+        often it is tried.
         """
-        if not self._settings.recreate_groups:
-            return True
         pair = self._writer.keys.pair
-        restored = await self._writer.restore(watched[:RESTORE_LIMIT])
-        why_not = ""
+        if not self._settings.recreate_groups:
+            made_now = await self._writer.made_at()
+            if made_now > made and watched:
+                logger.error(
+                    "%s: the group was destroyed, and made again by a worker: what nobody ran of %d watched entries is "
+                    "lost (recreate_groups puts it back)",
+                    pair,
+                    len(watched),
+                )
+            return made_now
+        restored, put_back = await self._writer.restore(watched[:RESTORE_BATCH], made=made), 0
         if isinstance(restored, Refusal):
             why_not = NOT_RESTORED.get(restored.kind, "")
-        else:
+            if why_not and why_not != self._not_restored:
+                logger.error("%s: the group is not recreated: %s", pair, why_not)
+            self._not_restored = why_not
+            return made
+        put_back = restored.put_back
+        for first in range(RESTORE_BATCH, len(watched), RESTORE_BATCH):
+            more = await self._writer.restore(watched[first : first + RESTORE_BATCH], made=ANYWAY)
+            put_back += 0 if isinstance(more, Refusal) else more.put_back
+        self._not_restored = ""
+        if watched or made or not restored.by_worker:  # else somebody has just made it, for the first time
             logger.error(
-                "%s: the group was destroyed; recreated at its last known position, %d of %d watched entries put back",
+                "%s: the group was destroyed; %s, %d of %d watched entries put back",
                 pair,
-                restored,
+                "a worker has made it again" if restored.by_worker else "recreated at its last known position",
+                put_back,
                 len(watched),
             )
-        if why_not and why_not != self._not_restored:
-            logger.error("%s: the group is not recreated: %s", pair, why_not)
-        self._not_restored = why_not
-        return True
+        return restored.made

@@ -46,15 +46,18 @@ class SourceWatch:
         notes: GroupNotes,
         telemetry: GroupTelemetry,
         rate: RateLimit,
+        made: Callable[[], int],
         refused: Callable[[Refusal], None],
         wake_suspects: Callable[[], None],
     ) -> None:
+        """``made`` tells when the group was made, as of the last look: the server's ms."""
         self.timers = Timers()
         self._context = context
         self._writer = writer
         self._source = source
         self._notes = notes
         self._rate = rate
+        self._made = made
         self._refused = refused
         self._wake_suspects = wake_suspects
         self._visibility_ms = to_ms(writer.group.visibility_timeout)
@@ -143,7 +146,9 @@ class SourceWatch:
         self._rate.spend(len(due))  # before the call: another one may be under way
         not_after_ms = self._context.server_ms() + CALL_VALID_MS
         began_ns = time_ns()
-        result = await self._writer.recover(self._source, sorted(due, key=entry_order), not_after_ms=not_after_ms)
+        result = await self._writer.recover(
+            self._source, sorted(due, key=entry_order), not_after_ms=not_after_ms, made=self._made()
+        )
         if isinstance(result, Refusal):
             self._rate.spend(-len(due))
             self._refused(result)

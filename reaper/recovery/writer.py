@@ -52,6 +52,19 @@ class TakeOver:
     detail: str
     before: tuple[str, ...] = ()
     """What was agreed before: policy, visibility timeout in ms, max_deliveries, recovery mode."""
+    made: int = 0
+    """When the group was made, by the server's clock in ms; 0 = not by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of a group that was destroyed."""
+
+    put_back: int
+    made: int
+    """When it was made, by the server's clock in ms."""
+    by_worker: bool
+    """A worker had made it again already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +85,7 @@ class GroupWriter:
         """Install the fence and write the agreement (``take_over_group.lua``)."""
         failpoint("take_over.before_write")
         keys, group, authority = self.keys, self.group, self.authority
-        code, detail, *before = await TAKE_OVER_GROUP.run_idempotent(
+        code, detail, *agreed = await TAKE_OVER_GROUP.run_idempotent(
             self.client,
             [keys.stream, keys.fence, keys.agreement, keys.retry],
             [
@@ -80,12 +93,15 @@ class GroupWriter:
                 to_ms(group.visibility_timeout), group.max_deliveries, RecoveryMode.REAPER, authority.serves_for_ms,
             ],
         )  # fmt: skip
-        return TakeOver(TakeOverCode(code), told(detail), tuple(map(text, before)))
+        *before, made = agreed or (0,)
+        return TakeOver(TakeOverCode(code), told(detail), tuple(map(text, before)), made)
 
-    async def recover(self, source: str, entry_ids: Sequence[bytes], *, not_after_ms: int) -> list[Recovered] | Refusal:
+    async def recover(
+        self, source: str, entry_ids: Sequence[bytes], *, not_after_ms: int, made: int
+    ) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
 
-        Not after that server time.
+        Not after that server time, and not in a group that was ``made`` later.
         """
         keys, group = self.keys, self.group
         places = [
@@ -94,7 +110,7 @@ class GroupWriter:
         ]  # fmt: skip
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
-            group.redelivery, *self.journal, self.authority.token, CALL_BYTES, not_after_ms, *entry_ids,
+            group.redelivery, *self.journal, self.authority.token, CALL_BYTES, not_after_ms, made, *entry_ids,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
         failpoint("recover.after_write")
@@ -116,17 +132,28 @@ class GroupWriter:
             "schedule", lambda: move_due(self.client, self.keys, self.authority, redelivery, self.journal)
         )
 
-    async def restore(self, entry_ids: Sequence[bytes]) -> int | Refusal:
-        """Recreate the group where it stood, with these entries pending; return how many (``restore_group.lua``)."""
+    async def restore(self, entry_ids: Sequence[bytes], *, made: int) -> Restored | Refusal:
+        """Put these entries back as pending into the group that was destroyed since it was ``made``.
+
+        It is made again where it stood, if nobody has yet (``restore_group.lua``).
+        """
         keys = self.keys
         reply = await RESTORE_GROUP.run(
             self.client,
             [keys.stream, keys.fence, keys.agreement],
             [
-                self.authority.fence, keys.group, RESTORED_CONSUMER, to_ms(self.group.visibility_timeout), *entry_ids,
+                self.authority.fence, keys.group, RESTORED_CONSUMER, to_ms(self.group.visibility_timeout), made,
+                *entry_ids,
             ],
         )  # fmt: skip
-        return int(reply[1]) if reply[0] == b"ok" else read_refusal(reply)
+        if reply[0] != b"ok":
+            return read_refusal(reply)
+        _, put_back, made_now, who = reply
+        return Restored(put_back, made_now, who == b"worker")
+
+    async def made_at(self) -> int:
+        """Return when the group was made, by the server's clock in ms; 0 = not by us."""
+        return int(await self.client.hget(self.keys.agreement, "made") or 0)
 
     async def journal_scan(self, data: Mapping[str, Any]) -> Refusal | None:
         """Journal what a full scan found (``tell_scan.lua``)."""

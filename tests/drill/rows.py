@@ -38,6 +38,10 @@ def redis_pause(at: float, until: float | None) -> InjectedFault:
     return InjectedFault("pause-redis", "process 1", at, until=until)
 
 
+def shortened(at: float) -> InjectedFault:
+    return InjectedFault("shorten-visibility", "0.5 s", at)
+
+
 def event(name: str, n: int = 0, at: float = 0.0, **data: Any) -> LifecycleEvent:
     return LifecycleEvent(f"{at}", round(at * 1000), name, entry(n) if n else "", data)
 

@@ -103,6 +103,21 @@ async def test_embedded_workers_account_for_every_job_without_any_reaper(process
     assert told["cpu_s"]["worker"] > 0
 
 
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_a_visibility_timeout_that_is_shortened_under_way_takes_nothing_from_anybody(
+    processes: Processes, tmp_path: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    drill = processes.python(
+        "-m", "reaper", "drill", "--recovery", recovery, "--visibility-timeout", f"{scaled(8):g}", "--limit", "20",
+        *_faults(f"long-jobs:30@0.2+{scaled(7):g}", "shorten-visibility@2"), "--json", str(report), name="drill",
+    )  # fmt: skip
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["balanced"], told["objections"], told["dead_lettered"]) == (True, [], 0)
+    assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "shorten-visibility"]
+
+
 async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
     processes: Processes, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from tests.drill.rows import (
     process,
     recovered,
     redis_pause,
+    shortened,
     start,
 )
 
@@ -153,3 +154,25 @@ def test_two_executions_in_one_process_are_told_apart() -> None:
     ]  # fmt: skip
     rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)])
     assert _causes(rows) == [Cause.WAITED, Cause.WAITED], "neither ran longer than the visibility timeout"
+
+
+def test_what_a_shorter_timeout_took_from_a_live_worker_was_robbed() -> None:
+    def causes(*, second_at: float, fault_at: float = 1.5) -> list[Cause]:
+        lines = [start(1, 7, 1.0), start(1, 8, second_at, copy=1)]
+        return _causes(
+            evidence([job(1)], lines=lines, processes=[process(7), process(8)], faults=[shortened(fault_at)])
+        )
+
+    assert causes(second_at=1.6) == [Cause.ROBBED]
+    assert causes(second_at=1.5 + VISIBILITY_MS / 1000) == [Cause.SLOW], "it would have been due in any case"
+    assert causes(second_at=1.6, fault_at=0.5) == [Cause.UNEXPLAINED], "it was delivered after the change"
+
+
+def test_a_worker_that_was_killed_is_robbed_of_nothing() -> None:
+    rows = evidence(
+        [job(1)],
+        lines=[start(1, 7, 1.0), start(1, 8, 1.9, copy=1)],
+        processes=[process(7, ended_at=1.2, killed=True), process(8)],
+        faults=[shortened(1.5)],
+    )
+    assert _causes(rows) == [Cause.WORKER_KILLED]

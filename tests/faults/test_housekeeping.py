@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.recovery.writer import RESTORED_CONSUMER
 from tests.conftest import StartProxy
 from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -65,6 +67,38 @@ async def test_a_destroyed_group_is_recreated_with_what_was_pending_and_what_was
         assert sorted(await case.work_off(nothing_left)) == jobs
     assert {job: len(tokens) for job, tokens in (await case.recovered()).items()} == dict.fromkeys(jobs[:4], 1)
     assert await case.violations() == []
+
+
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+async def test_what_a_group_held_that_a_worker_makes_again_before_the_leader_sees_it_is_put_back(
+    case: Case, proxy: StartProxy, redelivery: str
+) -> None:
+    through = await proxy(case.server)
+    settings = quick_settings(
+        case.server, recreate_groups=True, redelivery=redelivery, redis_url=through.url, full_scan_interval=0.1
+    )
+    jobs = await case.enqueue(6)
+    async with leading(settings):
+        await case.read(count=4)
+        await wait_until(lambda: _remembers(case, jobs[3]), "the group's position is remembered")
+        await case.wait_for_report(lambda report: report.timers == 4, "the deliveries are watched")
+        scan = through.hold_requests(command("xpending"))
+        await scan.wait()
+        await case.client.xgroup_destroy("orders", "billing")
+        handler = Handler()
+        async with running_worker(case.server.url, handler):
+            await handler.has_started(2)
+            scan.release()
+            await wait_until(lambda: put_back(case), "what was pending is there again")
+            await case.taken_from(RESTORED_CONSUMER)
+            await handler.has_started(6)
+    assert {start.job for start in handler.starts} == set(jobs)
+    assert {job: len(tokens) for job, tokens in (await case.recovered()).items()} == dict.fromkeys(jobs[:4], 1)
+
+
+async def put_back(case: Case) -> bool:
+    """Tell whether the leader has put back what it watched, and perhaps recovered it."""
+    return len(await case.recovered()) + sum(owner == RESTORED_CONSUMER for _, owner, _ in await case.pending()) >= 4
 
 
 async def test_what_falls_due_while_the_group_is_gone_is_put_back_too(case: Case, proxy: StartProxy) -> None:

@@ -99,7 +99,7 @@ async def test_suspects_are_parked_let_out_and_dead_lettered(server: RedisServer
     await fill_memory(client)
     async with (
         scene.running_reaper(server.url, max_deliveries=2) as reaper,
-        scene.running_worker(server.url, handler),
+        scene.running_worker(server.url, handler, max_deliveries=2),
     ):
         await scene.leads(reaper)
         await scene.nothing_left(client)

@@ -78,7 +78,7 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             await strand(client, 4, overdue=True)
             handler.open_gate()
             await nothing_left(client)
-            (mismatch,) = find_mismatches(await agreed(client), None)  # what `reaper status` shows
+            (mismatch,) = find_mismatches(await agreed(client), None, 0)  # what `reaper status` shows
             assert mismatch.endswith(": recovery reaper is agreed, embedded is set")
         assert reaper.term is not None
         assert reaper.term.token == 1, "nobody has taken anything from the leader"

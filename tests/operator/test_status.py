@@ -272,10 +272,26 @@ async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:
 
 def test_a_group_that_agreed_on_something_else_is_a_mismatch() -> None:
     agreement = {"policy": "retry-stream", "visibility_ms": "30000", "max_deliveries": "5", "recovery": "autoclaim"}
-    assert find_mismatches(agreement, a_report()) == (
+    assert find_mismatches(agreement, a_report(), 0) == (
         "the group agreed on recovery = autoclaim, and the leader has reaper: give all processes the same",
         "the group agreed on policy = retry-stream, and the leader has stream: give all processes the same",
         "the group agreed on max_deliveries = 5, and the leader has 3: give all processes the same",
     )
-    assert find_mismatches({}, a_report()) == ()
-    assert find_mismatches({"mismatch": "worker w1 has max_deliveries 9"}, None) == ("worker w1 has max_deliveries 9",)
+    assert find_mismatches({}, a_report(), 0) == ()
+    of_before = {"mismatch": "worker w1 has max_deliveries 9"}
+    assert find_mismatches(of_before, None, 0) == ("worker w1 has max_deliveries 9",)
+
+
+def test_workers_that_differ_are_named_while_they_are_there() -> None:
+    agreement = {
+        "member:w1.1": "7,30000,3,1000,worker w1: max_deliveries 3 is agreed, 9 is set",
+        "member:w2.1": "7,30000,3,1000,worker w2: max_deliveries 3 is agreed, 9 is set",
+        "member:w3.1": "7,30000,3,2000,worker w3: policy stream is agreed, retry-stream is set; max_deliveries 3, 4",
+        "member:w4.1": "7,30000,3,2000,",
+        "member:w5.1": "something else",
+    }
+    both = "max_deliveries 3 is agreed, 9 is set"
+    alone = "worker w3: policy stream is agreed, retry-stream is set; max_deliveries 3, 4"
+    assert find_mismatches(agreement, None, 999) == (f"worker w1 and 1 more: {both}", alone)
+    assert find_mismatches(agreement, None, 1_000) == (alone,)
+    assert find_mismatches(agreement, None, 2_000) == ()

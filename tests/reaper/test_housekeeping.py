@@ -104,7 +104,7 @@ async def destroyed_after(scene: Scene, *, delivered: int) -> list[bytes]:
 async def test_a_destroyed_group_stays_so_unless_asked_otherwise(scene: Scene) -> None:
     watched = await destroyed_after(scene, delivered=1)
     before = await scene.state()
-    assert await housekeeping(scene.client).restore(watched)
+    await housekeeping(scene.client).restore(watched, made=0)
     assert await scene.state() == before
 
 
@@ -113,7 +113,7 @@ async def test_it_is_recreated_where_it_stood_with_what_was_watched(
 ) -> None:
     watched = await destroyed_after(scene, delivered=2)
     ready = await scene.add()
-    assert await housekeeping(scene.client, recreate_groups=True).restore(watched)
+    await housekeeping(scene.client, recreate_groups=True).restore(watched, made=0)
     assert await scene.pending() == [(entry_id(number), RESTORED_CONSUMER, 1) for number in (1, 2)]
     assert await scene.client.execute_command(
         "XREADGROUP", "GROUP", "billing", "w2", "STREAMS", "orders", ">"
@@ -125,20 +125,20 @@ async def test_it_is_recreated_where_it_stood_with_what_was_watched(
 
 async def test_what_was_put_back_is_overdue(scene: Scene) -> None:
     watched = await destroyed_after(scene, delivered=1)
-    await housekeeping(scene.client, recreate_groups=True).restore(watched)
+    await housekeeping(scene.client, recreate_groups=True).restore(watched, made=0)
     (row,) = await scene.client.execute_command("XPENDING", "orders", "billing", "-", "+", 10)
     assert row[2] >= VISIBILITY_MS
 
 
-async def test_entries_that_are_deleted_or_too_many_are_told_as_lost(
+async def test_entries_that_are_deleted_are_told_as_lost_and_many_are_put_back_in_several_calls(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reaper.recovery.housekeeping.RESTORE_LIMIT", 3)
+    monkeypatch.setattr("reaper.recovery.housekeeping.RESTORE_BATCH", 3)
     watched = await destroyed_after(scene, delivered=4)
     await scene.client.xdel("orders", watched[0])
-    await housekeeping(scene.client, recreate_groups=True).restore(watched)
-    assert len(await scene.pending()) == 2
-    assert "2 of 4 watched entries put back" in caplog.text
+    await housekeeping(scene.client, recreate_groups=True).restore(watched, made=0)
+    assert len(await scene.pending()) == 3
+    assert "3 of 4 watched entries put back" in caplog.text
 
 
 async def test_a_group_whose_position_was_never_noted_is_left_to_a_person_and_told_once(
@@ -147,7 +147,7 @@ async def test_a_group_whose_position_was_never_noted_is_left_to_a_person_and_to
     await scene.client.xgroup_destroy("orders", "billing")
     leader = housekeeping(scene.client, recreate_groups=True)
     for _ in range(3):
-        assert await leader.restore([])
+        assert await leader.restore([], made=0) == 0
     assert await scene.client.xinfo_groups("orders") == []
     assert caplog.messages == [
         "orders/billing: the group is not recreated: its position was never noted; create it by hand"
@@ -159,7 +159,7 @@ async def test_a_second_loss_of_the_group_is_told_again(scene: Scene, caplog: py
     for _ in range(2):
         await scene.client.xgroup_destroy("orders", "billing")
         await scene.client.delete(scene.keys.agreement)
-        await leader.restore([])
+        await leader.restore([], made=0)
         await scene.client.xgroup_create("orders", "billing")
         await leader.run()
     assert len(caplog.messages) == 2
@@ -171,13 +171,13 @@ async def test_a_group_that_somebody_else_has_created_is_left_as_it_is(
     watched = await destroyed_after(scene, delivered=1)
     await scene.client.xgroup_create("orders", "billing", "0")
     before = await scene.state()
-    assert await housekeeping(scene.client, recreate_groups=True).restore(watched)
+    await housekeeping(scene.client, recreate_groups=True).restore(watched, made=0)
     assert (await scene.state(), caplog.messages) == (before, [])
 
 
 async def test_a_leader_of_the_past_recreates_nothing(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     watched = await destroyed_after(scene, delivered=1)
     before = await scene.state()
-    assert await housekeeping(scene.client, token=6, recreate_groups=True).restore(watched)
+    await housekeeping(scene.client, token=6, recreate_groups=True).restore(watched, made=0)
     assert await scene.state() == before
     assert caplog.messages == ["orders/billing: the group is not recreated: a later term serves it"]

@@ -22,11 +22,22 @@ async def keep_house(scene: Scene, silence_ms: int | str = "", *, fence: str = F
     )
 
 
-async def restore(scene: Scene, *ids: str) -> Any:
-    """Run ``restore_group``."""
+async def restore(scene: Scene, *ids: str, made: int = 0) -> Any:
+    """Run ``restore_group``; when the group was made is left out, and who made it."""
     keys = scene.keys
-    return await load_script("reaper", "restore_group").run(
-        scene.client, [keys.stream, keys.fence, keys.agreement], [FENCE, keys.group, "restored", 60_000, *ids]
+    reply = await load_script("reaper", "restore_group").run(
+        scene.client, [keys.stream, keys.fence, keys.agreement], [FENCE, keys.group, "restored", 60_000, made, *ids]
+    )
+    return reply[:2]
+
+
+async def made_again(scene: Scene) -> None:
+    """Let a worker find that the group is gone, and join it."""
+    keys = scene.keys
+    await load_script("workers.protocol", "join_group").run(
+        scene.client,
+        [keys.stream, keys.retry, keys.agreement, keys.fence],
+        [keys.group, "0", "", "", "", "reaper", "w1"],
     )
 
 
@@ -78,7 +89,9 @@ async def test_a_destroyed_group_is_recreated_where_it_was_with_what_it_held(sce
     assert await scene.pending() == [(entry_id(1), "restored", 1)]
     reply: Any = await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
     assert [one.decode() for one, _ in reply[0][1]] == [entry_id(4)]
-    assert rows(await scene.recover(entry_id(1))) == [(1, "restored", entry_id(1), 1)]
+    assert await scene.recover(entry_id(1)) == [b"made"], "the group is another one"
+    made = int((await scene.client.hget(scene.keys.agreement, "made")) or 0)
+    assert rows(await scene.recover(entry_id(1), made=made)) == [(1, "restored", entry_id(1), 1)]
 
 
 async def test_what_will_be_delivered_anew_anyway_is_not_put_back(scene: Scene) -> None:
@@ -96,6 +109,59 @@ async def test_a_group_that_is_there_is_left_alone(scene: Scene) -> None:
     before = await scene.state()
     assert await restore(scene, entry_id(1)) == [b"exists"]
     assert await scene.state() == before
+
+
+async def test_what_a_group_held_that_a_worker_has_made_again_is_put_back(scene: Scene) -> None:
+    for _ in range(4):
+        await scene.add()
+    await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=3)
+    await keep_house(scene)
+    await scene.client.xgroup_destroy("orders", "billing")
+    await made_again(scene)
+    assert await scene.recover(entry_id(1)) == [b"made"], "nothing was settled, it was forgotten"
+    assert await restore(scene, entry_id(1), entry_id(2), entry_id(4)) == [b"ok", 2]
+    assert await scene.pending() == [(entry_id(number), "restored", 1) for number in (1, 2)]
+    made = int((await scene.client.hget(scene.keys.agreement, "made")) or 0)
+    assert await restore(scene, entry_id(3), made=made) == [b"exists"]
+
+
+async def test_what_somebody_holds_already_is_not_taken_from_him(scene: Scene) -> None:
+    await scene.add()
+    await scene.agree(last_id=entry_id(1))
+    await scene.client.xgroup_destroy("orders", "billing")
+    await made_again(scene)
+    await scene.deliver(entry_id(1), consumer="w1", idle_ms=0)
+    assert await restore(scene, entry_id(1)) == [b"ok", 0]
+    assert await scene.pending() == [(entry_id(1), "w1", 1)]
+
+
+@pytest.mark.parametrize(("for_ms", "least", "most"), [(35_000, 30_000, 59_999), (-1, 60_000, 10**9)])
+async def test_while_workers_of_ours_live_they_get_time_to_take_back_what_they_run(
+    scene: Scene, for_ms: int, least: int, most: int
+) -> None:
+    await scene.add()
+    await scene.agree(last_id=entry_id(1), **{"member:w1": f"1,60000,3,{await scene.now_ms() + for_ms},"})
+    await scene.client.xgroup_destroy("orders", "billing")
+    await restore(scene, entry_id(1))
+    (idle_ms,) = (await scene.idle_ms()).values()
+    assert least <= idle_ms <= most
+
+
+async def test_a_group_that_is_to_begin_at_the_end_says_where_that_was(scene: Scene) -> None:
+    await scene.add()
+    await scene.client.xgroup_destroy("orders", "billing")
+    keys = scene.keys
+    await load_script("workers.protocol", "join_group").run(
+        scene.client,
+        [keys.stream, keys.retry, keys.agreement, keys.fence],
+        [keys.group, "$", "", "", "", "reaper", "w1"],
+    )
+    assert await scene.client.hget(keys.agreement, "made_from") == entry_id(1).encode()
+
+
+async def test_a_lost_agreement_is_no_destroyed_group(scene: Scene) -> None:
+    stalled = await scene.stalled()
+    assert rows(await scene.recover(stalled, made=10**13))[0][0] == 1
 
 
 async def test_without_a_known_position_no_group_is_made(scene: Scene) -> None:

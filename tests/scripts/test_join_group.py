@@ -1,6 +1,6 @@
 """join_group.lua and delete_consumer.lua: how a worker comes and goes."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import pytest
@@ -23,6 +23,21 @@ class Joined:
     mismatch: str
     served_ms: int = 0
     begins: int = 0
+    version: bool = True
+    """There is one."""
+
+
+@dataclass(frozen=True)
+class GoesBy:
+    """What a worker says of itself."""
+
+    consumer: str = "w1.1"
+    counts_for_ms: int = 35_000
+    version: int = 0
+    lives_by_ms: int = 0
+    policy: str = "stream"
+    visibility_ms: int = 30_000
+    max_deliveries: int = 3
 
 
 async def join(
@@ -34,24 +49,40 @@ async def join(
     max_deliveries: Word = "",
     recovery: str = "reaper",
     worker: str = "w1",
+    word: GoesBy | None = None,
 ) -> Joined:
     """Run ``join_group``."""
     keys = scene.keys
     reply = await load_script("workers.protocol", "join_group").run(
         scene.client,
         [keys.stream, keys.retry, keys.agreement, keys.fence],
-        [keys.group, start, policy, visibility_ms, max_deliveries, recovery, worker],
-    )
+        [
+            keys.group, start, policy, visibility_ms, max_deliveries, recovery, worker,
+            *(astuple(word) if word else ()),
+        ],
+    )  # fmt: skip
     assert abs(reply[7] - await scene.now_ms()) < 5_000
     policy, visibility, limit, mode = (part.decode() for part in reply[:4])
     agreed = (policy, visibility, limit, mode)
-    return Joined(agreed, reply[4], reply[5].decode(), reply[6], reply[8].decode(), reply[9], reply[10])
+    return Joined(agreed, reply[4], reply[5].decode(), reply[6], reply[8].decode(), reply[9], reply[10], reply[11] > 0)
+
+
+async def words(scene: Scene) -> dict[str, tuple[str, str, str, str]]:
+    """Return by consumer: version, visibility timeout, max_deliveries, and in what its settings differ."""
+    fields = (await scene.state()).get(scene.keys.agreement, {})
+    shown = {}
+    for name, value in fields.items():
+        if name.startswith("member:"):
+            version, visibility_ms, limit, until, mismatch = value.split(",", 4)
+            assert until == "now"
+            shown[name.removeprefix("member:")] = (version, visibility_ms, limit, mismatch)
+    return shown
 
 
 async def delete_consumers(scene: Scene, *consumers: str) -> Any:
     """Run ``delete_consumer``."""
     return await load_script("workers.protocol", "delete_consumer").run(
-        scene.client, [scene.keys.stream], [scene.keys.group, *consumers]
+        scene.client, [scene.keys.stream, scene.keys.agreement], [scene.keys.group, *consumers]
     )
 
 
@@ -64,7 +95,15 @@ def bare(client: Redis) -> Scene:
 async def test_the_first_worker_makes_stream_group_and_agreement(bare: Scene) -> None:
     joined = await join(bare, policy="stream", visibility_ms=1000, max_deliveries=3)
     assert joined == Joined(("stream", "1000", "3", "reaper"), 0, "0", 1, "")
-    agreement = {"policy": "stream", "visibility_ms": "1000", "max_deliveries": "3", "recovery": "reaper"}
+    agreement = {
+        "policy": "stream",
+        "visibility_ms": "1000",
+        "max_deliveries": "3",
+        "recovery": "reaper",
+        "version": "now",
+        "made": "now",
+        "made_from": "0",
+    }
     assert await bare.state() == {
         "orders": {"entries": [], "billing": []},
         "{orders}:group:billing": agreement,
@@ -74,7 +113,7 @@ async def test_the_first_worker_makes_stream_group_and_agreement(bare: Scene) ->
 async def test_a_worker_without_wishes_follows_the_group(scene: Scene) -> None:
     await scene.agree(policy="stream", visibility_ms=1000, max_deliveries=5, recovery="reaper")
     before = await scene.state()
-    assert await join(scene) == Joined(("stream", "1000", "5", "reaper"), 0, "", 1, "")
+    assert await join(scene) == Joined(("stream", "1000", "5", "reaper"), 0, "", 1, "", version=False)
     assert await scene.state() == before
 
 
@@ -82,15 +121,66 @@ async def test_what_nobody_has_agreed_on_is_said_to_be_open(scene: Scene) -> Non
     assert (await join(scene)).agreed == ("", "", "", "reaper")
 
 
-async def test_a_worker_that_wishes_something_else_is_recorded_until_it_agrees(scene: Scene) -> None:
+async def test_a_worker_that_wishes_something_else_says_so_in_its_word(scene: Scene) -> None:
     await scene.agree(policy="stream", visibility_ms=1000)
     why = "policy stream is agreed, retry-stream is set; visibility_ms 1000 is agreed, 5 is set"
-    assert (await join(scene, policy="retry-stream", visibility_ms=5)).mismatch == why
-    assert (await scene.state())["{orders}:group:billing"]["mismatch"] == f"worker w1: {why}"
-    await join(scene, worker="w2")
-    assert (await scene.state())["{orders}:group:billing"]["mismatch"] == f"worker w1: {why}"
-    await join(scene)
-    assert "mismatch" not in (await scene.state())["{orders}:group:billing"]
+    word = GoesBy()
+    assert (await join(scene, policy="retry-stream", visibility_ms=5, word=word)).mismatch == why
+    await join(scene, worker="w2", word=GoesBy("w2.1"))
+    assert await words(scene) == {"w1.1": ("now", "1000", "3", f"worker w1: {why}"), "w2.1": ("now", "1000", "3", "")}
+    await join(scene, word=word)
+    assert (await words(scene))["w1.1"] == ("now", "1000", "3", "")
+
+
+async def test_a_worker_goes_by_what_is_agreed_or_by_what_it_assumes_or_by_the_longer_one_it_proves_life_by(
+    scene: Scene,
+) -> None:
+    await join(scene, word=GoesBy(max_deliveries=4))
+    assert await words(scene) == {"w1.1": ("now", "30000", "4", "")}
+    await scene.agree(visibility_ms=4_000, max_deliveries=2)
+    await join(scene, word=GoesBy(lives_by_ms=30_000))
+    assert await words(scene) == {"w1.1": ("now", "30000", "2", "")}
+    await join(scene, word=GoesBy(lives_by_ms=4_000))
+    assert await words(scene) == {"w1.1": ("now", "4000", "2", "")}
+    await scene.agree(visibility_ms=60_000)
+    await join(scene, word=GoesBy(lives_by_ms=4_000))
+    assert await words(scene) == {"w1.1": ("now", "60000", "2", "")}
+
+
+async def test_an_agreement_that_was_lost_is_written_anew_by_who_knows_it(bare: Scene) -> None:
+    known = GoesBy(version=5, lives_by_ms=60_000, policy="retry-stream", visibility_ms=60_000, max_deliveries=5)
+    await join(bare, word=GoesBy("w2.1"))  # which knows nothing
+    joined = await join(bare, visibility_ms=1_000, word=known)
+    assert joined.agreed == ("retry-stream", "60000", "5", "reaper")
+    assert joined.mismatch == "visibility_ms 60000 is agreed, 1000 is set"
+
+
+async def test_what_was_never_agreed_on_is_not_made_an_agreement(scene: Scene) -> None:
+    await scene.agree(visibility_ms=4_000, version=5)
+    known = GoesBy(version=5, policy="retry-stream", visibility_ms=60_000, max_deliveries=5)
+    assert (await join(scene, word=known)).agreed == ("", "4000", "", "reaper")
+
+
+async def test_words_of_workers_that_have_gone_are_forgotten_when_another_one_comes(scene: Scene) -> None:
+    for consumer in ("lives.1", "gone.1"):
+        await join(scene, word=GoesBy(consumer, counts_for_ms=35_000 if consumer == "lives.1" else -1))
+    await join(scene, word=GoesBy("lives.1"))
+    assert set(await words(scene)) == {"gone.1", "lives.1"}, "who is known need not look at all the others"
+    await join(scene, word=GoesBy("new.1"))
+    assert set(await words(scene)) == {"lives.1", "new.1"}
+
+
+async def test_a_worker_that_leaves_takes_its_word_back(scene: Scene) -> None:
+    await scene.client.xgroup_createconsumer("orders", "billing", "w1.1")
+    await join(scene, word=GoesBy())
+    await delete_consumers(scene, "w1.1")
+    assert await words(scene) == {}
+
+
+async def test_a_consumer_is_deleted_for_callers_that_know_of_no_words(scene: Scene) -> None:
+    await scene.client.xgroup_createconsumer("orders", "billing", "w1")
+    script = load_script("workers.protocol", "delete_consumer")
+    assert await script.run(scene.client, ["orders"], ["billing", "w1"]) == [1]
 
 
 @pytest.mark.parametrize(("start", "read"), [("0", 3), ("$", 0), (entry_id(2), 1)])
@@ -184,13 +274,13 @@ async def test_where_nobody_has_agreed_yet_an_embedded_worker_begins(bare: Scene
 
 async def test_while_a_leader_serves_the_group_an_embedded_worker_stands_by(scene: Scene) -> None:
     await served(scene, 20_000)
-    joined = await join(scene, recovery="embedded")
+    joined = await join(scene, recovery="embedded", word=GoesBy())
     assert (joined.agreed[3], joined.begins) == ("reaper", 0)
     assert 15_000 < joined.served_ms <= 20_000
     assert joined.mismatch == "recovery reaper is agreed, embedded is set"
     state = await scene.state()
     assert state["{orders}:fence:billing"] == FENCE
-    assert state["{orders}:group:billing"]["mismatch"] == f"worker w1: {joined.mismatch}"
+    assert (await words(scene))["w1.1"][3] == f"worker w1: {joined.mismatch}"
 
 
 async def test_when_the_leader_is_gone_an_embedded_worker_begins_and_removes_the_fence(scene: Scene) -> None:

@@ -15,7 +15,9 @@ AGREEMENT = {
     "max_deliveries": "3",
     "recovery": "reaper",
     "served_until": "now",
+    "version": "now",
 }
+FIRST = {**AGREEMENT, "former_until": "now"}
 
 
 async def take_over(
@@ -45,20 +47,20 @@ async def scene(scene: Scene) -> Scene:
 
 
 async def test_the_first_leader_installs_its_fence_and_what_is_agreed(scene: Scene) -> None:
-    assert await take_over(scene) == [1, "", "", "", "", ""]
+    assert await take_over(scene) == [1, "", "", "", "", "", 0]
     assert await scene.state() == {
         "orders": {"entries": [], "billing": []},
         "{orders}:fence:billing": "reaper:7:alice",
-        "{orders}:group:billing": {"fence_token": "7", **AGREEMENT},
+        "{orders}:group:billing": {"fence_token": "7", **FIRST},
     }
 
 
 async def test_a_later_term_replaces_an_earlier_one_and_learns_what_was_agreed(scene: Scene) -> None:
     await take_over(scene, visibility_ms=5_000)
-    assert await take_over(scene, token=8, holder="bob") == [1, "", "stream", "5000", "3", "reaper"]
+    assert await take_over(scene, token=8, holder="bob") == [1, "", "stream", "5000", "3", "reaper", 0]
     state = await scene.state()
     assert state["{orders}:fence:billing"] == "reaper:8:bob"
-    assert state["{orders}:group:billing"] == {"fence_token": "8", **AGREEMENT}
+    assert state["{orders}:group:billing"] == {"fence_token": "8", **FIRST}
 
 
 async def test_a_take_over_whose_reply_was_lost_can_be_repeated(scene: Scene) -> None:
@@ -130,7 +132,7 @@ async def test_a_stream_that_does_not_exist_yet_can_be_served(scene: Scene) -> N
 async def test_a_recorded_mismatch_is_over_with_a_new_agreement(scene: Scene) -> None:
     await scene.agree(mismatch="worker w: policy")
     await take_over(scene)
-    assert (await scene.state())["{orders}:group:billing"] == {"fence_token": "7", **AGREEMENT}
+    assert (await scene.state())["{orders}:group:billing"] == {"fence_token": "7", **FIRST}
 
 
 async def test_what_else_is_remembered_of_the_group_stays(scene: Scene) -> None:
@@ -154,3 +156,48 @@ async def test_a_leader_can_take_over_when_memory_is_full(scene: Scene) -> None:
     reply = await take_over(scene, policy="retry-stream")
     await scene.free_memory()
     assert (reply[0], "{orders}:retry:billing" in await scene.state()) == (1, True)
+
+
+async def agreed(scene: Scene, name: str) -> int | None:
+    """Return a number of the agreement."""
+    value = await scene.client.hget(scene.keys.agreement, name)
+    return None if value is None else int(value)
+
+
+async def test_an_agreement_gets_a_version_and_keeps_it_until_something_changes(scene: Scene) -> None:
+    await take_over(scene)
+    first = await agreed(scene, "version")
+    assert first is not None
+    assert abs(first - await scene.now_ms()) < 5_000
+    await take_over(scene, token=8, holder="bob")
+    assert await agreed(scene, "version") == first
+    await scene.agree(version=first + 10**9)  # the clock went back
+    await take_over(scene, token=9, visibility_ms=60_000)
+    assert await agreed(scene, "version") == first + 10**9 + 1
+
+
+async def test_what_was_agreed_on_is_kept_for_a_while_where_it_is_shortened(scene: Scene) -> None:
+    await scene.agree(policy="stream", visibility_ms=60_000, max_deliveries=5, recovery="reaper")
+    await take_over(scene, visibility_ms=20_000)
+    assert (await agreed(scene, "former_visibility_ms"), await agreed(scene, "former_max_deliveries")) == (60_000, 5)
+    await take_over(scene, token=8, visibility_ms=6_000)
+    assert await agreed(scene, "former_visibility_ms") == 60_000, "the longest of those that somebody may go by"
+    until = await agreed(scene, "former_until")
+    assert until is not None
+    assert 30_000 < until - await scene.now_ms() <= 35_000
+    await scene.agree(former_until=1)
+    await take_over(scene, token=9, visibility_ms=4_000)
+    assert await agreed(scene, "former_visibility_ms") == 6_000
+
+
+async def test_where_nothing_was_agreed_on_nobody_knows_what_workers_go_by(scene: Scene) -> None:
+    await take_over(scene)
+    assert await agreed(scene, "former_until") is not None
+    await take_over(scene, token=8, visibility_ms=4_000)
+    assert await agreed(scene, "former_visibility_ms") is None
+
+
+async def test_what_is_raised_needs_no_patience(scene: Scene) -> None:
+    await scene.agree(policy="stream", visibility_ms=6_000, max_deliveries=2, recovery="reaper")
+    await take_over(scene)
+    assert await agreed(scene, "former_until") is None

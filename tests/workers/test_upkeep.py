@@ -211,7 +211,7 @@ async def test_whoever_may_makes_ready_what_is_due(scene: Scene, authority: Auth
     await scene.make_due(scene.keys.stream_schedule)
     await give_to(scene, authority)
     moved = await move_due(scene.client, scene.keys, authority, Redelivery.STREAM, JOURNAL)
-    assert moved == Moved(next_due_ms=None, held=0, why="", parked=0)
+    assert moved == Moved(next_due_ms=None, held=0, why="", parked=0, agreed=authority is AGREEMENT)
     assert await scene.client.xlen(scene.keys.stream) == 1
 
 

@@ -381,9 +381,11 @@ async def test_what_the_group_has_agreed_on_counts_and_the_difference_is_loud(
     worker = make_worker(server.url, give_back, name="w", max_deliveries=5, refresh_interval=0.05)
     async with running(worker):
         await wait_for_settled(worker, 1)
+        word = await client.hget(KEYS.agreement, f"member:{worker.consumer}")
 
     assert worker.counts.dead_lettered == 1
-    assert await client.hget(KEYS.agreement, "mismatch") == b"worker w: max_deliveries 1 is agreed, 5 is set"
+    assert text(word or b"").endswith(",worker w: max_deliveries 1 is agreed, 5 is set")
+    assert not await client.hexists(KEYS.agreement, f"member:{worker.consumer}"), "it has taken it back"
     assert caplog.text.count("max_deliveries 1 is agreed, 5 is set") == 1
 
 

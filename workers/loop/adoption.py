@@ -153,7 +153,7 @@ class Adoption(Part):
             await self._delete_consumers(sweep.source, [sweep.owner])
 
     async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
-        await delete_consumers(self._commands, source.key, self._settings.group, consumers)
+        await delete_consumers(self._commands, source.key, self._settings.keys, consumers)
 
     async def leave(self) -> None:
         """Remove our own consumer where it holds nothing. Raises what redis-py raises."""

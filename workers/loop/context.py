@@ -46,7 +46,7 @@ class WorkerContext:
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
         extended = Journal.at(settings.journal, settings.journal_maxlen, EventName.EXTENDED)
         proof = ProofOfLife(commands, Extend(settings.keys, consumer, extended, _facts(settings, consumer).of_delivery))
-        membership = Membership(commands, settings, reporter, proof.prove)
+        membership = Membership(commands, settings, consumer, reporter, proof.prove)
         reads = reader_client(settings.redis_url)
         return cls(settings, consumer, commands, reads, membership, proof, reporter, telemetry)
 

@@ -45,6 +45,8 @@ MAX_BATCH_BYTES = 1_048_576
 """Payload that one call may look at, give or take one job: no call blocks the server for long."""
 SHORTEST_TIMEOUT_S = 0.5
 """How long a call may take at least, whatever the visibility timeout."""
+PROVE_AGAIN_S = 0.25
+"""Pause between two beats while others wait for us to live by a shorter visibility timeout."""
 LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
 END_S = 1.0
@@ -62,6 +64,7 @@ class Heartbeat(Part):
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = True
+        self._returns: set[asyncio.Task[None]] = set()
 
     # ---- in the event loop
 
@@ -102,10 +105,38 @@ class Heartbeat(Part):
         for held, result in zip(batch, results, strict=True):
             if result is Extension.REFUSED:
                 self._lose(held)
+        vanished = [
+            held
+            for held, result in zip(batch, results, strict=True)
+            if result is Extension.VANISHED and held.may_return()
+        ]
+        if vanished:
+            task = asyncio.get_running_loop().create_task(self._hold_again(vanished))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    async def _hold_again(self, vanished: Sequence[Held]) -> None:
+        """Take back what somebody made vanish while it ran; what has a new owner by now is lost."""
+        source, returned = vanished[0].source, asyncio.Event()
+        for held in vanished:
+            held.returning = returned
+        try:
+            results = await self._proof.hold_again(source, vanished)
+            for held, ours in zip(vanished, results, strict=True):
+                if not ours:
+                    self._lose(held)
+            self._reporter.taken_back(source.key, sum(results))
+        except (RedisError, OSError) as error:
+            self._reporter.failed("extending", error)  # the next beat finds them again
+        finally:
+            for held in vanished:
+                held.returning = None
+            returned.set()
 
     def _lose(self, held: Held) -> None:
         """Take a delivery that is not ours any more from its handler; what the handler returns is not settled."""
         if held.lose():
+            self._membership.join_again()  # perhaps others go by a shorter visibility timeout than we know of
             self._reporter.refused(held.job, "extension", held.ran_ms())
 
     def _answer(self) -> None:
@@ -118,15 +149,17 @@ class Heartbeat(Part):
         failures, last = 0, monotonic()
         try:
             while not self._ending.is_set():
-                pause = min(self._period_s(), pause_s(failures) if failures else inf)
+                pause = min(self._period_s(), pause_s(failures) if failures else self._hurry_s())
                 left = last + pause - monotonic()
                 if left > 0:
                     self._ending.wait(min(left, LONGEST_SLEEP_S))
                     continue
-                last = monotonic()
+                last, visibility_s = monotonic(), self._membership.visibility_s
                 try:
-                    self._beat(client, last)
+                    proved = self._beat(client, last, self._period_s())
                     failures = 0
+                    if proved and self._membership.has_to_prove:
+                        self._call_in_loop(self._membership.lived_by, visibility_s)
                 except (RedisError, OSError) as error:
                     failures += 1
                     client.connection_pool.disconnect()
@@ -139,25 +172,25 @@ class Heartbeat(Part):
     def _period_s(self) -> float:
         return self._membership.visibility_s / BEATS
 
+    def _hurry_s(self) -> float:
+        return PROVE_AGAIN_S if self._membership.has_to_prove else inf
+
     def _timeout_s(self) -> float:
         return max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
 
-    def _beat(self, client: "redis.Redis", now: float) -> None:
+    def _beat(self, client: "redis.Redis", now: float, period_s: float) -> bool:
+        """Extend what has to be; return whether all that is in hand was extended within this period now."""
         in_hand = [(source, list(source.deliveries.values())) for source in self._sources]
         loop_hangs = not self._loop_answered
         self._loop_answered = False
         self._call_in_loop(self._answer)
         if loop_hangs and any(held.is_overdue(now) for _, deliveries in in_hand for held in deliveries):
-            return
+            return False
         for source, deliveries in in_hand:
-            for batch in _batches([held for held in deliveries if self._is_due(held, now)]):
+            for batch in _batches([held for held in deliveries if _is_due(held, now, period_s)]):
                 results = self._proof.prove_many(client, source, batch)
                 self._call_in_loop(self._learn, batch, results)
-
-    def _is_due(self, held: Held, now: float) -> bool:
-        if held.stage is ENDED or held.interruption is not None or held.is_overdue(now):
-            return False
-        return now - held.proven > self._period_s() / 2  # else the next beat is early enough
+        return True
 
     def _call_in_loop(self, function: Any, *arguments: Any) -> None:
         """Have the event loop call ``function``."""
@@ -170,6 +203,12 @@ class Heartbeat(Part):
 
 class _LoopIsClosedError(Exception):
     """The program has ended its event loop without stopping us."""
+
+
+def _is_due(held: Held, now: float, period_s: float) -> bool:
+    if held.stage is ENDED or held.interruption is not None or held.is_overdue(now):
+        return False
+    return now - held.proven > period_s / 2  # else the next beat is early enough
 
 
 def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:

@@ -79,7 +79,19 @@ class Held:
     rest. Made and thrown away for every job.
     """
 
-    __slots__ = ("interruption", "job", "proven", "run_ms", "runner", "source", "stage", "started", "trace", "verdict")
+    __slots__ = (
+        "interruption",
+        "job",
+        "proven",
+        "returning",
+        "run_ms",
+        "runner",
+        "source",
+        "stage",
+        "started",
+        "trace",
+        "verdict",
+    )
 
     job: Job
     source: Source
@@ -93,6 +105,8 @@ class Held:
     """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
     verdict: Verdict
     """How it ended; not set before."""
+    returning: asyncio.Event | None
+    """Set once it is known whether a delivery that vanished is ours again; None = it is not being asked."""
     run_ms: int
     """For how many milliseconds it was in its slot; not set before it has ended."""
     trace: JobTrace | None
@@ -112,7 +126,7 @@ class Held:
         self.source = source
         self.proven = proven
         self.stage = QUEUED
-        self.interruption = self.runner = self.trace = None
+        self.interruption = self.runner = self.trace = self.returning = None
 
     # ---- what happens to it
 
@@ -169,6 +183,10 @@ class Held:
     def deadline(self) -> float:
         """When the handler will have run for longer than it may; only once it has begun."""
         return self.started + self.job.timeout_s
+
+    def may_return(self) -> bool:
+        """Tell whether it is in our hands still, has no verdict yet, and nobody asks for it already."""
+        return self.stage is not ENDED and self.returning is None and self.source.holds(self)
 
     def ran_ms(self) -> int:
         """Return for how many milliseconds the handler has been running; 0 = it does not."""

@@ -14,9 +14,11 @@ from redis.exceptions import RedisError
 from workers.loop.change import Change
 from workers.loop.held import Held, Source
 from workers.loop.reporting import Reporter
-from workers.protocol.calls.membership import Agreement, Joined, join_group
+from workers.protocol.calls.membership import Agreement, Joined, Word, join_group
+from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode
+from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
 from workers.settings import (
     DEFAULT_MAX_DELIVERIES,
@@ -29,23 +31,41 @@ logger = logging.getLogger(__name__)
 
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
+WORD_SLACK_S = COMMAND_TIMEOUT_S
+"""For how long our word counts after we should have joined again: for late calls, and those that fail."""
+UNAGREED_S = 0.5
+"""How soon a worker looks again that has found no visibility timeout agreed on; twice as long each time."""
 
 
-def agreement_of(joined: Joined, settings: WorkerSettings) -> Agreement:
-    """Return what the worker goes by: what was agreed on; where nothing was, its own settings, or the default."""
+def assumed_agreement(settings: WorkerSettings) -> Agreement:
+    """Return what the worker goes by where nothing is agreed on: its own settings, or the defaults."""
     return Agreement(
-        redelivery=joined.redelivery or settings.redelivery or DEFAULT_REDELIVERY,
-        visibility_timeout=timedelta(milliseconds=joined.visibility_ms)
-        or settings.visibility_timeout
-        or DEFAULT_VISIBILITY_TIMEOUT,
-        max_deliveries=joined.max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
-        recovery=joined.recovery or settings.recovery,
+        redelivery=settings.redelivery or DEFAULT_REDELIVERY,
+        visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
+        max_deliveries=settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
+        recovery=settings.recovery,
+        reads_retries=False,
+    )
+
+
+def agreement_of(joined: Joined, assumed: Agreement) -> Agreement:
+    """Return what the worker goes by: what was agreed on; where nothing was, what it assumes."""
+    return Agreement(
+        redelivery=joined.redelivery or assumed.redelivery,
+        visibility_timeout=timedelta(milliseconds=joined.visibility_ms) or assumed.visibility_timeout,
+        max_deliveries=joined.max_deliveries or assumed.max_deliveries,
+        recovery=joined.recovery or assumed.recovery,
         reads_retries=joined.reads_retries,
     )
 
 
 class Membership:
-    """Joins the group and keeps what it learnt fresh."""
+    """Joins the group and keeps what it learnt fresh.
+
+    With each joining we give our word: by which visibility timeout the heartbeat proves our life. A shorter one that
+    was agreed on meanwhile does not count yet: the heartbeat first extends all that is in hand by it, and `lived_by`
+    has us join again. Until then nobody judges our deliveries by it.
+    """
 
     agreement: Agreement
     visibility_s: float
@@ -55,6 +75,7 @@ class Membership:
         self,
         client: Redis,
         settings: WorkerSettings,
+        consumer: str,
         reporter: Reporter,
         prove: Callable[[Held], Awaitable[bool]],
     ) -> None:
@@ -62,6 +83,11 @@ class Membership:
         self._client = client
         self._settings = settings
         self._reporter = reporter
+        self._consumer = consumer
+        self._assumed = assumed_agreement(settings)
+        self._version = 0  # of the agreement; 0 = no visibility timeout is agreed on
+        self._lives_by_ms = 0
+        self._again = anyio.Event()
         self._clock_offset_ms = 0.0
         self._warned = ""
         self._served_s = 0.0
@@ -102,14 +128,46 @@ class Membership:
                 max_deliveries=settings.max_deliveries,
                 recovery=settings.recovery,
                 name=settings.base_name,
+                word=self._word(),
             )
         )
 
+    def _word(self) -> Word:
+        """Say by what we go; where an agreement that we know was lost, it is made again."""
+        goes_by = self.agreement if self._version else self._assumed
+        lasts = self._settings.refresh_interval.total_seconds() + WORD_SLACK_S
+        return Word(
+            consumer=self._consumer,
+            counts_for_ms=round(lasts * 1000),
+            version=self._version,
+            lives_by_ms=self._lives_by_ms,
+            redelivery=goes_by.redelivery,
+            visibility_ms=goes_by.visibility_ms,
+            max_deliveries=goes_by.max_deliveries,
+        )
+
+    def join_again(self) -> None:
+        """Look at the agreement now: something says that it is another one."""
+        self._again.set()
+
+    def lived_by(self, visibility_s: float) -> None:
+        """Note that all that is in hand was extended by this visibility timeout."""
+        if visibility_s == self.visibility_s and self._lives_by_ms > self.agreement.visibility_ms:
+            self._lives_by_ms = self.agreement.visibility_ms
+            self.join_again()
+
+    @property
+    def has_to_prove(self) -> bool:
+        """Tell whether a shorter visibility timeout waits for `lived_by`. Read in another thread."""
+        return self._lives_by_ms > self.agreement.visibility_ms
+
     def _take(self, joined: Joined) -> None:
         self.set_clock(joined.server_ms)
-        agreement = agreement_of(joined, self._settings)
+        agreement = agreement_of(joined, self._assumed)
         self._log(joined, agreement)
         self.agreement = agreement
+        self._version = joined.version if joined.visibility_ms else 0
+        self._lives_by_ms = max(self._lives_by_ms, agreement.visibility_ms)
         self.visibility_s = agreement.visibility_timeout.total_seconds()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
@@ -149,20 +207,31 @@ class Membership:
             )
         return "; ".join(warnings)
 
-    def _until_next_join_s(self) -> float:
-        """Return the refresh interval, or less where the reaper we stand by for may be gone before."""
+    def _until_next_join_s(self, unagreed: int) -> float:
+        """Return the refresh interval, or less where the reaper we stand by for may be gone before.
+
+        Less, too, where nothing is agreed on, as we have found so many times: whoever comes first does not know of us.
+        """
         interval = self._settings.refresh_interval.total_seconds()
+        if unagreed:
+            return min(interval, UNAGREED_S * 2.0 ** min(unagreed - 1, 10))
         if self._settings.recovery is RecoveryMode.EMBEDDED and self._served_s:
             return min(interval, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
         return interval
 
     async def keep_fresh(self) -> None:
         """Join again every `refresh_interval`, until cancelled: the agreement and the retry stream may have changed."""
+        failures = unagreed = 0
         while True:
-            await anyio.sleep(self._until_next_join_s())
+            unagreed = 0 if self._version else unagreed + 1
+            with anyio.move_on_after(pause_s(failures) if failures else self._until_next_join_s(unagreed)):
+                await self._again.wait()
+            self._again = anyio.Event()
             try:
                 await self.join()
+                failures = 0
                 self._reporter.works("looking at the group")
             except (RedisError, OSError) as error:
+                failures += 1
                 if not is_contact_error(error):  # the reader tells of an outage
                     self._reporter.failed("looking at the group", error)

@@ -23,6 +23,8 @@ class ProofOfLife:
         """Extend one delivery; returns False where it is not ours."""
         asked_at = monotonic()
         [result] = await self.extend.run(self.commands, held.source.key, [held.job])
+        if result is Extension.VANISHED:
+            return (await self.hold_again(held.source, [held]))[0]
         if result is Extension.REFUSED:
             return False
         held.prove(asked_at)
@@ -33,6 +35,15 @@ class ProofOfLife:
         asked_at = monotonic()
         results = self.extend.run_blocking(client, source.key, [held.job for held in batch])
         for held, result in zip(batch, results, strict=True):
-            if result is not Extension.REFUSED:
+            if result not in (Extension.REFUSED, Extension.VANISHED):
+                held.prove(asked_at)
+        return results
+
+    async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[bool]:
+        """Take back deliveries that vanished; return of each whether it is ours again."""
+        asked_at = monotonic()
+        results = await self.extend.hold_again(self.commands, source.key, [held.job for held in batch])
+        for held, ours in zip(batch, results, strict=True):
+            if ours:
                 held.prove(asked_at)
         return results

@@ -172,6 +172,17 @@ class Reporter:
         if self._callbacks.wants("refused"):
             self._callbacks.report("refused", **self._facts(job), verb=verb)
 
+    def taken_back(self, source: str, number: int) -> None:
+        """Note that deliveries were made ours again that somebody had made vanish."""
+        if number:
+            logger.error(
+                "%d deliveries of %s that run here were not pending any more: somebody has deleted consumer %s, or the "
+                "group. They are held again",
+                number,
+                on_one_line(source),
+                self._consumer,
+            )
+
     def timed_out(self, job: Job, *, goes_on: bool) -> None:
         """Note that a delivery ran longer than it may; where its handler ``goes_on``, nobody can stop it."""
         self.counts.timed_out += 1

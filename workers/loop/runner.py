@@ -77,15 +77,22 @@ class Runner(Part):
         else:
             if held.interruption is not None:
                 held.take_back_cancellation()
-        if held.interruption is not None or self._hands_back:
-            verdict = self._reconsidered(held, verdict)
+        if held.interruption is not None or self._hands_back or held.returning is not None:
+            verdict = await self._reconsidered(held, verdict)
         if verdict is not None and self._settlements.add(held, verdict, began):
             await self._settlements.wait_for_room()
 
     # ---- the steps
 
-    def _reconsidered(self, held: Held, verdict: Verdict | None) -> Verdict | None:
-        """Return what to settle of a job that was cancelled, or None where it is not ours any more."""
+    async def _reconsidered(self, held: Held, verdict: Verdict | None) -> Verdict | None:
+        """Return what to settle of a job that was cancelled, or None where it is not ours any more.
+
+        Of one that vanished, once it is known whether it is ours again: settled before, it would be pending afterwards.
+        """
+        if held.returning is not None:
+            await held.returning.wait()
+            if held.interruption is None and not self._hands_back:
+                return verdict
         if verdict is not None and verdict.outcome is Outcome.ACK:
             return verdict  # it got to its end all the same
         if held.interruption is Interruption.LOST:

@@ -130,13 +130,14 @@ class Settlements(Part):
     async def _settle_some(self, pile: _Pile) -> bool:
         """Make one call. Returns False where it failed and has to be made again."""
         batch = self._next_batch(pile)
-        lost = pile.reply_was_lost > 0
+        lost_before = pile.reply_was_lost
+        lost = lost_before > 0
         pile.reply_was_lost = max(pile.reply_was_lost, len(batch))
         began_ns = time_ns() if self._telemetry else 0
         try:
             results = await self._send(pile.source, batch, lost=lost)
         except (RedisError, OSError) as error:
-            return await self._failed(pile, batch, error)
+            return await self._failed(pile, batch, error, lost_before)
         self._reporter.works(pile.part)
         self._answered(pile, batch, results)
         if self._telemetry:
@@ -180,11 +181,13 @@ class Settlements(Part):
 
     # ---- what came of it
 
-    async def _failed(self, pile: _Pile, batch: Sequence[Held], error: Exception) -> bool:
+    async def _failed(self, pile: _Pile, batch: Sequence[Held], error: Exception, lost_before: int) -> bool:
         meaning = meaning_of(error)
-        if meaning is Meaning.NO_GROUP:
-            self._answered(pile, batch, [Settled(Result.REFUSED)] * len(batch))
-            return True
+        if meaning is Meaning.NO_GROUP:  # nothing was done: it is settled in the group that is made again
+            pile.reply_was_lost = lost_before
+            self._membership.join_again()
+            self._reporter.failed(pile.part, error)
+            return False
         if meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(pile.source):
             self._answered(pile, batch, [Settled(Result.HELD, str(error))])  # the others must not wait for it
             return True

@@ -1,8 +1,10 @@
 """A worker joins its group, and clears away consumers that hold nothing."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from redis.asyncio import Redis
 
@@ -12,6 +14,9 @@ from workers.protocol.scripts import load_script
 
 JOIN_GROUP = load_script("workers.protocol", "join_group")
 DELETE_CONSUMER = load_script("workers.protocol", "delete_consumer")
+
+_MEMBER = "member:"
+_WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(.*)", re.DOTALL)
 
 _POLICIES = {policy.value: policy for policy in Redelivery}
 _MODES = {mode.value: mode for mode in RecoveryMode}
@@ -35,6 +40,41 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """By what a worker goes, as it tells the group: nothing lower judges its deliveries before it joins again."""
+
+    consumer: str
+    counts_for_ms: int
+    version: int
+    """Of the agreement that it has joined; 0 = none, or one without a visibility timeout."""
+    lives_by_ms: int
+    """The visibility timeout that it proves its life by as yet; 0 = it holds nothing."""
+    redelivery: Redelivery
+    visibility_ms: int
+    max_deliveries: int
+    """What it goes by where nothing is agreed on."""
+
+
+class GivenWord(NamedTuple):
+    """A worker's word as it stands in the agreement."""
+
+    version: int
+    visibility_ms: int
+    max_deliveries: int
+    until_ms: int
+    """It counts until then, by the server's clock."""
+    complaint: str
+    """In what the worker's settings differ."""
+
+
+def given_words(agreement: Mapping[str, str], now_ms: int) -> list[GivenWord]:
+    """Return the words in a group's agreement that count now."""
+    found = [_WORD.fullmatch(value) for field, value in agreement.items() if field.startswith(_MEMBER)]
+    words = [GivenWord(int(word[1]), int(word[2]), int(word[3]), int(word[4]), word[5]) for word in found if word]
+    return [word for word in words if word.until_ms > now_ms]
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """What the group has agreed on: None or 0 where nobody has set a value, or has set it to nonsense."""
 
@@ -55,6 +95,8 @@ class Joined:
     """For how long a leader is sure to serve the group; 0 = none is."""
     begins: bool
     """Embedded recovery begins with us."""
+    version: int
+    """Of the agreement; 0 = nothing is agreed on."""
 
 
 async def join_group(
@@ -67,16 +109,22 @@ async def join_group(
     max_deliveries: int | None,
     recovery: RecoveryMode,
     name: str,
+    word: Word,
 ) -> Joined:
     """Join the group, making what is missing (``join_group.lua``); a value that is None follows the group.
 
-    ``start``: where a new group begins; ``name``: the worker's, for the record of a mismatch.
+    ``start``: where a new group begins; ``name``: the worker's, for the record of a mismatch; ``word``: by what it
+    goes.
     """
     reply = await JOIN_GROUP.run_idempotent(
         client,
         (keys.stream, keys.retry, keys.agreement, keys.fence),
-        (keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name),
-    )
+        (
+            keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
+            word.consumer, word.counts_for_ms, word.version, word.lives_by_ms,
+            word.redelivery, word.visibility_ms, word.max_deliveries,
+        ),
+    )  # fmt: skip
     return Joined(
         redelivery=_POLICIES.get(text(reply[0])),
         visibility_ms=whole_number(reply[1], 0),
@@ -89,10 +137,11 @@ async def join_group(
         mismatch=text(reply[8]),
         served_ms=reply[9],
         begins=reply[10] == 1,
+        version=reply[11],
     )
 
 
-async def delete_consumers(client: Redis, source: str, group: str, consumers: Sequence[str]) -> None:
-    """Delete those of ``consumers`` that hold nothing (``delete_consumer.lua``)."""
+async def delete_consumers(client: Redis, source: str, keys: GroupKeys, consumers: Sequence[str]) -> None:
+    """Delete those of ``consumers`` that hold nothing of ``source`` (``delete_consumer.lua``)."""
     if consumers:
-        await DELETE_CONSUMER.run(client, (source,), (group, *consumers))
+        await DELETE_CONSUMER.run(client, (source, keys.agreement), (keys.group, *consumers))

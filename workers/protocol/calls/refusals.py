@@ -23,6 +23,8 @@ class RefusalKind(StrEnum):
     """The group has not agreed on embedded recovery."""
     EXISTS = "exists"
     """What was to be made is there."""
+    MADE = "made"
+    """The group was destroyed, and made again: it has forgotten what was pending."""
     UNKNOWN = "unknown"
     """What would be needed for it was never noted."""
 

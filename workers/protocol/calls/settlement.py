@@ -17,6 +17,7 @@ from workers.protocol.scripts import load_script
 
 SETTLE = load_script("workers.protocol", "settle")
 EXTEND_VISIBILITY = load_script("workers.protocol", "extend_visibility")
+HOLD_AGAIN = load_script("workers.protocol", "hold_again")
 WRITE_EVENTS = load_script("workers.protocol", "write_events")
 
 ACK = "ack"
@@ -147,6 +148,8 @@ class Extension(IntEnum):
     """The delivery is not ours any more."""
     EXTENDED = 1
     PAYLOAD_GONE = 2
+    VANISHED = 3
+    """Somebody deleted our consumer, or the group; nobody else has the delivery."""
 
 
 _EXTENSIONS = tuple(Extension)
@@ -164,12 +167,22 @@ class Extend(Generic[DeliveryT]):
 
     async def run(self, client: Redis, source: str, deliveries: Sequence[DeliveryT]) -> list[Extension]:
         """Extend them, from the event loop."""
-        return _extensions(await EXTEND_VISIBILITY.run(client, (source, self.keys.journal), self._words(deliveries)))
+        return _extensions(await EXTEND_VISIBILITY.run(client, self._places(source), self._words(deliveries)))
 
     def run_blocking(self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT]) -> list[Extension]:
         """Extend them, from a thread that may block."""
-        keys = (source, self.keys.journal)
-        return _extensions(EXTEND_VISIBILITY.run_blocking(client, keys, self._words(deliveries)))
+        return _extensions(EXTEND_VISIBILITY.run_blocking(client, self._places(source), self._words(deliveries)))
+
+    async def hold_again(self, client: Redis, source: str, deliveries: Sequence[DeliveryT]) -> list[bool]:
+        """Make deliveries that vanished ours again (``hold_again.lua``); tell of each whether it is."""
+        words: list[Word] = [self.keys.group, self.consumer]
+        for delivery in deliveries:
+            words += (delivery.raw_entry_id, delivery.times_delivered)
+        reply = await HOLD_AGAIN.run(client, (source, self.keys.stream, self.keys.agreement), words)
+        return [bool(result) for result in reply]
+
+    def _places(self, source: str) -> tuple[str, ...]:
+        return (source, self.keys.journal, self.keys.agreement, self.keys.stream)
 
     def _words(self, deliveries: Sequence[DeliveryT]) -> list[Word]:
         words: list[Word] = [self.keys.group, self.consumer, *self.journal]

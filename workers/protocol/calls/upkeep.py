@@ -51,6 +51,8 @@ class Moved:
     why: str
     parked: int
     """Suspects that wait to be let out."""
+    agreed: bool = True
+    """The leader's agreement is there; else it was lost, and is to be written anew."""
 
 
 async def move_due(
@@ -67,8 +69,8 @@ async def move_due(
     )  # fmt: skip
     if reply[0] != b"ok":
         return read_refusal(reply)
-    _, _, next_due_ms, held, why, parked = reply
-    return Moved(next_due_ms if next_due_ms >= 0 else None, held, text(why), parked)
+    _, _, next_due_ms, held, why, parked, agreed = reply
+    return Moved(next_due_ms if next_due_ms >= 0 else None, held, text(why), parked, agreed == 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@
 -- KEYS[8] retry      {orders}:retry:billing              stream
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3] the consumer to take from  ARGV[4] restart | reread
 -- ARGV[5] how many entries to take at most  ARGV[6] how many of them may be suspects
--- ARGV[7] max_deliveries where the group has agreed on none
+-- ARGV[7] max_deliveries where the group has agreed on none; where the owner has joined with a higher one: that
 -- ARGV[8] journal: '1' = write events  ARGV[9] journal's MAXLEN
 -- ARGV[10] exclusive start of the page ('-' = the beginning)  ARGV[11…] entry IDs in flight here, never taken
 --
@@ -49,6 +49,7 @@ open_for_writing(source, group)
 local at = now_ms()
 local agreed = redis.call('HMGET', agreement, 'max_deliveries', 'policy', 'recovery', 'served_until')
 local max_deliveries, policy = math.max(1, whole_number(agreed[1], tonumber(ARGV[7]))), agreed[2]
+max_deliveries = terms_by_consumer(agreement, 0, max_deliveries, at)(from)[2]
 local gate = policy and has_gate(agreed[3], agreed[4], at) and not layout_refusal(policy, stream, at)
 
 local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"adopt","entry":"'

@@ -17,7 +17,8 @@
 -- KEYS[7] agreement  {orders}:group:billing              hash
 -- KEYS[8] journal    {orders}:journal                    stream
 -- ARGV[1] group  ARGV[2] our consumer
--- ARGV[3] visibility timeout in ms, ARGV[4] max_deliveries and ARGV[5] policy, where the group has agreed on none
+-- ARGV[3] visibility timeout in ms, ARGV[4] max_deliveries and ARGV[5] policy, where the group has agreed on none; where
+--         a delivery's worker has joined with higher ones, those hold for it (prelude.lua)
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] server time in ms after which the call is void
 -- ARGV[9] the cursor: where the page starts, as XPENDING takes it ('-', or '(' and the last ID looked at)
 -- ARGV[10] room: how many may be claimed  ARGV[11] patience without room, in ms  ARGV[12] pending entries in a page
@@ -61,7 +62,9 @@ if at > tonumber(ARGV[8]) then
 end
 local policy = agreed[1] or ARGV[5]
 local visibility = math.max(1, whole_number(agreed[2], tonumber(ARGV[3])))
-local max_deliveries = math.max(1, whole_number(agreed[3], tonumber(ARGV[4])))
+local agreed_limit = math.max(1, whole_number(agreed[3], tonumber(ARGV[4])))
+local max_deliveries = agreed_limit -- while a row is looked at whose worker has joined with a higher one: that
+local terms_of = terms_by_consumer(agreement, visibility, agreed_limit, at)
 
 local abandoned = {}
 for i = first, #ARGV do
@@ -215,6 +218,11 @@ local function look_at(row, left)
     start_over(row)
     return again_in(visibility - idle)
   end
+  local terms = terms_of(row[2])
+  if idle >= 0 and idle < terms[1] then
+    claim_run()
+    return again_in(math.min(terms[1] - idle, math.max(terms[3] - at, 1)))
+  end
   if row[2] == consumer and not abandoned[row[1]] then
     claim_run()
     ours[#ours + 1] = row[1]
@@ -238,13 +246,15 @@ local function look_at(row, left)
     return
   end
   overdue = overdue + 1
-  if room > 0 and idle >= 0 and row[4] < max_deliveries - 1 and nobody_is_suspected then
+  if room > 0 and idle >= 0 and terms[2] == agreed_limit and row[4] < agreed_limit - 1 and nobody_is_suspected then
     room = room - 1
     n_run = n_run + 1
     run[n_run] = row
   else
     claim_run()
+    max_deliveries = terms[2]
     try_to(recover, row, left)
+    max_deliveries = agreed_limit
   end
 end
 

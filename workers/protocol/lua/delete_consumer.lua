@@ -1,14 +1,15 @@
 -- consumer without deliveries -> gone: a worker clears away its own consumer, or one of an earlier process.
 -- XGROUP DELCONSUMER drops what its consumer holds, so it may only run where a script has seen that this is nothing.
 --
--- KEYS[1] source  orders, or {orders}:retry:billing   stream
+-- KEYS[1] source     orders, or {orders}:retry:billing   stream
+-- KEYS[2] agreement  {orders}:group:billing              hash: the words of those that go are forgotten
 -- ARGV[1] group  ARGV[2…] consumers
 --
 -- Returns one number a consumer: 1 gone, 0 kept, since it holds something.
 -- Raises NOGROUP where the group is gone.
 -- Fence: none needed; nothing pending is touched.
 
-local source, group = KEYS[1], ARGV[1]
+local source, agreement, group = KEYS[1], KEYS[2], ARGV[1]
 
 -- Harmless, and a write: a worker can clear up under maxmemory too (6.2 counts all of XGROUP as using memory).
 redis.call('XACK', source, group, '0-0')
@@ -16,6 +17,9 @@ local results = {}
 for i = 2, #ARGV do
   if #redis.call('XPENDING', source, group, '-', '+', 1, ARGV[i]) == 0 then
     redis.call('XGROUP', 'DELCONSUMER', source, group, ARGV[i])
+    if agreement then -- callers of before do not name it
+      redis.call('HDEL', agreement, 'member:' .. ARGV[i])
+    end
     results[i - 1] = 1
   else
     results[i - 1] = 0

@@ -5,22 +5,25 @@
 --
 -- KEYS[1] source   orders, or {orders}:retry:billing   stream the deliveries were read from
 -- KEYS[2] journal  {orders}:journal                    stream
+-- KEYS[3] agreement  {orders}:group:billing            hash, and
+-- KEYS[4] stream     orders                            stream: where they are named, result 3 is told from 0
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
 -- ARGV[5…] per item: entry ID, PEL delivery count, job ID, data (JSON of the event)
 --
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
--- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen).
+-- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen), 3 vanished:
+-- somebody deleted the consumer or the group, and nobody else has the delivery (hold_again.lua makes it ours again).
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XCLAIM alone would take any entry.
 
 --- @prelude
 
-local source, journal = KEYS[1], KEYS[2]
+local source, journal, agreement, stream = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[3] == '1', ARGV[4]
 
-local REFUSED, EXTENDED, PAYLOAD_GONE = 0, 1, 2
+local REFUSED, EXTENDED, PAYLOAD_GONE, VANISHED = 0, 1, 2, 3
 local ITEM = 4
 local first = 5
 local items = (#ARGV - first + 1) / ITEM
@@ -31,6 +34,9 @@ end, 128)
 
 local function judge(entry_id, times, left)
   local row = pending(entry_id, left)
+  if not row and agreement and has_vanished(source, stream, group, agreement, entry_id, times) then
+    return VANISHED
+  end
   if not row or row[4] ~= times then
     return REFUSED
   end

@@ -5,6 +5,11 @@
 -- workers stand by for so long; the first to join after that (or where no leader ever came) writes `embedded`, and removes
 -- the fence, so that whatever the leader that is gone may still write here is refused.
 --
+-- A worker that names itself gives its word: by which values it goes, until it joins again. Nobody judges its deliveries by
+-- lower ones before. Where it proves life by a longer visibility timeout than was agreed on meanwhile, that stands in its
+-- word; it extends all it holds by the new one, and joins again. An agreement that was lost is written anew by the first
+-- worker that knows it.
+--
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] retry      {orders}:retry:billing   stream
 -- KEYS[3] agreement  {orders}:group:billing   hash
@@ -13,10 +18,15 @@
 -- ARGV[2] start ID of a group that has to be created ('0' = everything that is there), where none is remembered
 -- ARGV[3] policy ('' = follow the group)  ARGV[4] visibility timeout in ms ('')  ARGV[5] max_deliveries ('')
 -- ARGV[6] recovery mode  ARGV[7] worker's name, for the record of a mismatch
+-- ARGV[8] our consumer ('' or left out, and all that follow: we give no word)  ARGV[9] for how long our word counts, in ms
+-- ARGV[10] version of the agreement that we have joined (0 = none, or one without a visibility timeout)
+-- ARGV[11] visibility timeout that we prove life by as yet, in ms (0 = we hold nothing)
+-- ARGV[12] policy, ARGV[13] visibility timeout in ms and ARGV[14] max_deliveries that we go by where nothing is agreed on
 --
 -- Returns {policy, visibility_ms, max_deliveries, recovery ('' where not agreed), retry stream is to be read (1|0),
 -- start ID of the group if it was created now ('' if not), groups of the stream, server time in ms, mismatch (''),
--- ms for which a leader is sure to serve the group (0 = none is), embedded recovery begins with us (1|0)}.
+-- ms for which a leader is sure to serve the group (0 = none is), embedded recovery begins with us (1|0), version of the
+-- agreement (0 = nothing is agreed on)}.
 -- Raises WRONGTYPE where the stream's key holds something else.
 -- Fence: none; it only creates what is missing, and removes the fence of a leader that has gone.
 
@@ -24,6 +34,7 @@
 
 local stream, retry, agreement, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, worker = ARGV[1], ARGV[7]
+local consumer, word_ms, joined_version = ARGV[8] or '', ARGV[9], whole_number(ARGV[10], 0)
 
 -- Also the harmless first write: creating and agreeing then work under maxmemory too.
 open_for_writing(stream, group)
@@ -51,6 +62,9 @@ local created, failed = create_group(stream, start)
 if failed then
   return failed
 end
+if created then -- whoever watches the group puts back what it had read up to there (restore_group.lua)
+  made_anew(agreement, start == '$' and info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id') or start)
+end
 
 local at = now_ms()
 local served_until = whole_number(redis.call('HGET', agreement, 'served_until'), 0)
@@ -62,25 +76,39 @@ if ARGV[6] == 'embedded' and not is_served and redis.call('HGET', agreement, 're
   begins = 1
 end
 
+-- What is agreed on, in the order of ARGV[3…]; what nobody has set is set.
 local names = { 'policy', 'visibility_ms', 'max_deliveries', 'recovery' }
-local agreed, differing = {}, {}
+local version = whole_number(redis.call('HGET', agreement, 'version'), 0)
+local knew = { ARGV[12], ARGV[13], ARGV[14] }
+local was_lost = joined_version > 0 and not redis.call('HGET', agreement, 'visibility_ms')
+local agreed, differing, is_new = {}, {}, begins == 1
 for i, name in ipairs(names) do
   local ours = ARGV[i + 2]
-  if ours ~= '' then
-    redis.call('HSETNX', agreement, name, ours)
+  local wish = was_lost and knew[i] or ours
+  if wish ~= '' and redis.call('HSETNX', agreement, name, wish) == 1 then
+    is_new = true
   end
   agreed[i] = redis.call('HGET', agreement, name) or ''
   if ours ~= '' and agreed[i] ~= ours then
     differing[#differing + 1] = name .. ' ' .. agreed[i] .. ' is agreed, ' .. ours .. ' is set'
   end
 end
+if is_new then
+  version = math.max(at, version + 1)
+  redis.call('HSET', agreement, 'version', string.format('%.0f', version))
+end
 
 local mismatch = table.concat(differing, '; ')
-local prefix = 'worker ' .. worker .. ': '
-if mismatch ~= '' then
-  redis.call('HSET', agreement, 'mismatch', prefix .. mismatch)
-elseif string.sub(redis.call('HGET', agreement, 'mismatch') or '', 1, #prefix) == prefix then
-  redis.call('HDEL', agreement, 'mismatch')
+if consumer ~= '' then
+  local field = 'member:' .. consumer
+  if redis.call('HEXISTS', agreement, field) == 0 then
+    forget_words(agreement, at)
+  end
+  local visibility = math.max(whole_number(agreed[2], nil) or tonumber(knew[2]), tonumber(ARGV[11]))
+  local limit = whole_number(agreed[3], nil) or tonumber(knew[3])
+  local complaint = mismatch ~= '' and 'worker ' .. worker .. ': ' .. mismatch or ''
+  redis.call('HSET', agreement, field,
+    string.format('%.0f,%.0f,%.0f,%.0f,', version, visibility, limit, at + tonumber(word_ms)) .. complaint)
 end
 
 local read_retry = agreed[1] == 'retry-stream' or redis.call('EXISTS', retry) == 1
@@ -92,4 +120,4 @@ if read_retry then
 end
 
 return { agreed[1], agreed[2], agreed[3], agreed[4], read_retry and 1 or 0, created and start or '',
-  #redis.call('XINFO', 'GROUPS', stream), at, mismatch, is_served and served_until - at or 0, begins }
+  #redis.call('XINFO', 'GROUPS', stream), at, mismatch, is_served and served_until - at or 0, begins, version }

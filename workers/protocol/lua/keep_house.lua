@@ -1,5 +1,5 @@
--- Now and then: remembers where the group stands, and deletes consumers that hold nothing and were silent. By the leader
--- (embedded: by any worker).
+-- Now and then: remembers where the group stands, forgets the words of workers that have gone, and deletes consumers that hold
+-- nothing and were silent. By the leader (embedded: by any worker).
 --
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] fence      {orders}:fence:billing   string
@@ -19,6 +19,7 @@ if found then
   return { 'stale', found }
 end
 redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
+forget_words(agreement, now_ms())
 
 for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   if info_field(info, 'name') == group then

@@ -14,7 +14,8 @@
 -- ARGV[9] for how long a leader serves the group without another sign of life, in ms ('' = no leader)
 --
 -- Returns {'ok', moved, ms until the next is due (0 = call again, -1 = nothing is scheduled), held, why the last one is
--- held, suspects parked}, or {'stale', fence found}. A held job cannot be made ready (no job, too large, the policy cannot
+-- held, suspects parked, the leader's agreement is there (1|0: it was lost, and is to be written anew)}, or
+-- {'stale', fence found}. A held job cannot be made ready (no job, too large, the policy cannot
 -- work here): it is looked at again after HOLD_MS, and is in nobody's way until then. A retry on probation is parked when it
 -- is due: release_suspects.lua is to be called while any are.
 -- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery.
@@ -103,4 +104,5 @@ end
 local first, second = next_due(schedule), next_due(stream_schedule)
 local due = first and second and math.min(first, second) or first or second
 local parked = redis.call('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf')
-return { 'ok', moved, due and math.max(0, due - at) or -1, held, why, parked }
+local is_agreed = own == '' or redis.call('HGET', agreement, 'fence_token') ~= false
+return { 'ok', moved, due and math.max(0, due - at) or -1, held, why, parked, is_agreed and 1 or 0 }

@@ -70,6 +70,67 @@ local function whole_digits(value, default)
   return string.match(value, '^0*(%d+)$')
 end
 
+-- A worker's word in the agreement, field `member:<consumer>`: which version of the agreement it goes by, its visibility
+-- timeout and max_deliveries, until when that counts (the server's ms), and, where its settings differ, in what.
+local function read_word(value)
+  local version, visibility, limit, until_ms, mismatch = string.match(value or '', '^(%d+),(%d+),(%d+),(%d+),?(.*)$')
+  if version then
+    return {
+      version = tonumber(version), visibility = tonumber(visibility), max_deliveries = tonumber(limit),
+      until_ms = tonumber(until_ms), mismatch = mismatch,
+    }
+  end
+end
+
+-- What the deliveries of a consumer are judged by. A worker proves its life by the agreement that it has joined, so where
+-- the group's values are lower by now, its own hold for what it has in hand: until it has joined anew, or its word counts no
+-- more. Who has given no word is judged by what was agreed on before for one refresh interval after a change; where
+-- nothing is known of that (the first agreement, or it was lost), workers of ours, known by their names, are left alone
+-- for so long. Returns a function from consumer to {visibility_ms, max_deliveries, until when these hold at least}.
+local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
+local UNKNOWN_MS = 3600000 -- what shows no life for so long belongs to nobody, whatever its worker went by
+local function terms_by_consumer(agreement, visibility, max_deliveries, at)
+  local known, former = {}, nil
+  local function find(consumer)
+    local word = read_word(redis.call('HGET', agreement, 'member:' .. consumer))
+    if word and word.until_ms > at then
+      return { math.max(visibility, word.visibility), math.max(max_deliveries, word.max_deliveries), word.until_ms }
+    end
+    former = former or redis.call('HMGET', agreement, 'former_until', 'former_visibility_ms', 'former_max_deliveries')
+    local until_ms = whole_number(former[1], 0)
+    if word or until_ms <= at then
+      return { visibility, max_deliveries, math.huge }
+    end
+    local unknown = string.find(consumer, OUR_CONSUMER) and UNKNOWN_MS or 0
+    return { math.max(visibility, whole_number(former[2], unknown)), math.max(max_deliveries, whole_number(former[3], 0)), until_ms }
+  end
+  return function(consumer)
+    known[consumer] = known[consumer] or find(consumer)
+    return known[consumer]
+  end
+end
+
+-- Whoever makes the group says when, in `made`, and in `made_from` where it begins. A group that somebody destroyed has forgotten
+-- what was pending, and a leader that watched it cannot see that in a group that is there again. Returns the moment, in ms.
+local function made_anew(agreement, start)
+  local made = math.max(now_ms(), whole_number(redis.call('HGET', agreement, 'made'), 0) + 1)
+  redis.call('HSET', agreement, 'made', string.format('%.0f', made), 'made_from', start)
+  return made
+end
+
+-- Removes the words that count no more: their workers are gone.
+local function forget_words(agreement, at)
+  local fields = redis.call('HGETALL', agreement)
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 7) == 'member:' then
+      local word = read_word(fields[i + 1])
+      if not word or word.until_ms <= at then
+        redis.call('HDEL', agreement, fields[i])
+      end
+    end
+  end
+end
+
 local digits_of = {}
 local function small_digits(number)
   local text = digits_of[number]
@@ -364,6 +425,29 @@ local function dead_letter_fields(job, letter)
     fields[n + 1], fields[n + 2] = 'reaper.dead.traceback', letter.traceback
   end
   return fields
+end
+
+-- Tells whether a delivery that is not pending for its consumer any more was dropped by somebody's XGROUP DELCONSUMER or DESTROY:
+-- nobody holds it (or the leader that has put it back), and its payload is there. With policy `stream`, and in a retry stream,
+-- nobody of ours leaves it there who takes a delivery from its worker, but for a dead letter: it has had all its deliveries.
+local RESTORED_CONSUMER = 'restored-by-reaper'
+local function has_vanished(source, stream, group, agreement, entry_id, times)
+  local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries')
+  if source == stream and agreed[1] ~= 'stream' then
+    return false
+  end
+  local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
+  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+  if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
+    return false
+  end
+  local limit = whole_number(agreed[2], 0)
+  return delivery_count(open_entry(entry_id, entry[2]), times, limit) < limit
+end
+
+-- Makes such a delivery its consumer's again.
+local function hold_again(source, group, consumer, entry_id, times)
+  redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'RETRYCOUNT', times, 'FORCE', 'JUSTID')
 end
 
 -- JSON strings, encoded once per call: consumer names repeat.

@@ -10,7 +10,8 @@
 -- KEYS[8] suspects   {orders}:suspects:billing           hash: suspects that are out. May be left out: a suspect that is
 --                                                        given back is then ready at once, and still bears its mark
 -- ARGV[1] group  ARGV[2] consumer (of every item)
--- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none
+-- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none; the limit is the one that the consumer has
+--         joined with, where that is higher (prelude.lua)
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 -- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
 -- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)
@@ -91,8 +92,9 @@ local function agreed()
   if not policy then
     local values = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'recovery', 'served_until')
     policy = values[1] or ARGV[4]
-    max_deliveries = math.max(1, whole_number(values[2], tonumber(ARGV[3])))
     at = now_ms()
+    max_deliveries = math.max(1, whole_number(values[2], tonumber(ARGV[3])))
+    max_deliveries = terms_by_consumer(agreement, 0, max_deliveries, at)(consumer)[2]
     gate = suspects and has_gate(values[3], values[4], at)
   end
 end
@@ -217,6 +219,15 @@ local function refuse(entry_id, verb, data)
   return REFUSED
 end
 
+-- What somebody else made vanish while it ran is settled as if nothing had happened.
+local function taken_back(entry_id, times)
+  if reply_was_lost or not has_vanished(source, stream, group, agreement, entry_id, times) then
+    return false
+  end
+  hold_again(source, group, consumer, entry_id, times)
+  return true
+end
+
 local results, n_items = {}, 0
 local run = FIRST_RUN
 while words[run] do
@@ -228,7 +239,7 @@ while words[run] do
   for i = first, run - 1, width do
     local entry_id = words[i]
     n_items = n_items + 1
-    if pending(entry_id) ~= times then
+    if pending(entry_id) ~= times and not taken_back(entry_id, times) then
       results[n_items] = refuse(entry_id, verb, i + 2)
     elseif is_ack then
       n_acked = n_acked + 1

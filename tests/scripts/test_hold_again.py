@@ -1,0 +1,128 @@
+"""What vanished by XGROUP DELCONSUMER or DESTROY while a worker ran it is that worker's again, and nothing else is."""
+
+from typing import Any
+
+import pytest
+
+from tests.scripts.scene import Scene, Word, entry_id, item
+from workers.protocol.scripts import load_script
+
+pytestmark = pytest.mark.anyio
+
+E1 = entry_id(1)
+REFUSED, VANISHED = 0, 3
+RESTORED = "restored-by-reaper"
+
+
+@pytest.fixture
+async def held(scene: Scene) -> Scene:
+    """A worker runs the first of two entries, in a group that has agreed on something."""
+    await scene.agree(policy="stream", max_deliveries=3)
+    await scene.stalled()
+    await scene.add()
+    return scene
+
+
+async def extend(scene: Scene, *, times: int = 1, source: str = "orders", stream: str = "orders") -> int:
+    """Run ``extend_visibility`` for the first entry; returns its result."""
+    words: list[Word] = ["billing", "w1", 0, 1_000, E1, times, E1, "{}"]
+    script = load_script("workers.protocol", "extend_visibility")
+    reply: Any = await script.run(scene.client, [source, scene.keys.journal, scene.keys.agreement, stream], words)
+    return int(reply[0])
+
+
+async def hold_again(scene: Scene, *, times: int = 1) -> int:
+    """Run ``hold_again`` for the first entry; returns its result."""
+    reply: Any = await load_script("workers.protocol", "hold_again").run(
+        scene.client, ["orders", "orders", scene.keys.agreement], ["billing", "w1", E1, times]
+    )
+    return int(reply[0])
+
+
+async def vanish(scene: Scene, how: str) -> None:
+    if how == "consumer":
+        await scene.client.xgroup_delconsumer("orders", "billing", "w1")
+    else:
+        await scene.client.xgroup_destroy("orders", "billing")
+        await scene.client.xgroup_create("orders", "billing", E1)
+
+
+@pytest.mark.parametrize("how", ["consumer", "group"])
+async def test_what_vanished_is_told_from_what_is_lost_and_can_be_held_again(held: Scene, how: str) -> None:
+    await vanish(held, how)
+    assert await extend(held) == VANISHED
+    assert await held.pending() == [], "telling is not taking"
+    assert await hold_again(held) == 1
+    assert await held.pending() == [(E1, "w1", 1)]
+    assert await hold_again(held) == 1, "the reply was lost"
+    assert (await held.idle_ms())[E1] < 5_000
+
+
+async def test_callers_that_name_no_agreement_are_refused_as_before(held: Scene) -> None:
+    await vanish(held, "consumer")
+    assert await held.extend(E1) == [REFUSED]
+
+
+@pytest.mark.parametrize(
+    "otherwise", ["another's", "deleted", "no policy", "retry-stream", "its last delivery", "counted anew"]
+)
+async def test_what_may_be_somebody_elses_is_refused(held: Scene, otherwise: str) -> None:
+    times = 3 if otherwise == "its last delivery" else 1
+    await vanish(held, "consumer")
+    match otherwise:
+        case "another's":
+            await held.deliver(E1, consumer="w2")
+        case "deleted":  # as by a recovery, which makes a copy
+            await held.client.xdel("orders", E1)
+        case "no policy":
+            await held.client.delete(held.keys.agreement)
+        case "retry-stream":  # a recovery leaves the entry there
+            await held.agree(policy="retry-stream")
+        case "counted anew":
+            await held.deliver(E1, consumer="w1", times=2)
+    before = await held.state()
+    assert (await extend(held, times=times), await hold_again(held, times=times)) == (REFUSED, 0)
+    assert (await held.settle(item(E1, "ack", times=times), journal=False)) == [REFUSED]
+    assert await held.state() == before
+
+
+async def test_what_the_leader_has_put_back_goes_to_the_worker_that_runs_it(held: Scene) -> None:
+    await vanish(held, "group")
+    await held.deliver(E1, consumer=RESTORED, idle_ms=1_000)
+    assert await extend(held) == VANISHED
+    assert await hold_again(held) == 1
+    assert await held.pending() == [(E1, "w1", 1)]
+
+
+@pytest.mark.parametrize("how", ["consumer", "group"])
+@pytest.mark.parametrize("verb", ["ack", "nack", "retry", "hand_back", "reject"])
+async def test_a_verdict_on_what_vanished_counts(held: Scene, how: str, verb: str) -> None:
+    await vanish(held, how)
+    reply = await held.settle(item(E1, verb))
+    assert reply == 1 or reply[0] == 1 or reply[0][0] == 2
+    state = await held.state()
+    assert (await held.pending(), [event for event, _, _ in state["{orders}:journal"]]) == (
+        [],
+        [{"ack": "acked", "hand_back": "handed_back", "reject": "dead_lettered"}.get(verb, "nacked")],
+    )
+
+
+async def test_what_was_settled_by_a_call_whose_reply_was_lost_is_not_settled_again(held: Scene) -> None:
+    await held.settle(item(E1, "ack"))
+    before = await held.state()
+    assert await held.settle(item(E1, "ack"), reply_was_lost=True) == [3]
+    assert await held.state() == before
+
+
+async def test_it_is_held_again_when_memory_is_full(held: Scene) -> None:
+    await vanish(held, "consumer")
+    await held.fill_memory()
+    result = await hold_again(held)
+    await held.free_memory()
+    assert result == 1
+
+
+async def test_a_group_that_is_not_there_is_an_error(held: Scene) -> None:
+    await held.client.xgroup_destroy("orders", "billing")
+    with pytest.raises(Exception, match="NOGROUP"):
+        await hold_again(held)

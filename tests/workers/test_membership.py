@@ -1,0 +1,119 @@
+"""When a worker looks at what its group has agreed on, and what it says there of itself."""
+
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.history import read_events
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import KEYS, enqueue, make_worker, running
+from tests.workers.test_heartbeat import LONG_S, Holding, extending, extensions, steal
+from workers import Worker
+from workers.protocol.messages import text
+
+pytestmark = pytest.mark.anyio
+
+SELDOM: dict[str, Any] = {"refresh_interval": LONG_S}
+"""A worker that looks again only where something tells it to."""
+
+
+async def accept(_: object) -> None:
+    """Run a job."""
+
+
+async def agree(client: Redis, visibility_s: float) -> None:
+    """Let a leader have come, or have other settings now."""
+    await client.hset(KEYS.agreement, "visibility_ms", str(round(visibility_s * 1000)))
+
+
+def goes_by(worker: Worker) -> float:
+    """Return the visibility timeout that the worker goes by, in seconds."""
+    assert worker.process is not None
+    return worker.process.agreement.visibility_timeout.total_seconds()
+
+
+async def word_ms(client: Redis, worker: Worker) -> int:
+    """Return the visibility timeout in the worker's word."""
+    value = await client.hget(KEYS.agreement, f"member:{worker.consumer}")
+    return int(text(value or b"0,0").split(",")[1])
+
+
+async def test_a_worker_that_finds_nothing_agreed_on_looks_again_soon(server: RedisServer, client: Redis) -> None:
+    worker = make_worker(server.url, accept, **SELDOM)
+    async with running(worker):
+        assert goes_by(worker) == 30
+        assert await word_ms(client, worker) == 30_000
+        await agree(client, 7)
+        await wait_until(lambda: goes_by(worker) == 7, "it has looked again")
+
+
+async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, client: Redis) -> None:
+    worker = make_worker(server.url, accept, visibility_timeout=30, **SELDOM)
+    async with running(worker):
+        assert worker.process is not None
+        await client.delete(KEYS.agreement)
+        await client.set(KEYS.agreement, "in the way")
+        worker.process.look_at_agreement()
+
+        async def has_failed() -> bool:
+            calls: Any = await client.info("errorstats")
+            return "errorstat_WRONGTYPE" in calls
+
+        await wait_until(has_failed, "it cannot join")
+        await client.delete(KEYS.agreement)
+        await wait_until(lambda: client.hexists(KEYS.agreement, "visibility_ms"), "it has joined again")
+
+
+@extending
+async def test_a_refused_extension_has_the_worker_look_at_the_agreement(server: RedisServer, client: Redis) -> None:
+    handler = Holding()
+    worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
+    [job] = await enqueue(client, 1)
+    async with running(worker):
+        await wait_until(lambda: handler.started, "it runs")
+        await agree(client, 900)
+        await steal(client, job)
+        await wait_until(lambda: goes_by(worker) == 900, "the worker knows better")
+        handler.gate.set()
+
+
+async def test_a_shorter_timeout_counts_once_all_that_is_in_hand_was_extended_by_it(
+    server: RedisServer, client: Redis
+) -> None:
+    handler = Holding()
+    worker = make_worker(server.url, handler, visibility_timeout=3_600, journal="full", **SELDOM)
+    jobs = await enqueue(client, 1, 2, 3)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 3, "all run")
+        assert worker.process is not None
+        for held in worker.process.in_hand()[:2]:
+            held.prove(held.proven - 600)  # which is soon enough by the timeout that the worker knows
+        await agree(client, 900)
+        worker.process.look_at_agreement()
+
+        async def lives_by_it() -> bool:
+            return await word_ms(client, worker) == 900_000
+
+        await wait_until(lives_by_it, "its word says so")
+        assert sorted(await extensions(client)) == jobs[:2], "before, and no other"
+        handler.gate.set()
+
+
+async def test_a_longer_timeout_stands_in_the_word_at_once(server: RedisServer, client: Redis) -> None:
+    worker = make_worker(server.url, accept, visibility_timeout=30, **SELDOM)
+    async with running(worker):
+        assert worker.process is not None
+        await agree(client, 3_600)
+        worker.process.look_at_agreement()
+        await wait_until(lambda: goes_by(worker) == 3_600, "it has looked")
+        assert await word_ms(client, worker) == 3_600_000
+        await agree(client, 30)  # and nothing is in hand: there is nothing to extend
+        worker.process.look_at_agreement()
+
+        async def lives_by_it() -> bool:
+            return await word_ms(client, worker) == 30_000
+
+        await wait_until(lives_by_it, "its word says so")
+        assert not [event for event in await read_events(client, KEYS) if event.event == "extended"]

@@ -1,0 +1,76 @@
+"""Somebody deletes the consumer of a live worker, or its group: what it runs is not cancelled, and is settled once."""
+
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import KEYS, enqueue, event_names, make_worker, pending_of, running
+from tests.workers.test_heartbeat import Holding, extending
+from workers import Worker
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS: dict[str, Any] = {
+    "visibility_timeout": 3_600,
+    "redelivery": "stream",
+    "max_deliveries": 3,
+    "concurrency": 3,
+}
+"""No slot to spare: a worker that reads makes its consumer again."""
+
+
+async def vanish(client: Redis, worker: Worker, how: str) -> None:
+    if how == "consumer":
+        await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
+    else:
+        await client.xgroup_destroy(KEYS.stream, KEYS.group)
+
+
+async def holds(client: Redis, worker: Worker, number: int) -> bool:
+    """Tell whether so much is pending for the worker."""
+    try:
+        rows = await pending_of(client)
+    except Exception:  # noqa: BLE001 - the group is gone
+        return False
+    return sum(owner == worker.consumer for _, owner, _ in rows) == number
+
+
+@extending
+@pytest.mark.parametrize("how", ["consumer", "group"])
+async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
+    server: RedisServer, client: Redis, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = Holding()
+    worker = make_worker(server.url, handler, **SETTINGS, refresh_interval=0.1)
+    await enqueue(client, 1, 2, 3)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 3, "all run")
+        await client.hset(KEYS.agreement, "last_id", handler.started[-1].entry_id)  # as housekeeping does
+        await vanish(client, worker, how)
+        await wait_until(lambda: holds(client, worker, 3), "all are held again")
+        assert handler.ended == []
+        handler.gate.set()
+    assert sorted(handler.ended) == [(1, "done"), (2, "done"), (3, "done")]
+    assert (worker.counts.acked, worker.counts.refused) == (3, 0)
+    assert await event_names(client) == ["acked"] * 3
+    assert "They are held again" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["consumer", "group"])
+async def test_what_ends_before_anybody_has_noticed_is_settled_all_the_same(
+    server: RedisServer, client: Redis, how: str
+) -> None:
+    handler = Holding()
+    worker = make_worker(server.url, handler, **SETTINGS, refresh_interval=3_600)
+    await enqueue(client, 1, 2, 3)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 3, "all run")
+        await client.hset(KEYS.agreement, "last_id", handler.started[-1].entry_id)
+        await vanish(client, worker, how)
+        handler.gate.set()
+        await wait_until(lambda: worker.counts.acked == 3, "all are acknowledged")
+    assert worker.counts.refused == 0
+    assert await pending_of(client) == []
