@@ -6,12 +6,11 @@ from typing import Any
 import click
 
 from reaper.cli.options import connected, json_option, operator_options
-from reaper.operations.snapshot import take_snapshot
+from reaper.operations.snapshot import look_at_namespace
 from reaper.operations.state import Snapshot
 from reaper.operations.terms import UNTOLD, PastTerm, ask_to_step_down, await_successor, read_terms, replica_of
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
-from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import examples
 from workers.runtime.printing import show, show_json
 
@@ -31,7 +30,7 @@ def leader() -> None:
 async def show_(context: click.Context, /, terms: int, machine: bool, settings: ReaperSettings) -> None:
     """Show the leader, its followers, and the last terms. Exit code 0 there is a leader, 1 none, 2 unreachable."""
     async with connected(settings) as (client, version):
-        snapshot = await take_snapshot(client, settings.namespace_keys, (), version)
+        snapshot = await look_at_namespace(client, settings.namespace_keys, version)
         past = await read_terms(client, settings.namespace_keys, terms)
     if machine:
         show_json(_as_json(snapshot, past))
@@ -105,15 +104,9 @@ async def step_down(
     lost or done twice: its writes are fenced. Exit code 0 somebody else leads, 1 nobody does yet, 2 not possible.
     """
     patience = timeout if timeout is not None else settings.lease_ttl.total_seconds() * 2
-    async with connected(settings) as (client, version):
+    async with connected(settings) as (client, _):
         keys = settings.namespace_keys
-        snapshot = await take_snapshot(client, keys, (), version)
-        if not snapshot.followers and not alone:
-            raise ConfigurationError(
-                "there is no live follower, so nobody would lead until the cooldown is over: start a second replica "
-                "first, or say --alone."
-            )
-        holder = await ask_to_step_down(client, keys, cooldown_ms=round(cooldown * 1000))
+        holder = await ask_to_step_down(client, keys, cooldown_ms=round(cooldown * 1000), alone=alone)
         successor, token = await await_successor(client, keys, holder, patience)
     if machine:
         show_json({"stepped_down": replica_of(holder), "leader": replica_of(successor), "token": token})
