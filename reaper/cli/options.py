@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 from reaper.operations.groups import check_exists, choose_pair, known_pairs, matching
 from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
-from workers.protocol.connection import check_server, commands_client, hide_password
+from workers.protocol.address import hide_password
+from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import StreamReaperError, UnreachableError
 from workers.protocol.keys import GroupKeys
 from workers.runtime.options import as_sentences, errors_as_sentences, settings_options

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from reaper.operations.judgement import as_json, judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.service import Reaper
-from workers.protocol.connection import hide_password
+from workers.protocol.address import hide_password
 from workers.runtime.health_server import Pulse
 
 RENEWAL_SLACK_S = 5.0
