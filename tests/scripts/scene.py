@@ -120,6 +120,7 @@ class Scene:
         journal: bool = True,
         budget_bytes: int = 10**9,
         not_after_ms: int = 10**15,
+        longest_ms: int = 10**9,
     ) -> Any:
         """Run ``recover_entries``; see `rows`."""
         keys = self.keys
@@ -131,7 +132,7 @@ class Scene:
             ],
             [
                 fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
-                not_after_ms, *ids,
+                not_after_ms, longest_ms, *ids,
             ],
         )  # fmt: skip
 
