@@ -29,6 +29,9 @@ A variable with `_FILE` at its end names a file that holds the value: `REAPER_RE
 So a password is in no list of processes and in no settings file ([secrets](deployment.md#secrets)).
 
 Durations are seconds: `30`, `0.5`.
+`redis_url` is `redis://[[user]:password@]host:port/db`, `rediss://…` (TLS) or `unix://path`. It takes the options
+`client_name`, `socket_keepalive` (`redis://…?socket_keepalive=true`) and, over TLS,
+`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile` and their like.
 A setting that is unknown or cannot work stops the process with a sentence that names it, says why, and what to write
 instead; nothing is ignored silently.
 """

@@ -91,6 +91,7 @@ def _reload(reaper: Reaper, load: Load | None) -> None:
     try:
         settings = load()
     except ConfigurationError as error:
-        logger.error("SIGHUP: the settings stay as they were: %s", error)  # noqa: TRY400 - a sentence, no traceback
+        for sentence in error.args:
+            logger.error("SIGHUP: the settings stay as they were: %s", sentence)  # noqa: TRY400 - no traceback
         return
     reaper.reload(settings)

@@ -40,6 +40,8 @@ class GroupReport:
     max_deliveries: int
     redelivery: str
 
+    longest_visibility_ms: int = 0
+    """The longest visibility timeout that a job may have of its own; 0 = not told."""
     scan_interval_ms: int = 0
     """How often the pair is scanned; 0 = not told."""
     timers: int = 0

@@ -21,6 +21,9 @@ RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
 
 
+LONGEST_VISIBILITY = timedelta(days=7)
+
+
 class GroupSettings(Section):
     """One stream/group pair; what is not given here is taken from the defaults above it."""
 
@@ -84,6 +87,11 @@ class ReaperSettings(Settings):
 
     visibility_timeout: Seconds = seconds(
         30, "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job."
+    )
+    longest_visibility_timeout: Seconds = seconds(
+        LONGEST_VISIBILITY.total_seconds(),
+        "The longest visibility timeout that a job may have of its own (`reaper.visibility_ms`): who asks for more "
+        "gets this, or what its group has, and the log says so.",
     )
     max_deliveries: int = Field(
         default=3,

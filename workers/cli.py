@@ -17,6 +17,7 @@ from workers.program import clashing_folder, load_worker, warning_about
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import errors_as_sentences, examples, log_options, settings_options
+from workers.runtime.printing import show_crashes
 from workers.runtime.service_manager import telling_service_manager
 from workers.settings import WorkerSettings
 from workers.telemetry.setup import exported
@@ -36,6 +37,7 @@ THREADS_END_S = 0.5
 @click.version_option(package_name="stream-reaper")
 def main() -> None:
     """Consume jobs from Redis Streams. Exit code 2: words, settings or Redis do not let it, and a line says why."""
+    show_crashes()
 
 
 @main.command(

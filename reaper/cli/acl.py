@@ -1,7 +1,5 @@
 """``reaper acl``: the rights that each kind of process needs, and no more."""
 
-import json
-
 import click
 
 from reaper.cli.options import json_option, operator_options
@@ -10,6 +8,7 @@ from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.options import examples
+from workers.runtime.printing import show, show_json
 
 recovery_option = click.option(
     "--recovery",
@@ -47,8 +46,7 @@ def acl(role: str | None, recovery: str, user: str | None, machine: bool, settin
     pairs = [group.keys for group in settings.groups]
     rules = [rules_of(one, mode, pairs, [settings.namespace_keys]) for one in roles]
     if machine:
-        click.echo(json.dumps([{"role": one.role, "rules": one.words()} for one in rules]))
+        show_json([{"role": one.role, "rules": one.words()} for one in rules])
         return
     for one in rules:
-        click.echo(f"# {one.role}")
-        click.echo(one.line(user or one.role.value))
+        show(f"# {one.role}", one.line(user or one.role.value))

@@ -16,6 +16,7 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.runtime.clock import server_ms
 from workers.runtime.options import examples
+from workers.runtime.printing import ask, show, show_json
 
 
 @click.group("dead-letters", epilog=examples("reaper dead-letters list", "reaper dead-letters redrive --all --dry-run"))
@@ -56,14 +57,14 @@ async def list_(
                 found.append(letter)
         now_ms = await server_ms(client)
     if machine:
-        click.echo(json.dumps([letter.as_json() for letter in found]))
+        show_json([letter.as_json() for letter in found])
         return
     for letter in found:
-        click.echo(_list_line(letter, now_ms))
+        show(_list_line(letter, now_ms))
     if more:
-        click.echo(f"… and more: raise --limit ({limit})", err=True)
+        show(f"… and more: raise --limit ({limit})", err=True)
     elif not found:
-        click.echo("no dead letters", err=True)
+        show("no dead letters", err=True)
 
 
 def _list_line(letter: DeadLetter, now_ms: int) -> str:
@@ -75,12 +76,12 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
     )
 
 
-@dead_letters.command(epilog=examples("reaper dead-letters show 1766000000000-0"))
+@dead_letters.command("show", epilog=examples("reaper dead-letters show 1766000000000-0"))
 @click.argument("entry_id", metavar="ID")
 @pair_options
 @json_option
 @operator_options
-async def show(entry_id: str, pair: Wanted, machine: bool, settings: ReaperSettings) -> None:
+async def show_(entry_id: str, pair: Wanted, machine: bool, settings: ReaperSettings) -> None:
     """Show one dead letter with its payload and history. Exit code 0, or 2 where it is not there."""
     check_ids([entry_id])
     async with connected(settings) as (client, _):
@@ -90,18 +91,20 @@ async def show(entry_id: str, pair: Wanted, machine: bool, settings: ReaperSetti
         raise ConfigurationError(
             f"{keys.dead} has no entry {entry_id}: it was redriven or purged, or belongs to another group."
         )
-    click.echo(json.dumps(letter.as_json()) if machine else _show_text(letter))
+    if machine:
+        show_json(letter.as_json())
+    else:
+        show(*_lines_of(letter))
 
 
-def _show_text(letter: DeadLetter) -> str:
+def _lines_of(letter: DeadLetter) -> list[str]:
     facts = letter.as_json()
     fields = facts.pop("fields")
     facts["consumers"] = ", ".join(letter.consumers)
     lines = [f"{name:<12} {value}" for name, value in facts.items() if value != ""]
     lines += ["", "fields"]
-    shown = partial(json.dumps, ensure_ascii=False)
-    lines += [f"  {shown(name)} = {shown(value)}" for name, value in fields]
-    return "\n".join(lines)
+    quoted = partial(json.dumps, ensure_ascii=False)
+    return lines + [f"  {quoted(name)} = {quoted(value)}" for name, value in fields]
 
 
 # --- purge --------------------------------------------------------------------------------------------------
@@ -144,11 +147,14 @@ async def purge_(
         if letters and not yes:
             _ask(keys, len(letters))
         purged = await purge(client, keys, letters)
-    click.echo(json.dumps({"purged": purged}) if machine else f"{keys.pair}: {purged} dead letters deleted")
+    if machine:
+        show_json({"purged": purged})
+    else:
+        show(f"{keys.pair}: {purged} dead letters deleted")
 
 
 def _ask(keys: GroupKeys, number: int) -> None:
-    click.echo(f"This deletes {number} dead letters of {keys.pair} for good.", err=True)
-    typed = click.prompt(f"Type {keys.pair} to go on", err=True, default="", show_default=False)
+    show(f"This deletes {number} dead letters of {keys.pair} for good.", err=True)
+    typed = ask(f"Type {keys.pair} to go on")
     if typed != keys.pair:
         raise ConfigurationError("nothing was deleted: what you typed is not the name of the pair.")

@@ -1,17 +1,16 @@
 """``reaper doctor``: what is wrong with the server, the rights, the settings and the groups, or soon will be."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
-from reaper.cli.options import connected, json_option, reaper_settings, unreachable
+from reaper.cli.options import connected, json_option, reaper_settings, show_unreachable
 from reaper.operations.doctor import Finding, Level, diagnose
 from reaper.operations.examination import examine
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.options import USAGE_EXIT, examples
+from workers.runtime.printing import show, show_json, styled
 
 FINDINGS_EXIT = 1
 _COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.UNKNOWN: "yellow", Level.WRONG: "red"}
@@ -33,19 +32,18 @@ async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings
         async with connected(settings) as (client, version):
             findings = diagnose(await examine(client, settings, version))
     except StreamReaperError as error:
-        click.echo(unreachable(error, machine=machine), err=not machine)
+        show_unreachable(error, machine=machine)
         context.exit(USAGE_EXIT)
     wrong = any(finding.level is Level.WRONG for finding in findings)
     shown = [finding for finding in findings if not (quiet and finding.level is Level.OK)]
-    click.echo(_as_json(shown, wrong=wrong) if machine else "\n".join(_line(finding) for finding in shown))
+    if machine:
+        show_json({"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in shown]})
+    else:
+        show(*map(_line, shown))
     context.exit(FINDINGS_EXIT if wrong else 0)
 
 
-def _as_json(findings: Sequence[Finding], *, wrong: bool) -> str:
-    return json.dumps({"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in findings]})
-
-
 def _line(finding: Finding) -> str:
-    level = click.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
+    level = styled(f"{finding.level:<8}", _COLOURS[finding.level])
     about = f"{finding.pair}: " if finding.pair else ""
     return f"{level}{finding.check:<13}{about}{finding.text}"

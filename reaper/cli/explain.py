@@ -1,7 +1,5 @@
 """``reaper explain JOB``: why a job is not done, and what happens next."""
 
-import json
-
 import click
 
 from reaper.cli.options import Wanted, connected, find_pairs, json_option, operator_options, pair_options
@@ -11,8 +9,8 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.events import LifecycleEvent
-from workers.protocol.messages import on_one_line
 from workers.runtime.options import examples
+from workers.runtime.printing import show, show_json, styled
 
 UNKNOWN_EXIT = 1
 _SHOWN = ("consumer", "delivery", "token", "reason", "error", "run_ms", "idle_ms", "new_entry", "dead_letter", "verb")
@@ -41,11 +39,12 @@ async def explain_command(
     found = await look_for(settings, job, pair, depth)
     told = [one for one in found if one.job.is_known]
     if machine:
-        click.echo(json.dumps([one.as_json() for one in told]))
+        show_json([one.as_json() for one in told])
     elif told:
-        click.echo("\n\n".join(explanation_text(one) for one in told))
+        for number, one in enumerate(told):
+            show(*[""][:number], *explanation_lines(one))
     else:
-        click.echo(_nothing_found(job, found, depth), err=True)
+        show(_nothing_found(job, found, depth), err=True)
     context.exit(0 if told else UNKNOWN_EXIT)
 
 
@@ -66,24 +65,24 @@ def _nothing_found(job: str, found: list[Explanation], depth: int) -> str:
     cut = (
         "" if all(one.job.complete for one in found) else f"; only the newest {depth} entries were looked at (--depth)"
     )
-    return f"job {on_one_line(job)}: nothing is known of it in {where}{cut}"
+    return f"job {job}: nothing is known of it in {where}{cut}"
 
 
-def explanation_text(told: Explanation) -> str:
+def explanation_lines(told: Explanation) -> list[str]:
     """Return the screen for one group."""
     job, group = told.job, told.group
-    lines = [f"{click.style(f'job {on_one_line(job.job_id or job.wanted)}', bold=True)}  {group.pair}  {job.place}"]
+    lines = [f"{styled(f'job {job.job_id or job.wanted}', 'bold')}  {group.pair}  {job.place}"]
     lines += [_row(name, value) for name, value in _facts(told) if value]
     lines.append(_row("next", told.next))
-    lines += [_row("but", click.style(obstacle, fg="yellow")) for obstacle in told.obstacles]
+    lines += [_row("but", styled(obstacle, "yellow")) for obstacle in told.obstacles]
     if job.events:
         lines += ["", "  journal"]
         lines += [f"    {_event_line(event, told.now_ms)}" for event in job.events]
-    return "\n".join(lines)
+    return lines
 
 
 def _row(name: str, value: str) -> str:
-    return f"  {click.style(f'{name:<11}', dim=True)}{value}"
+    return f"  {styled(f'{name:<11}', 'dim')}{value}"
 
 
 def _facts(told: Explanation) -> list[tuple[str, str]]:
@@ -91,7 +90,7 @@ def _facts(told: Explanation) -> list[tuple[str, str]]:
     pending = job.place is Place.PENDING
     return [
         ("where", f"{job.source} {job.entry_id}".strip()),
-        ("owner", on_one_line(job.owner) if pending else ""),
+        ("owner", job.owner if pending else ""),
         (
             "idle",
             f"{duration(job.idle_ms)} of {duration(visibility_of(job, group))}" if pending and job.idle_ms >= 0 else "",
@@ -99,15 +98,13 @@ def _facts(told: Explanation) -> list[tuple[str, str]]:
         ("deliveries", f"{told.deliveries} of {told.max_deliveries}" if job.place is not Place.SETTLED else ""),
         ("generation", str(job.generation) if job.generation else ""),
         ("age", duration(max(0, told.now_ms - job.first_ms)) if job.first_ms else ""),
-        ("consumers", ", ".join(map(on_one_line, job.consumers))),
-        ("reason", on_one_line(f"{job.reason}: {job.error}" if job.error else job.reason)),
+        ("consumers", ", ".join(job.consumers)),
+        ("reason", f"{job.reason}: {job.error}" if job.error else job.reason),
         ("recovery", group.mode and f"{group.mode}, {group.policy}"),
         ("leader", told.leader and f"{told.leader} (term {told.token})"),
     ]
 
 
 def _event_line(event: LifecycleEvent, now_ms: int) -> str:
-    facts = (
-        f"{name}={on_one_line(str(event.data[name]))}" for name in _SHOWN if event.data.get(name) not in (None, "")
-    )
+    facts = (f"{name}={event.data[name]}" for name in _SHOWN if event.data.get(name) not in (None, ""))
     return f"{duration(max(0, now_ms - event.at_ms)):>8} ago  {event.event:<13} {' '.join(facts)}".rstrip()

@@ -1,6 +1,5 @@
 """``reaper pause``, ``reaper resume`` and ``reaper forget``: what is done to one group."""
 
-import json
 from dataclasses import asdict
 
 import click
@@ -10,6 +9,7 @@ from reaper.operations.groups import forget as forget_group
 from reaper.operations.groups import set_paused
 from reaper.settings import ReaperSettings
 from workers.runtime.options import examples
+from workers.runtime.printing import confirm, show, show_json
 
 group_argument = click.argument("group", metavar="GROUP")
 stream_option = click.option(
@@ -49,9 +49,9 @@ async def _set_paused(settings: ReaperSettings, pair: Wanted, paused: bool, mach
         changed = await set_paused(client, keys, paused)
     state = "paused" if paused else "resumed"
     if machine:
-        click.echo(json.dumps({"pair": keys.pair, "paused": paused, "changed": changed}))
+        show_json({"pair": keys.pair, "paused": paused, "changed": changed})
         return
-    click.echo(f"{keys.pair}: {state}" + ("" if changed else f" (it was {state} already)"))
+    show(f"{keys.pair}: {state}" + ("" if changed else f" (it was {state} already)"))
 
 
 @click.command(epilog=examples("reaper forget billing", "reaper forget billing --dead-letters --yes --json"))
@@ -73,7 +73,7 @@ async def forget(
         keys = await find_pair(client, settings, Wanted(stream, group))
         if not yes:
             also = ", dead letters included" if with_dead_letters else ""
-            click.confirm(f"Remove what is kept for {keys.pair}{also}?", abort=True, err=True)
+            confirm(f"Remove what is kept for {keys.pair}{also}?")
         forgotten = await forget_group(
             client,
             keys,
@@ -84,13 +84,13 @@ async def forget(
             journal_maxlen=settings.journal_maxlen,
         )
     if machine:
-        click.echo(json.dumps({"pair": keys.pair, **asdict(forgotten)}))
+        show_json({"pair": keys.pair, **asdict(forgotten)})
         return
     if forgotten.made_ready:
-        click.echo(f"{keys.pair}: {forgotten.made_ready} waiting jobs are ready now")
+        show(f"{keys.pair}: {forgotten.made_ready} waiting jobs are ready now")
     for key in forgotten.removed:
-        click.echo(f"removed {key}")
+        show(f"removed {key}")
     for key in forgotten.kept:
-        click.echo(f"kept    {key}")
+        show(f"kept    {key}")
     if not forgotten.removed:
-        click.echo(f"{keys.pair}: nothing was there to remove")
+        show(f"{keys.pair}: nothing was there to remove")

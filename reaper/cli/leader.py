@@ -1,19 +1,18 @@
 """``reaper leader``: who leads, the last terms and why they ended, and asking the leader to step down."""
 
-import json
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from reaper.cli.options import connected, json_option, operator_options
-from reaper.operations.snapshot import take_snapshot
+from reaper.operations.snapshot import look_at_namespace
 from reaper.operations.state import Snapshot
 from reaper.operations.terms import UNTOLD, PastTerm, ask_to_step_down, await_successor, read_terms, replica_of
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
-from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import examples
+from workers.runtime.printing import show, show_json
 
 NO_LEADER_EXIT = 1
 
@@ -23,17 +22,20 @@ def leader() -> None:
     """Show who leads, or ask the leader to step down."""
 
 
-@leader.command(epilog=examples("reaper leader show", "reaper leader show --terms 50 --json"))
+@leader.command("show", epilog=examples("reaper leader show", "reaper leader show --terms 50 --json"))
 @click.option("--terms", type=click.IntRange(1, 200), default=10, show_default=True, help="How many terms to show.")
 @json_option
 @operator_options
 @click.pass_context
-async def show(context: click.Context, /, terms: int, machine: bool, settings: ReaperSettings) -> None:
+async def show_(context: click.Context, /, terms: int, machine: bool, settings: ReaperSettings) -> None:
     """Show the leader, its followers, and the last terms. Exit code 0 there is a leader, 1 none, 2 unreachable."""
     async with connected(settings) as (client, version):
-        snapshot = await take_snapshot(client, settings.namespace_keys, (), version)
+        snapshot = await look_at_namespace(client, settings.namespace_keys, version)
         past = await read_terms(client, settings.namespace_keys, terms)
-    click.echo(json.dumps(_as_json(snapshot, past)) if machine else _as_text(snapshot, past))
+    if machine:
+        show_json(_as_json(snapshot, past))
+    else:
+        show(*_lines(snapshot, past))
     context.exit(0 if snapshot.leader else NO_LEADER_EXIT)
 
 
@@ -50,7 +52,7 @@ def _as_json(snapshot: Snapshot, past: tuple[PastTerm, ...]) -> dict[str, Any]:
     }
 
 
-def _as_text(snapshot: Snapshot, past: tuple[PastTerm, ...]) -> str:
+def _lines(snapshot: Snapshot, past: tuple[PastTerm, ...]) -> list[str]:
     found = snapshot.leader
     if found:
         lines = [f"leader     {found.id}  term {found.token}  lease {duration(snapshot.lease_left_ms)} left"]
@@ -58,7 +60,7 @@ def _as_text(snapshot: Snapshot, past: tuple[PastTerm, ...]) -> str:
         lines = [f"leader     none{f' (the lease is held by {snapshot.holder})' if snapshot.holder else ''}"]
     lines.append(f"followers  {', '.join(follower.id for follower in snapshot.followers) or 'none'}")
     lines += ["", "terms, the latest first"] if past else []
-    return "\n".join([*lines, *(_term_line(snapshot.now_ms, term) for term in past)])
+    return [*lines, *(_term_line(snapshot.now_ms, term) for term in past)]
 
 
 def _term_line(now_ms: int, term: PastTerm) -> str:
@@ -102,20 +104,14 @@ async def step_down(
     lost or done twice: its writes are fenced. Exit code 0 somebody else leads, 1 nobody does yet, 2 not possible.
     """
     patience = timeout if timeout is not None else settings.lease_ttl.total_seconds() * 2
-    async with connected(settings) as (client, version):
+    async with connected(settings) as (client, _):
         keys = settings.namespace_keys
-        snapshot = await take_snapshot(client, keys, (), version)
-        if not snapshot.followers and not alone:
-            raise ConfigurationError(
-                "there is no live follower, so nobody would lead until the cooldown is over: start a second replica "
-                "first, or say --alone."
-            )
-        holder = await ask_to_step_down(client, keys, cooldown_ms=round(cooldown * 1000))
+        holder = await ask_to_step_down(client, keys, cooldown_ms=round(cooldown * 1000), alone=alone)
         successor, token = await await_successor(client, keys, holder, patience)
     if machine:
-        click.echo(json.dumps({"stepped_down": replica_of(holder), "leader": replica_of(successor), "token": token}))
+        show_json({"stepped_down": replica_of(holder), "leader": replica_of(successor), "token": token})
     elif successor:
-        click.echo(f"{replica_of(holder)} stepped down; {replica_of(successor)} leads (term {token})")
+        show(f"{replica_of(holder)} stepped down; {replica_of(successor)} leads (term {token})")
     else:
-        click.echo(f"{replica_of(holder)} was asked to step down; nobody else leads after {patience:g} s", err=True)
+        show(f"{replica_of(holder)} was asked to step down; nobody else leads after {patience:g} s", err=True)
     context.exit(0 if successor else NO_LEADER_EXIT)

@@ -15,6 +15,7 @@ from reaper.cli.run import run
 from reaper.cli.status import status
 from reaper.cli.top import top
 from workers.runtime.options import examples
+from workers.runtime.printing import show_crashes
 
 
 @click.group(
@@ -31,6 +32,7 @@ def main(context: click.Context) -> None:
 
     Exit code 0 done; 2 not possible: words, settings or Redis do not let it, and a line says why. Some use 1.
     """
+    show_crashes()
     if os.environ.get("NO_COLOR"):
         context.color = False
 

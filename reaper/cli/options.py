@@ -1,6 +1,5 @@
 """What the operator's commands share: options, a connection, and finding the pair that is meant."""
 
-import json
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial, wraps
@@ -16,10 +15,12 @@ from redis.exceptions import RedisError
 from reaper.operations.groups import check_exists, choose_pair, known_pairs, matching
 from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
-from workers.protocol.connection import check_server, commands_client, hide_password
+from workers.protocol.address import hide_password
+from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import StreamReaperError, UnreachableError
 from workers.protocol.keys import GroupKeys
-from workers.runtime.options import errors_as_sentences, settings_options
+from workers.runtime.options import as_sentences, errors_as_sentences, settings_options
+from workers.runtime.printing import show, show_json
 from workers.runtime.settings import load_settings
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -84,9 +85,12 @@ async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]
         await client.aclose()
 
 
-def unreachable(error: StreamReaperError, *, machine: bool) -> str:
-    """Return how a command that judges says that it cannot."""
-    return json.dumps({"status": "unreachable", "error": str(error)}) if machine else f"error: {error}"
+def show_unreachable(error: StreamReaperError, *, machine: bool) -> None:
+    """Say that a command that judges cannot."""
+    if machine:
+        show_json({"status": "unreachable", "error": str(error)})
+    else:
+        show(*as_sentences(error), err=True)
 
 
 async def known(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:

@@ -1,8 +1,8 @@
 """``reaper dead-letters redrive``."""
 
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import click
 from redis.asyncio import Redis
@@ -14,6 +14,7 @@ from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven,
 from reaper.settings import ReaperSettings
 from workers.protocol.keys import GroupKeys
 from workers.runtime.options import examples
+from workers.runtime.printing import show, show_json
 from workers.telemetry.setup import exported
 
 INCOMPLETE_EXIT = 1
@@ -94,9 +95,12 @@ async def _redrive(
                 if machine:
                     results.append(result)
                 elif how.dry_run or what.ids or result.outcome is not RedriveOutcome.REDRIVEN:
-                    click.echo(_result_line(result, how))
+                    show(_result_line(result, how))
         finally:  # what was done before a failure is told all the same
-            click.echo(_redrive_json(results, how) if machine else _summary(counts, keys, how))
+            if machine:
+                show_json(_redrive_json(results, how))
+            else:
+                show(_summary(counts, keys, how))
     return counts
 
 
@@ -130,21 +134,19 @@ def _summary(counts: Counter[RedriveOutcome], keys: GroupKeys, how: Redrive) -> 
     return ", ".join([told, *(f"{counts[one]} {one.name.lower()}" for one in others)])
 
 
-def _redrive_json(results: Sequence[Redriven], how: Redrive) -> str:
+def _redrive_json(results: Sequence[Redriven], how: Redrive) -> dict[str, Any]:
     counts = Counter(result.outcome for result in results)
-    return json.dumps(
-        {
-            "dry_run": how.dry_run,
-            **{one.name.lower(): counts[one] for one in RedriveOutcome if one is not RedriveOutcome.PUT_OFF},
-            "results": [
-                {
-                    "id": result.entry_id,
-                    "outcome": result.outcome.name.lower(),
-                    "job": result.job_id,
-                    "target": result.target,
-                    "detail": result.detail,
-                }
-                for result in results
-            ],
-        }
-    )
+    return {
+        "dry_run": how.dry_run,
+        **{one.name.lower(): counts[one] for one in RedriveOutcome if one is not RedriveOutcome.PUT_OFF},
+        "results": [
+            {
+                "id": result.entry_id,
+                "outcome": result.outcome.name.lower(),
+                "job": result.job_id,
+                "target": result.target,
+                "detail": result.detail,
+            }
+            for result in results
+        ],
+    }

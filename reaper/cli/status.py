@@ -1,12 +1,11 @@
 """``reaper status``: one screen for people, or JSON."""
 
-import json
 from collections.abc import Iterator, Sequence
 
 import anyio
 import click
 
-from reaper.cli.options import connected, operator_options, unreachable
+from reaper.cli.options import connected, operator_options, show_unreachable
 from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
@@ -15,6 +14,7 @@ from reaper.replicas import STANDALONE
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.options import USAGE_EXIT, examples
+from workers.runtime.printing import show, show_json, styled
 
 DEGRADED_EXIT = 1
 
@@ -27,71 +27,79 @@ DEGRADED_EXIT = 1
 async def status(context: click.Context, /, machine: bool, watch: float | None, settings: ReaperSettings) -> None:
     """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 2 unreachable."""
     while True:
-        code, text = await _look(settings, machine)
-        if watch and not machine:
-            click.clear()
-        click.echo(text, err=code == USAGE_EXIT and not machine)
+        code = await _look(settings, machine=machine, watch=watch is not None)
         if not watch:
             context.exit(code)
         await anyio.sleep(watch)
 
 
-async def _look(settings: ReaperSettings, machine: bool) -> tuple[int, str]:
-    """Return the exit code and what to print."""
+async def _look(settings: ReaperSettings, *, machine: bool, watch: bool) -> int:
+    """Look, print, and return the exit code."""
     try:
         async with connected(settings) as (client, version):
             snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
     except StreamReaperError as error:
-        return USAGE_EXIT, unreachable(error, machine=machine)
+        _clear(machine=machine, watch=watch)
+        show_unreachable(error, machine=machine)
+        return USAGE_EXIT
     problems = judge(snapshot)
-    text = json.dumps(as_json(snapshot, problems)) if machine else status_text(snapshot, problems)
-    return DEGRADED_EXIT if problems else 0, text
+    _clear(machine=machine, watch=watch)
+    if machine:
+        show_json(as_json(snapshot, problems))
+    else:
+        show(*status_lines(snapshot, problems))
+    return DEGRADED_EXIT if problems else 0
+
+
+def _clear(*, machine: bool, watch: bool) -> None:
+    if watch and not machine:
+        click.clear()
 
 
 # --- the screen ---------------------------------------------------------------------------------------------
 
 
-def status_text(snapshot: Snapshot, problems: Sequence[Problem]) -> str:
-    """Return the screen of ``reaper status``, with colours (click takes them out where they do not belong)."""
+def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
+    """Return the screen of ``reaper status``, with colours (they are taken out where they do not belong)."""
     lines = [*_leadership_lines(snapshot)]
     for group in snapshot.groups:
         troubles = [problem for problem in problems if problem.pair == group.pair]
         lines += ["", *_group_lines(snapshot, group, troubles)]
     lines += ["", *_verdict_lines(problems, notes(snapshot))]
-    return "\n".join(lines)
+    return lines
 
 
 def _row(label: str, *parts: str) -> str:
-    return f"  {click.style(f'{label:<10}', dim=True)}{' · '.join(part for part in parts if part)}"
+    return f"  {styled(f'{label:<10}', 'dim')}{' · '.join(part for part in parts if part)}"
 
 
 def _leadership_lines(snapshot: Snapshot) -> Iterator[str]:
     leader = snapshot.leader
     yield _row("namespace", snapshot.namespace, f"Redis {snapshot.redis_version}")
     if leader is None:
-        yield _row("leader", click.style("none", fg="red"))
+        yield _row("leader", styled("none", "red"))
     else:
         yield _row(
             "leader",
-            click.style(leader.id, bold=True),
+            styled(leader.id, "bold"),
             f"term {leader.token}",
             "election off" if leader.role == STANDALONE else f"lease {duration(snapshot.lease_left_ms)} left",
             f"renewals failed {leader.renewals_failed}" if leader.renewals_failed else "",
-            click.style("observes only", fg="yellow") if leader.observe else "",
+            styled("observes only", "yellow") if leader.observe else "",
         )
     yield _row("followers", *([follower.id for follower in snapshot.followers] or ["none"]))
 
 
 def _group_lines(snapshot: Snapshot, group: GroupState, problems: Sequence[Problem]) -> Iterator[str]:
-    state = click.style("degraded", fg="red") if problems else click.style("healthy", fg="green")
-    yield f"{click.style(group.pair, bold=True)}  {state}"
+    state = styled("degraded", "red") if problems else styled("healthy", "green")
+    yield f"{styled(group.pair, 'bold')}  {state}"
     yield _row(
         "recovery",
         group.mode or "not agreed",
         group.policy,
         f"visibility timeout {duration(group.visibility_ms)}" if group.visibility_ms else "",
         f"max deliveries {group.max_deliveries}" if group.max_deliveries else "",
-        click.style("paused", fg="yellow") if group.paused else "",
+        styled("paused", "yellow") if group.paused else "",
     )
     yield _row(
         "jobs",
@@ -143,10 +151,10 @@ def _leader_line(snapshot: Snapshot, group: GroupState) -> str:
 
 def _verdict_lines(problems: Sequence[Problem], remarks: Sequence[str]) -> Iterator[str]:
     for remark in remarks:
-        yield f"{click.style('note', fg='yellow')}  {remark}"
+        yield f"{styled('note', 'yellow')}  {remark}"
     if not problems:
-        yield click.style("healthy", fg="green", bold=True)
+        yield styled("healthy", "green", "bold")
         return
-    yield click.style("degraded", fg="red", bold=True)
+    yield styled("degraded", "red", "bold")
     for problem in problems:
         yield f"  - {problem.pair + ': ' if problem.pair else ''}{problem.text}"

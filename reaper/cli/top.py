@@ -1,6 +1,5 @@
 """``reaper top``: the state of the service, live in a terminal."""
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,15 +7,15 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 
-from reaper.cli.options import connected, json_option, operator_options, unreachable
+from reaper.cli.options import connected, json_option, operator_options, show_unreachable
 from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError, StreamReaperError
-from workers.protocol.messages import on_one_line
 from workers.runtime.options import examples
+from workers.runtime.printing import printable, show_json
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -76,10 +75,10 @@ class _Lines:
     """For machines."""
 
     def look(self, snapshot: Snapshot, before: Snapshot | None) -> None:  # noqa: ARG002 - as `_Screen`
-        click.echo(json.dumps(as_json(snapshot, judge(snapshot))))
+        show_json(as_json(snapshot, judge(snapshot)))
 
     def failed(self, before: Snapshot, error: StreamReaperError) -> None:  # noqa: ARG002 - as `_Screen`
-        click.echo(unreachable(error, machine=True))
+        show_unreachable(error, machine=True)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -119,19 +118,22 @@ def screen(snapshot: Snapshot, problems: Sequence[Problem], before: Snapshot | N
     from rich.table import Table
     from rich.text import Text
 
+    def words(line: str, style: str = "") -> Text:  # the one way onto this screen
+        return Text(printable(line), style=style)
+
     table = Table(*COLUMNS, expand=True, header_style="dim", box=None)
     for column in table.columns[2:]:
         column.justify = "right"
     for group in snapshot.groups:
         table.add_row(
-            *(Text(cell) for cell in cells(group, _rate(snapshot, before, group))), style=_style(group, problems)
+            *(words(cell) for cell in cells(group, _rate(snapshot, before, group))), style=_style(group, problems)
         )
-    lines = [Text(_leader_text(snapshot), style="bold")]
+    lines = [words(_leader_text(snapshot), style="bold")]
     if failure:
-        lines.append(Text(f"unreachable: {failure}", style="bold red"))
-    told = [Text(f"- {one.pair + ': ' if one.pair else ''}{one.text}", style="red") for one in problems]
-    told += [Text(f"note  {note}", style="yellow") for note in notes(snapshot)]
-    return Group(*lines, Text(""), table, Text(""), *(told or [Text("" if failure else "healthy", style="green")]))
+        lines.append(words(f"unreachable: {failure}", style="bold red"))
+    told = [words(f"- {one.pair + ': ' if one.pair else ''}{one.text}", style="red") for one in problems]
+    told += [words(f"note  {note}", style="yellow") for note in notes(snapshot)]
+    return Group(*lines, words(""), table, words(""), *(told or [words("" if failure else "healthy", style="green")]))
 
 
 def _leader_text(snapshot: Snapshot) -> str:
@@ -158,7 +160,7 @@ def cells(group: GroupState, rate: str) -> list[str]:
     """Return one row; the retry stream counts with the stream."""
     sources = (group.main, group.retry)
     return [
-        on_one_line(group.pair),
+        group.pair,
         f"{group.mode or '-'}{' paused' if group.paused else ''}",
         " + ".join(str(source.ready) for source in sources if source.exists) or "-",
         _oldest(sources, "oldest_ready_ms"),

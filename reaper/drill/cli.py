@@ -20,6 +20,7 @@ from reaper.drill.settings import DrillSettings
 from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs, read_requests
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import errors_as_sentences, examples, settings_options
+from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
 GENERATED_JOBS = 1_000
@@ -126,9 +127,10 @@ def demo(json_file: Path | None, **flags: Any) -> None:
         with _trace_shown(Programme(settings, _plan(settings), acts)) as programme:
             endings = _perform(programme)
             without, with_reaper, embedded = (ending.ledger.stuck for ending in endings)
-            click.echo(
-                f"\nWithout recovery {without} jobs were stuck for good; "
-                f"with the reaper {with_reaper}, embedded {embedded}."
+            show(
+                "",
+                f"Without recovery {without} jobs were stuck for good; "
+                f"with the reaper {with_reaper}, embedded {embedded}.",
             )
         if json_file:
             _write_json(json_file, {"acts": [ending.as_json() for ending in endings]})
@@ -148,8 +150,8 @@ def _plan(settings: DrillSettings) -> list[PlannedJob]:
 def _perform(programme: Programme) -> list[Ending]:
     """Play, telling what is played and how each act ended."""
     screen = screen_at_hand(quiet=programme.settings.quiet)
-    click.echo(_introduction(programme))
-    return perform(programme, screen, opens=click.echo, closes=_close)
+    show(*_introduction(programme))
+    return perform(programme, screen, opens=lambda text: show(*text.split("\n")), closes=_close)
 
 
 @contextmanager
@@ -169,31 +171,35 @@ def _trace_shown(programme: Programme, *, wanted: bool = True) -> Iterator[Progr
         traces.flush()
         spans = recovered_trace(traces.received.spans)
     if spans:
-        click.echo(f"\nTrace of a job whose worker was killed:\n{as_tree(spans)}")
+        show("", "Trace of a job whose worker was killed:", *as_tree(spans).split("\n"))
     else:
-        click.echo("\nNo job was recovered and then acknowledged by a worker that traces: there is no trace to show.")
+        show("", "No job was recovered and then acknowledged by a worker that traces: there is no trace to show.")
 
 
-def _introduction(programme: Programme) -> str:
+def _introduction(programme: Programme) -> list[str]:
     settings, span = programme.settings, programme.jobs[-1].at.total_seconds()
     reapers = any(recovery.by_reapers for recovery in programme.recoveries)
-    return (
-        f"{len(programme.jobs)} jobs in {span:.0f} s (trace: {settings.trace_name}), {settings.workers} workers"
-        f"{f', {settings.reapers} reapers' if reapers else ''}.\n"
-        f"visibility timeout {settings.visibility_timeout.total_seconds():g} s, lease TTL "
-        f"{settings.lease_ttl.total_seconds():g} s, scan interval {settings.scan.total_seconds():g} s, "
-        f"max_deliveries {settings.max_deliveries}: short, so that you can watch. Not for production.\n"
-        f"Faults: {' '.join(map(str, settings.faults)) or 'none'}."
-    )
+    return [
+        (
+            f"{len(programme.jobs)} jobs in {span:.0f} s (trace: {settings.trace_name}), {settings.workers} workers"
+            f"{f', {settings.reapers} reapers' if reapers else ''}."
+        ),
+        (
+            f"visibility timeout {settings.visibility_timeout.total_seconds():g} s, lease TTL "
+            f"{settings.lease_ttl.total_seconds():g} s, scan interval {settings.scan.total_seconds():g} s, "
+            f"max_deliveries {settings.max_deliveries}: short, so that you can watch. Not for production."
+        ),
+        f"Faults: {' '.join(map(str, settings.faults)) or 'none'}.",
+    ]
 
 
 def _close(ending: Ending) -> None:
     recovery = ending.stage.recovery
     table = as_text(ending.ledger, recovery=recovery, started_at=ending.started_at)
-    click.echo(f"\nLedger, {recovery.title}:\n{table}")
+    show("", f"Ledger, {recovery.title}:", *table.split("\n"))
     # Of the references nothing is promised: what is stuck or lost is what the act shows.
     for objection in ending.objections if recovery.promises else ():
-        click.echo(f"  NOT AS PROMISED: {objection}.")
+        show(f"  NOT AS PROMISED: {objection}.")
 
 
 def _write_json(file: Path, report: dict[str, Any]) -> None:
@@ -210,5 +216,5 @@ def _errors_for_people() -> Iterator[None]:
         try:
             yield
         except InterruptedDrillError as error:
-            click.echo(str(error), err=True)
+            show(str(error), err=True)
             sys.exit(EXIT_INTERRUPTED)

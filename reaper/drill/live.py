@@ -17,6 +17,7 @@ from reaper.drill.supervisor import Supervisor
 from reaper.drill.witness import Witness
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.events import EventName
+from workers.runtime.printing import show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -119,16 +120,16 @@ class PlainScreen:
             while True:
                 shown = self._tell(scene, shown)
                 if scene.passed_s >= next_line:
-                    print(f"  {scene.passed_s:5.1f} s  {self._line(scene)}", flush=True)
+                    show(f"  {scene.passed_s:5.1f} s  {self._line(scene)}")
                     next_line += PLAIN_INTERVAL_S
                 await anyio.sleep(LIVE_INTERVAL_S)
         finally:
             self._tell(scene, shown)
-            print(f"  {scene.passed_s:5.1f} s  {self._line(scene)}", flush=True)
+            show(f"  {scene.passed_s:5.1f} s  {self._line(scene)}")
 
     def _tell(self, scene: Scene, shown: int) -> int:
         for at, sentence in scene.news[shown:]:
-            print(f"  {at:5.1f} s  * {sentence}", flush=True)
+            show(f"  {at:5.1f} s  * {sentence}")
         return len(scene.news)
 
     def _line(self, scene: Scene) -> str:

@@ -9,7 +9,8 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from workers.protocol.connection import check_server, commands_client, hide_password
+from workers.protocol.address import hide_password
+from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.testing.server import START_POLL_S, RedisServer, find_binary
 

@@ -15,10 +15,12 @@
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] payload bytes after which the rest of the batch is put off
 -- ARGV[10] server time in ms after which the call is void
--- ARGV[11] when the group was made, as of the caller's last look (ms)  ARGV[12…] entry IDs, ascending
+-- ARGV[11] when the group was made, as of the caller's last look (ms)
+-- ARGV[12] longest visibility timeout that a job may ask for, in ms  ARGV[13…] entry IDs, ascending
 --
 -- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
--- for a traced job {traceparent, tracestate, the delivery's name, what came before it}
+-- for a traced job {traceparent, tracestate, the delivery's name, what came before it}; behind that, where a job
+-- asks for a visibility timeout longer than ARGV[12], what it asks for in ms
 --   0 not pending any more   1 ready again, detail = new entry ID   2 parked as suspect   3 dead letter, detail = its ID
 --   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again
@@ -34,8 +36,8 @@ local suspects, fence, agreement, journal = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local own, group = ARGV[1], ARGV[2]
 local visibility, max_deliveries, policy = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
-local budget = tonumber(ARGV[9])
-local first = 12
+local budget, longest = tonumber(ARGV[9]), tonumber(ARGV[12])
+local first = 13
 local items = #ARGV - first + 1
 
 local GONE, NOT_DUE, PUT_OFF = 0, 4, 7 -- the others: recovery.lua
@@ -107,10 +109,17 @@ local function recover(entry_id, left)
     return redeliver_plain(row, entry[2])
   end
   local job = open_entry(entry_id, entry[2])
-  if idle >= 0 and idle < job.visibility_ms then
-    return { NOT_DUE, job.visibility_ms - idle, idle, consumer, job.job_id, times }
+  local own = math.min(job.visibility_ms, longest)
+  local result
+  if idle >= 0 and idle < own then
+    result = { NOT_DUE, own - idle, idle, consumer, job.job_id, times }
+  else
+    result = recover_job(job, row, judge(job, row))
   end
-  return recover_job(job, row, judge(job, row))
+  if own < job.visibility_ms then
+    result[7], result[8] = result[7] or false, job.visibility_ms
+  end
+  return result
 end
 
 local reply, recovered = { 'ok' }, 0

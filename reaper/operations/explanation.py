@@ -72,7 +72,9 @@ def count_deliveries(job: FoundJob, max_deliveries: int) -> int:
 def visibility_of(job: FoundJob, group: GroupState) -> int:
     """Return the visibility timeout of this job in ms; a longer one of its own counts in reaper mode only."""
     agreed = group.visibility_ms or DEFAULT_VISIBILITY_MS
-    return agreed if group.is_embedded else max(agreed, job.own_visibility_ms)
+    longest = group.report.longest_visibility_ms if group.report else 0
+    own = min(job.own_visibility_ms, longest or job.own_visibility_ms)
+    return agreed if group.is_embedded else max(agreed, own)
 
 
 def explain(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Explanation:

@@ -32,6 +32,17 @@ async def take_snapshot(
 
     Raises what redis-py raises where there is no contact; a key that holds something foreign reads as empty.
     """
+    snapshot = await look_at_namespace(client, keys, redis_version)
+    settings = {group.keys: group for group in configured}
+    states = [
+        await _read_group(client, pair, snapshot.leader, snapshot.now_ms, settings.get(pair))
+        for pair in known_pairs(configured, snapshot.live or snapshot.replicas)
+    ]
+    return replace(snapshot, groups=tuple(states))
+
+
+async def look_at_namespace(client: Redis, keys: NamespaceKeys, redis_version: str = "") -> Snapshot:
+    """Read who leads and who is there, and nothing of any group. Raises as `take_snapshot`."""
     pipe = client.pipeline(transaction=False)
     pipe.time()
     pipe.get(keys.lease)
@@ -39,9 +50,8 @@ async def take_snapshot(
     pipe.get(keys.token)
     pipe.hgetall(keys.replicas)
     time, lease, lease_left, token, heartbeats = _readable(await pipe.execute(raise_on_error=False))
-    now_ms = time_ms(time)
-    snapshot = Snapshot(
-        now_ms=now_ms,
+    return Snapshot(
+        now_ms=time_ms(time),
         namespace=keys.namespace,
         redis_version=redis_version,
         holder=text(lease or b""),
@@ -49,12 +59,6 @@ async def take_snapshot(
         token=whole_number(token, 0),
         replicas=parse_replicas((heartbeats or {}).values()),
     )
-    settings = {group.keys: group for group in configured}
-    states = [
-        await _read_group(client, pair, snapshot.leader, now_ms, settings.get(pair))
-        for pair in known_pairs(configured, snapshot.live or snapshot.replicas)
-    ]
-    return replace(snapshot, groups=tuple(states))
 
 
 def _readable(replies: Iterable[Any]) -> list[Any]:

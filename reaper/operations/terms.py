@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 from redis.asyncio import Redis
 
+from reaper.operations.snapshot import look_at_namespace
 from reaper.operations.streams import events_in, newest_first
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import EventName, LifecycleEvent
@@ -71,18 +72,25 @@ def tell_terms(events: Iterable[LifecycleEvent], holder: str) -> tuple[PastTerm,
     )
 
 
-async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: int) -> str:
+async def ask_to_step_down(client: Redis, keys: NamespaceKeys, *, cooldown_ms: int, alone: bool = False) -> str:
     """Ask the leader to release its lease, and to leave it to the others for ``cooldown_ms``; return its holder.
 
-    It does so at its next renewal. Raises ConfigurationError where nobody holds the lease.
+    It does so at its next renewal. Raises ConfigurationError where nobody holds the lease, and, unless ``alone`` is
+    said, where no live follower is there to take over.
     """
     script = load_script("reaper", "step_down")
     while True:
-        holder = await _holder(client, keys)
+        seen = await look_at_namespace(client, keys)
+        holder = seen.holder
         if not holder:
             raise ConfigurationError(
                 f"nobody holds the lease of namespace {keys.namespace!r}: there is no leader, or leader election is "
                 "off; `reaper leader show` tells."
+            )
+        if not seen.followers and not alone:
+            raise ConfigurationError(
+                "there is no live follower, so nobody would lead until the cooldown is over: start a second replica "
+                "first, or say `reaper leader step-down --alone`."
             )
         if await script.run_idempotent(client, [keys.lease, keys.step_down], [holder, cooldown_ms]):
             return holder  # it had the lease still, and so was asked

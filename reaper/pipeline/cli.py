@@ -10,7 +10,7 @@ import anyio
 import click
 
 from reaper.pipeline.advice.command import advise
-from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, show
+from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, show_result
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from reaper.pipeline.settings import PipelineSettings
@@ -70,7 +70,7 @@ def ingest(config: Path | None, machine: bool, available_now: bool, log_level: s
         run = Run(available_now, _stop_on_signals(), lambda progress: line.show(_ingest_text(progress)))
         progress = run_ingestion(settings, lake_at(settings.lake), lambda: open_session(settings, line), run)
         line.end()
-        show(progress, _ingest_text(progress), machine=machine)
+        show_result(progress, [_ingest_text(progress)], machine=machine)
 
 
 def _stop_on_signals() -> threading.Event:
@@ -120,7 +120,7 @@ def compact(config: Path | None, machine: bool, **flags: Any) -> None:
             f"{table.batches_after:,} in {table.files_after:,}"
             for table in done
         ]
-        show(done, "\n".join(text), machine=machine)
+        show_result(done, text, machine=machine)
 
 
 @pipeline.command(epilog=examples("reaper pipeline retain --lake lake --keep 2592000"))
@@ -141,7 +141,7 @@ def retain(config: Path | None, machine: bool, **flags: Any) -> None:
         text = [
             f"{table.table}: {len(table.days_dropped):,} days dropped ({table.files_dropped:,} files)" for table in done
         ]
-        show(done, "\n".join(text), machine=machine)
+        show_result(done, text, machine=machine)
 
 
 @pipeline.command(
@@ -172,7 +172,7 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
             else f"{stream.stream}: {stream.removed:,} entries trimmed, {stream.left:,} left"
             for stream in done
         ]
-        show(done, "\n".join(text) or "nothing to trim", machine=machine)
+        show_result(done, text or ["nothing to trim"], machine=machine)
 
 
 # --- what has a room of its own ------------------------------------------------------------------------------
@@ -199,4 +199,4 @@ def warm_up(machine: bool) -> None:
         file = make_class_cache()
         line.end()
         megabytes = file.stat().st_size // 1_000_000
-        show({"file": str(file), "megabytes": megabytes}, f"{file} ({megabytes} MB)", machine=machine)
+        show_result({"file": str(file), "megabytes": megabytes}, [f"{file} ({megabytes} MB)"], machine=machine)

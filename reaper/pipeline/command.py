@@ -1,7 +1,6 @@
 """What all commands of the pipeline share: their options, a session, and how results and errors are told."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from importlib.util import find_spec
@@ -13,6 +12,7 @@ from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import errors_as_sentences, settings_options
+from workers.runtime.printing import show, show_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,9 +54,12 @@ def open_session(settings: PipelineSettings, line: ProgressLine) -> "SparkSessio
     return build_session(settings.master or None, settings.remote or None, "stream-reaper pipeline", settings.heap)
 
 
-def show(result: Any, text: str, *, machine: bool) -> None:
-    """Print a result for people, or as one JSON document."""
-    click.echo(json.dumps(_plain(result), default=str) if machine else text)
+def show_result(result: Any, lines: Sequence[str], *, machine: bool) -> None:
+    """Print a result as lines for people, or as one JSON document."""
+    if machine:
+        show_json(_plain(result))
+    else:
+        show(*lines)
 
 
 def _plain(result: Any) -> Any:

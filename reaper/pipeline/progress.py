@@ -4,6 +4,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from workers.protocol.messages import on_one_line
+
 PLAIN_EVERY_S = 10.0
 TERMINAL_EVERY_S = 0.2
 
@@ -23,7 +25,7 @@ class ProgressLine:
             return
         self._due = self._clock() + (TERMINAL_EVERY_S if self._terminal else PLAIN_EVERY_S)
         self._shown = text
-        sys.stderr.write(f"\r\x1b[K{text}" if self._terminal else f"{text}\n")
+        sys.stderr.write(f"\r\x1b[K{on_one_line(text)}" if self._terminal else f"{on_one_line(text)}\n")
         sys.stderr.flush()
 
     def end(self) -> None:

@@ -45,6 +45,7 @@ def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any)
         visibility_ms=to_ms(group.visibility_timeout),
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
+        longest_visibility_ms=to_ms(settings.longest_visibility_timeout),
         scan_interval_ms=to_ms(settings.scan_interval_of(group)),
         **found,
     )
@@ -77,6 +78,7 @@ class GroupNotes:
         self._pair = group.keys.pair
         self._callbacks = callbacks
         self._foreign_logged_at = self._last_held_at = float("-inf")
+        self._asked_too_long = False
         self._errors: dict[str, str] = {}
 
     def _report(self, name: str, **facts: Any) -> None:
@@ -259,6 +261,22 @@ class GroupNotes:
             idle_ms=row.idle_ms,
             delivery=row.delivery_count,
         )
+
+    def asks_too_long(self, row: Recovered, longest_ms: int) -> None:
+        """A job asks for a visibility timeout longer than any may have; said once a term."""
+        if self._asked_too_long:
+            return
+        self._asked_too_long = True
+        logger.warning(
+            "%s: job %s asks for a visibility timeout of its own of %d ms (reaper.visibility_ms): it has %d ms, or its "
+            "group's where that is longer (longest_visibility_timeout). Said once",
+            self._pair,
+            on_one_line(row.job_id),
+            row.asked_ms,
+            longest_ms,
+        )
+        asked = f"a job asks for a visibility timeout of {row.asked_ms} ms, and none may be longer than {longest_ms} ms"
+        self._report("error", job=text(row.job_id), entry=text(row.entry_id), error=asked)
 
     def claimed(self, entry_id: bytes, consumer: bytes) -> None:
         """A delivery changed its owner, and not by us: somebody else's XCLAIM or XAUTOCLAIM loop."""

@@ -158,6 +158,8 @@ class SourceWatch:
         self.timers.seen_ms = now = monotonic_ms()
         for row in result:
             self._apply(row, now)
+            if row.asked_ms:
+                self._notes.asks_too_long(row, to_ms(self._context.settings.longest_visibility_timeout))
             if row.outcome is Outcome.GONE:
                 self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
         self._notes.batch(result)

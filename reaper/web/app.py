@@ -15,7 +15,7 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
@@ -41,15 +41,17 @@ WRONG_TOKEN_S = 0.5
 
 @asynccontextmanager
 async def replica_app(reaper: Reaper, pulse: Pulse, token: bytes | None) -> AsyncIterator[Starlette]:
-    """Make the app, with a Redis client of its own, for the loop it is served in."""
+    """Make the app, with Redis clients of its own, for the loop it is served in. Pages keep no probe waiting."""
     settings = reaper.settings
     client = commands_client(settings.redis_url, timeout_s=REDIS_TIMEOUT_S, max_connections=4)
+    probing = commands_client(settings.redis_url, timeout_s=REDIS_TIMEOUT_S, max_connections=1)
     try:
         page = Page(client, reaper, token)
-        routes = [*probe_routes(ReaperVitals(reaper, pulse, client)), *page.routes()]
+        routes = [*probe_routes(ReaperVitals(reaper, pulse, client, probing)), *page.routes()]
         yield make_app(routes, settings.health_host)
     finally:
         await client.aclose()
+        await probing.aclose()
 
 
 @cache
@@ -163,10 +165,13 @@ def _failed(code: int, why: str) -> Response:
 async def _read_json(request: Request) -> Mapping[str, Any]:
     """Read a JSON object. Raises ConfigurationError."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_BODY:
-            raise ConfigurationError(f"send {LARGEST_BODY} bytes at most.")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > LARGEST_BODY:
+                raise ConfigurationError(f"send {LARGEST_BODY} bytes at most.")
+    except ClientDisconnect as error:
+        raise ConfigurationError("the request was cut off.") from error
     try:
         sent = json.loads(body or b"{}")
     except ValueError as error:

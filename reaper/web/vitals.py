@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from reaper.operations.judgement import as_json, judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.service import Reaper
-from workers.protocol.connection import hide_password
+from workers.protocol.address import hide_password
 from workers.runtime.health_server import Pulse
 
 RENEWAL_SLACK_S = 5.0
@@ -27,9 +27,13 @@ def ailments_of(reaper: Reaper, pulse: Pulse) -> list[str]:
 
 
 class ReaperVitals:
-    """Reads, from another thread, what the replica's own loop writes. ``client`` is the health server's own."""
+    """Reads, from another thread, what the replica's own loop writes.
 
-    def __init__(self, reaper: Reaper, pulse: Pulse, client: Redis) -> None:
+    Both clients are the health server's own; ``probing`` is for readiness alone.
+    """
+
+    def __init__(self, reaper: Reaper, pulse: Pulse, client: Redis, probing: Redis) -> None:
+        self._probing = probing
         self._reaper = reaper
         self._pulse = pulse
         self._client = client
@@ -43,7 +47,7 @@ class ReaperVitals:
         if not self._reaper.has_registered:
             return ["the replica has not registered yet"]
         try:
-            await self._client.ping()
+            await self._probing.ping()
         except (RedisError, OSError) as error:
             return [f"Redis does not answer: {error}"]
         return []

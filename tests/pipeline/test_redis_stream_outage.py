@@ -195,3 +195,10 @@ def test_a_full_memory_stops_the_writer_with_redis_words(start_server: StartServ
         writer.write(iter([pa.RecordBatch.from_pydict({"n": ["1"]})]))
     with connected(server) as client:
         assert client.xlen(JOURNAL) == 0
+
+
+def test_options_in_the_url_neither_win_over_our_own_nor_end_in_a_traceback(server: RedisServer) -> None:
+    link = Link(f"{server.url}?decode_responses=true&protocol=3&socket_timeout=0.000001&retry_on_timeout=1", 1)
+    assert link.ask(("ECHO", b"\xff"), ("CONFIG", "GET", "maxmemory")) == [b"\xff", [b"maxmemory", b"0"]]
+    with pytest.raises(RedisStreamError, match=r"an option that cannot work: .*nonsense"):
+        Link(f"{server.url}?nonsense=1", 0).ask(("PING",))

@@ -1,7 +1,7 @@
 """Clients of ours never send twice, never wait for ever, and never show a password."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,12 +18,12 @@ from tests.support.patience import scaled
 from tests.support.proxy import command
 from tests.support.servers import RedisServer
 from tests.support.waiting import answers, wait_until, wait_until_here
+from workers.protocol.address import OPTIONS, hide_password
 from workers.protocol.connection import (
     KeptConnection,
     blocking_client,
     check_server,
     commands_client,
-    hide_password,
     reader_client,
 )
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
@@ -255,12 +255,78 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://:secret@host", "redis://:secret@host:port", "redis://:secret@h?db=x", "redis://:x/secret@h"]
+    "url",
+    [
+        "http://:secret@host",
+        "redis://:secret@host:port",
+        "redis://:secret@h?db=x",
+        "redis://:x/secret@h",
+        "redis://:x?secret=1@h",
+    ],
 )
 def test_an_address_that_cannot_be_used_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be used") as caught:
         commands_client(url)
     assert "secret" not in str(caught.value)
+
+
+REFUSED = (
+    "decode_responses=true", "protocol=3", "legacy_responses=true", "retry_on_timeout=1", "retry_on_error=x", "retry=3",
+    "max_connections=0", "max_connections=-1", "timeout=0", "socket_timeout=0.001", "socket_connect_timeout=0",
+    "health_check_interval=1", "encoding=utf-16", "encoding_errors=ignore", "connection_class=x", "parser_class=x",
+    "credential_provider=x", "single_connection_client=true", "host=elsewhere", "port=1", "path=/x", "nonsense=1",
+    "ssl_cert_reqs=none", "decode_responses=", "db=1&db=2", "db=x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("option", REFUSED)
+@pytest.mark.parametrize("factory", [commands_client, reader_client, blocking_client])
+def test_an_option_that_cannot_work_is_refused_by_its_name(factory: Callable[[str], Any], option: str) -> None:
+    name = option.partition("=")[0]
+    with pytest.raises(ConfigurationError, match=rf"redis_url 'redis://h/0\?.*' cannot be used: .*'{name}'"):
+        factory(f"redis://h/0?{option}")
+
+
+def test_options_that_cannot_work_are_all_named_and_what_can_is_told() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        commands_client("redis://:secret@h?protocol=3&decode_responses=1&password=secret&ssl_password=secret")
+    assert str(caught.value) == (
+        "redis_url 'redis://:***@h?protocol=3&decode_responses=1&password=***&ssl_password=***' cannot be used: "
+        "options 'decode_responses', 'protocol', 'ssl_password' are not for an address of redis://, which takes "
+        "client_name, db, password, socket_keepalive, username. Write it as redis://[[user]:password@]host:port/db, "
+        "rediss://… or unix://path."
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis://h/orders", "what follows the host is no number of a database"),
+        ("redis://h/1/2", "is no number"),
+        ("rediss://h?ssl_cert_reqs=nonsense", "nonsense"),
+        ("unix:///tmp/x?socket_keepalive=1", "'socket_keepalive'"),
+        ("rediss://h?ssl_validate_ocsp=1", "'ssl_validate_ocsp'"),
+    ],
+)
+def test_other_words_that_cannot_work_are_refused(url: str, why: str) -> None:
+    for factory in (commands_client, reader_client, blocking_client):
+        with pytest.raises(ConfigurationError, match=why):
+            factory(url)
+
+
+@pytest.mark.parametrize("scheme", OPTIONS)
+def test_every_option_that_is_let_through_is_taken(scheme: str) -> None:
+    """By redis-py, for each kind of connection."""
+    values = {"db": "1", "ssl_cert_reqs": "none", "ssl_check_hostname": "false", "ssl_min_version": "771"}
+    query = "&".join(f"{name}={values.get(name, 'x')}" for name in sorted(OPTIONS[scheme]))
+    for factory in (commands_client, reader_client, blocking_client):
+        factory(f"{scheme}://h?{query}")
+
+
+async def test_what_is_let_through_works(server: RedisServer) -> None:
+    async with commands_client(f"{server.url}?client_name=shop&socket_keepalive=true") as client:
+        assert await client.client_getname() == "shop"
+        assert await client.echo("\xff".encode("latin-1")) == b"\xff"
 
 
 async def test_the_servers_version_is_returned(server: RedisServer, client: Redis) -> None:

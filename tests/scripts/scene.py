@@ -121,6 +121,7 @@ class Scene:
         budget_bytes: int = 10**9,
         not_after_ms: int = 10**15,
         made: int = 0,
+        longest_ms: int = 10**9,
     ) -> Any:
         """Run ``recover_entries``; see `rows`."""
         keys = self.keys
@@ -132,7 +133,7 @@ class Scene:
             ],
             [
                 fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
-                not_after_ms, made, *ids,
+                not_after_ms, made, longest_ms, *ids,
             ],
         )  # fmt: skip
 

@@ -101,6 +101,25 @@ async def test_a_job_may_ask_for_a_longer_visibility_timeout(scene: Scene) -> No
     assert await scene.state() == before
 
 
+NEVER_MS = 999_999_999_999_999
+
+
+async def test_what_a_job_may_ask_for_is_bounded_and_told(scene: Scene) -> None:
+    added = await scene.stalled("reaper.visibility_ms", NEVER_MS)
+    before = await scene.state()
+    [_, row] = await scene.recover(added, longest_ms=100_000)
+    assert (row[0], 39_000 < row[1] <= 40_000, row[6:]) == (NOT_DUE, True, [None, NEVER_MS])
+    assert await scene.state() == before
+    [_, row] = await scene.recover(added, longest_ms=60_000)
+    assert (row[0], row[6:]) == (REDELIVERED, [None, NEVER_MS])
+
+
+async def test_the_bound_never_shortens_the_groups_own_visibility_timeout(scene: Scene) -> None:
+    added = await scene.stalled("reaper.visibility_ms", NEVER_MS)
+    [_, row] = await scene.recover(added, longest_ms=1, visibility_ms=100_000)
+    assert (row[0], 39_000 < row[1] <= 40_000) == (NOT_DUE, True)
+
+
 @pytest.mark.parametrize("asked", [1, -5, "soon", "", 10**16])
 async def test_a_visibility_timeout_that_is_shorter_or_garbage_changes_nothing(scene: Scene, asked: str | int) -> None:
     added = await scene.stalled("reaper.visibility_ms", asked)

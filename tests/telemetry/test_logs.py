@@ -8,6 +8,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
+from tests.support.hostile import EVIL, forged_lines, raw_characters
 from tests.telemetry.scene import Scene
 from workers.runtime.logs import ConsoleFormatter, JsonFormatter
 
@@ -47,6 +48,19 @@ def test_a_json_line_has_the_ids_of_the_span() -> None:
 @pytest.mark.usefixtures("span")
 def test_a_line_for_people_ends_with_the_ids_of_the_span() -> None:
     assert ConsoleFormatter().format(a_record()).endswith(" ".join(f"{name}={value}" for name, value in IDS.items()))
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_record_does_nothing_but_stand_there(failed: bool) -> None:
+    record = a_record("job %s", EVIL, failed=failed)
+    if failed:
+        record.exc_info = (ValueError, ValueError(EVIL), None)
+    told = ConsoleFormatter().format(record)
+    assert (raw_characters(told), forged_lines(told)) == (set(), [])
+    assert all(line.startswith("  ") for line in told.split("\n")[1:])
+    as_json = JsonFormatter().format(record)
+    assert (as_json.isascii(), raw_characters(as_json), "\n" in as_json) == (True, set(), False)
+    assert json.loads(as_json)["message"] == f"job {EVIL}"
 
 
 def test_outside_of_any_span_there_are_no_ids() -> None:

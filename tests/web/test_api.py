@@ -19,6 +19,7 @@ from tests.faults.scene import (
     Handler,
     create_group,
     enqueue,
+    leads,
     reaper_settings,
     running_worker,
     strand,
@@ -229,11 +230,21 @@ async def test_one_dead_letter_or_those_of_a_reason_are_redriven(acting: Served,
     assert (await client.xlen(KEYS.dead), await client.xlen(STREAM)) == (1, 3)
 
 
-async def test_the_leader_steps_down(acting: Served, client: Redis) -> None:
+async def test_the_leader_steps_down(acting: Served, client: Redis, server: RedisServer) -> None:
+    async with Reaper(reaper_settings(server.url)) as follower:
+        await wait_until(lambda: follower.has_registered, "a follower has registered")
+        reply = await acting.post("/api/step-down")
+        assert reply.data == {"told": f"{acting.reaper.replica_id} was asked to step down"}
+        await wait_until(lambda: not acting.reaper.is_leader, "it has stepped down")
+        assert await client.exists(NAMESPACE.step_down) == 1
+        await leads(follower)
+
+
+async def test_the_page_asks_no_leader_to_step_down_that_nobody_follows(acting: Served, client: Redis) -> None:
     reply = await acting.post("/api/step-down")
-    assert reply.data == {"told": f"{acting.reaper.replica_id} was asked to step down"}
-    await wait_until(lambda: not acting.reaper.is_leader, "it has stepped down")
-    assert await client.exists(NAMESPACE.step_down) == 1
+    assert (reply.code, "there is no live follower" in reply.data["error"]) == (400, True)
+    assert await client.exists(NAMESPACE.step_down) == 0
+    assert acting.reaper.is_leader
 
 
 # --- the token

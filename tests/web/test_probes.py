@@ -1,13 +1,15 @@
 """``/livez``, ``/readyz``, ``/status`` and ``/metrics`` of replicas and workers."""
 
+import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from time import monotonic
 from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import SocketStream
 from redis.asyncio import Redis
 
 from reaper.election.elector import EndOfTerm, Term
@@ -15,21 +17,31 @@ from reaper.recovery.term import TermWork
 from reaper.service import Reaper
 from reaper.web import vitals
 from reaper.web.serve import serving_health as serving_replica
+from reaper.web.vitals import ReaperVitals
 from tests.conftest import StartServer
 from tests.faults.scene import NAMESPACE, create_group, enqueue, reaper_settings, worker_settings
 from tests.operator.conftest import Command
 from tests.support.http import request
+from tests.support.patience import PATIENCE_S, scaled
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from tests.web.conftest import Served
+from tests.web.conftest import Served, served_replica
 from workers import Job, Worker
 from workers.health import serving_health as serving_worker
-from workers.protocol.connection import commands_client
+from workers.protocol.connection import commands_client, connection_of_ones_own
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.health_server import METRICS, is_loopback
+from workers.runtime import health_server
+from workers.runtime.health_server import METRICS, MOST_REQUESTS, SharedLook, is_loopback
 
 pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def fail_after_patience() -> Iterator[None]:
+    """Give up what does not come."""
+    with anyio.fail_after(scaled(PATIENCE_S)):
+        yield
 
 
 @asynccontextmanager
@@ -267,6 +279,146 @@ async def test_a_worker_serves_it_as_a_process(server: RedisServer, client: Redi
 
 
 # --- both
+
+
+@asynccontextmanager
+async def _silent(port: int, number: int, said: bytes = b"") -> AsyncIterator[list[SocketStream]]:
+    """Open connections that say no more than this."""
+    opened: list[SocketStream] = []
+    try:
+        for _ in range(number):
+            opened.append(await anyio.connect_tcp("127.0.0.1", port))
+            await opened[-1].send(said) if said else None
+        yield opened
+    finally:
+        for stream in opened:
+            await stream.aclose()
+
+
+HALF = b"POST /api/pause HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /livez HT", HALF, HALF + b"\r\n{"])
+async def test_silent_connections_are_in_no_probes_way(served: Served, said: bytes) -> None:
+    async with _silent(served.port, 2 * MOST_REQUESTS, said):
+        for path in ("/livez", "/readyz", "/status", "/"):
+            assert (await served.get(path)).code == 200
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /livez HT", HALF + b"\r\n{", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+)
+async def test_a_connection_that_says_nothing_more_is_closed(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(health_server, "CLIENT_PATIENCE_S", 0.2)
+    await create_group(client)
+    async with served_replica(server.url) as served, _silent(served.port, 1, said) as [stream]:
+        with fail_after_patience(), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            while True:
+                await stream.receive()
+
+
+async def test_a_request_in_pieces_that_come_in_time_is_answered(served: Served) -> None:
+    async with _silent(served.port, 1) as [stream]:
+        for piece in (b"GET /livez HT", b"TP/1.1\r\nHost: localhost\r\n", b"\r\n") * 2:
+            await stream.send(piece)
+            if piece == b"\r\n":
+                assert (await stream.receive()).startswith(b"HTTP/1.1 200")
+
+
+async def test_what_takes_us_long_is_not_cut_off(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_server, "CLIENT_PATIENCE_S", 0.1)
+    look = ReaperVitals.status
+
+    async def slow(vitals: ReaperVitals) -> Any:
+        await anyio.sleep(0.5)  # what is tested: longer than a client may take
+        return await look(vitals)
+
+    monkeypatch.setattr(ReaperVitals, "status", slow)
+    await create_group(client)
+    async with served_replica(server.url) as served:
+        assert (await served.get("/status")).code == 200
+
+
+async def test_with_too_many_connections_the_oldest_silent_one_is_closed_and_a_newcomer_heard(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_server, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(health_server, "CLIENT_PATIENCE_S", 3_600)
+    await create_group(client)
+    async with served_replica(server.url) as served, _silent(served.port, 4) as [oldest, *_]:
+        assert (await served.get("/livez")).code == 200
+        with fail_after_patience(), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await oldest.receive()
+
+
+async def test_probes_are_answered_beyond_the_limit_of_requests(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, held = threading.Event(), threading.Semaphore(0)
+
+    async def hold(_vitals: ReaperVitals) -> dict[str, str]:
+        held.release()
+        await wait_until(release.is_set, "it may end")
+        return {}
+
+    monkeypatch.setattr(ReaperVitals, "status", hold)
+    ask = b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with _silent(served.port, MOST_REQUESTS, ask):
+        for _ in range(MOST_REQUESTS):
+            await anyio.to_thread.run_sync(held.acquire)
+        refused, live, ready = [(await served.get(path)).code for path in ("/status", "/livez", "/readyz")]
+        release.set()
+    assert (refused, live, ready) == (503, 200, 200)
+    assert (await served.get("/status")).code == 200
+
+
+async def test_pages_that_wait_for_redis_keep_no_probe_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every connection that pages have is taken; readiness has one of its own."""
+    release, held = threading.Event(), threading.Semaphore(0)
+
+    async def hold(vitals: ReaperVitals) -> dict[str, str]:
+        async with connection_of_ones_own(vitals._client):
+            held.release()
+            await wait_until(release.is_set, "it may end")
+        return {}
+
+    monkeypatch.setattr(ReaperVitals, "status", hold)
+    async with _silent(served.port, 4, b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        for _ in range(4):
+            await anyio.to_thread.run_sync(held.acquire)
+        ready = await served.get("/readyz")
+        release.set()
+    assert ready.code == 200
+
+
+async def test_many_who_ask_at_once_cost_one_look() -> None:
+    looks, go = [], anyio.Event()
+
+    async def look() -> list[str]:
+        looks.append(1)
+        await go.wait()
+        return ["x"]
+
+    shared, results = SharedLook(look), []
+
+    async def ask() -> None:
+        results.append(await shared.result())
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(ask)
+        with anyio.CancelScope() as gives_up:
+            gives_up.cancel()
+            await shared.result()
+        await wait_until(lambda: looks, "a look has begun")
+        go.set()
+    assert (len(looks), results) == (1, [["x"]] * 20)
+    assert await shared.result() == ["x"]
+    assert len(looks) == 2
 
 
 async def test_metrics_are_what_the_telemetry_registers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

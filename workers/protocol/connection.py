@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import hiredis
@@ -24,6 +24,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
+from workers.protocol.address import hide_password, objection_to
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 from workers.protocol.meaning import AllInUseError, is_failover_error
 
@@ -38,6 +39,8 @@ BLOCK_MS = 2_000
 _RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAIM", "XAUTOCLAIM")
 
 _WRITER_METHODS = ("writelines", "drain")
+
+PoolT = TypeVar("PoolT", BlockingConnectionPool, redis.BlockingConnectionPool)
 
 
 def commands_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 16) -> "Redis":
@@ -67,10 +70,7 @@ class _Pool(BlockingConnectionPool):
 
 
 def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
-    try:
-        pool = _Pool.from_url(url, retry=Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections))
-    except (ValueError, RedisError) as error:
-        raise _unusable(url, error) from error
+    pool = _pool(_Pool, url, retry=Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections))
     pool.connection_class = _improved(pool.connection_class)
     client = Redis.from_pool(pool)
     for command in _RAW_REPLIES:
@@ -154,18 +154,25 @@ def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis
 
     Whoever calls `close` must be the thread that uses it.
     """
-    try:
-        pool = redis.BlockingConnectionPool.from_url(
-            url, retry=BlockingRetry(NoBackoff(), 0), **_pool_options(timeout_s, 1)
-        )
-    except (ValueError, RedisError) as error:
-        raise _unusable(url, error) from error
+    options = _pool_options(timeout_s, 1)
+    pool = _pool(redis.BlockingConnectionPool, url, retry=BlockingRetry(NoBackoff(), 0), **options)
     return redis.Redis.from_pool(pool)
 
 
-def _unusable(url: str, error: Exception) -> ConfigurationError:
-    return ConfigurationError(
-        f"redis_url {hide_password(url)!r} cannot be used: {error}. "
+def _pool(kind: type[PoolT], url: str, **options: Any) -> PoolT:
+    """Make a pool for an address. Raises ConfigurationError where something in it cannot work."""
+    try:
+        objection: str | Exception = objection_to(url)
+        if not objection:
+            pool: PoolT = kind.from_url(url, **options)
+            pool.connection_class(
+                **pool.connection_kwargs
+            )  # what it does not take shows here, and not at the first call
+            return pool
+    except (ValueError, TypeError, RedisError) as error:
+        objection = error
+    raise ConfigurationError(
+        f"redis_url {hide_password(url)!r} cannot be used: {str(objection).rstrip('.')}. "
         "Write it as redis://[[user]:password@]host:port/db, rediss://… or unix://path."
     )
 
@@ -196,11 +203,6 @@ def _improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
 
 def _as_it_comes(response: Any, **_options: Any) -> Any:
     return response
-
-
-def hide_password(url: str) -> str:
-    """Return ``url`` fit for logs. A password may hold ``@`` and ``/``, or stand in the query."""
-    return re.sub(r"([?&]password=)[^&#]*", r"\1***", re.sub(r"(://[^/@:]*:).*@", r"\1***@", url))
 
 
 async def _said_to_newcomers(client: "Redis") -> str:

@@ -5,7 +5,13 @@ Outcomes are not errors: "not leader any more" or "settlement refused" are retur
 
 
 class StreamReaperError(Exception):
-    """Base of every error this distribution raises on purpose. The message is for people."""
+    """Base of every error this distribution raises on purpose. The message is for people: a sentence an argument.
+
+    As text they stand on a line each. Whoever prints them takes the arguments: what they quote may hold newlines.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class ConfigurationError(StreamReaperError):

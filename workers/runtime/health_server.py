@@ -25,13 +25,18 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
     from uvicorn import Server
 
 logger = logging.getLogger(__name__)
 
 BEAT_S = 0.5
 MOST_REQUESTS = 64
-"""Requests at a time; more are refused with 503."""
+"""Requests at a time; more are refused with 503. Probes are not counted: what others ask for kills no process."""
+MOST_CONNECTIONS = 512
+"""With more, the one that has kept us waiting for longest is closed, so that a newcomer is always heard."""
+CLIENT_PATIENCE_S = 5.0
+"""How long a client may take for a request, or to read the answer; a connection that is kept open must ask by then."""
 GOODBYE_S = 1
 END_S = 3.0
 READY_TIMEOUT_S = 2.0
@@ -85,6 +90,21 @@ class Pulse:
         """Return what is wrong where the loop has been silent for longer than ``patience_s``."""
         silent_s = monotonic() - self.beat_at
         return [f"the event loop has not answered for {silent_s:.0f} s"] if silent_s > patience_s else []
+
+
+class SharedLook:
+    """One look at what all who ask at the same time want to know: however many they are, they cost what one does."""
+
+    def __init__(self, look: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        self._look = look
+        self._running: asyncio.Task[Sequence[str]] | None = None
+
+    async def result(self) -> Sequence[str]:
+        """Return what the look under way finds; begin one where there is none."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.ensure_future(self._look())
+        # Who gives up does not end it for the others.
+        return await asyncio.shield(self._running)
 
 
 AppFactory = Callable[[Pulse], AbstractAsyncContextManager["Starlette"]]
@@ -158,6 +178,8 @@ class _ServerThread(threading.Thread):
     async def _serve(self) -> None:
         import uvicorn
 
+        from workers.runtime.health_connections import patient_protocol
+
         async with self._make_app() as app:
             config = uvicorn.Config(
                 app,
@@ -166,10 +188,9 @@ class _ServerThread(threading.Thread):
                 access_log=False,
                 lifespan="off",
                 loop="asyncio",
-                http="h11",
+                http=patient_protocol(CLIENT_PATIENCE_S, MOST_CONNECTIONS),
                 ws="none",
                 server_header=False,
-                limit_concurrency=MOST_REQUESTS,
                 timeout_graceful_shutdown=GOODBYE_S,
             )
             self._server = uvicorn.Server(config)
@@ -195,12 +216,14 @@ def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
         state = {"status": "failing" if reasons else "ok", "reasons": list(reasons)}
         return JSONResponse(state, 503 if reasons else 200, NO_STORE)
 
+    obstacles = SharedLook(vitals.obstacles)
+
     async def livez(_request: "Request") -> Response:
         return answer(vitals.ailments())
 
     async def readyz(_request: "Request") -> Response:
         with anyio.move_on_after(READY_TIMEOUT_S):
-            return answer(await vitals.obstacles())
+            return answer(await obstacles.result())
         return answer([f"no answer within {READY_TIMEOUT_S:g} s"])
 
     async def status(_request: "Request") -> Response:
@@ -219,6 +242,32 @@ def probe_routes(vitals: Vitals) -> "list[BaseRoute]":
     return [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
 
 
+PROBES = ("/livez", "/readyz")
+
+
+class RequestLimit:
+    """Refuses what is asked for beyond `MOST_REQUESTS` at a time, but for probes."""
+
+    def __init__(self, app: "ASGIApp") -> None:
+        self._app = app
+        self._running = 0
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer a request."""
+        from starlette.responses import PlainTextResponse
+
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+        elif self._running >= MOST_REQUESTS:
+            await PlainTextResponse("too many requests at a time\n", 503, NO_STORE)(scope, receive, send)
+        else:
+            self._running += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._running -= 1
+
+
 def make_app(routes: "Sequence[BaseRoute]", host: str) -> "Starlette":
     """Return the app for ``routes``.
 
@@ -232,7 +281,10 @@ def make_app(routes: "Sequence[BaseRoute]", host: str) -> "Starlette":
     names = [*LOOPBACK_NAMES, host] if is_loopback(host) else ["*"]
     return Starlette(
         routes=list(routes),
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)],
+        middleware=[
+            Middleware(RequestLimit),
+            Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False),
+        ],
     )
 
 

@@ -1,4 +1,8 @@
-"""Log lines on stderr: for people, or JSON, one object a line. Inside a span they carry its trace and span ID."""
+"""Log lines on stderr: for people, or JSON, one object a line. Inside a span they carry its trace and span ID.
+
+What is logged quotes what came from outside. So a record is one line, whatever it holds, as what commands print
+(`workers.runtime.printing`).
+"""
 
 import json
 import logging
@@ -7,10 +11,14 @@ from datetime import UTC, datetime
 
 from opentelemetry import trace
 
+from workers.protocol.messages import on_one_line
+
 CONSOLE, JSON = "console", "json"
 LOG_FORMATS = (CONSOLE, JSON)
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+INDENT = "  "
+"""Before each line of a traceback: an error's text that holds newlines forges no log line."""
 
 
 def span_ids() -> dict[str, str]:
@@ -22,21 +30,30 @@ def span_ids() -> dict[str, str]:
 
 
 class ConsoleFormatter(logging.Formatter):
-    """One line for people; a traceback follows."""
+    """One line for people; a traceback follows, indented."""
 
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT)
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
-        """Return the line without the traceback."""
-        return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in span_ids().items())])
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines."""
+        record.message = record.getMessage()
+        record.asctime = self.formatTime(record, self.datefmt)
+        ids = (f"{name}={value}" for name, value in span_ids().items())
+        lines = [on_one_line(" ".join([self.formatMessage(record), *ids]))]
+        # Not kept in the record, as logging itself would: other handlers have formatters of their own.
+        if record.exc_info:
+            lines += self.formatException(record.exc_info).split("\n")
+        if record.stack_info:
+            lines += self.formatStack(record.stack_info).split("\n")
+        return f"\n{INDENT}".join([lines[0], *map(on_one_line, lines[1:])])
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: at (UTC), level, logger, message, trace_id and span_id, and the traceback as `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object."""
+        """Return the object, in ASCII."""
         facts = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -47,7 +64,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             facts["error"] = self.formatException(record.exc_info)
-        return json.dumps(facts, ensure_ascii=False)
+        return json.dumps(facts)
 
 
 def log_to_stderr(level: int = logging.INFO, log_format: str = CONSOLE) -> None:

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
+from workers.runtime.printing import show
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, plain
 
@@ -137,6 +138,12 @@ def _first(group: BaseExceptionGroup[StreamReaperError]) -> StreamReaperError:
     return error
 
 
+def as_sentences(error: StreamReaperError) -> list[str]:
+    """Return the lines by which an error is told."""
+    first, *others = map(str, error.args or [error])
+    return [f"error: {first}", *others]
+
+
 def _give_up(error: StreamReaperError) -> None:
-    click.echo(f"error: {error}", err=True)
+    show(*as_sentences(error), err=True)
     raise SystemExit(USAGE_EXIT) from error

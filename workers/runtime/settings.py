@@ -146,7 +146,7 @@ def load_settings(
             **{name: f"in the file that {variable} names" for name, variable in named_files.items()},
             **{name: f"as flag --{name.replace('_', '-')}" for name in given},
         }
-        raise ConfigurationError(explain(kind, error, sources)) from error
+        raise ConfigurationError(*explain(kind, error, sources)) from error
 
 
 def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:

@@ -20,9 +20,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(names)}."
 
 
-def explain(kind: type[BaseModel], error: ValidationError, sources: Mapping[str, str]) -> str:
-    """Return one line per problem. ``sources`` tells where the value of a top-level setting comes from."""
-    return "\n".join(_sentence(kind, problem, sources) for problem in error.errors(include_url=False))
+def explain(kind: type[BaseModel], error: ValidationError, sources: Mapping[str, str]) -> list[str]:
+    """Return one sentence per problem. ``sources`` tells where the value of a top-level setting comes from."""
+    return [_sentence(kind, problem, sources) for problem in error.errors(include_url=False)]
 
 
 def _sentence(kind: type[BaseModel], problem: ErrorDetails, sources: Mapping[str, str]) -> str:

@@ -1,13 +1,12 @@
 """The command ``reaper pipeline advise``."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from reaper.pipeline.advice.options import advice_options, read_weights, read_workers, write_settings
-from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences
+from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, show_result
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.runtime.options import examples
@@ -41,4 +40,4 @@ def advise(config: Path | None, machine: bool, pair: str | None, output: Path | 
         if output:
             write_settings(output, as_toml(advice, weights))
         if machine or not output:
-            click.echo(json.dumps(as_json(advice, weights)) if machine else as_toml(advice, weights), nl=machine)
+            show_result(as_json(advice, weights), as_toml(advice, weights).splitlines(), machine=machine)

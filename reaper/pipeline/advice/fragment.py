@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from reaper.pipeline.advice.model import Advice, Cost, GroupAdvice, Weights, Workers
+from workers.protocol.messages import on_one_line
 
 WIDTH = 110
 _COLUMNS = f"{'':<14}{'timeout':>11}{'cost':>13}{'crashed wait':>14}{'run twice':>12}{'given up':>10}{'taken':>8}"
@@ -41,7 +42,7 @@ def as_toml(advice: Sequence[GroupAdvice], weights: Weights) -> str:
 def _group(each: GroupAdvice) -> Iterator[str]:
     record, best = each.record, each.advice.best
     stream = stream_of(record.stream)
-    yield from _wrapped(f"{_plain(stream)}/{_plain(record.group)}: {_basis(each)}")
+    yield from _wrapped(f"{on_one_line(stream)}/{on_one_line(record.group)}: {_basis(each)}")
     for note in each.advice.notes:
         yield from _wrapped(f"Note: {note}.")
     yield from _table(each.advice)
@@ -93,7 +94,9 @@ def _types(each: GroupAdvice) -> Iterator[str]:
         timeout_ms = advice.best.timeout_ms
         longer = timeout_ms > each.advice.best.timeout_ms
         hint = "; its producers may ask for it: enqueue(..., visibility_timeout=...)" if longer else ""
-        yield from _wrapped(f"By itself, type {_plain(name) or '(none)'} would have {_seconds(timeout_ms)} s{hint}.")
+        yield from _wrapped(
+            f"By itself, type {on_one_line(name) or '(none)'} would have {_seconds(timeout_ms)} s{hint}."
+        )
 
 
 def _row(name: str, cost: Cost) -> str:
@@ -105,11 +108,6 @@ def _row(name: str, cost: Cost) -> str:
 
 def _seconds(ms: int) -> str:
     return f"{ms / 1000:.3f}".rstrip("0").rstrip(".")
-
-
-def _plain(text: str) -> str:
-    """Names come from outside, and must not end a comment."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _wrapped(sentence: str) -> Iterator[str]:

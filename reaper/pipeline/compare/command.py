@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 
-from reaper.pipeline.command import open_session, sentences
+from reaper.pipeline.command import open_session, sentences, show_result
 from reaper.pipeline.compare.scenarios import FAULT_AT_S, MODES, SCENARIOS, choose_scenarios, moved
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
@@ -113,7 +113,7 @@ def compare(
             comparison = _play_and_read(plan, folder, settings, line)
         line.end()
         _write(comparison, output)
-        click.echo(json.dumps(comparison.as_json()) if machine else "\n".join(comparison.overall))
+        show_result(comparison.as_json(), comparison.overall, machine=machine)
 
 
 @contextmanager

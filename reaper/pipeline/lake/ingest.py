@@ -30,7 +30,8 @@ from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, rep
 from reaper.pipeline.lake.tables import only_ingester
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.session import is_submitted
-from workers.protocol.connection import check_server, commands_client, hide_password
+from workers.protocol.address import hide_password
+from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError
 
 logger = logging.getLogger(__name__)

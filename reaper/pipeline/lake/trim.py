@@ -14,7 +14,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.settings import PipelineSettings
-from workers.protocol.connection import check_server, commands_client, hide_password
+from workers.protocol.address import hide_password
+from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.runtime.settings import to_ms
 

@@ -147,20 +147,27 @@ def _connect(url: str) -> Any:
     from redis.retry import Retry
 
     try:
-        pool = redis.ConnectionPool.from_url(
-            url,
-            protocol=2,
-            decode_responses=False,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+        pool = redis.ConnectionPool.from_url(url)
     except (ValueError, TypeError):  # what it says may hold a part of the password
         raise RedisStreamError(
             "the URL of Redis is none: it must be redis://[user:password@]host[:port][/database], or begin with "
             "rediss:// or unix://. (Special characters in a password must be percent-encoded.)"
         ) from None
-    connection = pool.make_connection()
+    # Set afterwards: what stands in a URL would win over what is given along with it.
+    pool.connection_kwargs |= {
+        "protocol": 2,
+        "decode_responses": False,
+        "socket_timeout": TIMEOUT_S,
+        "socket_connect_timeout": TIMEOUT_S,
+        "health_check_interval": 0,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "retry_on_timeout": False,
+    }
+    try:
+        connection = pool.make_connection()
+    except (TypeError, ValueError, redis.RedisError) as error:
+        raise RedisStreamError(f"the URL of Redis has an option that cannot work: {error}.") from None
     try:
         connection.connect()
     except (redis.AuthenticationError, redis.ResponseError) as error:

@@ -16,6 +16,7 @@ from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import examples, settings_options
+from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def report(
         _write(output, write_page(findings), "--output")
         if json_file:
             _write(json_file, json.dumps(findings.as_json(), indent=1, default=str) + "\n", "--json")
-        click.echo(f"{findings.about['events']:,} events: {output}")
+        show(f"{findings.about['events']:,} events: {output}")
 
 
 def _read(settings: PipelineSettings, scope: "Scope", now: datetime, progress: ProgressLine) -> "Findings":

@@ -8,7 +8,8 @@ from redis.exceptions import RedisError
 
 from reaper.pipeline.report.findings import Findings
 from reaper.pipeline.report.live_check import Place, locate, open_jobs
-from workers.protocol.connection import check_server, commands_client, hide_password
+from workers.protocol.address import hide_password
+from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import UnreachableError
 
 

@@ -54,6 +54,8 @@ class Recovered(NamedTuple):
     delivery_count: int = 0
     traced: Sequence[bytes] | None = None
     """What ``recovery.lua`` tells of a traced job."""
+    asked_ms: int = 0
+    """The visibility timeout that the job asks for, where it is longer than any may have."""
 
     @property
     def told(self) -> str:

@@ -1,0 +1,202 @@
+"""Nothing that comes from outside reaches a terminal as it is, whatever command prints it."""
+
+import base64
+import io
+import json
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+from redis.asyncio import Redis
+from rich.console import Console
+
+from reaper.cli.main import main
+from reaper.cli.top import screen
+from reaper.operations.judgement import judge
+from reaper.operations.snapshot import take_snapshot
+from reaper.replicas import GroupReport
+from tests.operator.conftest import Command, run_command
+from tests.operator.heartbeats import KEYS, SELDOM_MS, TOKEN, a_replica, a_report, register
+from tests.scripts.scene import Scene, entry_id
+from tests.support.hostile import EVIL, EVIL_BYTES, EVIL_NAME, forged_lines, raw_characters
+from tests.support.servers import RedisServer
+from workers.cli import main as worker_main
+from workers.protocol.keys import group_keys
+from workers.runtime.printing import _show_crash, printable, styled
+
+pytestmark = pytest.mark.anyio
+
+STREAM, GROUP = EVIL_NAME, f"bill{EVIL_NAME}"
+PAIR = ("--stream", STREAM, "--group", GROUP)
+SETTINGS = ("--groups", f"{STREAM}/{GROUP}")
+LETTER = entry_id(900)
+JOB = entry_id(1)
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "status": SETTINGS,
+    "doctor": SETTINGS,
+    "dead-letters list": (*PAIR, *SETTINGS),
+    "dead-letters show": (LETTER, *PAIR, *SETTINGS),
+    "dead-letters redrive": (LETTER, *PAIR, *SETTINGS),
+    "dead-letters purge": ("--all", "--yes", *PAIR, *SETTINGS),
+    "explain": (JOB, *SETTINGS),
+    "acl": SETTINGS,
+    "leader show": (),
+    "leader step-down": ("--alone", "--timeout", "0"),
+    "pause": (GROUP, *SETTINGS),
+    "resume": (GROUP, *SETTINGS),
+    "forget": (GROUP, "--yes", *SETTINGS),
+}
+ELSEWHERE = {
+    "run": "logs only: tests/telemetry/test_logs.py",
+    "top": "a screen of its own: below",
+    "drill": "prints what it made up itself, by `show`",
+    "demo": "as the drill",
+    "compare": "as the drill",
+    "pipeline": "prints by `show` and `ProgressLine`: tests/operator/test_hostile.py below",
+}
+JSON = sorted(COMMANDS)
+
+
+def _leaves(group: click.Group, *above: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _leaves(command, *above, name)
+        else:
+            yield " ".join([*above, name])
+
+
+def test_every_command_is_looked_at() -> None:
+    assert set(_leaves(main)) == COMMANDS.keys() | ELSEWHERE.keys()
+    assert set(_leaves(worker_main)) == {"run"}  # logs only
+
+
+@pytest.fixture
+async def hostile(client: Redis) -> Scene:
+    """A group in which everything that somebody else can write is hostile."""
+    scene = Scene(client, keys=group_keys(STREAM, GROUP))
+    keys = scene.keys
+    await scene.prepare(fence=f"reaper:7:{EVIL}")
+    await scene.add("reaper.job", EVIL_BYTES, "reaper.consumers", EVIL_BYTES, EVIL_BYTES, EVIL_BYTES, at=JOB)
+    await client.execute_command(
+        "XCLAIM", keys.stream, keys.group, EVIL_BYTES, 0, JOB, "IDLE", 99_000, "FORCE", "JUSTID", "LASTID", JOB
+    )
+    await client.execute_command(
+        "XADD", keys.dead, LETTER, EVIL_BYTES, EVIL_BYTES, "reaper.job", EVIL_BYTES, "reaper.consumers", EVIL_BYTES,
+        "reaper.dead.stream", EVIL_BYTES, "reaper.dead.group", EVIL_BYTES, "reaper.dead.reason", EVIL_BYTES,
+        "reaper.dead.error", EVIL_BYTES, "reaper.dead.traceback", EVIL_BYTES, "reaper.dead.entry", EVIL_BYTES,
+    )  # fmt: skip
+    data = json.dumps(dict.fromkeys(("consumer", "reason", "error", "verb", "new_entry", "holder", "group"), EVIL))
+    data = data[:-1] + f',"entry":"{JOB}","token":7}}'
+    for journal in (keys.journal, KEYS.journal):
+        for event in (EVIL.encode(), b"recovered", b"lease_acquired", b"lease_released"):
+            await client.xadd(journal, {"event": event, "job": EVIL_BYTES, "data": data})
+    for name in ("policy", "recovery", "mismatch", "visibility_ms", "served_until"):
+        await client.hset(keys.agreement, name, EVIL_BYTES)
+    await client.zadd(keys.schedule, {EVIL_BYTES: 1, b"x" + EVIL_BYTES: 2**52})
+    await client.hset(keys.suspects, EVIL_BYTES, EVIL_BYTES)
+    await _lead(scene, a_report(stream=STREAM, group=GROUP, refusal=EVIL, error=EVIL, redelivery=EVIL, held=3))
+    return scene
+
+
+async def _lead(scene: Scene, report: GroupReport) -> None:
+    now_ms = await scene.now_ms()
+    evil = {"heartbeat_ms": SELDOM_MS, "host": EVIL, "version": EVIL, "redis_version": EVIL}
+    alice = a_replica(f"alice{EVIL}", report, at_ms=now_ms, **evil)
+    await scene.client.set(KEYS.lease, f"{alice.id}.0a@1000", px=SELDOM_MS)
+    await scene.client.set(KEYS.token, TOKEN)
+    await register(scene.client, alice, a_replica(f"bob{EVIL}", report, at_ms=now_ms, role=EVIL, **evil))
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.usefixtures("hostile")
+async def test_nothing_from_outside_is_printed_as_it_is(reaper: Command, command: str) -> None:
+    answer = await reaper(*command.split(), *COMMANDS[command])
+    assert answer.out + answer.err, "it prints something"
+    assert raw_characters(answer.out + answer.err) == set()
+    assert forged_lines(answer.out + answer.err) == []
+
+
+@pytest.mark.parametrize("command", JSON)
+@pytest.mark.usefixtures("hostile")
+async def test_json_is_ascii_and_exact(reaper: Command, command: str) -> None:
+    answer = await reaper(*command.split(), *COMMANDS[command], "--json")
+    assert answer.out.isascii()
+    assert raw_characters(answer.out + answer.err) == set()
+    assert answer.data if answer.out else answer.code == 2, "a document, or a sentence on stderr"
+
+
+async def test_json_says_what_is_there(hostile: Scene, reaper: Command) -> None:
+    shown = (await reaper("dead-letters", "show", *COMMANDS["dead-letters show"], "--json")).data
+    assert shown["reason"] == EVIL_BYTES.decode("utf-8", "backslashreplace")
+    assert base64.b64decode(shown["fields"][0][0]["base64"]) == EVIL_BYTES
+    assert EVIL in (await reaper("leader", "show", "--json")).data["leader"]["id"]
+    assert hostile.keys.pair == f"{STREAM}/{GROUP}"
+
+
+@pytest.mark.usefixtures("hostile")
+async def test_on_a_terminal_only_our_colours_are_there(server: RedisServer) -> None:
+    printed = (await run_command(server.url, "status", *SETTINGS, colour=True)).out
+    assert "\x1b[1m" in printed
+    assert raw_characters(re.sub(r"\x1b\[[0-9;]*m", "", printed)) == set()
+
+
+async def test_the_live_screen_shows_it_as_escapes(hostile: Scene) -> None:
+    snapshot = await take_snapshot(hostile.client, KEYS, (), "7.0")
+    console = Console(width=400, record=True, file=io.StringIO())
+    console.print(screen(snapshot, judge(snapshot), None, failure=EVIL))
+    shown = console.export_text()
+    assert raw_characters(shown) == set()
+    assert "\\x1b]0;owned" in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "--groups", EVIL.replace("\x00", "")),
+        ("status", "--namespace", EVIL.replace("\x00", "")),
+        ("status", "--redis-url", "redis://\x1b[2J\u202e@127.0.0.1:1/0"),
+        ("dead-letters", "show", "1-1", "--stream", "a\x1b[2J", "--group", "b\u202e"),
+        ("dead-letters", "redrive", "--signature", "\x1b[2J"),
+        ("explain", "\x1b[2J\udcff\u202e", "--groups", "orders/billing"),
+        ("acl", "--user", "\x1b[2J\nforged", "--groups", "orders/billing"),
+    ],
+)
+@pytest.mark.usefixtures("client")
+async def test_errors_and_words_given_are_printed_as_escapes(reaper: Command, words: tuple[str, ...]) -> None:
+    answer = await reaper(*words)
+    assert answer.out + answer.err
+    assert raw_characters(answer.out + answer.err) == set()
+    assert forged_lines(answer.out + answer.err) == []
+
+
+async def test_what_was_removed_is_named_in_escapes(hostile: Scene, reaper: Command) -> None:
+    await hostile.client.delete(KEYS.replicas, hostile.keys.schedule)
+    answer = await reaper(*("forget", GROUP), *SETTINGS, "--yes")
+    assert (answer.code, "removed {ord\\u202eers\\x9b2J}" in answer.out) == (0, True)
+    assert raw_characters(answer.out + answer.err) == set()
+
+
+async def test_questions_are_asked_as_escapes(hostile: Scene, reaper: Command) -> None:
+    purge = await reaper("dead-letters", "purge", "--all", *PAIR, *SETTINGS, typed="no\n")
+    forget = await reaper("forget", GROUP, *SETTINGS, typed="n\n")
+    for answer in (purge, forget):
+        assert "ord\\u202eers" in answer.err
+        assert raw_characters(answer.out + answer.err) == set()
+    assert await hostile.client.exists(hostile.keys.dead)
+
+
+def test_a_line_is_one_line_and_only_our_colours_are_colours() -> None:
+    assert printable(f"a{EVIL}b") == printable(f"a{EVIL}b").strip()
+    assert raw_characters(printable(EVIL)) == set()
+    assert printable(styled("x\x1b[5m", "red", "bold")) == "\x1b[31;1mx\\x1b[5m\x1b[0m"
+    assert printable("\x1b<:31>\x1b[31m") == "\\x1b<:31>\\x1b[31m"
+    assert printable("\ud800\udcff \u202e") == "\\ud800\\udcff \\u202e"
+
+
+def test_a_crash_is_told_in_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    _show_crash(ValueError, ValueError(EVIL), None)
+    printed = capsys.readouterr().err
+    assert "ValueError: \\x1b]0;owned" in printed
+    assert (raw_characters(printed), forged_lines(printed)) == (set(), [])

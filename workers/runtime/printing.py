@@ -1,0 +1,71 @@
+r"""The one place where commands print. What is printed is made of lines, and no line can do anything but stand there.
+
+Names, reasons and errors come from outside. Written as they are, they would set a terminal's title, clear it, turn the
+reading order round, or forge a line. So whatever cannot be printed is shown by its escape (``\x1b``), in every line,
+and colours are marked by what nobody outside can spell.
+"""
+
+import json
+import re
+import secrets
+import sys
+import traceback
+from types import TracebackType
+from typing import Any
+
+import click
+
+from workers.protocol.messages import on_one_line
+
+_SECRET = secrets.token_hex(8)
+"""Of this process alone: text from outside cannot hold a mark."""
+_MARK = re.compile(rf"\x1b<{_SECRET}:([0-9;]*)>")
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
+
+
+def styled(words: str, *styles: str) -> str:
+    """Return words that `show` prints in ``styles``: bold, dim, red, green or yellow."""
+    return f"{_mark(*(_CODES[style] for style in styles))}{words}{_mark(0)}"
+
+
+def _mark(*codes: int) -> str:
+    return f"\x1b<{_SECRET}:{';'.join(map(str, codes))}>"
+
+
+def printable(line: str) -> str:
+    """Return one line as it may stand on a terminal, with its colours."""
+    parts = _MARK.split(line)
+    parts[::2] = map(on_one_line, parts[::2])
+    parts[1::2] = [f"\x1b[{codes}m" for codes in parts[1::2]]
+    return "".join(parts)
+
+
+def show(*lines: str, err: bool = False) -> None:
+    """Print lines for people; a newline inside of one is from outside, and does not begin another."""
+    click.echo("\n".join(map(printable, lines)), err=err)
+
+
+def show_json(document: Any) -> None:
+    """Print a document for machines, exactly and in ASCII, on one line."""
+    click.echo(json.dumps(document, default=str))
+
+
+def show_crashes() -> None:
+    """Have Python print by `show` what ends the process and nobody caught: errors quote what came from outside."""
+    sys.excepthook = _show_crash
+
+
+def _show_crash(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+    first, *others = "".join(traceback.format_exception(kind, error, frames)).rstrip().split("\n")
+    show(first, *(f"  {line}" for line in others), err=True)
+
+
+def ask(question: str) -> str:
+    """Ask on stderr, and return what is typed."""
+    typed: str = click.prompt(printable(question), err=True, default="", show_default=False)
+    return typed
+
+
+def confirm(question: str) -> None:
+    """Ask on stderr, and abort the command unless the answer is yes."""
+    click.confirm(printable(question), abort=True, err=True)
