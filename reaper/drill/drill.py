@@ -2,7 +2,7 @@
 
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,8 +83,11 @@ async def _perform(
         run_id = new_run_id()
         settings = programme.settings
         with _folder(settings.files, run_id) as folder:
-            async with redis_at_hand(settings.redis_url, folder, pid=settings.redis_pid) as server:
-                _check_pauses(settings, server)
+            kinds = {fault.kind for fault in settings.faults}
+            async with redis_at_hand(
+                settings.redis_url, folder, pid=settings.redis_pid, sets_clock=FaultKind.CLOCK_STEP in kinds
+            ) as server:
+                _check_server(kinds, server)
                 opens(f"{server.description}.")
                 for recovery in programme.recoveries:
                     opens(_heading(len(endings) + 1, len(programme.recoveries), recovery))
@@ -120,9 +123,13 @@ def _folder(files: Path | None, run_id: str) -> Iterator[Path]:
     yield folder
 
 
-def _check_pauses(settings: DrillSettings, server: Server) -> None:
-    """Refuse to stop a Redis that is not the drill's. Raises ConfigurationError."""
-    if server.pid is None and any(fault.kind is FaultKind.PAUSE_REDIS for fault in settings.faults):
+def _check_server(kinds: Container[FaultKind], server: Server) -> None:
+    """Refuse to stop a Redis that is not the drill's, or to set its clock. Raises ConfigurationError."""
+    if FaultKind.CLOCK_STEP in kinds and server.clock is None:
+        raise ConfigurationError(
+            "clock-step sets the server's clock: leave --redis-url away, so that the drill starts one of its own."
+        )
+    if FaultKind.PAUSE_REDIS in kinds and server.pid is None:
         raise ConfigurationError(
             "pause-redis stops the server's process: leave --redis-url away, so that the drill starts one of its own, "
             "or say with --redis-pid which process of this machine it is."

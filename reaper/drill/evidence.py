@@ -63,7 +63,9 @@ class Evidence:
     def timed_out(self) -> frozenset[str]:
         """The entries that somebody recovered when nobody had extended them for a visibility timeout."""
         recovered = self.named(EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED)
-        return frozenset(str(event.data["entry"]) for event in recovered if is_timed(event) and not is_early(event))
+        return frozenset(
+            str(event.data["entry"]) for event in recovered if is_timed(event) and not self.is_early(event)
+        )
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -103,6 +105,17 @@ class Evidence:
     def _by_name(self) -> dict[str, ProcessRun]:
         return {run.name: run for run in self.processes}
 
+    @property
+    def clock_was_set(self) -> bool:
+        """Tell whether the server's clock was set: then entry IDs of before and after cannot be compared."""
+        return any(fault.kind == FaultKind.CLOCK_STEP for fault in self.faults)
+
+    def is_early(self, event: LifecycleEvent) -> bool:
+        """Tell whether a recovery came before its time: by its idle time, or sooner than any delivery was due."""
+        visibility_ms = event.data["visibility_ms"]
+        earliest_ms = 0 if self.clock_was_set else entry_ms(str(event.data["entry"])) + visibility_ms
+        return bool(event.data["idle_ms"] < visibility_ms or event.at_ms < earliest_ms)
+
     @cached_property
     def poisoned(self) -> frozenset[str]:
         """Names of the processes that a poison job killed: it was started there, and they ended at once."""
@@ -120,10 +133,3 @@ class Evidence:
 def is_timed(event: LifecycleEvent) -> bool:
     """Tell whether the event says how long a delivery was idle (-1: nobody owned it, so it was due at once)."""
     return "visibility_ms" in event.data and event.data.get("idle_ms", -1) >= 0
-
-
-def is_early(event: LifecycleEvent) -> bool:
-    """Tell whether a recovery came before its time: by the idle time it names, or sooner than any delivery was due."""
-    visibility_ms = event.data["visibility_ms"]
-    earliest_ms = entry_ms(str(event.data["entry"])) + visibility_ms
-    return bool(event.data["idle_ms"] < visibility_ms or event.at_ms < earliest_ms)

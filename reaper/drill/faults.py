@@ -29,6 +29,8 @@ class FaultKind(StrEnum):
     SHORTEN_VISIBILITY = "shorten-visibility"
     """The group's visibility timeout becomes a quarter of what it was: by a reload of the reapers, or, where there are
     none, in the agreement itself."""
+    CLOCK_STEP = "clock-step"
+    """The clock of the Redis server is set back, or ahead, by an hour, and stays so."""
     POISON = "poison"
     """Jobs that kill every worker that takes them."""
     LONG_JOBS = "long-jobs"
@@ -44,6 +46,8 @@ class Form:
     """It takes a number; what it counts can be left out, and is 1 then."""
     half: bool = False
     """The number may also be ``half`` or ``all``."""
+    words: tuple[str, ...] = ()
+    """What stands in place of a number; the first is meant where nothing does."""
     lasts: bool = False
     lasts_required: bool = False
 
@@ -56,6 +60,7 @@ FORMS = {
     FaultKind.KILL_REAPERS: Form("kill-reapers@4+10", lasts=True),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", lasts=True, lasts_required=True),
     FaultKind.SHORTEN_VISIBILITY: Form("shorten-visibility@4"),
+    FaultKind.CLOCK_STEP: Form("clock-step:ahead@4", words=("back", "ahead")),
     FaultKind.POISON: Form("poison@4", amount=True),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", amount=True, lasts=True, lasts_required=True),
 }
@@ -83,7 +88,7 @@ class Fault:
     kind: FaultKind
     at: timedelta
     amount: str = "1"
-    """How many workers or jobs: a number, ``half`` or ``all``."""
+    """How many workers or jobs: a number, ``half`` or ``all``; or one of the words of its form."""
     lasts: timedelta | None = None
 
     def __str__(self) -> str:
@@ -154,7 +159,11 @@ def _read_seconds(text: str, seconds: str, form: Form) -> timedelta:
 
 def _read_amount(text: str, amount: str | None, form: Form) -> str:
     if amount is None:
-        return "1"
+        return form.words[0] if form.words else "1"
+    if amount in form.words:
+        return amount
+    if form.words:
+        raise ConfigurationError(f"fault {text!r}: {amount!r} is none of {', '.join(form.words)}.")
     if not form.amount:
         raise ConfigurationError(f"fault {text!r} takes no amount: write '{form.example}'.")
     if form.half and amount in SHARES:

@@ -16,6 +16,9 @@ from reaper.drill.records import InjectedFault, MissedFault
 from reaper.drill.toolbox import Toolbox
 from reaper.drill.worker_faults import WorkerFaults
 
+STEP_S = 3_600.0
+"""By how much a clock is set."""
+
 
 @dataclass(slots=True)
 class Injector:
@@ -69,8 +72,19 @@ class Injector:
                 return await self._leaders.kill_reapers(fault)
             case FaultKind.PAUSE_REDIS:
                 return await self._pause_redis(fault)
+            case FaultKind.CLOCK_STEP:
+                return await self._set_clock(fault)
             case FaultKind.SHORTEN_VISIBILITY:
                 return await self._groups.shorten_visibility()
+
+    async def _set_clock(self, fault: Fault) -> str:
+        """Set the server's clock, as an administrator does, or a machine that has found its time server at last."""
+        clock = self.tools.stage.server.clock
+        assert clock is not None
+        injected = InjectedFault(FaultKind.CLOCK_STEP, fault.amount, time.time())
+        clock.step_to(STEP_S if fault.amount == "ahead" else -STEP_S)
+        await self.tools.note(injected, f"the clock of Redis is set {fault.amount} by {STEP_S / 3600:g} h")
+        return ""
 
     async def _pause_redis(self, fault: Fault) -> str:
         """Stop the server itself, as a machine does that swaps or is being moved: connections stay, nothing answers."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from reaper.drill.evidence import Evidence, is_early, is_timed
+from reaper.drill.evidence import Evidence, is_timed
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
 from reaper.drill.faults import AFTER_PAUSE_S, FaultKind
 from reaper.drill.healthy import Healthy, healthy_jobs
@@ -151,7 +151,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
             [(idle - visibility) / 1000 for idle, visibility in idle_ms]
             + [max(0.0, after_s - evidence.visibility_s) for after_s in claims]  # the server has seen to that
         ),
-        early_recoveries=sum(is_early(event) for event in timed),
+        early_recoveries=sum(map(evidence.is_early, timed)),
         stale_writes_refused=stale,
         settlements_refused=len(refused) - stale,
         healthy=healthy_jobs(evidence, starts),

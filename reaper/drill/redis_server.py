@@ -9,6 +9,7 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from reaper.drill.clock import ServerClock
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError
@@ -30,14 +31,19 @@ class Server:
     """Started by us, and gone with us."""
     pid: int | None = None
     """Its process, where a drill may stop it; None = hands off."""
+    clock: ServerClock | None = None
+    """What sets its clock, where that was asked for."""
 
 
 @asynccontextmanager
-async def redis_at_hand(url: str | None, folder: Path, *, pid: int | None = None) -> AsyncIterator[Server]:
+async def redis_at_hand(
+    url: str | None, folder: Path, *, pid: int | None = None, sets_clock: bool = False
+) -> AsyncIterator[Server]:
     """Give the Redis at ``url``, or start one in ``folder`` until the block ends.
 
-    ``pid`` is the process of the one at ``url``, where that may be stopped for a while. Raises NoServerError,
-    UnreachableError, UnsupportedServerError, or ConfigurationError where ``pid`` is another process.
+    ``pid`` is the process of the one at ``url``, where that may be stopped for a while. ``sets_clock``: one that is
+    started has a clock that can be set. Raises NoServerError, UnreachableError, UnsupportedServerError, NoClockError,
+    or ConfigurationError where ``pid`` is another process.
     """
     if url:
         version = await _version_at(url)
@@ -45,7 +51,8 @@ async def redis_at_hand(url: str | None, folder: Path, *, pid: int | None = None
             await _check_pid(url, pid)
         yield Server(url, version, f"Redis {version} at {hide_password(url)}", ours=False, pid=pid)
         return
-    server = RedisServer(find_binary(ADVICE), folder)
+    clock = ServerClock(folder) if sets_clock else None
+    server = RedisServer(find_binary(ADVICE), folder, environment=clock.environment if clock else {})
     try:
         for _ in server.starting():
             await anyio.sleep(START_POLL_S)
@@ -54,7 +61,7 @@ async def redis_at_hand(url: str | None, folder: Path, *, pid: int | None = None
         description = (
             f"Redis {version} on port {server.port} (127.0.0.1 only), started from {binary} in an empty folder"
         )
-        yield Server(server.url, version, description, ours=True, pid=server.pid)
+        yield Server(server.url, version, description, ours=True, pid=server.pid, clock=clock)
     finally:
         server.kill()
 

@@ -66,6 +66,27 @@ async def test_every_job_is_accounted_for_after_every_fault(processes: Processes
     assert told["recovered"] >= len(told["second_starts"])
 
 
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_a_clock_that_is_set_back_loses_and_doubles_nothing(
+    processes: Processes, tmp_path: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    faults = _faults("kill-worker@0.3", "clock-step@0.6")
+    drill = _drill(processes, "--recovery", recovery, "--limit", "80", *faults, "--json", str(report))
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["balanced"], told["settled"], told["lost"], told["early_recoveries"]) == (True, 80, 0, 0)
+    assert {(fault["kind"], fault["target"]) for fault in told["faults"]} > {("clock-step", "back")}
+    assert told["second_starts"], "what the killed worker held was recovered, though the clock stood an hour back"
+
+
+async def test_the_clock_of_somebody_elses_redis_is_not_set(processes: Processes, server: RedisServer) -> None:
+    drill = _drill(processes, "--redis-url", server.url, *_faults("clock-step@0"))
+    assert await drill.wait() == 2
+    assert "clock-step sets the server's clock: leave --redis-url away" in drill.output
+
+
 async def test_without_recovery_the_jobs_of_a_killed_worker_are_stuck(processes: Processes, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     drill = _drill(

@@ -33,6 +33,10 @@ def test_the_example_of_every_kind_can_be_read(kind: FaultKind) -> None:
     assert (fault.kind, str(fault)) == (kind, FORMS[kind].example)
 
 
+def test_without_a_word_a_clock_is_set_back() -> None:
+    assert str(parse_fault("clock-step@4")) == "clock-step:back@4"
+
+
 def test_help_and_documentation_show_every_kind() -> None:
     page = (ROOT / "docs" / "drill.md").read_text(encoding="utf-8")
     for form in FORMS.values():
@@ -60,6 +64,8 @@ def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
         ("poison@4+2", "takes no '+seconds': write 'poison@4'"),
         ("pause-redis@4", "does not say for how long: write 'pause-redis@4+10'"),
         ("pause-redis@4+0", "lasts no time at all: write 'pause-redis@4+10'"),
+        ("clock-step:2@4", "'2' is none of back, ahead"),
+        ("clock-step@4+2", "takes no '+seconds': write 'clock-step:ahead@4'"),
         ("pause-redis@4+soon", "'soon' is no number of seconds"),
     ],
 )

@@ -1,5 +1,5 @@
 """Fixtures of the fault tests."""
 
-from tests.support.fixtures import gate, hurried
+from tests.support.fixtures import clock, gate, hurried
 
-__all__ = ["gate", "hurried"]
+__all__ = ["clock", "gate", "hurried"]

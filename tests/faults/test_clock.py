@@ -4,14 +4,13 @@ Redis tells idle times by its wall clock. Set back, it says 0 of everything for 
 has been idle for an hour. Without what is tested here nothing happens within that hour, and the test gives up before.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-from reaper.drill.clock import NoClockError, ServerClock
+from reaper.drill.clock import ServerClock
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
 from tests.faults import scene
@@ -26,17 +25,6 @@ HOUR_S = 3_600
 BACK, FORWARD = -HOUR_S, HOUR_S
 SOON = {"visibility_timeout": 1.5, "grace": 0.5, "lease_ttl": 60}
 STRANDED = 3
-
-
-@pytest.fixture
-def clock(tmp_path: Path) -> ServerClock:
-    """The clock of `clocked`."""
-    try:
-        return ServerClock(tmp_path)
-    except NoClockError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.fixture

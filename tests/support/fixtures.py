@@ -1,10 +1,12 @@
 """Fixtures that some tiers need, imported by their `conftest`."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from reaper.drill.clock import NoClockError, ServerClock
 from tests.support.gate import Gate
 from tests.support.knobs import hurry
 
@@ -21,3 +23,14 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers inside the test look and extend often, however long the visibility timeout is."""
     hurry(monkeypatch.setattr)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> ServerClock:
+    """The clock of servers that are started with its environment; skips where there is no C compiler."""
+    try:
+        return ServerClock(tmp_path)
+    except NoClockError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
