@@ -69,6 +69,10 @@ class WorkerTelemetry:
             instruments.OBSERVATIONS.add(instruments.JOURNAL_DROPS, lambda: [(dropped(), self._labels)])
         )
 
+    def watch_refusals(self, refused: Callable[[], int]) -> None:
+        """Show how many parts of the worker Redis has ``refused``, until `close`."""
+        self._closes.append(instruments.OBSERVATIONS.add(instruments.REFUSED, lambda: [(refused(), self._labels)]))
+
     def close(self) -> None:
         """Show nothing any more."""
         while self._closes:
