@@ -24,6 +24,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
+from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 from workers.protocol.meaning import is_failover_error
 
@@ -57,6 +58,7 @@ def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
         )
     except (ValueError, RedisError) as error:
         raise _unusable(url, error) from error
+    _ask_file(pool.connection_kwargs, url)
     pool.connection_class = _improved(pool.connection_class)
     client = Redis.from_pool(pool)
     for command in _RAW_REPLIES:
@@ -130,7 +132,17 @@ def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis
         )
     except (ValueError, RedisError) as error:
         raise _unusable(url, error) from error
+    _ask_file(pool.connection_kwargs, url)
     return redis.Redis.from_pool(pool)
+
+
+def _ask_file(options: dict[str, Any], url: str) -> None:
+    """Have connections ask the file that ``url`` was read from for their credentials, if it was read from one."""
+    credentials = credentials_of(url)
+    if credentials:
+        options.pop("username", None)
+        options.pop("password", None)
+        options["credential_provider"] = credentials
 
 
 def _unusable(url: str, error: Exception) -> ConfigurationError:
