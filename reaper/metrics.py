@@ -31,12 +31,14 @@ class ReplicaMetrics:
         leads: Callable[[], bool],
         token: Callable[[], int],
         reports: Callable[[], Mapping[str, GroupReport]],
+        refused: Callable[[], int],
         look: Callable[[GroupKeys], Awaitable[Sight]],
     ) -> None:
         self._of_replica: Attributes = {telemetry.NAMESPACE: namespace}
         self._leads = leads
         self._token = token
         self._reports = reports
+        self._refused = refused
         self._waiting: Mapping[str, bool] = {}
         self._look = look
         self._gauges = GroupGauges(leads, lambda keys: self._waiting.get(keys.pair))
@@ -52,6 +54,7 @@ class ReplicaMetrics:
         with ExitStack() as shown:
             shown.callback(OBSERVATIONS.add(instruments.LEASE_HELD, lambda: [(int(self._leads()), self._of_replica)]))
             shown.callback(OBSERVATIONS.add(instruments.TERM, lambda: [(self._token(), self._of_replica)]))
+            shown.callback(OBSERVATIONS.add(instruments.REFUSED, lambda: [(self._refused(), self._of_replica)]))
             shown.enter_context(self._gauges.shown())
             while True:
                 await self._wait_until_leading()

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
+from time import monotonic
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -28,17 +29,20 @@ from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica, parse_replica
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
+from workers.protocol.meaning import Meaning, is_contact_error, meaning_of_text
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic_ms, server_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.settings import to_ms
+from workers.runtime.troubles import Troubles
 
 logger = logging.getLogger(__name__)
 
 ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "leadership_acquired", "leadership_lost", "error"]
 EVENTS: frozenset[str] = frozenset(get_args(ReaperEvent))
+REGISTRATION = "registration"
 FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
 CONNECTIONS, CONTROL_CONNECTIONS = 64, 4
@@ -79,12 +83,15 @@ class Reaper:
             leads=lambda: self.is_leader,
             token=lambda: self._last_token,
             reports=self._work.reports,
+            refused=lambda: len(self.refusals),
             look=lambda keys: look_at_group(self._client, keys),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
         self._registered = anyio.Event()
+        self._has_registered = False
+        self._registration = Troubles()
         self._redis_version = ""
         self._started_ms = 0
         self._last_token = 0
@@ -111,7 +118,19 @@ class Reaper:
     @property
     def has_registered(self) -> bool:
         """Tell whether the replica has registered: Redis was there, and runs our scripts."""
-        return self._started_ms > 0
+        return self._has_registered
+
+    @property
+    def has_worked(self) -> bool:
+        """Tell whether the replica has registered and taken part in an election, or leads."""
+        return self._has_registered and self._elector.attempts > 0
+
+    @property
+    def refusals(self) -> list[str]:
+        """What Redis refuses now, as ``part: reason``; empty where it serves us, or is away. For any thread."""
+        found = self._elector.troubles.refusals + self._registration.refusals
+        denied = self._work.errors().items()
+        return found + [f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED]
 
     @property
     def is_stopping(self) -> bool:
@@ -226,10 +245,18 @@ class Reaper:
             self._registered = anyio.Event()
             try:
                 await self._register()
-            except (RedisError, OSError):
-                logger.debug("cannot register", exc_info=True)  # the elector tells of outages
+                self._has_registered = True
+                if self._registration.works(REGISTRATION, monotonic()):
+                    logger.warning("the replica is registered again")
+            except (RedisError, OSError) as error:
+                if not is_contact_error(error):  # the elector tells of outages
+                    self._cannot_register(error)
             with anyio.move_on_after(interval):
                 await self._registered.wait()
+
+    def _cannot_register(self, error: Exception) -> None:
+        if self._registration.failed(REGISTRATION, error, monotonic()):
+            logger.error("Redis refuses to register the replica: %s. Trying until it works", error)
 
     async def _register(self) -> None:
         if self._elector.clock_offset_ms == 0:

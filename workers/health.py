@@ -36,9 +36,9 @@ class WorkerCondition:
         return ailments_of(self._worker, self._pulse)
 
     def is_ready(self) -> bool:
-        """Ready: the group is joined."""
+        """Ready: it has read from its group, and is not refused now."""
         process = self._worker.process
-        return process is not None and process.has_joined
+        return process is not None and process.has_worked and not process.refusals
 
     def is_stopping(self) -> bool:
         """It was told to stop, and drains."""
@@ -50,6 +50,8 @@ class WorkerCondition:
         process = self._worker.process
         if process is None or not process.has_joined:
             return "starting"
+        if process.refusals:
+            return f"{process.consumer}: Redis refuses: {'; '.join(process.refusals)}"
         doing = "finishes what runs of" if process.is_stopping else "works on"
         return f"{process.consumer} {doing} {self._worker.settings.keys.pair}"
 
@@ -67,12 +69,16 @@ class WorkerVitals:
         return ailments_of(self._worker, self._pulse)
 
     async def obstacles(self) -> Sequence[str]:
-        """Ready: the group is joined (so scripts run), Redis answers, and the worker is not stopping."""
+        """Ready: the worker has read from its group, is refused nothing now, Redis answers, and it is not stopping."""
         process = self._worker.process
         if process is None or not process.has_joined:
             return ["the group is not joined yet"]
         if process.is_stopping:
             return ["the worker is stopping"]
+        if process.refusals:
+            return [f"Redis refuses: {why}" for why in process.refusals]
+        if not process.has_worked:
+            return ["the worker has not read from its group yet"]
         try:
             await self._client.ping()
         except (RedisError, OSError) as error:

@@ -81,6 +81,8 @@ class WorkerProcess:
                 services.start_soon(self._watch_signals)
             recovers = ", and recovers what stalls there" if membership.recovers else ""
             logger.info("%s works on %s%s", self.consumer, self._context.settings.keys.pair, recovers)
+            if self._context.telemetry:
+                self._context.telemetry.watch_refusals(lambda: len(self.refusals))
             task_status.started()
             await self._work()
             await self._flush()

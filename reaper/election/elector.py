@@ -27,6 +27,7 @@ from workers.protocol.meaning import is_contact_error
 from workers.runtime.clock import monotonic_ms, server_ms
 from workers.runtime.contact import Contact
 from workers.runtime.grace import Grace
+from workers.runtime.troubles import Troubles
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ RELEASE_JITTER_S = 0.05
 RELEASE_ATTEMPTS = 3
 RELEASE_TIMEOUT_S = 1.0
 FAILURE_PAUSE_S = 0.5
+ELECTION = "election"
 LOOK_S = 0.1
 """How often it is looked whether Redis owes us an answer."""
 
@@ -85,7 +87,10 @@ class Elector:
         self._replica_id = replica_id
         self._contact = Contact(client, lambda: grace, look_s=LOOK_S, clock=anyio.current_time)
         self._journal_seen: bytes | None = None
-        self._outage_logged = False
+        self._failing = False
+        self.troubles = Troubles()
+        self.attempts = 0
+        """How often Redis has answered to an attempt to be elected."""
         self._token_met = 0
         self._renewed_at: float | None = None
         """By the process's clock, not the loop's: it is read in threads that have none."""
@@ -163,6 +168,7 @@ class Elector:
                 attempt = Attempt(True, token, holder, 0, at_ms)
             failpoint("elect.after_acquire")
             await self._note_contact(attempt.server_ms, new_term=attempt.won)
+            self.attempts += 1
         except (RedisError, OSError) as error:
             self._note_failure(error, "to acquire the lease")
             return None
@@ -311,14 +317,14 @@ class Elector:
     async def _note_contact(self, at_ms: int, *, new_term: bool = False) -> None:
         if self._contact.answered(at_ms):
             self.clock_offset_ms = at_ms - monotonic_ms()
-        if new_term or self._outage_logged:
+        if new_term or self._failing:
             await self._contact.learn_uptime()
-        if self._outage_logged:
-            self._outage_logged = False
+        self._failing = False
+        if self.troubles.works(ELECTION, monotonic()):
             logger.warning("Redis answers again")
 
     def _note_failure(self, error: BaseException, what: str) -> None:
         away = self._contact.failed(error)
-        if not self._outage_logged:
-            self._outage_logged = True
+        self._failing = True
+        if self.troubles.failed(ELECTION, error, monotonic()):
             logger.warning("%s %s: %s", "cannot reach Redis" if away else "Redis refuses us", what, error)

@@ -345,6 +345,11 @@ class GroupWatch:
 
     # ---- status
 
+    @property
+    def error(self) -> str:
+        """What cannot be done now, and why; '' where everything works. For any thread."""
+        return self._notes.tally.error
+
     def report(self) -> GroupReport:
         """Return what is registered for ``reaper status``."""
         now, tally = monotonic_ms(), self._notes.tally

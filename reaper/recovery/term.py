@@ -79,6 +79,10 @@ class TermWork:
         self._watches[group.keys.pair] = watch
         tasks.start_soon(watch.run)
 
+    def errors(self) -> dict[str, str]:
+        """Return what cannot be done now in which pair, while this replica leads. For any thread."""
+        return {pair: watch.error for pair, watch in self._watches.copy().items() if watch.error}
+
     def reports(self) -> dict[str, GroupReport]:
         """Return a report for each watched pair, by pair; settings alone while this replica follows."""
         if self._context is None:

@@ -43,9 +43,11 @@ class ReaperVitals:
         return ailments_of(self._reaper, self._pulse)
 
     async def obstacles(self) -> Sequence[str]:
-        """Ready: registered (so scripts run), and Redis answers. A follower is ready, too."""
-        if not self._reaper.has_registered:
-            return ["the replica has not registered yet"]
+        """Ready: it has taken part (so scripts run), is refused nothing now, and Redis answers. A follower is, too."""
+        if self._reaper.refusals:
+            return [f"Redis refuses: {why}" for why in self._reaper.refusals]
+        if not self._reaper.has_worked:
+            return ["the replica has not registered and taken part in an election yet"]
         try:
             await self._probing.ping()
         except (RedisError, OSError) as error:
@@ -76,8 +78,8 @@ class ReaperCondition:
         return ailments_of(self._reaper, self._pulse)
 
     def is_ready(self) -> bool:
-        """Ready: registered, as a follower too."""
-        return self._reaper.has_registered
+        """Ready: it has taken part, as a follower too, and is refused nothing now."""
+        return self._reaper.has_worked and not self._reaper.refusals
 
     def is_stopping(self) -> bool:
         """It was told to leave."""
@@ -87,6 +89,8 @@ class ReaperCondition:
         """Say whether it leads."""
         if self._reaper.is_stopping:
             return "leaving"
+        if self._reaper.refusals:
+            return f"Redis refuses: {'; '.join(self._reaper.refusals)}"
         term = self._reaper.term
         if term is not None:
             return f"leads, token {term.token}"

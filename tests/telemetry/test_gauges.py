@@ -16,14 +16,14 @@ from tests.workers.scene import KEYS, make_worker, running
 from workers import Job
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
-from workers.telemetry.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
+from workers.telemetry.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, REFUSED, TERM
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 OF_GROUPS = {
     f"{gauge.name}_{'seconds' if gauge.unit == 's' else ''}".replace(".", "_").rstrip("_")
     for gauge in GAUGES
-    if gauge not in (LEASE_HELD, TERM, JOURNAL_DROPS)
+    if gauge not in (LEASE_HELD, TERM, JOURNAL_DROPS, REFUSED)
 }
 """As Prometheus calls them."""
 HEALTH = ("--health-port", "0")

@@ -13,13 +13,14 @@ from anyio.abc import SocketStream
 from redis.asyncio import Redis
 
 from reaper.election.elector import EndOfTerm, Term
+from reaper.operations.acl import Role, rules_of
 from reaper.recovery.term import TermWork
 from reaper.service import Reaper
 from reaper.web import vitals
 from reaper.web.serve import serving_health as serving_replica
-from reaper.web.vitals import ReaperVitals
+from reaper.web.vitals import ReaperCondition, ReaperVitals
 from tests.conftest import StartServer
-from tests.faults.scene import NAMESPACE, create_group, enqueue, reaper_settings, worker_settings
+from tests.faults.scene import KEYS, NAMESPACE, create_group, enqueue, reaper_settings, worker_settings
 from tests.operator.conftest import Command
 from tests.support.http import request
 from tests.support.patience import PATIENCE_S, scaled
@@ -28,11 +29,13 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.web.conftest import Served, served_replica
 from workers import Job, Worker
+from workers.health import WorkerCondition
 from workers.health import serving_health as serving_worker
 from workers.protocol.connection import commands_client, connection_of_ones_own
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.messages import RecoveryMode
 from workers.runtime import health_server
-from workers.runtime.health_server import METRICS, MOST_REQUESTS, SharedLook, is_loopback
+from workers.runtime.health_server import METRICS, MOST_REQUESTS, Pulse, SharedLook, is_loopback
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +106,7 @@ async def test_without_redis_it_is_not_ready_and_yet_alive(start_server: StartSe
     settings = reaper_settings(server.url, health_port=0, lease_ttl=1)
     async with Reaper(settings) as replica, serving_replica(replica) as port:
         assert port
-        await wait_until(lambda: replica.has_registered, "it has registered")
+        await wait_until(lambda: replica.has_worked, "it has taken part")
         server.kill()
         ready, status, live = [await request(port, path) for path in ("/readyz", "/status", "/livez")]
         assert (ready.code, ready.data["reasons"][0].startswith("Redis does not answer")) == (503, True)
@@ -271,7 +274,12 @@ async def test_a_worker_serves_it_as_a_process(server: RedisServer, client: Redi
     worker = processes.worker("tests.faults.program:worker", *flags)
     port = await _port_of(worker)
     await worker.prints("works on orders/billing")
-    assert ((await request(port, "/livez")).code, (await request(port, "/readyz")).code) == (200, 200)
+    assert (await request(port, "/livez")).code == 200
+
+    async def ready() -> bool:
+        return (await request(port, "/readyz")).code == 200
+
+    await wait_until(ready, "it has read")
     assert (await request(port, "/status")).data["status"] == "working"
     assert (await request(port, "/")).code == 404
     worker.terminate()
@@ -470,3 +478,71 @@ async def test_without_a_port_nothing_is_served_or_imported(processes: Processes
 )
 def test_only_the_loopback_interface_is_private(host: str, loopback: bool) -> None:
     assert is_loopback(host) == loopback
+
+
+# --- refused
+
+
+async def _let_in(client: Redis, server: RedisServer, role: Role, *changes: str) -> str:
+    words = rules_of(role, RecoveryMode.REAPER, [KEYS], [NAMESPACE]).words()
+    await client.execute_command("ACL", "SETUSER", "restricted", "reset", "on", ">p", *words, *changes)
+    return f"redis://restricted:p@127.0.0.1:{server.port}/0"
+
+
+@pytest.fixture
+async def _without_user(client: Redis) -> AsyncIterator[None]:
+    yield
+    await client.execute_command("ACL", "DELUSER", "restricted")
+
+
+@pytest.mark.usefixtures("_without_user")
+@pytest.mark.parametrize("lost", ["xreadgroup", "evalsha"])
+async def test_a_worker_is_ready_only_while_it_is_refused_nothing(
+    server: RedisServer, client: Redis, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.loop.reading.REFUSED_S", 0.05)
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
+    await create_group(client)
+    url = await _let_in(client, server, Role.WORKER, "-xreadgroup")
+    async with _served_worker(url, _idle, refresh_interval=0.05) as (worker, port):
+        condition = WorkerCondition(worker, Pulse())
+
+        async def readiness(code: int) -> bool:
+            reply = await request(port, "/readyz")
+            return reply.code == code and condition.is_ready() == (code == 200)
+
+        await wait_until(lambda: worker.process and worker.process.refusals, "reading is refused")
+        assert await readiness(503)
+        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis refuses: reading: ")
+        assert "Redis refuses" in condition.summary()
+        await client.execute_command("ACL", "SETUSER", "restricted", "+xreadgroup")
+        await wait_until(lambda: readiness(200), "it is ready once it has read")
+        await client.execute_command("ACL", "SETUSER", "restricted", f"-{lost}")
+        await wait_until(lambda: readiness(503), "it is not ready any more")
+        await client.execute_command("ACL", "SETUSER", "restricted", f"+{lost}")
+        await wait_until(lambda: readiness(200), "it is ready again")
+
+
+@pytest.mark.usefixtures("_without_user")
+@pytest.mark.parametrize("lost", [("-evalsha", "-eval"), ("-hset",), ("-pexpire", "-set"), ("-xpending",)])
+async def test_a_replica_is_ready_only_while_it_is_refused_nothing(
+    server: RedisServer, client: Redis, lost: tuple[str, ...]
+) -> None:
+    await create_group(client)
+    url = await _let_in(client, server, Role.REAPER, *lost)
+    settings = reaper_settings(url, health_port=0, lease_ttl=1, heartbeat_interval=0.1)
+    async with Reaper(settings) as replica, serving_replica(replica) as port:
+        assert port
+        condition = ReaperCondition(replica, Pulse())
+
+        async def readiness(code: int) -> bool:
+            reply = await request(port, "/readyz")
+            return reply.code == code and condition.is_ready() == (code == 200)
+
+        await wait_until(lambda: replica.refusals, "something is refused")
+        assert await readiness(503)
+        assert (await request(port, "/readyz")).data["reasons"][0].startswith("Redis refuses: ")
+        await client.execute_command("ACL", "SETUSER", "restricted", *(f"+{right[1:]}" for right in lost))
+        await wait_until(lambda: readiness(200), "it is ready once it has taken part")
+        await client.execute_command("ACL", "SETUSER", "restricted", *lost)
+        await wait_until(lambda: readiness(503), "it is not ready any more")

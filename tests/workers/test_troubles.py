@@ -38,6 +38,11 @@ def test_when_the_reason_of_an_outage_changes_the_new_one_is_told_once() -> None
     assert (troubles.refusals, troubles.is_away) == ([], False)
 
 
+def test_that_contact_is_lost_is_no_news_where_the_server_has_said_why() -> None:
+    loading = BusyLoadingError("Redis is loading the dataset in memory")
+    assert told(Troubles(), ("settling", loading), ("reading", CLOSED), ("reading", loading)) == [True, False, False]
+
+
 def test_a_part_that_is_refused_in_turns_with_working_fills_no_log() -> None:
     troubles = Troubles()
     turns = [("settling", DENIED), ("settling", None)] * 100

@@ -69,6 +69,10 @@ class WorkerTelemetry:
         ends = instruments.OBSERVATIONS.add(instruments.JOURNAL_DROPS, lambda: [(dropped(), self._labels)])
         self._shown.callback(ends)
 
+    def watch_refusals(self, refused: Callable[[], int]) -> None:
+        """Show how many parts of the worker Redis has ``refused``, until `close`."""
+        self._shown.callback(instruments.OBSERVATIONS.add(instruments.REFUSED, lambda: [(refused(), self._labels)]))
+
     def close(self) -> None:
         """Show nothing any more."""
         self._shown.close()

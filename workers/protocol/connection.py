@@ -25,6 +25,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
 from workers.protocol.address import hide_password, objection_to
+from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 from workers.protocol.meaning import AllInUseError, is_failover_error
 
@@ -159,15 +160,23 @@ def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis
     return redis.Redis.from_pool(pool)
 
 
+def _ask_file(options: dict[str, Any], url: str) -> None:
+    """Have connections ask the file that ``url`` was read from for their credentials, if it was read from one."""
+    credentials = credentials_of(url)
+    if credentials:
+        options.pop("username", None)
+        options.pop("password", None)
+        options["credential_provider"] = credentials
+
+
 def _pool(kind: type[PoolT], url: str, **options: Any) -> PoolT:
     """Make a pool for an address. Raises ConfigurationError where something in it cannot work."""
     try:
         objection: str | Exception = objection_to(url)
         if not objection:
             pool: PoolT = kind.from_url(url, **options)
-            pool.connection_class(
-                **pool.connection_kwargs
-            )  # what it does not take shows here, and not at the first call
+            _ask_file(pool.connection_kwargs, url)
+            pool.connection_class(**pool.connection_kwargs)  # what it does not take shows here, not at the first call
             return pool
     except (ValueError, TypeError, RedisError) as error:
         objection = error

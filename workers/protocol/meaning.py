@@ -48,6 +48,7 @@ class Meaning(Enum):
 # What a node answers that is up but not (any more) the one to write to: drop the connection and look again.
 _FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError)
 _FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN) ")
+_CODES = {ReadOnlyError: "READONLY", ClusterDownError: "CLUSTERDOWN", TryAgainError: "TRYAGAIN"}
 _LOCKED_OUT = re.compile(r"^-?(NOAUTH|WRONGPASS) ")
 _DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |no permissions to ")
 _CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
@@ -104,4 +105,7 @@ def kind_of(error: BaseException) -> str:
     is_plain = type(error) in (RedisConnectionError, RedisTimeoutError) or isinstance(error, OSError)
     if is_plain and not _SAID_BY_THE_SERVER.search(str(error)):
         return ""
+    code = _FAILOVER_TEXT.search(str(error))
+    if code or isinstance(error, _FAILOVER_CLASSES):  # each call is refused with another text
+        return code[0].strip(" -") if code else _CODES.get(type(error), type(error).__name__)
     return re.sub(r"\d+", "#", f"{type(error).__name__}: {error}")

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from workers.protocol.address_files import came_from
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean, explain
 
@@ -48,6 +49,9 @@ def _check_duration(value: timedelta) -> timedelta:
 
 FILE_SUFFIX = "_FILE"
 """End of the variables that name a file with a value instead of holding it."""
+
+ADDRESS = "redis_url"
+"""The setting that holds a password; from a file, it is read again at each connect."""
 
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
 HealthHost = Annotated[
@@ -134,6 +138,8 @@ def load_settings(
     in_environment = {name for name in kind.model_fields if prefix and os.environ.get(f"{prefix}{name.upper()}")}
     named_files = _named_files(kind, prefix, in_environment) if prefix else {}
     from_named = {name: _read_value(variable) for name, variable in named_files.items() if name not in given}
+    if ADDRESS in from_named:
+        came_from(from_named[ADDRESS], Path(os.environ[named_files[ADDRESS]]))
     # Weakest first: a value from a program or file counts only where neither a flag nor the environment speaks.
     weaker = dict(arguments or {}) | from_file
     values = {name: value for name, value in weaker.items() if name not in in_environment} | from_named | given

@@ -54,7 +54,7 @@ class Troubles:
         if meaning_of(error) is Meaning.LOCKED_OUT:
             self._locked_out = str(error)
         kind = kind_of(error)
-        is_news = kind not in self._told_of_outage
+        is_news = kind not in self._told_of_outage and bool(kind or not self._told_of_outage)
         self._told_of_outage.add(kind)
         return is_news
 

@@ -61,10 +61,12 @@ PENDING_AGE = Gauge("reaper.pending.oldest_age", "s", "Idle time of the oldest p
 SCHEDULED = Gauge("reaper.scheduled", "{job}", "Jobs that wait for their time.")
 SUSPECTS = Gauge("reaper.suspects", "{job}", "Suspects, parked or out.")
 DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept.")
+REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process' work that Redis refuses now; 0 = none.")
 JOURNAL_DROPS = Gauge("reaper.journal.dropped", "{event}", "Lifecycle events that could not be written. Counts up.")
 
 GAUGES = (
-    LEASE_HELD, TERM, GRACE_ACTIVE, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, SUSPECTS, DEAD_LETTERS, JOURNAL_DROPS,
+    LEASE_HELD, TERM, GRACE_ACTIVE, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, SUSPECTS, DEAD_LETTERS, REFUSED,
+    JOURNAL_DROPS,
 )  # fmt: skip
 
 Look = Callable[[], Iterable[tuple[float, Attributes]]]

@@ -1,0 +1,155 @@
+"""Redis is full of clients, loads its data, was demoted, or is a replica: one sentence, nobody dies, work goes on."""
+
+import logging
+from pathlib import Path
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from tests.conftest import StartServer
+from tests.faults import scene
+from tests.support.processes import Processes
+from tests.support.servers import RedisServer, free_port, version_of
+from tests.support.waiting import wait_until
+from workers.protocol.connection import commands_client
+from workers.runtime.options import USAGE_EXIT
+
+pytestmark = pytest.mark.anyio
+
+
+def lines_with(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return [line for line in lines if all(word in line for word in words)]
+
+
+async def test_a_server_that_lets_no_more_clients_in(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, handler = start_server(), scene.Handler()
+    async with commands_client(server.url, max_connections=1) as admin:
+        await scene.create_group(admin)
+        enqueued = await scene.enqueue(admin, 5, hold="")
+        async with (
+            scene.running_reaper(server.url, lease_ttl=1) as reaper,
+            scene.running_worker(server.url, handler) as worker,
+        ):
+            await scene.leads(reaper)
+            await handler.has_started(5)
+            await admin.config_set("maxclients", "1")
+            for kind in ("normal", "pubsub"):
+                await admin.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+            await wait_until(lambda: lines_with(caplog, "max number of clients reached", worker.consumer), "it is told")
+            await wait_until(lambda: not reaper.is_leader, "the term has ended")
+            handler.open_gate()
+            await admin.config_set("maxclients", "10000")
+            enqueued |= await scene.enqueue(admin, 5)
+            await scene.nothing_left(admin)
+            await scene.leads(reaper)
+        assert await scene.violations(admin, enqueued, [handler], finished=True) == []
+    assert len(lines_with(caplog, "max number of clients reached", worker.consumer)) == 1
+
+
+async def test_a_server_that_loads_its_data(
+    start_server: StartServer, binary: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asks_for_debug = (version_of(binary) or ()) >= (7,)
+    server = start_server(**({"enable-debug-command": "yes"} if asks_for_debug else {}))
+    handler = scene.Handler()
+    async with commands_client(server.url) as admin:
+        await scene.create_group(admin)
+        await admin.mset({f"ballast:{n}": "x" * 60_000 for n in range(500)})
+        enqueued = await scene.enqueue(admin, 5, hold="")
+        async with (
+            scene.running_reaper(server.url, lease_ttl=1) as reaper,
+            scene.running_worker(server.url, handler) as worker,
+        ):
+            await scene.leads(reaper)
+            await handler.has_started(5)
+            await admin.config_set("rdbcompression", "no")  # after each 2 MB that it loads, it answers who asks
+            await admin.config_set("key-load-delay", "20000")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_reload, server)
+                await wait_until(lambda: not reaper.is_leader, "the term has ended")
+                handler.open_gate()
+                await wait_until(lambda: lines_with(caplog, "loading the dataset", worker.consumer), "it is told")
+                await _endure(server, "CONFIG", "SET", "key-load-delay", "0")
+            enqueued |= await scene.enqueue(admin, 5)
+            await scene.nothing_left(admin)
+            await scene.leads(reaper)
+        assert await scene.violations(admin, enqueued, [handler], finished=True) == []
+    assert len(lines_with(caplog, "loading the dataset", worker.consumer)) == 1
+
+
+async def _reload(server: RedisServer) -> None:
+    async with commands_client(server.url, timeout_s=60) as client:
+        await client.execute_command("DEBUG", "RELOAD")
+
+
+async def _endure(server: RedisServer, *words: str) -> None:
+    """Send a command that a server which loads may refuse."""
+    async with commands_client(server.url) as client:
+        try:
+            await client.execute_command(*words)
+        except RedisError:
+            return
+
+
+async def test_a_master_that_is_demoted(start_server: StartServer, caplog: pytest.LogCaptureFixture) -> None:
+    server, handler = start_server(), scene.Handler()
+    async with commands_client(server.url) as admin:
+        await scene.create_group(admin)
+        enqueued = await scene.enqueue(admin, 5, hold="")
+        async with (
+            scene.running_reaper(server.url, lease_ttl=1) as reaper,
+            scene.running_worker(server.url, handler) as worker,
+        ):
+            await scene.leads(reaper)
+            await handler.has_started(5)
+            await admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
+            handler.open_gate()
+            await wait_until(lambda: lines_with(caplog, "read only replica", worker.consumer), "the worker tells")
+            await wait_until(lambda: lines_with(caplog, "cannot reach Redis", "read only replica"), "the reaper tells")
+            await wait_until(lambda: not reaper.is_leader, "the term has ended")
+            await admin.execute_command("REPLICAOF", "NO", "ONE")
+            enqueued |= await scene.enqueue(admin, 5)
+            await scene.nothing_left(admin)
+            await scene.leads(reaper)
+        assert await scene.violations(admin, enqueued, [handler], finished=True) == []
+    assert len(lines_with(caplog, "read only replica", worker.consumer)) == 1
+
+
+# --- the address of a replica -------------------------------------------------------------------------------
+
+
+async def _make_replica(server: RedisServer) -> None:
+    async with Redis(port=server.port) as admin:
+        await admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
+
+
+async def test_a_reaper_at_a_replica_waits_until_that_is_promoted(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server()
+    await _make_replica(server)
+    async with scene.running_reaper(server.url) as reaper, commands_client(server.url) as admin:
+        await wait_until(lambda: lines_with(caplog, "read only replica"), "it is told")
+        assert not reaper.has_worked
+        await admin.execute_command("REPLICAOF", "NO", "ONE")
+        await scene.leads(reaper)
+        await wait_until(lambda: reaper.has_worked, "it is ready")
+    assert len(lines_with(caplog, "read only replica", "cannot reach Redis")) == 1
+
+
+@pytest.mark.processes
+async def test_a_worker_at_a_replica_ends_with_one_sentence(start_server: StartServer, processes: Processes) -> None:
+    server = start_server()
+    await _make_replica(server)
+    flags = ("--redis-url", server.url, "--stream", scene.STREAM, "--group", scene.GROUP)
+    process = processes.worker("tests.faults.program:worker", *flags)
+    assert await process.wait() == USAGE_EXIT
+    (line,) = [line for line in process.output.splitlines() if line.startswith("error: ")]
+    assert "cannot join group orders/billing" in line
+    assert "read only replica" in line
+    assert "Traceback" not in process.output
