@@ -267,12 +267,57 @@ local function pack_job(kind, job, deliveries, consumers, waits)
   })
 end
 
--- Returns the job that a member of a schedule holds, or nil where somebody else wrote it.
+-- Numbers of a packed job: whole, not negative, and exact in Lua; or nothing.
+local function packed_number(value)
+  if type(value) == 'string' then
+    return whole_number(value, nil)
+  end
+  return type(value) == 'number' and value >= 0 and value < 1e15 and value % 1 == 0 and value or nil
+end
+
+local function packed_digits(value) -- of an entry ID they may be more than 15
+  if type(value) == 'string' then
+    return string.match(value, '^%d+$')
+  end
+  local number = packed_number(value)
+  return number and string.format('%.0f', number)
+end
+
+local function is_flat(fields)
+  local n = 0
+  for _ in pairs(fields) do
+    n = n + 1
+  end
+  for i = 1, n do
+    if type(fields[i]) ~= 'string' then
+      return false
+    end
+  end
+  return n % 2 == 0
+end
+
+-- Returns the job that a member of a schedule holds, or nil where it is none: anybody may write there. What is returned has
+-- every part that a job of its kind needs, of the type that it must have, so whoever reads it trips over nothing.
 local function unpack_job(member)
   local ok, job = pcall(cmsgpack.unpack, member)
-  if not ok or type(job) ~= 'table' or type(job.user) ~= 'table' then
+  if not ok or type(job) ~= 'table' or type(job.user) ~= 'table' or not is_flat(job.user) then
     return nil
   end
+  if type(job.job_id) ~= 'string' or #job.job_id == 0 or type(job.entry_id) ~= 'string' then
+    return nil
+  end
+  local had_entry = job.kind == 'suspect' or job.kind == 'retry'
+  if job.kind ~= 'enqueue' and not (had_entry and string.find(job.entry_id, '^%d+%-%d+$')) then
+    return nil
+  end
+  job.deliveries, job.generation = packed_number(job.deliveries), packed_digits(job.generation)
+  job.first_ms = packed_digits(job.first_ms)
+  if not (job.deliveries and job.generation and job.first_ms and type(job.consumers) == 'string') then
+    return nil
+  end
+  -- Older versions wrote none of these.
+  job.copies, job.waits, job.suspect = packed_number(job.copies), packed_number(job.waits), packed_number(job.suspect)
+  job.previous = type(job.previous) == 'string' and job.previous or nil
   return job
 end
 
