@@ -171,6 +171,15 @@ async def test_errors_and_words_given_are_printed_as_escapes(reaper: Command, wo
     assert forged_lines(answer.out + answer.err) == []
 
 
+async def test_what_a_redrive_journals_is_valid_whatever_the_reason(hostile: Scene, reaper: Command) -> None:
+    await hostile.client.delete(hostile.keys.journal)
+    await hostile.client.hset(hostile.keys.agreement, "policy", "stream")
+    assert (await reaper("dead-letters", "redrive", *COMMANDS["dead-letters redrive"])).code == 0
+    [(_, flat)] = await hostile.client.execute_command("XRANGE", hostile.keys.journal, "-", "+")
+    data = flat[flat.index(b"data") + 1].decode("utf-8", "strict")
+    assert json.loads(data)["reason"] == EVIL_BYTES.decode("utf-8", "backslashreplace")
+
+
 async def test_what_was_removed_is_named_in_escapes(hostile: Scene, reaper: Command) -> None:
     await hostile.client.delete(KEYS.replicas, hostile.keys.schedule)
     answer = await reaper(*("forget", GROUP), *SETTINGS, "--yes")

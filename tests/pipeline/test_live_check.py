@@ -17,7 +17,10 @@ pytestmark = pytest.mark.anyio
 
 KEYS = group_keys("orders", "billing")
 PARK = """
-return redis.call('ZADD', KEYS[1], ARGV[1], cmsgpack.pack({ v = 1, kind = ARGV[2], job_id = ARGV[3], user = {} }))
+return redis.call('ZADD', KEYS[1], ARGV[1], cmsgpack.pack({
+  v = 1, kind = ARGV[2], job_id = ARGV[3], user = {}, deliveries = 1, generation = '0', first_ms = '1', consumers = '',
+  entry_id = '1-1',
+}))
 """
 
 

@@ -46,6 +46,10 @@ def test_bytes_that_are_no_text_do_not_hide_an_event() -> None:
         [b"event", b"acked", b"job", b"j", b"data", b"{"],
         [b"event", b"acked", b"job", b"j", b"data", b"[1]"],
         [b"event", b"\xff", b"job", b"j", b"data", b"{}"],
+        [b"event", b"acked", b"job", b"j", b"data", b'{"n":NaN}'],
+        [b"event", b"acked", b"job", b"j", b"data", b'{"n":[1e999]}'],
+        [b"event", b"acked", b"job", b"j", b"data", b'{"n":' + b"[" * 100_000],
+        [b"event", b"acked", b"job", b"j", b"data", b'{"n":' + b"1" * 10_000 + b"}"],
     ],
 )
 def test_an_entry_that_is_no_event_is_an_error_that_names_it(flat: list[bytes]) -> None:

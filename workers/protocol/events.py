@@ -5,6 +5,7 @@ the one clock. ``docs/protocol.md`` lists what ``data`` holds for each event.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -72,13 +73,22 @@ class LifecycleEvent:
     data: Mapping[str, Any]
 
 
+def _finite(number: str) -> float:
+    found = float(number)
+    if not math.isfinite(found):
+        raise ValueError(f"{number} is no number")
+    return found
+
+
 def decode_event(entry_id: bytes, flat: Sequence[bytes]) -> LifecycleEvent:
     """Decode a journal entry. Raises ValueError where it is none."""
     fields = dict(zip(flat[::2], flat[1::2], strict=False))
     try:
-        data = json.loads(fields[b"data"].decode("utf-8", "replace"))
+        # What no JSON can say again is refused: NaN, Infinity and 1e999.
+        said = fields[b"data"].decode("utf-8", "replace")
+        data = json.loads(said, parse_float=_finite, parse_constant=_finite)
         event, job = fields[b"event"].decode(), fields[b"job"].decode("utf-8", "backslashreplace")
-    except (KeyError, UnicodeDecodeError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: {error}") from error
     if not isinstance(data, dict):
         raise ValueError(f"journal entry {entry_id!r} has data that is no JSON object")  # noqa: TRY004

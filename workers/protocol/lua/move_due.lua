@@ -59,7 +59,7 @@ local function make_ready(job)
   if refusal then
     return nil, refusal
   end
-  if type(job.suspect) == 'number' then
+  if job.suspect then
     return park_suspect(schedule, job, SUSPECT_SCORE + at, job.deliveries, job.consumers, job.waits)
   end
   return add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))

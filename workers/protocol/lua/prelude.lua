@@ -328,12 +328,57 @@ local function pack_job(kind, job, deliveries, consumers, waits)
   })
 end
 
--- Returns the job that a member of a schedule holds, or nil where somebody else wrote it.
+-- Numbers of a packed job: whole, not negative, and exact in Lua; or nothing.
+local function packed_number(value)
+  if type(value) == 'string' then
+    return whole_number(value, nil)
+  end
+  return type(value) == 'number' and value >= 0 and value < 1e15 and value % 1 == 0 and value or nil
+end
+
+local function packed_digits(value) -- of an entry ID they may be more than 15
+  if type(value) == 'string' then
+    return string.match(value, '^%d+$')
+  end
+  local number = packed_number(value)
+  return number and string.format('%.0f', number)
+end
+
+local function is_flat(fields)
+  local n = 0
+  for _ in pairs(fields) do
+    n = n + 1
+  end
+  for i = 1, n do
+    if type(fields[i]) ~= 'string' then
+      return false
+    end
+  end
+  return n % 2 == 0
+end
+
+-- Returns the job that a member of a schedule holds, or nil where it is none: anybody may write there. What is returned has
+-- every part that a job of its kind needs, of the type that it must have, so whoever reads it trips over nothing.
 local function unpack_job(member)
   local ok, job = pcall(cmsgpack.unpack, member)
-  if not ok or type(job) ~= 'table' or type(job.user) ~= 'table' then
+  if not ok or type(job) ~= 'table' or type(job.user) ~= 'table' or not is_flat(job.user) then
     return nil
   end
+  if type(job.job_id) ~= 'string' or #job.job_id == 0 or type(job.entry_id) ~= 'string' then
+    return nil
+  end
+  local had_entry = job.kind == 'suspect' or job.kind == 'retry'
+  if job.kind ~= 'enqueue' and not (had_entry and string.find(job.entry_id, '^%d+%-%d+$')) then
+    return nil
+  end
+  job.deliveries, job.generation = packed_number(job.deliveries), packed_digits(job.generation)
+  job.first_ms = packed_digits(job.first_ms)
+  if not (job.deliveries and job.generation and job.first_ms and type(job.consumers) == 'string') then
+    return nil
+  end
+  -- Older versions wrote none of these.
+  job.copies, job.waits, job.suspect = packed_number(job.copies), packed_number(job.waits), packed_number(job.suspect)
+  job.previous = type(job.previous) == 'string' and job.previous or nil
   return job
 end
 
@@ -450,12 +495,49 @@ local function hold_again(source, group, consumer, entry_id, times)
   redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'RETRYCOUNT', times, 'FORCE', 'JUSTID')
 end
 
+-- What of a string is UTF-8 as it is, bytes that are not as `\xNN`: cjson passes on whatever it gets, and names may be any
+-- bytes. The same as `text` in workers/protocol/messages.py.
+local BEYOND_ASCII = '[\128-\255]'
+local REST = '[\128-\191]'
+local CHARACTERS = { -- no surrogates, nothing longer than it need be, nothing behind U+10FFFF
+  '^[\194-\223]' .. REST, '^\224[\160-\191]' .. REST, '^[\225-\236\238\239]' .. REST .. REST, '^\237[\128-\159]' .. REST,
+  '^\240[\144-\191]' .. REST .. REST, '^[\241-\243]' .. REST .. REST .. REST, '^\244[\128-\143]' .. REST .. REST,
+}
+local function character_end(value, at)
+  for _, character in ipairs(CHARACTERS) do
+    local _, last = string.find(value, character, at)
+    if last then
+      return last
+    end
+  end
+end
+
+local function utf8_of(value)
+  local at = string.find(value, BEYOND_ASCII)
+  if not at then
+    return value
+  end
+  local parts, from = {}, 1
+  while at do
+    local last = character_end(value, at)
+    parts[#parts + 1] = string.sub(value, from, last or at - 1)
+    if not last then
+      parts[#parts + 1] = string.format('\\x%02x', string.byte(value, at))
+    end
+    from = (last or at) + 1
+    at = string.find(value, BEYOND_ASCII, from)
+  end
+  return table.concat(parts) .. string.sub(value, from)
+end
+
 -- JSON strings, encoded once per call: consumer names repeat.
 local encoded = {}
 local function json_string(value)
   local text = encoded[value]
   if not text then
-    local ok, result = pcall(cjson.encode, value)
+    local ok, result = pcall(function()
+      return cjson.encode(utf8_of(value))
+    end)
     text = ok and result or '"?"'
     encoded[value] = text
   end

@@ -126,7 +126,7 @@ local function parked_job(member)
 end
 
 local function crashes_of(job)
-  return type(job.suspect) == 'number' and job.suspect or 0 -- who was parked before there was such a field has none
+  return job.suspect or 0 -- who was parked before there was such a field has none
 end
 
 local function may_go(crashes)
@@ -154,8 +154,14 @@ local function make_ready(member, job, crashes)
   return true
 end
 
-local skipped = 0 -- what cannot be made ready stays parked, and blocks nobody behind it
-while not alone and skipped < MAX_SKIPPED do
+-- What cannot be made ready stays parked, and blocks nobody behind it; what is no job goes to the end of the row.
+local skipped, put_off = 0, 0
+local function put_behind(member)
+  local reply = redis.pcall('ZADD', schedule, 'XX', string.format('%.0f', SUSPECT_SCORE + at), member)
+  return type(reply) ~= 'table'
+end
+
+while not alone and skipped + put_off < MAX_SKIPPED do
   local member =
     redis.call('ZRANGEBYSCORE', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf', 'LIMIT', skipped, 1)[1]
   local job = member and parked_job(member)
@@ -165,6 +171,8 @@ while not alone and skipped < MAX_SKIPPED do
   end
   if job and make_ready(member, job, crashes) then
     count_out({ company = crashes }, false, false)
+  elseif not job and put_behind(member) then
+    put_off = put_off + 1
   else
     skipped = skipped + 1
   end
