@@ -54,6 +54,7 @@ Faults, at so many seconds after the first job (* or as soon after as there is s
   kill-reapers@4+10        kill -9 of all reapers, which are started again 10 s later (without +10: never)
   pause-redis@4+10         Redis is stopped for 10 s
   shorten-visibility@4     the visibility timeout becomes a quarter, and no worker is told
+  destroy-group@4          the group is destroyed (XGROUP DESTROY), with what is pending
   long-jobs:20@4+6         no fault: 20 more jobs at once, 6 s each
 Where no reapers run, pause-leader only kills the worker, and what hits reapers alone is left out and said so.
 """

@@ -29,6 +29,8 @@ class FaultKind(StrEnum):
     SHORTEN_VISIBILITY = "shorten-visibility"
     """The group's visibility timeout becomes a quarter of what it was: by a reload of the reapers, or, where there are
     none, in the agreement itself."""
+    DESTROY_GROUP = "destroy-group"
+    """Somebody destroys the group (XGROUP DESTROY), while jobs run and wait."""
     POISON = "poison"
     """Jobs that kill every worker that takes them."""
     LONG_JOBS = "long-jobs"
@@ -56,6 +58,7 @@ FORMS = {
     FaultKind.KILL_REAPERS: Form("kill-reapers@4+10", lasts=True),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", lasts=True, lasts_required=True),
     FaultKind.SHORTEN_VISIBILITY: Form("shorten-visibility@4"),
+    FaultKind.DESTROY_GROUP: Form("destroy-group@4"),
     FaultKind.POISON: Form("poison@4", amount=True),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", amount=True, lasts=True, lasts_required=True),
 }

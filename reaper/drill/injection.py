@@ -71,6 +71,8 @@ class Injector:
                 return await self._pause_redis(fault)
             case FaultKind.SHORTEN_VISIBILITY:
                 return await self._groups.shorten_visibility()
+            case FaultKind.DESTROY_GROUP:
+                return await self._groups.destroy()
 
     async def _pause_redis(self, fault: Fault) -> str:
         """Stop the server itself, as a machine does that swaps or is being moved: connections stay, nothing answers."""
