@@ -56,6 +56,7 @@ Faults, at so many seconds after the first job (* or as soon after as there is s
   pause-redis@4+10         Redis is stopped for 10 s
   clock-step:ahead@4       the server's clock is set ahead by an hour (or :back); needs a C compiler
   shorten-visibility@4     the visibility timeout becomes a quarter, and no worker is told
+  destroy-group@4          the group is destroyed (XGROUP DESTROY), with what is pending
   long-jobs:20@4+6         no fault: 20 more jobs at once, 6 s each
 Where no reapers run, pause-leader only kills the worker, and what hits reapers alone is left out and said so.
 """

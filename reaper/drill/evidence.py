@@ -39,6 +39,20 @@ class Evidence:
         """Tell whether Redis stood still at any time from ``since`` to ``until``."""
         return any(start <= until and since <= end for start, end in self.pauses)
 
+    @cached_property
+    def destructions(self) -> list[tuple[float, float]]:
+        """When the group was destroyed, and until when it was not what it had been, by the drill's clock."""
+        return [(fault.at, fault.until or fault.at) for fault in self.faults if fault.kind == FaultKind.DESTROY_GROUP]
+
+    def group_forgot(self, before: Line, line: Line) -> bool:
+        """Tell whether the group was destroyed, and not yet restored, between two starts of a job."""
+        return any(before.at <= until and at <= line.at for at, until in self.destructions)
+
+    @property
+    def lives(self) -> int:
+        """How many lives the group had: what was settled in one may run, and be settled, in the next."""
+        return 1 + len(self.destructions)
+
     def shortened_under(self, run: ProcessRun, before: Line, line: Line) -> bool:
         """Tell whether the visibility timeout was shortened under a worker of ours that ran a job.
 

@@ -30,6 +30,8 @@ class Cause(StrEnum):
     """It ran longer than the visibility timeout."""
     UNSETTLED = "unsettled"
     """It was done in time, and its settlement did not come in time."""
+    GROUP_DESTROYED = "group_destroyed"
+    """The group was destroyed meanwhile, and forgot that it ran, or that it was settled."""
     ROBBED = "robbed"
     """The visibility timeout was shortened while it ran, and it was taken from its worker by that."""
     LATE = "late"
@@ -77,6 +79,8 @@ def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
             cause = handed_on.get(line.entry_id)
             if cause is None and previous and ended_at is not None:
                 cause = _cause_of_end(previous, evidence)
+            if cause is None and evidence.group_forgot(before, line):
+                cause = Cause.GROUP_DESTROYED
             if cause is None and previous and evidence.shortened_under(previous, before, line):
                 cause = Cause.ROBBED
             if cause is None:

@@ -29,6 +29,8 @@ class FaultKind(StrEnum):
     SHORTEN_VISIBILITY = "shorten-visibility"
     """The group's visibility timeout becomes a quarter of what it was: by a reload of the reapers, or, where there are
     none, in the agreement itself."""
+    DESTROY_GROUP = "destroy-group"
+    """Somebody destroys the group (XGROUP DESTROY), while jobs run and wait."""
     CLOCK_STEP = "clock-step"
     """The clock of the Redis server is set back, or ahead, by an hour, and stays so."""
     POISON = "poison"
@@ -60,6 +62,7 @@ FORMS = {
     FaultKind.KILL_REAPERS: Form("kill-reapers@4+10", lasts=True),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", lasts=True, lasts_required=True),
     FaultKind.SHORTEN_VISIBILITY: Form("shorten-visibility@4"),
+    FaultKind.DESTROY_GROUP: Form("destroy-group@4"),
     FaultKind.CLOCK_STEP: Form("clock-step:ahead@4", words=("back", "ahead")),
     FaultKind.POISON: Form("poison@4", amount=True),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", amount=True, lasts=True, lasts_required=True),

@@ -1,4 +1,4 @@
-"""Faults that hit the group itself: what it has agreed on, while everybody is healthy."""
+"""Faults that hit the group itself, or what it has agreed on, while everybody is healthy."""
 
 import time
 from dataclasses import dataclass
@@ -10,6 +10,10 @@ from reaper.drill.toolbox import PATIENCE_S, Toolbox
 
 STARTED_S = 10.0
 """A follower this old listens to SIGHUP; a younger one might end of it, and reads its settings just now."""
+
+
+PUT_BACK_MS = 2_000
+"""Of two full scans that are so far apart the first has seen a new group, and the leader has put back what it held."""
 
 
 @dataclass(slots=True)
@@ -42,3 +46,22 @@ class GroupFaults:
             f"the visibility timeout is {seconds:g} s from now on, was {tools.visibility_s:g}",
         )
         return ""
+
+    async def destroy(self) -> str:
+        """Destroy the group: Redis forgets what was pending, and where it stood."""
+        tools, keys = self.tools, self.tools.stage.keys
+        held = len(await queries.pending(tools.stage))
+        injected = InjectedFault(FaultKind.DESTROY_GROUP, f"group {keys.group}", time.time(), in_flight=held)
+        await tools.stage.client.xgroup_destroy(keys.stream, keys.group)
+        await tools.note(injected, f"the group is destroyed, with {held} jobs in flight")
+        if tools.stage.recovery.by_reapers:  # until then nothing may seem to be left to do
+            await tools.within(PATIENCE_S, self._was_put_back)
+        tools.over(injected, time.time())
+        return ""
+
+    async def _was_put_back(self) -> bool:
+        """Tell whether the leader has looked at the whole group since it was made again, and has had time to act."""
+        stage = self.tools.stage
+        made = int(await stage.client.hget(stage.keys.agreement, "made") or 0)
+        looked = await queries.full_scan_ms(stage)
+        return made > 0 and looked > made + PUT_BACK_MS

@@ -76,6 +76,8 @@ class Injector:
                 return await self._set_clock(fault)
             case FaultKind.SHORTEN_VISIBILITY:
                 return await self._groups.shorten_visibility()
+            case FaultKind.DESTROY_GROUP:
+                return await self._groups.destroy()
 
     async def _set_clock(self, fault: Fault) -> str:
         """Set the server's clock, as an administrator does, or a machine that has found its time server at last."""

@@ -222,8 +222,9 @@ def _fates(evidence: Evidence) -> dict[int, Fate]:
 
 def _strays(evidence: Evidence) -> tuple[int, ...]:
     """Return what should not be where it is: unknown jobs, jobs in two places, settled jobs that are somewhere."""
-    times = Counter(n for n, _ in _places(evidence))
-    times.update(evidence.numbers.get(event.job, 0) for event in evidence.named(EventName.ACKED))
+    places = Counter(n for n, _ in _places(evidence))
+    acked = Counter(evidence.numbers.get(event.job, 0) for event in evidence.named(EventName.ACKED))
+    times = {n: places[n] + -(-acked[n] // evidence.lives) for n in places | acked}
     return tuple(sorted(n for n, count in times.items() if count > 1 or n not in evidence.jobs))
 
 
@@ -244,7 +245,7 @@ def _ended_twice(evidence: Evidence) -> tuple[str, ...]:
         # Neither ends an entry: the one is the release of a parked copy, the other a change of owner.
         if event.data.get("reason") != "suspect" and not _keeps_entry(event)
     )
-    return tuple(sorted(entry for entry, count in times.items() if count > 1))
+    return tuple(sorted(entry for entry, count in times.items() if count > evidence.lives))
 
 
 def _keeps_entry(event: LifecycleEvent) -> bool:

@@ -1,8 +1,11 @@
 """What the drill asks Redis: reads only, each reply parsed here."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from reaper.drill.records import DeadJob, Remains, number_of
 from reaper.drill.stage import Stage
@@ -42,6 +45,7 @@ async def look(stage: Stage, before: View) -> View:
     """Return what Redis shows now, all of one moment: a job on its way from one place to the next is not overlooked.
 
     The stream is read from the position of the view ``before``, since the present one is only known with the reply.
+    While the group is destroyed nothing is over: the view is as before, with something to do.
     """
     keys, namespace = stage.keys, stage.namespace
     pipeline = stage.client.pipeline(transaction=True)
@@ -52,10 +56,23 @@ async def look(stage: Stage, before: View) -> View:
     pipeline.xlen(keys.dead)
     pipeline.xinfo_groups(keys.stream)
     pipeline.execute_command("XRANGE", keys.stream, b"(" + before.last_delivered, "+")
-    holder, token, pending, parked, dead, groups, entries = await pipeline.execute()
+    replies = await pipeline.execute(raise_on_error=False)
+    for reply in replies:
+        if is_gone(reply):
+            return replace(before, ready=max(1, before.ready))
+        if isinstance(reply, Exception):
+            raise reply
+    holder, token, pending, parked, dead, groups, entries = replies
     last = _last_delivered(stage, groups)
+    if entry_order(last) < entry_order(before.last_delivered):  # it was made again, and goes on further in front
+        return await look(stage, View())
     ready = sum(entry_order(entry_id) > entry_order(last) for entry_id, _ in entries)
     return View(ready, pending[0], parked, dead, text(holder or b""), int(token or 0), last)
+
+
+def is_gone(reply: object) -> bool:
+    """Tell whether Redis answered that the group does not exist."""
+    return isinstance(reply, ResponseError) and str(reply).startswith("NOGROUP")
 
 
 def _last_delivered(stage: Stage, groups: Sequence[Mapping[Any, Any]]) -> bytes:
@@ -87,17 +104,31 @@ async def fence(stage: Stage) -> str:
     return text(await stage.client.get(stage.keys.fence) or b"")
 
 
+async def full_scan_ms(stage: Stage) -> int:
+    """Return when a leader has last looked at the whole group, as replicas register it, in ms of the server's clock."""
+    moments = [0]
+    for heartbeat in await stage.client.hvals(stage.namespace.replicas):
+        group = json.loads(heartbeat)["groups"].get(stage.keys.pair, {})
+        moments.append(int(group.get("last_full_scan_ms", 0)))
+    return max(moments)
+
+
 def belongs_to(name: str, process: str) -> bool:
     """Tell whether a consumer or holder is ``process``: its name, alone or followed by ``.`` or ``-`` and a nonce."""
     return name == process or name.startswith((f"{process}.", f"{process}-"))
 
 
 async def pending(stage: Stage) -> list[Pending]:
-    """Return the whole pending entries list."""
+    """Return the whole pending entries list; nothing while the group is destroyed."""
     rows: list[Pending] = []
     start: bytes = b"-"
     while True:
-        page = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group, start, "+", PAGE)
+        try:
+            page = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group, start, "+", PAGE)
+        except ResponseError as error:
+            if is_gone(error):
+                return []
+            raise
         rows += [Pending(*row) for row in page]
         if len(page) < PAGE:
             return rows

@@ -105,12 +105,16 @@ class DrillSettings(Section):
     def for_jobs(self, jobs: Sequence[PlannedJob]) -> "DrillSettings":
         """Return the settings for these jobs: a bare loop extends nothing, so it gets none that would be recovered.
 
-        One that reaches the visibility timeout would be started again and again there, and end as a dead letter.
+        One that reaches the visibility timeout would be started again and again there, and end as a dead letter. Nor
+        does a bare loop make a group again that was destroyed.
         """
         longest = max([job.duration for job in jobs] + self._long_jobs(), default=timedelta(0))
-        shortened = any(fault.kind is FaultKind.SHORTEN_VISIBILITY for fault in self.faults)
-        shortest = self.visibility_timeout / SHORTENED if shortened else self.visibility_timeout
-        return self.model_copy(update={"bare_worker": self.bare_worker and longest < shortest})
+        kinds = {fault.kind for fault in self.faults}
+        shortest = self.visibility_timeout
+        if FaultKind.SHORTEN_VISIBILITY in kinds:
+            shortest /= SHORTENED
+        survives = longest < shortest and FaultKind.DESTROY_GROUP not in kinds
+        return self.model_copy(update={"bare_worker": self.bare_worker and survives})
 
     def _long_jobs(self) -> list[timedelta]:
         return [fault.lasts for fault in self.faults if fault.kind is FaultKind.LONG_JOBS and fault.lasts]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
+from reaper.drill.faults import FaultKind
 from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.settings import DrillSettings
@@ -43,8 +44,14 @@ class Stage:
         return self.folder / "reaper.toml"
 
     def set_visibility(self, seconds: float) -> None:
-        """Write the visibility timeout that reapers read, at their start or when they are told to."""
-        self.reaper_settings.write_text(f"visibility_timeout = {seconds!r}\n", encoding="utf-8")
+        """Write the visibility timeout that reapers read, at their start or when they are told to.
+
+        Where the group is to be destroyed, they know well where it stood, and put back what they watched.
+        """
+        lines = [f"visibility_timeout = {seconds!r}"]
+        if any(fault.kind is FaultKind.DESTROY_GROUP for fault in self.settings.faults):
+            lines += ["recreate_groups = true", "full_scan_interval = 1"]
+        self.reaper_settings.write_text("\n".join([*lines, ""]), encoding="utf-8")
 
     def ledger_of(self, name: str) -> Path:
         """The file in which process ``name`` writes its jobs' lines."""

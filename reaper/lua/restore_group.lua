@@ -4,8 +4,8 @@
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] fence      {orders}:fence:billing   string
 -- KEYS[3] agreement  {orders}:group:billing   hash
--- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that owns what is put back  ARGV[4] visibility timeout in ms: what
--- is put back is overdue; where a worker of ours has given its word, half of that, so that it can take back what it runs
+-- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that owns what is put back  ARGV[4] idle in ms they get; none where
+-- a worker of ours has given its word: it may run them, and has a visibility timeout to take them back
 -- ARGV[5] when the group was made, as of the caller's last look (ms)  ARGV[6…] entry IDs that were pending as far as
 -- the leader knows
 --
@@ -46,7 +46,7 @@ local fields = redis.call('HGETALL', agreement)
 for i = 1, #fields, 2 do
   local word = string.sub(fields[i], 1, 7) == 'member:' and read_word(fields[i + 1])
   if word and word.until_ms > at then
-    idle = math.floor(tonumber(ARGV[4]) / 2)
+    idle = 0
   end
 end
 

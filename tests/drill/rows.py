@@ -42,6 +42,10 @@ def shortened(at: float) -> InjectedFault:
     return InjectedFault("shorten-visibility", "0.5 s", at)
 
 
+def destroyed(at: float) -> InjectedFault:
+    return InjectedFault("destroy-group", "group workers", at)
+
+
 def event(name: str, n: int = 0, at: float = 0.0, **data: Any) -> LifecycleEvent:
     return LifecycleEvent(f"{at}", round(at * 1000), name, entry(n) if n else "", data)
 

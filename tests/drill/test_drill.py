@@ -139,6 +139,21 @@ async def test_a_visibility_timeout_that_is_shortened_under_way_takes_nothing_fr
     assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "shorten-visibility"]
 
 
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_a_group_that_is_destroyed_under_way_loses_nothing_that_anybody_runs_or_watches(
+    processes: Processes, tmp_path: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    drill = processes.python(
+        "-m", "reaper", "drill", "--recovery", recovery, "--visibility-timeout", f"{scaled(4):g}", "--limit", "100",
+        *_faults(f"long-jobs:30@0.2+{scaled(3):g}", "destroy-group@2"), "--json", str(report), name="drill",
+    )  # fmt: skip
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["balanced"], told["objections"], told["lost"], told["dead_lettered"]) == (True, [], 0, 0)
+    assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "destroy-group"]
+
+
 async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
     processes: Processes, tmp_path: Path
 ) -> None:

@@ -1,5 +1,7 @@
 """Why jobs were started again, on handmade rows."""
 
+from dataclasses import replace
+
 import pytest
 
 from reaper.drill.evidence import Evidence
@@ -7,6 +9,7 @@ from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, s
 from reaper.drill.records import Line, Step
 from tests.drill.rows import (
     VISIBILITY_MS,
+    destroyed,
     done,
     event,
     evidence,
@@ -176,3 +179,16 @@ def test_a_worker_that_was_killed_is_robbed_of_nothing() -> None:
         faults=[shortened(1.5)],
     )
     assert _causes(rows) == [Cause.WORKER_KILLED]
+
+
+def test_what_a_destroyed_group_forgot_runs_again() -> None:
+    lines = [start(1, 7, 1.0), done(1, 7, 1.1), start(1, 8, 1.6)]
+    for at, until, cause in (
+        (1.5, None, Cause.GROUP_DESTROYED),
+        (0.5, 1.2, Cause.GROUP_DESTROYED),  # put back after it was settled in the new group
+        (0.5, 0.9, Cause.UNEXPLAINED),
+        (1.7, None, Cause.UNEXPLAINED),
+    ):
+        fault = replace(destroyed(at), until=until)
+        rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)], faults=[fault])
+        assert _causes(rows) == [cause]

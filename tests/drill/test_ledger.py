@@ -10,6 +10,7 @@ from reaper.drill.records import DeadJob, InjectedFault, MissedFault, Remains, R
 from reaper.drill.spread import Spread, spread
 from tests.drill.rows import (
     acked,
+    destroyed,
     done,
     event,
     evidence,
@@ -235,3 +236,12 @@ def test_a_paused_leader_must_have_had_a_write_refused() -> None:
 def test_faults_are_kept_as_they_were_injected() -> None:
     fault = InjectedFault("kill-worker", "w1-1", 2.0, in_flight=3)
     assert build_ledger(evidence([], faults=[fault])).faults == (fault,)
+
+
+def test_a_job_may_be_settled_in_each_life_of_its_group_and_no_more() -> None:
+    twice = [acked(1, 1.5), acked(1, 2.5)]
+    for faults, balanced in (((), False), ((destroyed(2.0),), True)):
+        ledger = build_ledger(evidence([job(1)], events=twice, faults=faults))
+        assert (ledger.balanced, ledger.ended_twice == ()) == (balanced, balanced)
+    ledger = build_ledger(evidence([job(1)], events=[*twice, acked(1, 3.5)], faults=(destroyed(2.0),)))
+    assert (ledger.balanced, len(ledger.ended_twice)) == (False, 1)

@@ -172,7 +172,7 @@ async def test_when_the_agreement_is_lost_a_leader_that_never_knew_it_robs_nobod
 
 @pytest.mark.usefixtures("group")
 async def test_a_leader_that_serves_on_writes_a_lost_agreement_again(server: RedisServer, client: Redis) -> None:
-    async with running_reaper(server.url, visibility_timeout=LONG_S, lease_ttl=1, renew_interval=0.2) as reaper:
+    async with running_reaper(server.url, visibility_timeout=LONG_S) as reaper:
         await leads(reaper)
         await wait_until(lambda: client.hexists(KEYS.agreement, "fence_token"), "the group is taken over")
         await client.delete(KEYS.agreement)
@@ -181,3 +181,5 @@ async def test_a_leader_that_serves_on_writes_a_lost_agreement_again(server: Red
             return await client.hget(KEYS.agreement, "visibility_ms") == b"%d" % (LONG_S * 1000)
 
         await wait_until(agreed, "the agreement is there again")
+        assert reaper.term is not None
+        assert reaper.term.token == 1, "in the same term"
