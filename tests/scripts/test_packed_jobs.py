@@ -23,7 +23,7 @@ KINDS = ("suspect", "retry", "enqueue")
 NAMES = [*GOOD, "kind", "previous"]
 MISSING = "(missing)"
 
-odd = (
+odd: st.SearchStrategy[Any] = (
     st.sampled_from(
         [MISSING, None, True, -1, 1.5, 1e300, 2**53, "", "x", "\"", "\x00", "9" * 30, [], {}, [1], ["n"], [["n"]]]
     )
