@@ -205,12 +205,32 @@ def _places(evidence: Evidence) -> list[tuple[int, Fate]]:
     ]
 
 
+_WHEREABOUTS = (
+    EventName.SUSPECTED, EventName.RECOVERED, EventName.NACKED, EventName.HANDED_BACK, EventName.ACKED,
+    EventName.DEAD_LETTERED,
+)  # fmt: skip
+"""Events that say where a job is from then on."""
+
+
 def _parked(evidence: Evidence) -> list[int]:
-    """Return the suspects that are parked still: the journal's last word on them says so."""
-    if not evidence.remains.parked:
+    """Return the suspects that are parked still: the journal's last word on them says so.
+
+    One on probation that is given back is parked again, whoever gives it back: that event has no new entry. It could be
+    a delayed retry as well, whose end in the schedule nobody tells: one that is found elsewhere is there.
+    """
+    remains = evidence.remains
+    if not remains.parked:
         return []
-    last = {event.job: event.event for event in evidence.named(EventName.SUSPECTED, EventName.RECOVERED)}
-    return [evidence.numbers.get(job, 0) for job, name in last.items() if name == EventName.SUSPECTED]
+    last = {event.job: event for event in evidence.named(*_WHEREABOUTS)}
+    known = [(evidence.numbers.get(job, 0), event) for job, event in last.items()]
+    elsewhere = {*remains.ready, *remains.pending, *(letter.n for letter in remains.dead)}
+    elsewhere |= {line.n for line in evidence.lines if line.step is Step.DONE}
+    return [
+        n
+        for n, event in known
+        if event.event == EventName.SUSPECTED
+        or (event.event in (EventName.NACKED, EventName.HANDED_BACK) and "due_ms" in event.data and n not in elsewhere)
+    ]
 
 
 def _fates(evidence: Evidence) -> dict[int, Fate]:

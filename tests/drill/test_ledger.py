@@ -12,6 +12,7 @@ from tests.drill.rows import (
     acked,
     destroyed,
     done,
+    entry,
     event,
     evidence,
     job,
@@ -87,6 +88,38 @@ def test_a_suspect_that_was_released_is_parked_no_more() -> None:
     ledger = build_ledger(evidence([job(1), job(2)], events=[*rows, recovered(2, 5.0, name="suspected")],
                                    remains=Remains(parked=1)))  # fmt: skip
     assert _fates(ledger) == {Fate.SETTLED: 1, Fate.PARKED: 1}
+
+
+@pytest.mark.parametrize("name", ["handed_back", "nacked"])
+def test_a_suspect_that_was_given_back_is_parked_again_and_not_lost(name: str) -> None:
+    released = event("recovered", 1, 4.0, entry="1000-0", new_entry="4000-0", reason="suspect")
+    given_back = event(name, 1, 5.0, entry="4000-0", due_ms=2**52)
+    rows = [recovered(1, 3.0, name="suspected"), released, given_back]
+    parked = build_ledger(evidence([job(1)], events=rows, remains=Remains(parked=1)))
+    assert _fates(parked) == {Fate.PARKED: 1}
+    assert (parked.lost, parked.stuck) == (0, 1)
+    again = event("recovered", 1, 6.0, entry="4000-0", new_entry="6000-0", reason="suspect")
+    other = recovered(2, 5.0, name="suspected")
+    settled = build_ledger(
+        evidence([job(1), job(2)], events=[*rows, other, again, acked(1, 7.0, copy=2)], remains=Remains(parked=1))
+    )
+    assert _fates(settled) == {Fate.SETTLED: 1, Fate.PARKED: 1}
+
+
+def test_a_delayed_retry_that_is_found_elsewhere_is_in_one_place() -> None:
+    rows = [event("nacked", n, 5.0, entry=entry(n), due_ms=6_000) for n in (1, 2, 3)]
+    ledger = build_ledger(
+        evidence(
+            [job(n) for n in (1, 2, 3)], events=rows, lines=[done(2, 7, 6.0)], remains=Remains(parked=1, ready=(1,))
+        )
+    )
+    assert (_fates(ledger), ledger.strays) == ({Fate.READY: 1, Fate.SETTLED: 1, Fate.PARKED: 1}, ())
+
+
+def test_a_suspect_that_was_given_back_and_is_ready_is_not_parked() -> None:
+    rows = [recovered(1, 3.0, name="suspected"), event("nacked", 1, 5.0, entry="4000-0", new_entry="5000-0")]
+    ledger = build_ledger(evidence([job(1)], events=rows, remains=Remains(parked=1, ready=(1,))))
+    assert (_fates(ledger), ledger.strays) == ({Fate.READY: 1}, ())
 
 
 @pytest.mark.parametrize(

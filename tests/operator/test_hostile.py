@@ -15,6 +15,8 @@ from reaper.cli.main import main
 from reaper.cli.top import screen
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
+from reaper.pipeline.command import show_result
+from reaper.pipeline.progress import ProgressLine
 from reaper.replicas import GroupReport
 from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import KEYS, SELDOM_MS, TOKEN, a_replica, a_report, register
@@ -54,7 +56,7 @@ ELSEWHERE = {
     "drill": "prints what it made up itself, by `show`",
     "demo": "as the drill",
     "compare": "as the drill",
-    "pipeline": "prints by `show` and `ProgressLine`: tests/operator/test_hostile.py below",
+    "pipeline": "prints by `show` and `ProgressLine`: below",
 }
 JSON = sorted(COMMANDS)
 
@@ -209,3 +211,15 @@ def test_a_crash_is_told_in_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().err
     assert "ValueError: \\x1b]0;owned" in printed
     assert (raw_characters(printed), forged_lines(printed)) == (set(), [])
+
+
+def test_the_pipeline_prints_in_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = ProgressLine(clock=lambda: 0.0)
+    progress.show(f"reading {EVIL}")
+    show_result({"stream": EVIL}, [f"{EVIL}: 3 entries trimmed"], machine=False)
+    show_result({"stream": EVIL}, [], machine=True)
+    printed = capsys.readouterr()
+    assert "reading \\x1b]0;owned" in printed.err
+    assert raw_characters(printed.err + printed.out) == set()
+    assert forged_lines(printed.err + printed.out) == []
+    assert json.loads(printed.out.splitlines()[1]) == {"stream": EVIL}
