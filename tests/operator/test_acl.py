@@ -147,8 +147,9 @@ EARLIER = "w." + "0" * 12
 """A process of the worker's name that has died."""
 
 
-SENT_OTHERWISE = {"write_events"}
-"""Written by the journal's own connection, which waits for no answers: `denials` sees them."""
+SENT_OTHERWISE = {"write_events", "hold_again"}
+"""Written by the journal's own connection, which waits for no answers: `denials` sees them; and what only a consumer that
+somebody has deleted needs (`tests/workers/test_vanished.py`)."""
 
 
 class Ran:

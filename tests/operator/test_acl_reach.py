@@ -27,8 +27,8 @@ from workers.protocol.messages import RecoveryMode
 
 REAPER, EMBEDDED = RecoveryMode.REAPER, RecoveryMode.EMBEDDED
 LOOKS = [
-    "reaper.cli.status", "reaper.cli.explain", "reaper.cli.top", "reaper.cli.doctor", "reaper.cli.leader:show",
-    "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show", "reaper.web.overview",
+    "reaper.cli.status", "reaper.cli.explain", "reaper.cli.top", "reaper.cli.doctor", "reaper.cli.leader:show_",
+    "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.web.overview",
 ]  # fmt: skip
 PROGRAMS = {
     (Role.PRODUCER, REAPER): (["workers.producer"], []),

@@ -432,7 +432,7 @@ async def test_a_leader_that_is_asked_to_step_down_releases_and_leaves_the_lease
     async with running(server.url, "alice-1") as alice, running(server.url, "bob-2") as bob:
         await wait_until(lambda: alice.leads or bob.leads, "one of them leads")
         leader, other = (alice, bob) if alice.leads else (bob, alice)
-        assert await ask_to_step_down(client, KEYS, cooldown_ms=3_600_000) == leader.began[0].holder
+        assert await ask_to_step_down(client, KEYS, cooldown_ms=3_600_000, alone=True) == leader.began[0].holder
         await leading(other)
         assert leader.ended == [(1, "stepped_down")]
         assert await journal(client) == [
@@ -443,7 +443,7 @@ async def test_a_leader_that_is_asked_to_step_down_releases_and_leaves_the_lease
 async def test_alone_it_is_elected_again_once_the_cooldown_is_over(server: RedisServer, client: Redis) -> None:
     async with running(server.url, "alice-1") as alice:
         await leading(alice)
-        await ask_to_step_down(client, KEYS, cooldown_ms=300)
+        await ask_to_step_down(client, KEYS, cooldown_ms=300, alone=True)
         await leading(alice, terms=2)
         assert (alice.tokens, alice.ended) == ([1, 2], [(1, "stepped_down")])
         first, _, second = await show_journal_times(client)
