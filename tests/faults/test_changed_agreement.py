@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.service import Reaper
 from tests.faults.deliveries import age
 from tests.faults.scene import (
     KEYS,
@@ -55,6 +56,12 @@ async def busy(server: RedisServer, client: Redis, handler: Handler, **changes: 
         await handler.has_started(JOBS)
         await grow_old(client, worker)
         yield worker
+
+
+async def has_agreed(client: Redis, reaper: Reaper) -> None:
+    """Wait until the leader has taken the group over: a worker that joins before does not know its timeout yet."""
+    await leads(reaper)
+    await wait_until(lambda: client.hexists(KEYS.agreement, "fence_token"), "the group is taken over")
 
 
 async def grow_old(client: Redis, worker: Worker, old_s: float = OLD_S) -> None:
@@ -117,7 +124,7 @@ async def nobody_was_robbed(client: Redis, worker: Worker, handler: Handler) -> 
 async def test_a_reload_that_shortens_the_timeout_robs_nobody(server: RedisServer, client: Redis) -> None:
     handler = Handler()
     async with running_reaper(server.url, visibility_timeout=LONG_S) as reaper:
-        await leads(reaper)
+        await has_agreed(client, reaper)
         async with busy(server, client, handler, visibility_timeout=None) as worker:
             await strand_one(client)
             reaper.reload(reaper_settings(server.url, visibility_timeout=SHORT_S))
@@ -131,7 +138,7 @@ async def test_a_leader_with_a_shorter_timeout_than_the_one_before_robs_nobody(
 ) -> None:
     handler = Handler()
     async with running_reaper(server.url, visibility_timeout=LONG_S) as reaper:
-        await leads(reaper)
+        await has_agreed(client, reaper)
         async with busy(server, client, handler, visibility_timeout=None) as worker:
             await strand_one(client)
             reaper.stop()
@@ -159,7 +166,7 @@ async def test_when_the_agreement_is_lost_a_leader_that_never_knew_it_robs_nobod
 ) -> None:
     handler = Handler()
     async with running_reaper(server.url, visibility_timeout=LONG_S) as reaper:
-        await leads(reaper)
+        await has_agreed(client, reaper)
         async with busy(server, client, handler, visibility_timeout=None) as worker:
             reaper.stop()
             await wait_until(lambda: reaper.term is None, "nobody leads")
@@ -173,8 +180,7 @@ async def test_when_the_agreement_is_lost_a_leader_that_never_knew_it_robs_nobod
 @pytest.mark.usefixtures("group")
 async def test_a_leader_that_serves_on_writes_a_lost_agreement_again(server: RedisServer, client: Redis) -> None:
     async with running_reaper(server.url, visibility_timeout=LONG_S) as reaper:
-        await leads(reaper)
-        await wait_until(lambda: client.hexists(KEYS.agreement, "fence_token"), "the group is taken over")
+        await has_agreed(client, reaper)
         await client.delete(KEYS.agreement)
 
         async def agreed() -> bool:
