@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PYTHON ?=
 PYTEST_ARGS ?=
 # Most tests wait for something rather than compute. 0 = one after the other, in one process.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 6
 # Tests start hundreds of processes: without bytecode on disk, each of them would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 SOAK_MINUTES ?= 30

@@ -148,8 +148,8 @@ EARLIER = "w." + "0" * 12
 
 
 SENT_OTHERWISE = {"write_events", "hold_again"}
-"""Written by the journal's own connection, which waits for no answers: `denials` sees them; and what only whose consumer
-was deleted by somebody needs (`tests/workers/test_vanished.py`)."""
+"""Written by the journal's own connection, which waits for no answers: `denials` sees them; and what one needs who has
+lost his consumer by others' hands (`tests/workers/test_vanished.py`)."""
 
 
 class Ran:
