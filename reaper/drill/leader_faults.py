@@ -102,6 +102,8 @@ class LeaderFaults:
         folder, supervisor = self.tools.stage.failpoints, self.tools.supervisor
         pid = failpoints.claimed_by(folder, FAILPOINT)
         caught = next((run for run in supervisor.alive(Role.REAPER) if run.pid == pid), None)
+        if caught and not supervisor.is_paused(caught):
+            return None  # about to stop itself: told to go on before, it would stop for good
         if caught and await self._anything_overdue():
             return caught
         if not failpoints.is_armed(folder, FAILPOINT):

@@ -167,6 +167,14 @@ class Supervisor:
         send_signal(running.process, signal.SIGKILL)
         return True
 
+    def is_paused(self, run: ProcessRun) -> bool:
+        """Tell whether a process is frozen; True where the system does not tell (without ``/proc``)."""
+        try:
+            state = Path(f"/proc/{run.pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        except OSError:
+            return True
+        return state in (b"T", b"t")
+
     def pause(self, run: ProcessRun) -> None:
         """Freeze a process (SIGSTOP)."""
         self._signal(run, signal.SIGSTOP)

@@ -148,6 +148,19 @@ async def test_what_a_process_has_used_is_known_after_it_was_killed(tmp_path: Pa
     assert 0 < used <= run.cpu_s
 
 
+async def test_it_is_known_when_a_process_is_frozen(tmp_path: Path) -> None:
+    supervisor = _supervisor(tmp_path)
+    async with anyio.create_task_group() as group:
+        await group.start(supervisor.run, [_slot("w1", WAIT_FOR_TERM)])
+        run = await _up(supervisor, "w1-1")
+        assert not supervisor.is_paused(run)
+        supervisor.pause(run)
+        await wait_until(lambda: supervisor.is_paused(run), "it is frozen")
+        supervisor.resume(run)
+        await wait_until(lambda: not supervisor.is_paused(run), "it goes on")
+        await supervisor.stop(Role.WORKER)
+
+
 async def test_no_process_outlives_a_cancelled_supervisor_not_even_a_paused_one(tmp_path: Path) -> None:
     supervisor = _supervisor(tmp_path)
     async with anyio.create_task_group() as group:
