@@ -1,6 +1,5 @@
 """The examples of docs/library.md and docs/testing.md are run as they stand there, as projects outside of this one."""
 
-import os
 import re
 import signal
 import sys
@@ -11,6 +10,7 @@ import pytest
 import trio
 from redis.asyncio import Redis
 
+from tests.library.examples import write_files
 from tests.support.http import request
 from tests.support.processes import ROOT, Processes, Running
 from tests.support.servers import RedisServer
@@ -19,15 +19,6 @@ from tests.workers.scene import consumers_of, dead_letters, make_worker, pending
 from workers import Job
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
-
-
-def write_files(page: str, folder: Path) -> list[str]:
-    """Write the files of a page, which begin with their names, into ``folder``; return the names."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    files = re.findall(r"^```py\n# ([\w.]+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    for name, code in files:
-        (folder / name).write_text(code, encoding="utf-8")
-    return [name for name, _ in files]
 
 
 def start_in(folder: Path, processes: Processes, *words: str, **env: str) -> Running:
@@ -122,10 +113,3 @@ async def test_the_testing_page_is_a_project_whose_tests_pass(processes: Process
     tests = start_in(tmp_path, processes, "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", **shell)
     assert await tests.wait() == 0
     assert re.search(r"^9 passed", tests.output, re.MULTILINE)
-
-
-async def test_the_projects_of_both_pages_are_typed(processes: Processes, tmp_path: Path) -> None:
-    names = [*write_files("library.md", tmp_path), *write_files("testing.md", tmp_path)]
-    mypy = ["mypy", "--strict", "--config-file", os.devnull, "--cache-dir", str(tmp_path / "cache")]
-    check = start_in(tmp_path, processes, *mypy, *names)
-    assert await check.wait() == 0, check.output

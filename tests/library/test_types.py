@@ -1,4 +1,7 @@
-"""A user's project under ``mypy --strict``: both faces are typed, and a misspelt name is an error."""
+"""A user's project under ``mypy --strict``: both faces and the examples of the pages are typed, and a typo is an error.
+
+One cache for all: mypy reads the libraries that we use once.
+"""
 
 import re
 from pathlib import Path
@@ -7,6 +10,7 @@ import pytest
 
 import reaper
 import workers
+from tests.library.examples import write_files
 from tests.support.processes import Processes
 
 pytestmark = pytest.mark.anyio
@@ -70,17 +74,24 @@ NAMES = "\n".join(
 )
 
 
-async def check(processes: Processes, folder: Path, program: str) -> list[str]:
-    """Return what mypy says of a project that holds this program, a line each."""
-    (folder / "shop.py").write_text(program, encoding="utf-8")
-    cache = ["--config-file", "", "--cache-dir", str(folder / "cache")]
-    mypy = processes.python("-m", "mypy", "--strict", *cache, "--no-error-summary", str(folder / "shop.py"))
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where mypy keeps what it knows of other people's modules."""
+    return tmp_path_factory.mktemp("mypy")
+
+
+async def check(processes: Processes, cache: Path, *files: Path) -> list[str]:
+    """Return what mypy says of a project of these files, a line each."""
+    options = ["--strict", "--config-file", "", "--cache-dir", str(cache), "--no-error-summary"]
+    mypy = processes.python("-m", "mypy", *options, *map(str, files))
     await mypy.wait()
-    return [line.partition("shop.py:")[2] for line in mypy.output.splitlines() if "shop.py:" in line]
+    return [line for line in mypy.output.splitlines() if re.search(r": (error|note): ", line)]
 
 
-async def test_a_users_program_is_checked_strictly(processes: Processes, tmp_path: Path) -> None:
-    said = await check(processes, tmp_path, PROGRAM)
+async def test_a_users_program_is_checked_strictly(processes: Processes, tmp_path: Path, cache: Path) -> None:
+    shop = tmp_path / "shop.py"
+    shop.write_text(PROGRAM, encoding="utf-8")
+    said = [line.partition("shop.py:")[2] for line in await check(processes, cache, shop)]
     expected = [
         (str(number), line.rpartition("# E: ")[2])
         for number, line in enumerate(PROGRAM.splitlines(), start=1)
@@ -90,9 +101,16 @@ async def test_a_users_program_is_checked_strictly(processes: Processes, tmp_pat
     assert [(line.partition(":")[0], re.findall(r"\[([a-z-]+)\]$", line)[0]) for line in errors] == expected
 
 
-async def test_no_name_of_a_face_is_any(processes: Processes, tmp_path: Path) -> None:
-    said = await check(processes, tmp_path, NAMES)
+async def test_no_name_of_a_face_is_any(processes: Processes, tmp_path: Path, cache: Path) -> None:
+    shop = tmp_path / "shop.py"
+    shop.write_text(NAMES, encoding="utf-8")
+    said = await check(processes, cache, shop)
     revealed = [line.partition('Revealed type is "')[2] for line in said if "Revealed type" in line]
     assert len(revealed) == sum(map(len, FACES.values()))
     assert [kind for kind in revealed if kind.startswith(("Any", "builtins.object"))] == []
     assert [line for line in said if ": error: " in line] == []
+
+
+async def test_the_projects_of_both_pages_are_typed(processes: Processes, tmp_path: Path, cache: Path) -> None:
+    names = [*write_files("library.md", tmp_path), *write_files("testing.md", tmp_path)]
+    assert await check(processes, cache, *(tmp_path / name for name in names)) == []
