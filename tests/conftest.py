@@ -16,8 +16,9 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.support.distribution import GroupScheduling, uses_spark
+from tests.support.nursery import Nursery
 from tests.support.patience import SLOWNESS, slowness
-from tests.support.processes import Processes
+from tests.support.processes import ROOT, Processes
 from tests.support.proxy import Proxy, started_proxy
 from tests.support.servers import RedisServer, started_server, version_of
 from tests.support.tiers import OPTION, servers_for, split
@@ -166,9 +167,17 @@ async def proxy() -> AsyncIterator[StartProxy]:
         yield start
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where our programs start from."""
+    running = Nursery(ROOT)
+    yield running
+    running.close()
+
+
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
+def processes(tmp_path: Path, nursery: Nursery) -> Iterator[Processes]:
     """Start worker, reaper and other processes; all are ended with the test."""
-    started = Processes(tmp_path)
+    started = Processes(tmp_path, nursery)
     yield started
     started.end()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 
+from tests.support.nursery import Child, Nursery
 from tests.support.patience import PATIENCE_S
 from tests.support.waiting import happens, wait_until
 from workers.testing.processes import launch
@@ -22,7 +23,7 @@ _SETTINGS = ("REAPER_", "WORKER_")
 class Running:
     """One child process. Its stdout and stderr go to one file, in the order written."""
 
-    def __init__(self, name: str, process: "subprocess.Popen[bytes]", printed_to: Path) -> None:
+    def __init__(self, name: str, process: "subprocess.Popen[bytes] | Child", printed_to: Path) -> None:
         self.name = name
         self._process = process
         self._printed_to = printed_to
@@ -112,7 +113,7 @@ class Running:
             os.killpg(self.pid, number)
 
 
-async def _exited(process: "subprocess.Popen[bytes]") -> None:
+async def _exited(process: "subprocess.Popen[bytes] | Child") -> None:
     """Wait for the end of ``process``: the kernel says so, where it can."""
     if not hasattr(os, "pidfd_open"):
         await wait_until(lambda: process.poll() is not None, "it has ended")
@@ -126,10 +127,14 @@ async def _exited(process: "subprocess.Popen[bytes]") -> None:
 
 
 class Processes:
-    """The child processes of one test. The fixture ``processes`` ends them all with it."""
+    """The child processes of one test. The fixture ``processes`` ends them all with it.
 
-    def __init__(self, folder: Path) -> None:
+    Programs of ours come from the ``nursery``, where there is one.
+    """
+
+    def __init__(self, folder: Path, nursery: Nursery | None = None) -> None:
         self._folder = folder
+        self._nursery = nursery
         self._started: list[Running] = []
 
     def worker(self, target: str, *flags: str, env: Mapping[str, str] | None = None, name: str = "worker") -> Running:
@@ -148,8 +153,14 @@ class Processes:
         """Start any program. ``env`` is added to an environment that holds no settings of ours."""
         name = f"{name or Path(argv[0]).name}-{len(self._started) + 1}"
         printed_to = self._folder / f"{name}.log"
+        environment = _clean_environment() | dict(env or {})
+        python, *words = argv
         with printed_to.open("wb") as output:
-            process = launch(argv, output=output, cwd=ROOT, env=_clean_environment() | dict(env or {}))
+            process: subprocess.Popen[bytes] | Child
+            if self._nursery and python == sys.executable and self._nursery.takes(words, env or {}):
+                process = self._nursery.start(words, environment, output)
+            else:
+                process = launch(argv, output=output, cwd=ROOT, env=environment)
         running = Running(name, process, printed_to)
         self._started.append(running)
         return running

@@ -1,0 +1,183 @@
+"""Starts this Python's programs from a process that has the libraries loaded already, each as a process of its own.
+
+Half of what the suite computes was the same half second, again and again: a new interpreter that reads redis, pydantic,
+anyio and OpenTelemetry. A nursery reads them once and forks. Our own modules are not among them: each program imports
+those itself, in its own environment and directory, as in any other process.
+
+A program is a child of the tests' process, not of the nursery: it is forked twice, and the tests' process adopts
+orphans (``PR_SET_CHILD_SUBREAPER``). What a program may not find as it would elsewhere starts the usual way: see
+`Nursery.takes`.
+"""
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from tests.support.patience import PATIENCE_S, scaled
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+OURS = ("reaper", "workers", "tests")
+READ_BEFORE_MAIN = ("PYTHON", "LD_", "MALLOC_", "OTEL_PROPAGATORS", "OTEL_PYTHON_CONTEXT")
+"""Variables that count when an interpreter begins, or a library is read."""
+LONGEST_REQUEST = 1_000_000
+
+
+class Child:
+    """A process of a nursery, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, -n where signal n ended it, None while it runs."""
+        return self._reap(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Return the exit code at the end."""
+        code = self._reap(0)
+        assert code is not None
+        return code
+
+    def _reap(self, options: int) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+
+class Nursery:
+    """One process that forks programs, from its first use to `close`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+
+    def takes(self, words: Sequence[str], additions: Iterable[str]) -> bool:
+        """Tell whether ``python WORDS…`` finds here what it would find in an interpreter of its own.
+
+        ``additions`` names the variables that it has besides ours.
+        """
+        return (
+            sys.platform.startswith("linux")
+            and len(words) > 1
+            and words[0] == "-m"
+            and words[1].partition(".")[0] in OURS
+            and not any(name.startswith(READ_BEFORE_MAIN) for name in additions)
+        )
+
+    def start(self, words: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Child:
+        """Start ``python WORDS…`` in a session of its own; it dies with this process."""
+        line = self._line or self._open(environment)
+        request = json.dumps({"words": words, "environment": dict(environment)}).encode()
+        socket.send_fds(line, [request], [output.fileno()])
+        answer = line.recv(100)
+        if not answer:
+            raise RuntimeError("the nursery has ended")
+        return Child(int(answer))
+
+    def close(self) -> None:
+        """End the nursery; what it started goes on."""
+        if self._line is not None and self._process is not None:
+            self._line.close()
+            self._process.wait(scaled(PATIENCE_S))
+            self._line = None
+
+    def _open(self, environment: Mapping[str, str]) -> socket.socket:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        words = [sys.executable, "-m", "tests.support.nursery", str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            self._process = subprocess.Popen(
+                words, cwd=self._root, env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
+        self._line = ours
+        return ours
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value)
+
+
+def _serve(line: socket.socket, adoptive: int) -> list[str] | None:
+    """Fork for each request. Returns in each child, with its words; in the nursery, None at the end."""
+    while True:
+        request, files, _, _ = socket.recv_fds(line, LONGEST_REQUEST, 1)
+        if not request:
+            return None
+        told, tell = os.pipe()
+        middle = os.fork()
+        if not middle:
+            pid = os.fork()
+            if pid:
+                os.write(tell, str(pid).encode())
+                os._exit(0)
+            for descriptor in (told, tell, line.detach()):
+                os.close(descriptor)
+            return _become(json.loads(request), files[0], adoptive)
+        os.waitpid(middle, 0)  # from now on the child is theirs
+        line.send(os.read(told, 100))
+        files += [told, tell]
+        for file in files:
+            os.close(file)
+
+
+def _become(request: dict[str, object], output: int, adoptive: int) -> list[str]:
+    """Turn this child into the process that was asked for."""
+    words, environment = request["words"], request["environment"]
+    assert isinstance(words, list)
+    assert isinstance(environment, dict)
+    while os.getppid() != adoptive:  # its parent is just ending
+        time.sleep(0.0005)
+    os.setsid()
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != adoptive:
+        os._exit(1)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(environment)
+    return words
+
+
+def _load_libraries() -> None:
+    """Read what our programs read, and forget our own modules."""
+
+    import reaper.process
+    import reaper.web.app  # noqa: F401
+    import workers.cli
+    import workers.program
+    import workers.telemetry.sdk  # noqa: F401
+
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+        del sys.modules[name]
+
+
+def _main() -> None:
+    descriptor, adoptive = int(sys.argv[1]), int(sys.argv[2])
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _load_libraries()
+    line = socket.socket(fileno=descriptor)
+    words = _serve(line, adoptive)
+    if words is None:
+        return
+    sys.argv[:] = words[1:]  # `run_module` puts the file's name first
+    runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        _main()
