@@ -20,6 +20,9 @@ from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
+BOTH = ("reaper", pytest.param("embedded", marks=pytest.mark.matrix))
+"""A drill has a dozen processes: what they do without a reaper is for the matrix, and for `tests/faults`."""
+
 FAULTS = ("kill-worker@0.5", "poison@1", "kill-leader@2", "pause-leader@4")
 
 
@@ -67,7 +70,7 @@ async def test_every_job_is_accounted_for_after_every_fault(processes: Processes
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("recovery", BOTH)
 async def test_a_clock_that_is_set_back_loses_and_doubles_nothing(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -124,7 +127,7 @@ async def test_embedded_workers_account_for_every_job_without_any_reaper(process
     assert told["cpu_s"]["worker"] > 0
 
 
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("recovery", BOTH)
 async def test_a_visibility_timeout_that_is_shortened_under_way_takes_nothing_from_anybody(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -139,7 +142,7 @@ async def test_a_visibility_timeout_that_is_shortened_under_way_takes_nothing_fr
     assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "shorten-visibility"]
 
 
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("recovery", BOTH)
 async def test_a_group_that_is_destroyed_under_way_loses_nothing_that_anybody_runs_or_watches(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -249,7 +252,9 @@ def _left_in(folder: Path) -> bool:
     return any(folder.glob("reaper-drill-*"))
 
 
-@pytest.mark.parametrize(("ending", "code"), [("interrupt", 130), ("terminate", 130), ("kill", -9)])
+@pytest.mark.parametrize(
+    ("ending", "code"), [pytest.param("interrupt", 130, marks=pytest.mark.matrix), ("terminate", 130), ("kill", -9)]
+)
 async def test_a_drill_that_is_ended_leaves_no_process_behind(
     processes: Processes, tmp_path: Path, ending: str, code: int
 ) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from reaper.pipeline import redis_stream
+from reaper.pipeline.lake.ingest import PYTHON_IS_LATE
 from reaper.pipeline.redis_stream import register
 from reaper.pipeline.redis_stream.source import RedisStreamSource
 from tests.conftest import StartServer
@@ -24,7 +25,6 @@ from tests.support.waiting import wait_until
 
 SECRET = "correct-horse"  # noqa: S105
 COLUMNS = "id string, n string"
-PYTHON_IS_LATE = "Python worker failed to connect back"
 LOOK_S = 1
 
 

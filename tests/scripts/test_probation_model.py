@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from tests.support.servers import RedisServer
+from tests.support.tiers import OPTION
 from workers.protocol.keys import group_keys
 from workers.protocol.scripts import load_script
 
@@ -426,8 +427,11 @@ class Group(RuleBasedStateMachine):
         return True
 
 
-def test_no_innocent_is_given_up_every_poison_job_is_and_everything_ends(server: RedisServer) -> None:
+def test_no_innocent_is_given_up_every_poison_job_is_and_everything_ends(
+    server: RedisServer, pytestconfig: pytest.Config
+) -> None:
     machine = type("GroupOnServer", (Group,), {"world": World(server)})
+    examples = 200 if pytestconfig.getoption(OPTION) else 25
     run_state_machine_as_test(
-        machine, settings=hypothesis.settings(max_examples=100, stateful_step_count=40, report_multiple_bugs=False)
+        machine, settings=hypothesis.settings(max_examples=examples, stateful_step_count=40, report_multiple_bugs=False)
     )

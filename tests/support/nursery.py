@@ -82,8 +82,12 @@ class Nursery:
         """Start ``python WORDS…`` in a session of its own; it dies with this process."""
         line = self._line or self._open(environment)
         request = json.dumps({"words": words, "environment": dict(environment)}).encode()
-        socket.send_fds(line, [request], [output.fileno()])
-        answer = line.recv(100)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            socket.send_fds(line, [request], [output.fileno()])
+            answer = line.recv(100)
+        finally:
+            _prctl(PR_SET_CHILD_SUBREAPER, 0)  # other people's orphans are not ours: nobody here would bury them
         if not answer:
             raise RuntimeError("the nursery has ended")
         return Child(int(answer))
@@ -96,7 +100,6 @@ class Nursery:
             self._line = None
 
     def _open(self, environment: Mapping[str, str]) -> socket.socket:
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         words = [sys.executable, "-m", "tests.support.nursery", str(theirs.fileno()), str(os.getpid())]
         with theirs:

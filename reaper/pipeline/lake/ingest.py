@@ -40,6 +40,9 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 FAILURES_IN_VAIN = 5
 """Failures in a row, without a batch between them, after which a run that should come to an end gives up."""
+PYTHON_IS_LATE = "Python worker failed to connect back"
+STARTS_TOO_LATE = 20
+"""The same where Spark, which grants a Python 10 s to start, does so on a machine that is busy."""
 LOOK_EVERY_S = 0.1
 TELL_EVERY_S = 0.5
 """Seconds between two looks at how far the query is, which cost Spark more than a look at whether it still runs."""
@@ -204,7 +207,7 @@ class Supervisor:
             failures += 1
             self._restarts += 1
             reason = reason_of(error)
-            if is_final(error) or (self._run.available_now and failures >= FAILURES_IN_VAIN):
+            if is_final(error) or (self._run.available_now and failures >= attempts_against(reason)):
                 raise IngestError(f"ingestion stopped: {reason}")
             pause = next(pauses)
             logger.warning("the query failed, and starts again in %g s: %s", pause, reason)
@@ -282,6 +285,11 @@ _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTIL
 def is_final(error: Exception) -> bool:
     """Tell whether starting the query again would only fail again, or repeat what must not be repeated."""
     return _FINAL.search(str(error)) is not None
+
+
+def attempts_against(reason: str) -> int:
+    """Return how often something is tried in a row before a run that should end gives up."""
+    return STARTS_TOO_LATE if PYTHON_IS_LATE in reason else FAILURES_IN_VAIN
 
 
 def reason_of(error: Exception) -> str:
