@@ -13,6 +13,7 @@ from tests.conftest import StartServer
 from tests.support.patience import scaled
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
+from tests.support.tiers import in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.protocol.events import decode_event
@@ -20,7 +21,7 @@ from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
-BOTH = ("reaper", pytest.param("embedded", marks=pytest.mark.matrix))
+BOTH = ("reaper", in_matrix("embedded"))
 """A drill has a dozen processes: what they do without a reaper is for the matrix, and for `tests/faults`."""
 
 FAULTS = ("kill-worker@0.5", "poison@1", "kill-leader@2", "pause-leader@4")
@@ -252,9 +253,7 @@ def _left_in(folder: Path) -> bool:
     return any(folder.glob("reaper-drill-*"))
 
 
-@pytest.mark.parametrize(
-    ("ending", "code"), [pytest.param("interrupt", 130, marks=pytest.mark.matrix), ("terminate", 130), ("kill", -9)]
-)
+@pytest.mark.parametrize(("ending", "code"), [in_matrix("interrupt", 130), ("terminate", 130), ("kill", -9)])
 async def test_a_drill_that_is_ended_leaves_no_process_behind(
     processes: Processes, tmp_path: Path, ending: str, code: int
 ) -> None:

@@ -17,6 +17,7 @@ from tests.support.invariants import Execution
 from tests.support.knobs import HURRY
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
+from tests.support.tiers import in_matrix
 from tests.support.waiting import wait_until
 from tests.workers.scene import pending_of
 
@@ -143,7 +144,7 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     assert await case.violations(finished=True) == []
 
 
-@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+@pytest.mark.parametrize("redelivery", ["stream", in_matrix("retry-stream")])
 async def test_a_poison_job_among_bystanders_kills_three_times_and_drags_nobody_along(
     server: RedisServer, client: Redis, processes: Processes, redelivery: str
 ) -> None:

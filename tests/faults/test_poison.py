@@ -20,6 +20,7 @@ from tests.support.history import read_notes
 from tests.support.invariants import Execution
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
+from tests.support.tiers import in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
 
@@ -116,7 +117,7 @@ async def only_the_poison_was_given_up(case: Case, poison: str) -> None:
     assert await case.violations(finished=True, poison=frozenset({poison}), max_deliveries=MAX_DELIVERIES) == []
 
 
-@pytest.mark.parametrize("position", [0, BATCH // 2, BATCH - 1])
+@pytest.mark.parametrize("position", [in_matrix(0), BATCH // 2, in_matrix(BATCH - 1)])
 async def test_in_a_burst_read_by_a_bare_worker_the_poison_alone_is_given_up(
     case: Case, bare_worker: Start, position: int
 ) -> None:
@@ -140,7 +141,7 @@ async def test_under_steady_load_on_bare_workers_the_poison_alone_is_given_up(ca
     await under_steady_load(case, bare_worker)
 
 
-@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+@pytest.mark.parametrize("redelivery", [in_matrix("stream"), "retry-stream"])
 async def test_in_a_burst_read_by_a_worker_of_ours_the_poison_alone_is_given_up(
     case: Case, our_worker: Start, redelivery: str
 ) -> None:

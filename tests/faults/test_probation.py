@@ -15,6 +15,7 @@ from tests.support.history import read_endings, read_notes
 from tests.support.invariants import Execution
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
+from tests.support.tiers import in_matrix
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
@@ -104,7 +105,7 @@ async def the_poison_alone_was_given_up(case: Case, poison: str, endings: Sequen
 
 
 @both_modes
-@pytest.mark.parametrize("stops", [1, 4])
+@pytest.mark.parametrize("stops", [in_matrix(1), 4])
 async def test_workers_that_are_stopped_while_a_poison_suspect_is_out_take_no_innocent_along(
     case: Case, processes: Processes, mode: str, stops: int
 ) -> None:

@@ -16,6 +16,7 @@ from tests.support.gate import Gate
 from tests.support.knobs import HURRY
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
+from tests.support.tiers import in_matrix
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -151,7 +152,7 @@ async def test_a_paused_worker_takes_nothing_back_and_its_handlers_are_cancelled
     assert await names(case) == {"recovered": 3, "acked": 3}
 
 
-@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+@pytest.mark.parametrize("policy", ["stream", in_matrix("retry-stream")])
 async def test_a_rolling_restart_under_full_load_redelivers_nothing_finished_and_burns_no_delivery(
     server: RedisServer, client: Redis, processes: Processes, gate: Gate, policy: str
 ) -> None:

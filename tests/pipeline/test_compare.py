@@ -24,6 +24,7 @@ QUICK = Scenario("quick", "A quick crash", ("kill-workers:1@0.6",), ("--visibili
 SMALL = ("--limit", "60", "--reapers", "1")
 
 
+@pytest.mark.matrix
 def test_drills_are_played_ingested_judged_and_written_down(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ server itself behaves, a *contract*, runs on every one there, too. What starts s
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,11 @@ CONTRACTS = ("scripts", "protocol")
 """Folders whose tests are contracts. Others are marked: ``pytest.mark.contract``."""
 HEAVY = "matrix"
 """The mark of what is left out of ``make test``."""
+
+
+def in_matrix(*values: Any) -> Any:
+    """A case of a test with parameters that is left out of ``make test``, where a like one runs."""
+    return pytest.param(*values, marks=getattr(pytest.mark, HEAVY))
 
 
 def servers_for(item: pytest.Item | pytest.Function) -> tuple[Path, ...]:
