@@ -90,7 +90,7 @@ def newest_redis() -> Path:
 @cache
 def default_binary() -> Path:
     """Return the server that comes with the package: the one that everybody has. Else, the oldest at hand."""
-    return next((binary for binary in packaged_binaries() if version_of(binary)), binaries_at_hand()[0])
+    return next((binary for binary in packaged_binaries() if version_of(binary)), None) or binaries_at_hand()[0]
 
 
 class RedisServer(kit.RedisServer):

@@ -57,7 +57,7 @@ def test_contracts_run_on_every_server_the_rest_on_one_and_what_is_heavy_not_at_
 
 
 def test_the_server_that_everybody_has_is_the_one_of_the_package() -> None:
-    assert lane_of(default_binary()) == "6.2.14"
+    assert lane_of(default_binary()) == "valkey-9.1.2"
 
 
 def test_a_server_that_is_not_at_hand_is_an_error_that_says_which_are() -> None:

