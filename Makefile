@@ -1,5 +1,5 @@
 # Everything starts from here: `make demo`, `make test`, `make check`, `make bench`, `make soak`, `make test-matrix`.
-# Each target makes the virtual environment it needs, from Python 3.11 or 3.12 (another one: `make PYTHON=… test`).
+# Each target makes the virtual environment it needs, from Python 3.11 to 3.14 (another one: `make PYTHON=… test`).
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -20,19 +20,20 @@ DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
+PYTHONS := 3.11 3.12 3.13 3.14
 # A candidate must really run (a version manager's shim may not), fit, and be able to make environments.
-FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
-CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3 python)
+FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+CANDIDATES := $(if $(PYTHON),$(PYTHON),$(addprefix python,$(PYTHONS)) python3 python)
 
 .PHONY: help demo test check bench soak test-matrix clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, on a Redis of its own (under a minute)
+demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, on a server of its own (under a minute)
 	@$(BIN)/reaper demo
 
-test: $(DEV)  ## run the tests on the packaged Redis, contracts with the server on every one at hand (some minutes)
+test: $(DEV)  ## run the tests on the packaged Valkey, contracts with the server on every one at hand (some minutes)
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(DEV)  ## lint, formatting, types, import contracts, generated documentation
@@ -55,18 +56,18 @@ soak: $(DEV)  ## kill the ingester 20 times; then repeat the drill, seed by seed
 	  echo "soak: seed $$seed balanced"; seed=$$(( seed + 1 )); \
 	done
 
-test-matrix:  ## run everything on every Redis and Python (3.11, 3.12) at hand, clusters and kills included (long)
-	@ran=; for version in 3.11 3.12; do \
+test-matrix:  ## run everything on every server and Python (3.11 to 3.14) at hand, clusters and kills included (long)
+	@ran=; for version in $(PYTHONS); do \
 	  if python$$version -c '$(FITS)' 2>/dev/null; then \
 	    echo "== Python $$version"; ran=1; \
 	    $(MAKE) --no-print-directory VENV=.venv-$$version PYTHON=python$$version \
 	      PYTEST_ARGS='--matrix $(PYTEST_ARGS)' test || exit 1; \
 	  else echo "== Python $$version: not at hand"; fi; \
 	done; \
-	[ -n "$$ran" ] || { echo "make: neither python3.11 nor python3.12 (with venv) was found on the PATH." >&2; exit 1; }
+	[ -n "$$ran" ] || { echo "make: no Python of $(PYTHONS) (with venv) was found on the PATH." >&2; exit 1; }
 
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-3.11 .venv-3.12 build dist soak *.egg-info
+	rm -rf .venv $(addprefix .venv-,$(PYTHONS)) build dist soak *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find reaper workers tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -76,7 +77,7 @@ $(BIN)/python:
 	    exec "$$candidate" -m venv $(VENV); \
 	  fi; \
 	done; \
-	echo "make: Python 3.11 or 3.12 with its venv module is needed, and none of these is one: $(CANDIDATES)." \
+	echo "make: Python 3.11 to 3.14 with its venv module is needed, and none of these is one: $(CANDIDATES)." \
 	  "Install it (Debian 12: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python3.12 …" >&2; \
 	exit 1
 

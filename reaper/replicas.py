@@ -97,7 +97,7 @@ class Replica:
     terms: int = 0
     """Terms this replica has begun."""
     renewals_failed: int = 0
-    redis_version: str = ""
+    server: str = ""
     groups: Mapping[str, GroupReport] = field(default_factory=dict)
     """By pair (``stream/group``)."""
 

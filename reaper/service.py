@@ -92,7 +92,7 @@ class Reaper:
         self._registered = anyio.Event()
         self._has_registered = False
         self._registration = Troubles()
-        self._redis_version = ""
+        self._server = ""
         self._started_ms = 0
         self._last_token = 0
         self._inside = AsyncExitStack()
@@ -138,9 +138,9 @@ class Reaper:
         return self._stopped
 
     @property
-    def redis_version(self) -> str:
+    def server(self) -> str:
         """The server's version; '' before `run`."""
-        return self._redis_version
+        return self._server
 
     @property
     def since_renewal_s(self) -> float | None:
@@ -161,7 +161,7 @@ class Reaper:
             if self._stopped:
                 self._scope.cancel()
             try:
-                self._redis_version = await check_server(self._control, self.settings.redis_url)
+                self._server = str(await check_server(self._control, self.settings.redis_url))
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._register_loop)
@@ -283,7 +283,7 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._elector.terms,
             renewals_failed=self._elector.renewals_failed,
-            redis_version=self._redis_version,
+            server=self._server,
             groups=self._work.reports(),
         )
 

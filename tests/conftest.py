@@ -20,8 +20,8 @@ from tests.support.nursery import Nursery
 from tests.support.patience import SLOWNESS, slowness
 from tests.support.processes import ROOT, Processes
 from tests.support.proxy import Proxy, started_proxy
-from tests.support.servers import RedisServer, started_server, version_of
-from tests.support.tiers import OPTION, servers_for, split
+from tests.support.servers import RedisServer, lane_of, started_server
+from tests.support.tiers import LANE, OPTION, asked_for, servers_for, split
 from tests.support.watchdog import watched
 from workers.protocol.connection import commands_client
 
@@ -33,10 +33,21 @@ hypothesis.settings.load_profile("repeatable")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Know the two tiers."""
     parser.addoption(OPTION, action="store_true", help="run everything on every server at hand: make test-matrix")
+    parser.addoption(
+        LANE,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run what needs a server on this one only: 7.0.15, or valkey-9.1.2; several times for several",
+    )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Have Ctrl-C heard (a shell's background job ignores it, and so would its programs), and measure the machine."""
+    try:
+        asked_for(config)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Measured once, and before other processes of the run make it busy.
@@ -59,7 +70,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Say which servers a test runs on."""
     if "binary" in metafunc.fixturenames:
         binaries = servers_for(metafunc.definition)
-        metafunc.parametrize("binary", binaries, ids=_name_of, indirect=True, scope="session")
+        metafunc.parametrize("binary", binaries, ids=lane_of, indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -89,10 +100,6 @@ def _sendable(data: object) -> object:
     if isinstance(data, (list, tuple)):
         return type(data)(_sendable(value) for value in data)
     return data
-
-
-def _name_of(binary: Path) -> str:
-    return ".".join(str(part) for part in version_of(binary) or ())
 
 
 @pytest.fixture(scope="session")

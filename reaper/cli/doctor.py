@@ -29,8 +29,8 @@ async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings
     wrong, 1 there are findings, 2 Redis cannot be reached.
     """
     try:
-        async with connected(settings) as (client, version):
-            findings = diagnose(await examine(client, settings, version))
+        async with connected(settings) as (client, server):
+            findings = diagnose(await examine(client, settings, server))
     except StreamReaperError as error:
         show_unreachable(error, machine=machine)
         context.exit(USAGE_EXIT)

@@ -29,8 +29,8 @@ def leader() -> None:
 @click.pass_context
 async def show_(context: click.Context, /, terms: int, machine: bool, settings: ReaperSettings) -> None:
     """Show the leader, its followers, and the last terms. Exit code 0 there is a leader, 1 none, 2 unreachable."""
-    async with connected(settings) as (client, version):
-        snapshot = await look_at_namespace(client, settings.namespace_keys, version)
+    async with connected(settings) as (client, server):
+        snapshot = await look_at_namespace(client, settings.namespace_keys, server)
         past = await read_terms(client, settings.namespace_keys, terms)
     if machine:
         show_json(_as_json(snapshot, past))

@@ -74,11 +74,11 @@ def pair_options(command: CommandT) -> CommandT:
 
 @asynccontextmanager
 async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]]:
-    """Yield a client and the server's version. Raises UnreachableError or UnsupportedServerError, also later on."""
+    """Yield a client and what the server is. Raises UnreachableError or UnsupportedServerError, also later on."""
     client = commands_client(settings.redis_url)
     try:
-        version = await check_server(client, settings.redis_url)
-        yield client, version
+        server = str(await check_server(client, settings.redis_url))
+        yield client, server
     except RedisError as error:
         raise UnreachableError(f"Redis at {hide_password(settings.redis_url)!r} failed: {error}") from error
     finally:

@@ -36,8 +36,8 @@ async def status(context: click.Context, /, machine: bool, watch: float | None, 
 async def _look(settings: ReaperSettings, *, machine: bool, watch: bool) -> int:
     """Look, print, and return the exit code."""
     try:
-        async with connected(settings) as (client, version):
-            snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
+        async with connected(settings) as (client, server):
+            snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server)
     except StreamReaperError as error:
         _clear(machine=machine, watch=watch)
         show_unreachable(error, machine=machine)
@@ -75,7 +75,7 @@ def _row(label: str, *parts: str) -> str:
 
 def _leadership_lines(snapshot: Snapshot) -> Iterator[str]:
     leader = snapshot.leader
-    yield _row("namespace", snapshot.namespace, f"Redis {snapshot.redis_version}")
+    yield _row("namespace", snapshot.namespace, snapshot.server)
     if leader is None:
         yield _row("leader", styled("none", "red"))
     else:

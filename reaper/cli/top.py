@@ -60,8 +60,8 @@ async def _watch(settings: ReaperSettings, interval: float, rounds: int | None, 
             await anyio.sleep(interval)
         number += 1
         try:
-            async with connected(settings) as (client, version):
-                snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
+            async with connected(settings) as (client, server):
+                snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server)
         except StreamReaperError as error:
             if before is None:
                 raise
@@ -141,7 +141,7 @@ def _leader_text(snapshot: Snapshot) -> str:
     who = (
         f"leader {leader.id}  term {leader.token}  lease {duration(snapshot.lease_left_ms)}" if leader else "no leader"
     )
-    return f"{snapshot.namespace}  Redis {snapshot.redis_version}  {who}  {len(snapshot.followers)} followers"
+    return f"{snapshot.namespace}  {snapshot.server}  {who}  {len(snapshot.followers)} followers"
 
 
 def _style(group: GroupState, problems: Sequence[Problem]) -> str:

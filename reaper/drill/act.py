@@ -83,7 +83,7 @@ class Ending:
                 "namespace_journal": stage.namespace.journal,
                 "dead_letters": stage.keys.dead,
             },
-            "redis_version": stage.server.version,
+            "server": stage.server.release,
             "settings": stage.settings.as_json(stage.recovery),
         }
 

@@ -24,7 +24,8 @@ class Server:
     """A Redis that answers."""
 
     url: str
-    version: str
+    release: str
+    """Product and version, such as ``Valkey 9.1.2``."""
     description: str
     """For people: which one it is, and where."""
     ours: bool
@@ -46,22 +47,20 @@ async def redis_at_hand(
     or ConfigurationError where ``pid`` is another process.
     """
     if url:
-        version = await _version_at(url)
+        release = await _release_at(url)
         if pid is not None:
             await _check_pid(url, pid)
-        yield Server(url, version, f"Redis {version} at {hide_password(url)}", ours=False, pid=pid)
+        yield Server(url, release, f"{release} at {hide_password(url)}", ours=False, pid=pid)
         return
     clock = ServerClock(folder) if sets_clock else None
     server = RedisServer(find_binary(ADVICE), folder, environment=clock.environment if clock else {})
     try:
         for _ in server.starting():
             await anyio.sleep(START_POLL_S)
-        version = await _version_at(server.url)
+        release = await _release_at(server.url)
         binary = server.binary.name
-        description = (
-            f"Redis {version} on port {server.port} (127.0.0.1 only), started from {binary} in an empty folder"
-        )
-        yield Server(server.url, version, description, ours=True, pid=server.pid, clock=clock)
+        description = f"{release} on port {server.port} (127.0.0.1 only), started from {binary} in an empty folder"
+        yield Server(server.url, release, description, ours=True, pid=server.pid, clock=clock)
     finally:
         server.kill()
 
@@ -86,9 +85,9 @@ async def _check_pid(url: str, pid: int) -> None:
         )
 
 
-async def _version_at(url: str) -> str:
+async def _release_at(url: str) -> str:
     client = commands_client(url)
     try:
-        return await check_server(client, url)
+        return str(await check_server(client, url))
     finally:
         await client.aclose()

@@ -71,7 +71,7 @@ def diagnose(examined: Examination) -> tuple[Finding, ...]:
 
 def _server(server: ServerFacts) -> Iterator[Finding]:
     can = ", ".join(f"{name} {_yes_no(known)}" for name, known in server.capabilities.items())
-    yield ok("server", f"Redis {server.version} ({can}), answers within {server.round_trip_ms:.1f} ms")
+    yield ok("server", f"{server.release} ({can}), answers within {server.round_trip_ms:.1f} ms")
     yield _role(server)
     yield _eviction(server)
     yield from _memory(server)

@@ -31,7 +31,7 @@ Span = tuple[int, int | None]
 class ServerFacts:
     """What the server says of itself."""
 
-    version: str
+    release: str
     info: dict[str, Any]
     config: dict[str, str] | None
     """None where CONFIG GET is not allowed."""
@@ -78,11 +78,11 @@ class Examination:
     groups: Sequence[GroupFacts] = field(default_factory=tuple)
 
 
-async def examine(client: Redis, settings: ReaperSettings, version: str) -> Examination:
+async def examine(client: Redis, settings: ReaperSettings, release: str) -> Examination:
     """Look at everything. Raises what redis-py raises where there is no contact."""
-    snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, version)
+    snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, release)
     pairs = known_pairs(settings.watched, snapshot.live or snapshot.replicas)
-    server = await _examine_server(client, settings, version, pairs)
+    server = await _examine_server(client, settings, release, pairs)
     groups = [await _examine_group(client, keys, snapshot) for keys in pairs]
     return Examination(settings=settings, server=server, snapshot=snapshot, groups=groups)
 
@@ -101,7 +101,7 @@ async def _allowed(client: Redis, *words: Any) -> Any:
 
 
 async def _examine_server(
-    client: Redis, settings: ReaperSettings, version: str, pairs: Sequence[GroupKeys]
+    client: Redis, settings: ReaperSettings, release: str, pairs: Sequence[GroupKeys]
 ) -> ServerFacts:
     info: Any = await client.info()
     config: Any = await _allowed(client, "CONFIG", "GET", "*")
@@ -113,7 +113,7 @@ async def _examine_server(
         ahead_ms = at_ms - round(time.time() * 1000)
     user: Any = await _allowed(client, "ACL", "WHOAMI")
     return ServerFacts(
-        version=version,
+        release=release,
         info=dict(info),
         config=_pairs(config),
         capabilities=await _capabilities(client, settings),

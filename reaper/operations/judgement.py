@@ -201,7 +201,7 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "notes": list(notes(snapshot)),
         "now_ms": snapshot.now_ms,
         "namespace": snapshot.namespace,
-        "redis_version": snapshot.redis_version,
+        "server": snapshot.server,
         "leader": leader.id if leader else None,
         "holder": snapshot.holder,
         "token": snapshot.token,

@@ -26,13 +26,13 @@ _NOTHING_THERE = ("WRONGTYPE", "NOGROUP", "no such key")
 
 
 async def take_snapshot(
-    client: Redis, keys: NamespaceKeys, configured: Sequence[WatchedGroup] = (), redis_version: str = ""
+    client: Redis, keys: NamespaceKeys, configured: Sequence[WatchedGroup] = (), server: str = ""
 ) -> Snapshot:
     """Read the state of a namespace and of its pairs: those of ``configured``, or that live replicas watch.
 
     Raises what redis-py raises where there is no contact; a key that holds something foreign reads as empty.
     """
-    snapshot = await look_at_namespace(client, keys, redis_version)
+    snapshot = await look_at_namespace(client, keys, server)
     settings = {group.keys: group for group in configured}
     states = [
         await _read_group(client, pair, snapshot.leader, snapshot.now_ms, settings.get(pair))
@@ -41,7 +41,7 @@ async def take_snapshot(
     return replace(snapshot, groups=tuple(states))
 
 
-async def look_at_namespace(client: Redis, keys: NamespaceKeys, redis_version: str = "") -> Snapshot:
+async def look_at_namespace(client: Redis, keys: NamespaceKeys, server: str = "") -> Snapshot:
     """Read who leads and who is there, and nothing of any group. Raises as `take_snapshot`."""
     pipe = client.pipeline(transaction=False)
     pipe.time()
@@ -53,7 +53,7 @@ async def look_at_namespace(client: Redis, keys: NamespaceKeys, redis_version: s
     return Snapshot(
         now_ms=time_ms(time),
         namespace=keys.namespace,
-        redis_version=redis_version,
+        server=server,
         holder=text(lease or b""),
         lease_left_ms=max(0, lease_left or 0),
         token=whole_number(token, 0),

@@ -101,7 +101,7 @@ class Snapshot:
 
     now_ms: int
     namespace: str
-    redis_version: str
+    server: str
     holder: str = ""
     """Who holds the lease; '' = nobody."""
     lease_left_ms: int = 0

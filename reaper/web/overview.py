@@ -103,7 +103,7 @@ class Overview:
     async def snapshot(self) -> Snapshot:
         """Return what ``reaper status`` goes by."""
         settings = self._reaper.settings  # a reload changes them
-        return await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.redis_version)
+        return await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.server)
 
     async def _look(self) -> Mapping[str, Any]:
         snapshot = await self.snapshot()

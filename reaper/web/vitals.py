@@ -58,9 +58,7 @@ class ReaperVitals:
         """Return what ``reaper status --json`` prints."""
         settings = self._reaper.settings
         try:
-            snapshot = await take_snapshot(
-                self._client, settings.namespace_keys, settings.watched, self._reaper.redis_version
-            )
+            snapshot = await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.server)
         except (RedisError, OSError) as error:
             return {"status": "unreachable", "error": f"Redis at {hide_password(settings.redis_url)!r} failed: {error}"}
         return as_json(snapshot, judge(snapshot))

@@ -35,7 +35,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.machine import describe
 from tests.benchmarks.page import Chapter, terminal_table, verdict, write_page
-from tests.support.servers import binaries_at_hand, version_of
+from tests.support.servers import newest_redis, shown
 
 BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
@@ -82,7 +82,7 @@ def main(only: Sequence[str], quick: bool) -> None:
 def _run(name: str, *, quick: bool) -> Chapter:
     """Run one benchmark and print what it has found."""
     module = BENCHMARKS[name]
-    machine = describe(".".join(map(str, version_of(binaries_at_hand()[-1]) or ())))
+    machine = describe(shown(newest_redis()))
     click.echo(f"== {name}: {machine.load}")
     started = time.monotonic()
     result = anyio.run(lambda: module.measure(quick=quick))

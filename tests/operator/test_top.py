@@ -37,7 +37,7 @@ GROUP = GroupState(
 SNAPSHOT = Snapshot(
     now_ms=100_000,
     namespace="reaper",
-    redis_version="7.0.15",
+    server="Redis 7.0.15",
     holder="alice-1-abc.0a@10000",
     lease_left_ms=7_000,
     replicas=(a_replica("alice", a_report(), at_ms=99_000),),

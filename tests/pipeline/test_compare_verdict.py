@@ -32,7 +32,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "redis_requests_per_job": 2.0, "redis_cpu_us_per_job": 200.0,
         "cpu_us_per_job": {"worker": 1_500.0, "reaper": 500.0},
         "idle": None, "processes": {"worker": 4}, "objections": [], "left_out": [], "faults": [],
-        "settings": {"trace": "generated", "speedup": 1.0, "seed": 1}, "redis_version": "7.0.15",
+        "settings": {"trace": "generated", "speedup": 1.0, "seed": 1}, "server": "Redis 7.0.15",
         "keys": {"journal": "{x}:journal"},
     }  # fmt: skip
     return plain | changes

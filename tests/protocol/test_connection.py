@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from tests.conftest import StartProxy, StartServer
 from tests.support.patience import scaled
 from tests.support.proxy import command
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, shown
 from tests.support.waiting import answers, wait_until, wait_until_here
 from workers.protocol.address import OPTIONS, hide_password
 from workers.protocol.connection import (
@@ -29,6 +29,7 @@ from workers.protocol.connection import (
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.scripts import load_script
+from workers.protocol.server import release_of
 
 pytestmark = pytest.mark.anyio
 
@@ -329,9 +330,8 @@ async def test_what_is_let_through_works(server: RedisServer) -> None:
         assert await client.echo("\xff".encode("latin-1")) == b"\xff"
 
 
-async def test_the_servers_version_is_returned(server: RedisServer, client: Redis) -> None:
-    version = await check_server(client, server.url)
-    assert version == ".".join(map(str, server.version))
+async def test_what_the_server_is_is_returned(server: RedisServer, client: Redis) -> None:
+    assert str(await check_server(client, server.url)) == shown(server.binary)
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
@@ -352,13 +352,39 @@ async def test_a_wrong_password_is_said_and_not_shown(start_server: StartServer)
     assert "wrong@" not in str(caught.value)
 
 
-async def test_a_server_that_is_too_old_is_refused(client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("says", "objection"),
+    [
+        ({"redis_version": "6.0.16"}, r"Redis 6\.0\.16 at 'redis://host' is older than 6\.2, "),
+        ({"redis_version": "6.1.240"}, r"Redis 6\.1\.240 .* older than 6\.2"),
+        ({"redis_version": "7.2.4", "valkey_version": "7.1.9"}, r"Valkey 7\.1\.9 .* older than 7\.2"),
+        ({"tcp_port": "6379"}, "tells no version"),
+    ],
+    ids=["Redis 6.0", "a release candidate of 6.2", "Valkey", "neither"],
+)
+async def test_a_server_that_is_too_old_is_refused(
+    says: dict[str, str], objection: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def info(*_: object) -> dict[str, str]:
-        return {"redis_version": "6.0.16"}
+        return says
 
     monkeypatch.setattr(client, "info", info)
-    with pytest.raises(UnsupportedServerError, match=r"Redis 6\.0\.16 .* older than 6\.2"):
+    with pytest.raises(UnsupportedServerError, match=objection):
         await check_server(client, "redis://host")
+
+
+@pytest.mark.parametrize(
+    ("says", "release"),
+    [
+        ({"redis_version": "6.2.0"}, "Redis 6.2.0"),
+        ({"redis_version": "10.0.1"}, "Redis 10.0.1"),
+        ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.2"}, "Valkey 9.1.2"),
+        ({"redis_version": "7.2.4", "valkey_version": "7.2.5"}, "Valkey 7.2.5"),
+        ({"redis_version": "255.255.255"}, "Redis 255.255.255"),
+    ],
+)
+def test_a_server_is_called_what_it_is(says: dict[str, str], release: str) -> None:
+    assert str(release_of(says)) == release
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from reaper.service import EVENTS, FORGET_AFTER_HEARTBEATS, Reaper
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy
 from tests.scripts.scene import Scene, entry_id
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
 from workers import Job, Worker
 from workers.protocol.errors import UnreachableError
@@ -309,7 +309,7 @@ async def test_replicas_register_what_they_are_and_what_they_watch(server: Redis
         {("a", "orders/billing", 1), ("b", "orders/billing", 0)},
         {("a", "orders/billing", 0), ("b", "orders/billing", 1)},
     )
-    assert {replica.redis_version for replica in found.values()} == {".".join(map(str, server.version))}
+    assert {replica.server for replica in found.values()} == {shown(server.binary)}
 
 
 async def test_a_replica_without_election_says_that_it_stands_alone(server: RedisServer, client: Redis) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from xdist.scheduler import LoadScopeScheduling
 
-_SERVER = re.compile(r"[-\[](\d+\.\d+\.\d+)[-\]]")
+_SERVER = re.compile(r"[-\[]((?:valkey-)?\d+\.\d+\.\d+)[-\]]")
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
 _SPARK_FILES = {
     file.stem: "spark with redis" if re.search(r"RedisServer|StartServer", text) else "spark"

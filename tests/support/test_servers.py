@@ -1,25 +1,58 @@
 """The servers of the tests' own do what their names say."""
 
 import os
+import platform
 import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
 from tests.conftest import StartServer
-from tests.support.servers import RedisServer, binaries_at_hand, version_of
+from tests.support.servers import NAMED, RedisServer, binaries_at_hand, lane_of, release_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.contract]
 
 
-def test_the_packaged_server_is_among_those_at_hand() -> None:
-    assert (6, 2, 14) in [version_of(binary) for binary in binaries_at_hand()]
+def test_the_packaged_servers_are_among_those_at_hand() -> None:
+    lanes = {lane_of(binary) for binary in binaries_at_hand()}
+    expected = {"valkey-9.1.2"}
+    if sys.version_info < (3, 13):
+        expected |= {"6.2.14"}
+    if sys.version_info < (3, 14) and (sys.platform, platform.machine()) == ("linux", "x86_64"):
+        expected |= {"8.2.3"}
+    assert expected <= lanes
 
 
-def test_versions_at_hand_are_distinct_and_run() -> None:
-    versions = [version_of(binary) for binary in binaries_at_hand()]
-    assert None not in versions
-    assert len(set(versions)) == len(versions)
+def test_releases_at_hand_are_distinct_and_run_redis_first_and_by_version() -> None:
+    releases = [release_of(binary) for binary in binaries_at_hand()]
+    assert all(version for _, version in releases)
+    assert len(set(releases)) == len(releases)
+    assert releases == sorted(releases, key=lambda release: (release[0] != "Redis", release))
+
+
+@pytest.fixture
+def _looked_at_anew() -> Iterator[None]:
+    binaries_at_hand.cache_clear()
+    yield
+    binaries_at_hand.cache_clear()
+
+
+@pytest.mark.usefixtures("_looked_at_anew")
+def test_a_server_is_also_found_by_name_and_a_name_of_something_else_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = tmp_path / "some-name"
+    named.write_text("#!/bin/sh\necho 'Redis server v=99.1.0 sha=0'\n")
+    named.chmod(0o755)
+    monkeypatch.setenv(NAMED, str(named))
+    assert named in binaries_at_hand()
+    binaries_at_hand.cache_clear()
+    monkeypatch.setenv(NAMED, os.pathsep.join([str(named), "/bin/true"]))
+    with pytest.raises(RuntimeError, match=f"{NAMED} names '/bin/true', and that is no server"):
+        binaries_at_hand()
 
 
 def test_a_server_is_as_new_after_a_reset(server: RedisServer) -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from tests.support.processes import ROOT
-from tests.support.servers import binaries_at_hand, default_binary, version_of
+from tests.support.servers import binaries_at_hand, default_binary, lane_of
 
 FILES = (
     "tests/scripts/test_journal.py",
@@ -20,20 +20,24 @@ FILES = (
 
 def versions_by_file(*words: str) -> dict[str, set[str]]:
     """Return the servers that the tests of `FILES` run on."""
-    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *words, *FILES]
-    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = defaultdict(set)
-    for file, server in re.findall(r"^(tests/\S+?\.py)::.+[-\[](\d+\.\d+\.\d+)[-\]]", listed, re.MULTILINE):
-        found[file].add(server)
+    listed = collected(*words, *FILES)
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    found = defaultdict[str, set[str]](set)
+    for file, case in re.findall(r"^(tests/\S+?\.py)::.+\[(.+)\]", listed.stdout, re.MULTILINE):
+        found[file] |= {
+            lane for lane in ALL if lane == case or case.startswith(f"{lane}-") or case.endswith(f"-{lane}")
+        }
     return dict(found)
 
 
-def name_of(version: tuple[int, ...] | None) -> str:
-    return ".".join(map(str, version or ()))
+def collected(*words: str) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", *words]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-DEFAULT = {name_of(version_of(default_binary()))}
-ALL = {name_of(version_of(binary)) for binary in binaries_at_hand()}
+DEFAULT = {lane_of(default_binary())}
+ALL = {lane_of(binary) for binary in binaries_at_hand()}
+NEWEST = {lane_of(binaries_at_hand()[-1])}
 
 
 @pytest.mark.parametrize(
@@ -41,8 +45,9 @@ ALL = {name_of(version_of(binary)) for binary in binaries_at_hand()}
     [
         ((), [ALL, DEFAULT, ALL, None]),
         (("--matrix",), [ALL, ALL, ALL, ALL]),
+        (("--server", *NEWEST), [NEWEST, NEWEST, NEWEST, None]),
     ],
-    ids=["make test", "make test-matrix"],
+    ids=["make test", "make test-matrix", "one server"],
 )
 def test_contracts_run_on_every_server_the_rest_on_one_and_what_is_heavy_not_at_all(
     words: tuple[str, ...], expected: list[set[str] | None]
@@ -52,4 +57,11 @@ def test_contracts_run_on_every_server_the_rest_on_one_and_what_is_heavy_not_at_
 
 
 def test_the_server_that_everybody_has_is_the_one_of_the_package() -> None:
-    assert version_of(default_binary()) == (6, 2, 14)
+    assert lane_of(default_binary()) == "valkey-9.1.2"
+
+
+def test_a_server_that_is_not_at_hand_is_an_error_that_says_which_are() -> None:
+    listed = collected("--server", "1.2.3", "tests/scripts/test_journal.py")
+    assert listed.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--server 1.2.3: not at hand; there are " in listed.stderr
+    assert all(lane in listed.stderr for lane in ALL)

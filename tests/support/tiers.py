@@ -3,6 +3,7 @@
 The matrix is everything on every server at hand. That takes long, and says little more than one server does about what
 only moves jobs to and fro. So ``make test`` runs on the server that comes with the package; but what says how the
 server itself behaves, a *contract*, runs on every one there, too. What starts several Java machines is for the matrix.
+Where servers are named (``--server``), everything runs on those, and on no other.
 """
 
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import binaries_at_hand, default_binary
+from tests.support.servers import binaries_at_hand, default_binary, lane_of
 
 OPTION = "--matrix"
+LANE = "--server"
 CONTRACTS = ("scripts", "protocol")
 """Folders whose tests are contracts. Others are marked: ``pytest.mark.contract``."""
 HEAVY = "matrix"
@@ -26,8 +28,23 @@ def in_matrix(*values: Any) -> Any:
 
 def servers_for(item: pytest.Item | pytest.Function) -> tuple[Path, ...]:
     """Return the servers that a test runs on."""
+    asked = asked_for(item.config)
+    if asked:
+        return asked
     is_contract = item.path.parent.name in CONTRACTS or item.get_closest_marker("contract") is not None
     return binaries_at_hand() if is_contract or item.config.getoption(OPTION) else (default_binary(),)
+
+
+def asked_for(config: pytest.Config) -> tuple[Path, ...]:
+    """Return the servers that ``--server`` names, if it names any. Raises ValueError where one is not at hand."""
+    names: list[str] = config.getoption(LANE)
+    if not names:
+        return ()
+    by_lane = {lane_of(binary): binary for binary in binaries_at_hand()}
+    strangers = [name for name in names if name not in by_lane]
+    if strangers:
+        raise ValueError(f"{LANE} {strangers[0]}: not at hand; there are {', '.join(by_lane)}")
+    return tuple(binary for lane, binary in by_lane.items() if lane in names)
 
 
 def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

@@ -7,7 +7,6 @@ server has put its entry into the pending entries list.
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
@@ -28,8 +27,8 @@ from workers.protocol.address import hide_password, objection_to
 from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 from workers.protocol.meaning import AllInUseError, is_failover_error
+from workers.protocol.server import Release, release_of
 
-OLDEST_SERVER = (6, 2)
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 NEWCOMER_TIMEOUT_S = 0.5
@@ -235,8 +234,8 @@ async def _said_to_newcomers(client: "Redis") -> str:
     return ""
 
 
-async def check_server(client: "Redis", url: str) -> str:
-    """Return the server's version. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
+async def check_server(client: "Redis", url: str) -> Release:
+    """Return what the server is. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
     try:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
@@ -247,11 +246,7 @@ async def check_server(client: "Redis", url: str) -> str:
         ) from error
     except OSError as error:
         raise UnreachableError(f"no Redis at redis_url {hide_password(url)!r}: {error}") from error
-    version = str(info["redis_version"])
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < OLDEST_SERVER:
-        raise UnsupportedServerError(
-            f"Redis {version} at {hide_password(url)!r} is older than 6.2, the first version with what recovery "
-            "needs: upgrade the server."
-        )
-    return version
+    release = release_of(info)
+    if release.objection:
+        raise UnsupportedServerError(f"{release} at {hide_password(url)!r} {release.objection}: upgrade the server.")
+    return release

