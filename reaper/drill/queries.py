@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 
 from reaper.drill.records import DeadJob, Remains, number_of
 from reaper.drill.stage import Stage
+from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import (
     FIELD_JOB,
     Pending,
@@ -72,7 +73,7 @@ async def look(stage: Stage, before: View) -> View:
 
 def is_gone(reply: object) -> bool:
     """Tell whether Redis answered that the group does not exist."""
-    return isinstance(reply, ResponseError) and str(reply).startswith("NOGROUP")
+    return isinstance(reply, ResponseError) and meaning_of(reply) is Meaning.NO_GROUP
 
 
 def _last_delivered(stage: Stage, groups: Sequence[Mapping[Any, Any]]) -> bytes:

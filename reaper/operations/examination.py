@@ -16,7 +16,7 @@ from reaper.operations.state import Snapshot
 from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
 from workers.protocol.keys import GroupKeys
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import Meaning, is_contact_error, is_not_known, meaning_of
 from workers.protocol.messages import RecoveryMode, entry_order, text
 from workers.runtime.clock import server_ms
 
@@ -148,10 +148,8 @@ async def _knows(client: Redis, *words: str) -> bool | None:
     try:
         await client.execute_command(*words)
     except ResponseError as error:
-        told = str(error).lower()
-        if "no permissions" in told or "noperm" in told:
-            return None
-        return not ("unknown command" in told or "syntax error" in told or "unbalanced" in told)
+        unknown = meaning_of(error) in (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
+        return None if unknown else not is_not_known(error)
     return True
 
 

@@ -14,6 +14,7 @@ from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.keys import GroupKeys, NamespaceKeys
+from workers.protocol.meaning import is_nothing_there
 from workers.protocol.messages import entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
@@ -22,7 +23,6 @@ from workers.runtime.settings import to_ms
 MOST_COUNTED = 10_000
 """Ready jobs that are counted one by one where the server does not know how many there are."""
 COUNT_CALLS = 40
-_NOTHING_THERE = ("WRONGTYPE", "NOGROUP", "no such key")
 
 
 async def take_snapshot(
@@ -65,7 +65,7 @@ def _readable(replies: Iterable[Any]) -> list[Any]:
     """Put None for what is not there, or is something foreign. Raises every other error that Redis answered."""
     readable = []
     for reply in replies:
-        if isinstance(reply, Exception) and not str(reply).startswith(_NOTHING_THERE):
+        if isinstance(reply, Exception) and not is_nothing_there(reply):
             raise reply
         readable.append(None if isinstance(reply, Exception) else reply)
     return readable

@@ -29,6 +29,7 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
 from workers.protocol.events import JournalLevel
+from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
@@ -272,7 +273,7 @@ class GroupWatch:
         return timers > pending * GONE_RATIO + GONE_FLOOR
 
     async def _scan_failed(self, error: BaseException) -> None:
-        if not str(error).startswith("NOGROUP"):
+        if meaning_of(error) is not Meaning.NO_GROUP:
             self._notes.failed("scan", error)
             return
         if f"'{self._keys.retry}'" in str(error):

@@ -330,6 +330,26 @@ async def test_what_is_let_through_works(server: RedisServer) -> None:
         assert await client.echo("\xff".encode("latin-1")) == b"\xff"
 
 
+async def test_why_a_server_turns_new_clients_away_is_told_though_its_word_is_lost() -> None:
+    met: list[bytes] = []
+
+    async def full(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        met.append(b"")
+        if len(met) == 1:  # what it said is dropped with the reset, as by the kernel of who has written
+            met[0] = await reader.read(100)
+            writer.transport.abort()
+            return
+        writer.write(b"-ERR max number of clients reached\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(full, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, commands_client(f"redis://127.0.0.1:{port}/0") as client:
+        with pytest.raises(RedisConnectionError, match=r"^max number of clients reached$"):
+            await client.ping()
+    assert (bool(met[0]), len(met)) == (True, 2)
+
+
 async def test_what_the_server_is_is_returned(server: RedisServer, client: Redis) -> None:
     assert str(await check_server(client, server.url)) == shown(server.binary)
 

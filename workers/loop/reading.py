@@ -219,7 +219,7 @@ class Reader(Part):
         self._connection_id = None
         self._stalled.redis_failed(error)
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
-        group_is_gone = isinstance(error, ResponseError) and "NOGROUP" in str(error)
+        group_is_gone = meaning_of(error) is Meaning.NO_GROUP
         if group_is_gone and await self._rejoined() and failures == 1:
             return
         self._reporter.failed(READING, error)

@@ -186,11 +186,20 @@ def _pool(kind: type[PoolT], url: str, **options: Any) -> PoolT:
 
 
 def _improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Return ``kind`` with commands packed by hiredis, and with an error that tells when it is closed while it sends.
+    """Return ``kind`` with commands packed by hiredis, and with errors that tell what happened.
 
     redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time: a call that settles 64
     jobs has 460 arguments.
     """
+
+    async def connect(self: AbstractConnection) -> None:
+        try:
+            await kind.connect(self)
+        except RedisConnectionError as error:
+            said = await _said_to_newcomers(self) if type(error) is RedisConnectionError else ""
+            if said:
+                raise RedisConnectionError(said) from error
+            raise
 
     def pack_command(_self: AbstractConnection, *args: Any) -> list[bytes]:
         name, *rest = args
@@ -206,27 +215,28 @@ def _improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
             # Another task, that was reading, has met the end of the connection and taken the writer away.
             raise RedisConnectionError("the connection was closed while a command was being sent") from error
 
-    return type(kind.__name__, (kind,), {"pack_command": pack_command, "send_packed_command": send_packed_command})
+    improved = {"connect": connect, "pack_command": pack_command, "send_packed_command": send_packed_command}
+    return type(kind.__name__, (kind,), improved)
 
 
 def _as_it_comes(response: Any, **_options: Any) -> Any:
     return response
 
 
-async def _said_to_newcomers(client: "Redis") -> str:
+async def _said_to_newcomers(connection: AbstractConnection) -> str:
     """Return why the server turns new connections away, or nothing.
 
-    It says so before it is asked, and closes; redis-py only notices that it cannot write.
+    It says so before it is asked, and closes. Who has written by then mostly hears of the reset alone: its kernel drops
+    what came before. So this one listens, and writes nothing.
     """
-    options = client.connection_pool.connection_kwargs
-    if issubclass(client.connection_pool.connection_class, SSLConnection):
+    if isinstance(connection, SSLConnection):
         return ""
     with suppress(OSError, anyio.EndOfStream, anyio.BrokenResourceError), anyio.move_on_after(NEWCOMER_TIMEOUT_S):
-        path = options.get("path")
+        path = getattr(connection, "path", None)
         stream = (
             await anyio.connect_unix(path)
             if path
-            else await anyio.connect_tcp(options.get("host", "localhost"), options.get("port", 6379))
+            else await anyio.connect_tcp(getattr(connection, "host", ""), getattr(connection, "port", 0))
         )
         async with stream:
             said = (await stream.receive()).decode("utf-8", "replace")
@@ -239,9 +249,8 @@ async def check_server(client: "Redis", url: str) -> Release:
     try:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
-        said = await _said_to_newcomers(client) if type(error) is RedisConnectionError else ""
         raise UnreachableError(
-            f"no usable Redis at redis_url {hide_password(url)!r}: {said or str(error).rstrip('.')}. "
+            f"no usable Redis at redis_url {hide_password(url)!r}: {str(error).rstrip('.')}. "
             "Start one there, or set redis_url (or its environment variable) to the right address."
         ) from error
     except OSError as error:

@@ -54,6 +54,8 @@ _LOCKED_OUT = re.compile(r"^-?(NOAUTH|WRONGPASS) ")
 _DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |ACL failure in script|[Nn]o permissions to ")
 _CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
 _SAID_BY_THE_SERVER = re.compile(r"max number of clients reached")
+_NOTHING_THERE = re.compile(r"^-?(WRONGTYPE |NOGROUP |(ERR )?no such key)")
+_NOT_KNOWN = re.compile(r"unknown (sub)?command|syntax error|unbalanced", re.IGNORECASE)
 
 
 def meaning_of(error: BaseException) -> Meaning:
@@ -89,6 +91,16 @@ def is_failover_error(error: BaseException) -> bool:
     if isinstance(error, _FAILOVER_CLASSES):
         return True
     return isinstance(error, ResponseError) and _FAILOVER_TEXT.search(str(error)) is not None
+
+
+def is_nothing_there(error: object) -> bool:
+    """Tell whether a server that was asked for a key of ours answered that there is none, or something foreign."""
+    return isinstance(error, ResponseError) and _NOTHING_THERE.search(str(error)) is not None
+
+
+def is_not_known(error: BaseException) -> bool:
+    """Tell whether the server does not know the command that it was asked for, or its options."""
+    return meaning_of(error) in (Meaning.UNCLEAR, Meaning.REFUSED) and _NOT_KNOWN.search(str(error)) is not None
 
 
 def is_contact_error(error: BaseException) -> bool:

@@ -1,0 +1,74 @@
+"""What a server's refusal means, by its text: decided in one module, which nobody goes round."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
+
+import reaper
+import workers
+from workers.protocol.meaning import Meaning, is_not_known, is_nothing_there, meaning_of
+
+CODES = ("NOGROUP", "NOPERM", "WRONGTYPE", "NOAUTH", "WRONGPASS", "READONLY", "LOADING", "no permissions")
+HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/link.py"}
+"""The second one is the data source of Spark, which needs nothing of ours but itself."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ResponseError("unknown command `XNACK`, with args beginning with: "), True),  # 6.2
+        (ResponseError("unknown command 'XNACK', with args beginning with: "), True),
+        (ResponseError("Unknown subcommand or wrong number of arguments for 'DRYRUN'. Try ACL HELP."), True),
+        (ResponseError("syntax error"), True),
+        (ResponseError("Unbalanced 'xreadgroup' list of streams: for each stream key an ID, '+', …"), True),
+        (ResponseError("wrong number of arguments for 'xnack' command"), False),
+        (ResponseError("NOGROUP No such key 'x' or consumer group 'g' in XREADGROUP with GROUP option"), False),
+        (NoPermissionError("this user has no permissions to run the 'unknown command' command"), False),
+        (ReadOnlyError("You can't write against a read only replica: syntax error"), False),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_the_server_does_not_know(error: ResponseError, expected: bool) -> None:
+    assert is_not_known(error) is expected
+
+
+@pytest.mark.anyio
+@pytest.mark.contract
+async def test_what_is_not_there_or_is_something_foreign_is_told_from_what_is_refused(client: Redis) -> None:
+    await client.set("text", "value")
+    await client.xadd("stream", {"a": "b"})
+    calls = [("XINFO", "STREAM", "absent"), ("XPENDING", "stream", "absent"), ("HGETALL", "text"), ("HGETALL",)]
+    met = [await _error_of(client, *words) for words in calls]
+    assert [is_nothing_there(error) for error in met] == [True, True, True, False]
+    assert meaning_of(met[1]) is Meaning.NO_GROUP
+    assert not is_nothing_there(b"WRONGTYPE is a value")
+
+
+async def _error_of(client: Redis, *words: str) -> ResponseError:
+    with pytest.raises(ResponseError) as raised:
+        await client.execute_command(*words)
+    return raised.value
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """Yield the texts that a module works with, its documentation left out."""
+    tree = ast.parse(path.read_text())
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            yield node.value
+
+
+def test_nobody_else_looks_for_the_codes_of_errors() -> None:
+    roots = [Path(package.__path__[0]) for package in (reaper, workers)]
+    found = {
+        f"{root.name}/{path.relative_to(root)}"
+        for root in roots
+        for path in root.rglob("*.py")
+        if any(code in text for text in _texts(path) for code in CODES)
+    }
+    assert found == HERE
