@@ -11,7 +11,7 @@ from reaper.pipeline.compare.findings import conclude
 from reaper.pipeline.compare.page import write_markdown, write_page
 from reaper.pipeline.compare.play import Plan, Played
 from reaper.pipeline.compare.scenarios import IDLE, MODES, SCENARIOS, Scenario, choose_scenarios, moved
-from reaper.pipeline.compare.verdict import Verdict, headline, judge, overall
+from reaper.pipeline.compare.verdict import Verdict, headline, judge, overall, write_all
 from workers.protocol.errors import ConfigurationError
 
 CRASH = SCENARIOS["one-crash"]
@@ -44,7 +44,38 @@ def played(mode: str, turn: int = 0, scenario: Scenario = CRASH, **changes: Any)
 
 def test_of_several_turns_the_median_is_told_and_how_far_they_lie_apart() -> None:
     turns = [played("reaper", turn, redis_requests_per_job=value) for turn, value in enumerate((2.0, 5.0, 2.5))]
-    assert measure(turns, "one-crash")["requests"] == {"reaper": Measured(2.5, 2.0, 5.0)}
+    assert measure(turns, "one-crash")["requests"] == {"reaper": Measured(2.5, 2.0, 5.0, 3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "turns", "shown"),
+    [
+        ("lost", (0, 0, 5), "5 (in 1 of 3 turns)"),
+        ("lost", (4, 0, 5), "9 (in 2 of 3 turns, 5 at worst)"),
+        ("lost", (0, 0, 0), "0"),
+        ("stuck", (0, 1), "1 (in 1 of 2 turns)"),
+        ("lost", (5,), "5"),
+        ("redis_requests_per_job", (2.0, 5.0, 2.5), "2.50 (2.00 to 5.00)"),
+        ("redis_requests_per_job", (2.0, 2.0), "2.00"),
+    ],
+)
+def test_what_must_not_happen_is_summed_and_everything_else_carries_its_spread(
+    name: str, turns: tuple[float, ...], shown: str
+) -> None:
+    told: list[dict[str, Any]] = [{name: value} for value in turns]
+    found = measure([played("reaper", turn, **changes) for turn, changes in enumerate(told)], "one-crash")
+    figure = next(each for each in FIGURES if each.name == {"redis_requests_per_job": "requests"}.get(name, name))
+    assert write_all(figure, found[figure.name]["reaper"]) == shown
+
+
+@pytest.mark.parametrize("name", ["lost", "stuck", "dead_lettered", "duplicates"])
+def test_a_harm_in_one_turn_of_three_is_never_the_better_one(name: str) -> None:
+    harm: dict[str, Any] = {name: [{"cause": "slow"}] * 5 if name == "duplicates" else 5}
+    turns = [played("reaper", turn) for turn in range(3)]
+    turns += [played("embedded", turn, recovery_s={"max": 0.1}, **(harm if turn == 2 else {})) for turn in range(3)]
+    verdict = judge(measure(turns, "one-crash"), ("reaper", "embedded"))
+    assert verdict.best == ("reaper",)
+    assert "against embedded 5 (in 1 of 3 turns)." in verdict.sentences[0]
 
 
 def test_every_figure_is_read_out_of_a_report() -> None:
@@ -287,6 +318,20 @@ def test_page_and_markdown_tell_figures_verdicts_and_what_was_left_out() -> None
     assert "5 ms / 12 ms" in page
     assert "http" not in page.replace("http://www.w3.org/", "")
     assert page.count("<script") == 1
+
+
+def test_where_journal_and_ledger_differ_both_are_told() -> None:
+    told = {"overshoot": None, "wait": None, "second_starts": 9, "duplicates": 2, "refused": 0}
+    killed = [{"cause": "worker_killed"}] * 3
+    drills = [played("reaper", turn, duplicates=[*killed, {"cause": "slow"}]) for turn in range(2)]
+    agreeing = told | {"second_starts": 8, "duplicates": 1}
+    opinions = {("one-crash", "reaper", 0): agreeing, ("one-crash", "reaper", 1): told}
+    (found,) = conclude(Plan([CRASH], MODES, 2), drills, opinions, "2026-11-20T16:00:00+00:00").found
+    assert found.remarks == (
+        "reaper, turn 2: the journal tells of 2 jobs completed twice, the ledger of 1.",
+        "reaper, turn 2: the journal tells of 9 jobs started again, the ledger of 8"
+        " (to the journal, what waited in a worker that died was started there).",
+    )
 
 
 def test_every_figure_has_a_name_of_its_own() -> None:

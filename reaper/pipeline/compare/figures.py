@@ -1,4 +1,8 @@
-"""The figures that are compared, out of the drills' reports; of several turns the median. Pure."""
+"""The figures that are compared, out of the drills' reports. Pure.
+
+Of several turns, times and costs are told by their median. What must not happen is summed: a job that is lost in one
+turn of three is lost, and a median would say that it was not.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,11 +111,15 @@ NOT_WHILE_IDLE = frozenset(figure.name for figure in FIGURES if not figure.name.
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A figure of one mode in one scenario: the median of all turns, and how far they lie apart."""
+    """A figure of one mode in one scenario, of all turns."""
 
     value: float
+    """The median of the turns; the sum of what must not happen."""
     low: float
     high: float
+    turns: int = 1
+    struck: int = 0
+    """Turns in which it was not 0."""
 
 
 Table = Mapping[str, Mapping[str, Measured]]
@@ -137,4 +145,7 @@ def measure(played: Iterable[Played], scenario: str) -> dict[str, dict[str, Meas
 
 def _of(figure: Figure, reports: Sequence[Report]) -> Measured | None:
     values = [value for report in reports if (value := figure.read(report)) is not None]
-    return Measured(median(values), min(values), max(values)) if values else None
+    if not values:
+        return None
+    value = sum(values) if figure.kind is Kind.SAFETY else median(values)
+    return Measured(value, min(values), max(values), len(values), sum(1 for turn in values if turn))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from reaper.drill.executions import Cause
 from reaper.drill.faults import FaultKind
 from reaper.pipeline.compare.figures import FIGURES, Table, measure
 from reaper.pipeline.compare.play import Plan, Played
@@ -80,13 +81,38 @@ def conclude(plan: Plan, played: Sequence[Played], told: Told, made_at: str) -> 
                 scenario,
                 table,
                 judge(table, plan.modes),
-                tuple(dict.fromkeys(_remarks(here))),
+                tuple(dict.fromkeys((*_remarks(here), *_second_opinions(here, told)))),
                 {mode: turns for mode, turns in journals.items() if turns},
             )
         )
     verdicts = {one.scenario.name: one.verdict for one in found}
     titles = {scenario.name: scenario.title for scenario in plan.scenarios}
     return Comparison(_about(plan, played, made_at), plan.modes, found, overall(verdicts, titles, plan.modes))
+
+
+_WAITED = " (to the journal, what waited in a worker that died was started there)"
+
+
+def _second_opinions(played: Sequence[Played], told: Told) -> list[str]:
+    """Say where the journal of a drill tells of more or less than its ledger."""
+    remarks = []
+    for one in played:
+        journal = told.get((one.scenario, one.mode, one.turn))
+        if journal is None:
+            continue
+        report = one.report
+        # What a killed worker had done and not settled, only its handler knew.
+        twice = [each for each in report["duplicates"] if each["cause"] != Cause.WORKER_KILLED]
+        opinions = (
+            ("completed twice", journal["duplicates"], len(twice), ""),
+            ("started again", journal["second_starts"], len(report["second_starts"]), _WAITED),
+        )
+        remarks += [
+            f"{one.mode}, turn {one.turn + 1}: the journal tells of {there:,} jobs {what}, the ledger of {here:,}{why}."
+            for what, there, here, why in opinions
+            if there != here
+        ]
+    return remarks
 
 
 def _about(plan: Plan, played: Sequence[Played], made_at: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from reaper.pipeline.compare.chart import waits
 from reaper.pipeline.compare.figures import FIGURES, Figure, Table
 from reaper.pipeline.compare.findings import Comparison, Found
-from reaper.pipeline.compare.verdict import headline, write
+from reaper.pipeline.compare.verdict import headline, write_all
 from reaper.pipeline.report import html, words
 from reaper.pipeline.report.html import Markup
 
@@ -21,14 +21,7 @@ def _figures(table: Table) -> list[Figure]:
 
 def _cell(table: Table, figure: Figure, mode: str) -> str:
     measured = table[figure.name].get(mode)
-    return NOTHING if measured is None else write(figure, measured.value)
-
-
-def _span(table: Table, figure: Figure, mode: str) -> str:
-    measured = table[figure.name].get(mode)
-    if measured is None or measured.low == measured.high:
-        return ""
-    return f"{write(figure, measured.low)} to {write(figure, measured.high)}"
+    return NOTHING if measured is None else write_all(figure, measured)
 
 
 def _modes(found: Found, modes: Sequence[str]) -> list[str]:
@@ -38,7 +31,11 @@ def _modes(found: Found, modes: Sequence[str]) -> list[str]:
 
 def _about(comparison: Comparison) -> str:
     about = comparison.about
-    turns = f"the median of {about['repeat']} turns" if about["repeat"] > 1 else "one turn"
+    turns = (
+        f"{about['repeat']} turns (the median and the span; of what must not happen, the sum)"
+        if about["repeat"] > 1
+        else "one turn"
+    )
     faster = f", {about['speedup']:g} times as fast" if about["speedup"] != 1 else ""
     options = f" ({' '.join(about['options'])})" if about["options"] else ""
     return (
@@ -92,7 +89,7 @@ def _section(found: Found, modes: Sequence[str]) -> Markup:
     scenario = found.scenario
     names = _modes(found, modes)
     rows = [
-        {"figure": figure.title, **{mode: _both(found.table, figure, mode) for mode in names}}
+        {"figure": figure.title, **{mode: _cell(found.table, figure, mode) for mode in names}}
         for figure in _figures(found.table)
     ]
     columns = [html.text("", lambda row: str(row["figure"]))]
@@ -111,11 +108,6 @@ def _section(found: Found, modes: Sequence[str]) -> Markup:
             *_journals(found),
         ],
     )
-
-
-def _both(table: Table, figure: Figure, mode: str) -> str:
-    span = _span(table, figure, mode)
-    return _cell(table, figure, mode) + (f" ({span})" if span else "")
 
 
 def _journals(found: Found) -> list[Markup]:

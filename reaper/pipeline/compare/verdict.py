@@ -71,7 +71,7 @@ def _sentence(figure: Figure, row: Mapping[str, Measured], winners: Iterable[str
 
 
 def _listed(figure: Figure, row: Mapping[str, Measured], modes: Iterable[str]) -> str:
-    return " and ".join(f"{mode} {write(figure, row[mode].value)}" for mode in modes)
+    return " and ".join(f"{mode} {write_all(figure, row[mode])}" for mode in modes)
 
 
 def _in_favour(table: Table, mode: str, best: Sequence[str]) -> Iterable[str]:
@@ -94,6 +94,19 @@ def write(figure: Figure, value: float) -> str:
         return f"{value:,.0f} µs"
     digits = 3 if figure.unit == "s" and abs(value) < 10 else 2 if abs(value) < 10 else 1
     return f"{value:,.{digits}f} {figure.unit}".rstrip()
+
+
+def write_all(figure: Figure, measured: Measured) -> str:
+    """Write a figure and how its turns differ: their span; of what must not happen, in how many it did."""
+    value = write(figure, measured.value)
+    if measured.low == measured.high and figure.kind is not Kind.SAFETY:
+        return value
+    if figure.kind is not Kind.SAFETY:
+        return f"{value} ({write(figure, measured.low)} to {write(figure, measured.high)})"
+    if measured.turns == 1 or not measured.struck:
+        return value
+    worst = f", {write(figure, measured.high)} at worst" if measured.struck > 1 else ""
+    return f"{value} (in {measured.struck} of {measured.turns} turns{worst})"
 
 
 def headline(verdict: Verdict, modes: Sequence[str]) -> str:
