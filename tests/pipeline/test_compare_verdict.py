@@ -329,8 +329,10 @@ def test_where_journal_and_ledger_differ_both_are_told() -> None:
     (found,) = conclude(Plan([CRASH], MODES, 2), drills, opinions, "2026-11-20T16:00:00+00:00").found
     assert found.remarks == (
         "reaper, turn 2: the journal tells of 2 jobs completed twice, the ledger of 1.",
-        "reaper, turn 2: the journal tells of 9 jobs started again, the ledger of 8"
-        " (to the journal, what waited in a worker that died was started there).",
+        (
+            "reaper, turn 2: the journal tells of 9 jobs started again, the ledger of 8"
+            " (to the journal, what waited in a worker that died was started there)."
+        ),
     )
 
 
