@@ -411,8 +411,8 @@ def leadership(findings: Findings) -> Markup:
         summary += f"Between the end of a term and the next one lay at most {words.duration(max(gaps))}. "
     if silent:
         summary += (
-            f"{len(silent):,} leaders told nothing of their end, or told it late; nobody led after them for "
-            f"{words.duration(max(row['gap_at_most_ms'] for row in silent))} at most."
+            f"{len(silent):,} leaders told nothing of their end, or told it late; between the moment when they were last "
+            f"seen to lead and the next term lay at most {words.duration(max(row['gap_at_most_ms'] for row in silent))}."
         )
     columns = [
         text("namespace", words.namespace),
