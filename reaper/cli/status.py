@@ -1,6 +1,7 @@
 """``reaper status``: one screen for people, or JSON."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import anyio
 import click
@@ -12,6 +13,7 @@ from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
 from reaper.replicas import STANDALONE
 from reaper.settings import ReaperSettings
+from workers.protocol.capabilities import Capability, capabilities_of, in_words
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.options import USAGE_EXIT, examples
 from workers.runtime.printing import show, show_json, styled
@@ -26,22 +28,26 @@ DEGRADED_EXIT = 1
 @click.pass_context
 async def status(context: click.Context, /, machine: bool, watch: float | None, settings: ReaperSettings) -> None:
     """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 2 unreachable."""
+    asked: dict[Capability, bool | None] = {}
     while True:
-        code = await _look(settings, machine=machine, watch=watch is not None)
+        code = await _look(settings, asked, machine=machine, watch=watch is not None)
         if not watch:
             context.exit(code)
         await anyio.sleep(watch)
 
 
-async def _look(settings: ReaperSettings, *, machine: bool, watch: bool) -> int:
-    """Look, print, and return the exit code."""
+async def _look(settings: ReaperSettings, asked: dict[Capability, bool | None], *, machine: bool, watch: bool) -> int:
+    """Look, print, and return the exit code. ``asked``: what the server can, asked once."""
     try:
         async with connected(settings) as (client, server):
             snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server)
+            if not asked:
+                asked.update(await capabilities_of(client, f"{settings.namespace_keys.lease}:absent"))
     except StreamReaperError as error:
         _clear(machine=machine, watch=watch)
         show_unreachable(error, machine=machine)
         return USAGE_EXIT
+    snapshot = replace(snapshot, capabilities=asked)
     problems = judge(snapshot)
     _clear(machine=machine, watch=watch)
     if machine:
@@ -75,7 +81,8 @@ def _row(label: str, *parts: str) -> str:
 
 def _leadership_lines(snapshot: Snapshot) -> Iterator[str]:
     leader = snapshot.leader
-    yield _row("namespace", snapshot.namespace, snapshot.server)
+    yield _row("namespace", snapshot.namespace)
+    yield _row("server", snapshot.server, in_words(snapshot.capabilities) if snapshot.capabilities else "")
     if leader is None:
         yield _row("leader", styled("none", "red"))
     else:

@@ -10,6 +10,7 @@ from reaper.operations.state import GroupState
 from reaper.operations.words import duration
 from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
 from workers.protocol.calls.refusals import explained
+from workers.protocol.capabilities import in_words
 from workers.runtime.settings import to_ms
 
 CLOCK_TOLERANCE_MS = 5_000
@@ -70,17 +71,14 @@ def diagnose(examined: Examination) -> tuple[Finding, ...]:
 
 
 def _server(server: ServerFacts) -> Iterator[Finding]:
-    can = ", ".join(f"{name} {_yes_no(known)}" for name, known in server.capabilities.items())
-    yield ok("server", f"{server.release} ({can}), answers within {server.round_trip_ms:.1f} ms")
+    yield ok(
+        "server", f"{server.release} ({in_words(server.capabilities)}), answers within {server.round_trip_ms:.1f} ms"
+    )
     yield _role(server)
     yield _eviction(server)
     yield from _memory(server)
     yield _persistence(server)
     yield _clock(server)
-
-
-def _yes_no(known: bool | None) -> str:
-    return "unknown" if known is None else "yes" if known else "no"
 
 
 def _role(server: ServerFacts) -> Finding:

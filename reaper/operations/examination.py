@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from reaper.layout import layout_refusal
 from reaper.operations.acl import Role, rules_of
@@ -15,8 +15,9 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
 from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
+from workers.protocol.capabilities import Capabilities, capabilities_of
 from workers.protocol.keys import GroupKeys
-from workers.protocol.meaning import Meaning, is_contact_error, is_not_known, meaning_of
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode, entry_order, text
 from workers.runtime.clock import server_ms
 
@@ -35,7 +36,7 @@ class ServerFacts:
     info: dict[str, Any]
     config: dict[str, str] | None
     """None where CONFIG GET is not allowed."""
-    capabilities: dict[str, bool | None]
+    capabilities: Capabilities
     round_trip_ms: float
     ahead_ms: int
     """The server's clock minus ours."""
@@ -116,7 +117,7 @@ async def _examine_server(
         release=release,
         info=dict(info),
         config=_pairs(config),
-        capabilities=await _capabilities(client, settings),
+        capabilities=await capabilities_of(client, f"{settings.namespace_keys.lease}:absent"),
         round_trip_ms=sorted(trips)[PINGS // 2],
         ahead_ms=ahead_ms,
         user=text(user) if user else None,
@@ -130,27 +131,6 @@ def _pairs(config: Any) -> dict[str, str] | None:
         return None
     pairs = config.items() if isinstance(config, dict) else zip(config[::2], config[1::2], strict=True)
     return {text(name): text(value) for name, value in pairs}
-
-
-async def _capabilities(client: Redis, settings: ReaperSettings) -> dict[str, bool | None]:
-    """Ask by trying, on a key that is not there: nothing is written, and the refusal tells."""
-    absent = f"{settings.namespace_keys.lease}:absent"
-    return {
-        "XNACK": await _knows(client, "XNACK"),
-        "XACKDEL": await _knows(client, "XACKDEL"),
-        "CLAIM": await _knows(
-            client, "XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "CLAIM", "1000", "STREAMS", absent, ">"
-        ),
-    }
-
-
-async def _knows(client: Redis, *words: str) -> bool | None:
-    try:
-        await client.execute_command(*words)
-    except ResponseError as error:
-        unknown = meaning_of(error) in (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
-        return None if unknown else not is_not_known(error)
-    return True
 
 
 async def _missing_rights(

@@ -202,6 +202,7 @@ def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:
         "now_ms": snapshot.now_ms,
         "namespace": snapshot.namespace,
         "server": snapshot.server,
+        "capabilities": dict(snapshot.capabilities),
         "leader": leader.id if leader else None,
         "holder": snapshot.holder,
         "token": snapshot.token,

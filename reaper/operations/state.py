@@ -4,9 +4,10 @@
 milliseconds; instants are the server's clock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reaper.replicas import GroupReport, Replica
+from workers.protocol.capabilities import Capabilities
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
 
@@ -102,6 +103,9 @@ class Snapshot:
     now_ms: int
     namespace: str
     server: str
+    """Product and version, such as ``Valkey 9.1.2``; '' = nobody asked."""
+    capabilities: Capabilities = field(default_factory=dict)
+    """What the server can; empty = nobody asked."""
     holder: str = ""
     """Who holds the lease; '' = nobody."""
     lease_left_ms: int = 0

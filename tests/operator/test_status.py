@@ -16,8 +16,9 @@ from tests.operator.dead import give_up
 from tests.operator.heartbeats import KEYS, a_report, elect
 from tests.scripts.scene import Scene
 from tests.support.processes import Processes
-from tests.support.servers import RedisServer, free_port
+from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
+from workers.protocol.capabilities import capabilities_of, in_words
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +33,14 @@ async def _healthy(scene: Scene) -> None:
 async def _group(scene: Scene) -> GroupState:
     (group,) = (await take_snapshot(scene.client, KEYS)).groups
     return group
+
+
+async def test_the_server_is_named_and_what_it_can(scene: Scene, reaper: Command, server: RedisServer) -> None:
+    await _healthy(scene)
+    can = await capabilities_of(scene.client, "absent")
+    answer, told = await reaper("status"), await reaper("status", "--json")
+    assert answer.out.splitlines()[1].split(maxsplit=1) == ["server", f"{shown(server.binary)} · {in_words(can)}"]
+    assert (told.data["server"], told.data["capabilities"]) == (shown(server.binary), can)
 
 
 # --- exit codes
@@ -96,16 +105,16 @@ async def test_the_screen_shows_leader_term_and_group(scene: Scene, reaper: Comm
     await scene.deliver(await scene.add(), idle_ms=36_000_000)
     await scene.add()
     lines = (await reaper("status")).out.splitlines()
-    assert lines[1].startswith("  leader    alice-1-abc · term 7 · lease ")
-    assert lines[2] == "  followers bob-1-abc"
-    assert lines[4:6] == [
+    assert lines[2].startswith("  leader    alice-1-abc · term 7 · lease ")
+    assert lines[3] == "  followers bob-1-abc"
+    assert lines[5:7] == [
         "orders/billing  healthy",
         "  recovery  reaper · stream · visibility timeout 30 s · max deliveries 3",
     ]
-    assert "pending 1 (oldest idle 10 h) · scheduled 0 · suspects 0 parked, 0 out · dead letters 0" in lines[6]
-    assert lines[7].startswith("  watched   timers 4 · next due ")
-    assert "recovered 12 (5 this term)" in lines[7]
-    assert lines[8] == "  consumers 1"
+    assert "pending 1 (oldest idle 10 h) · scheduled 0 · suspects 0 parked, 0 out · dead letters 0" in lines[7]
+    assert lines[8].startswith("  watched   timers 4 · next due ")
+    assert "recovered 12 (5 this term)" in lines[8]
+    assert lines[9] == "  consumers 1"
 
 
 async def test_output_that_is_no_terminal_has_no_colour(scene: Scene, reaper: Command) -> None:

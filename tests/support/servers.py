@@ -44,7 +44,7 @@ def _named() -> Iterator[Path]:
     for name in filter(None, os.environ.get(NAMED, "").split(os.pathsep)):
         if not version_of(Path(name)):
             raise RuntimeError(f"{NAMED} names {name!r}, and that is no server: its --version says nothing of one")
-        yield Path(name)
+        yield Path(name).absolute()  # servers start in folders of their own
 
 
 def _on_path() -> Iterator[Path]:

@@ -410,9 +410,10 @@ def leadership(findings: Findings) -> Markup:
     if gaps:
         summary += f"Between the end of a term and the next one lay at most {words.duration(max(gaps))}. "
     if silent:
+        longest = words.duration(max(row["gap_at_most_ms"] for row in silent))
         summary += (
-            f"{len(silent):,} leaders told nothing of their end, or told it late; between the moment when they were last "
-            f"seen to lead and the next term lay at most {words.duration(max(row['gap_at_most_ms'] for row in silent))}."
+            f"{len(silent):,} leaders told nothing of their end, or told it late; between the moment when they were "
+            f"last seen to lead and the next term lay at most {longest}."
         )
     columns = [
         text("namespace", words.namespace),

@@ -1,0 +1,63 @@
+"""What a server can is asked of it, and asking does nothing."""
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.conftest import StartServer
+from tests.support.servers import RedisServer, release_of
+from workers.protocol.capabilities import Capability, capabilities_of, in_words
+from workers.protocol.connection import commands_client
+
+pytestmark = pytest.mark.anyio
+
+SINCE = {Capability.XACKDEL: (8, 2), Capability.CLAIM: (8, 4), Capability.IDMP: (8, 6), Capability.XNACK: (8, 8)}
+"""As Redis's documentation has it. Valkey 9.1 has none."""
+
+
+def expected_of(server: RedisServer) -> dict[Capability, bool]:
+    product, version = release_of(server.binary)
+    return {name: product == "Redis" and version >= since for name, since in SINCE.items()}
+
+
+async def test_each_capability_is_found_where_it_is_and_nothing_is_written(server: RedisServer, client: Redis) -> None:
+    assert await capabilities_of(client, "absent") == expected_of(server)
+    assert await client.dbsize() == 0
+
+
+async def test_asking_does_nothing_even_where_the_key_is_there(server: RedisServer, client: Redis) -> None:
+    await client.xadd("there", {"f": "v"})
+    await client.xgroup_create("there", "h", "0")
+    before = await client.xinfo_stream("there"), await client.xinfo_groups("there")
+    assert await capabilities_of(client, "there") == expected_of(server)
+    assert (await client.xinfo_stream("there"), await client.xinfo_groups("there")) == before
+
+
+async def test_what_our_user_may_not_ask_is_unknown(server: RedisServer, client: Redis) -> None:
+    await client.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">p", "-@all", "+ping", "~*")
+    async with commands_client(server.url.replace("//", "//limited:p@")) as limited:
+        found = await capabilities_of(limited, "absent")
+    expected = expected_of(server)
+    assert {name: found[name] for name in (Capability.CLAIM, Capability.XACKDEL, Capability.XNACK)} == {
+        Capability.CLAIM: None,
+        Capability.XACKDEL: expected[Capability.XACKDEL],
+        Capability.XNACK: expected[Capability.XNACK],
+    }
+    assert found[Capability.IDMP] is None
+
+
+async def test_a_replica_is_no_reason_to_deny_what_it_can(start_server: StartServer) -> None:
+    server = start_server()
+    server.command("REPLICAOF", "127.0.0.1", str(server.port))
+    async with commands_client(server.url) as client:
+        found = await capabilities_of(client, "absent")
+    expected = expected_of(server)
+    assert all(can in (None, expected[name]) for name, can in found.items())
+    assert found[Capability.XACKDEL] is expected[Capability.XACKDEL]
+
+
+def test_people_are_told_what_is_there_what_is_unknown_and_what_is_used() -> None:
+    can = dict.fromkeys(Capability, False)
+    assert in_words(can) == "no CLAIM, no XNACK, no XACKDEL, no IDMP; none is needed, none is used"
+    assert in_words(can | {Capability.XACKDEL: True, Capability.CLAIM: None}) == (
+        "XACKDEL, CLAIM unknown; none is needed, none is used"
+    )

@@ -1,0 +1,74 @@
+"""What a server can beyond Redis 6.2: asked of the server itself, for its version does not tell (Valkey, providers).
+
+Each question is a call that does nothing, whatever the answer: a command without its arguments, or a call that is
+refused on a key that is not there, and on one that is.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from redis.exceptions import ResponseError
+
+from workers.protocol.meaning import is_not_known
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+class Capability(StrEnum):
+    """What some servers can, and others cannot."""
+
+    CLAIM = "CLAIM"
+    """``XREADGROUP … CLAIM``: a reader takes what is overdue before what is new (Redis 8.4)."""
+    XNACK = "XNACK"
+    """A delivery is given back where it is (Redis 8.8)."""
+    XACKDEL = "XACKDEL"
+    """An entry is acknowledged and deleted in one step (Redis 8.2)."""
+    IDMP = "IDMP"
+    """``XADD … IDMP``: an entry is added once, however often it is sent (Redis 8.6)."""
+
+
+Capabilities = Mapping[Capability, bool | None]
+"""None = unknown: our user may not ask, or the node does not take writes."""
+
+USED: frozenset[Capability] = frozenset()
+"""What programs of ours make use of where it is there: nothing so far. Every mode works on every server."""
+
+
+async def capabilities_of(client: "Redis", absent: str) -> Capabilities:
+    """Ask for each. ``absent`` is a key that nobody has, and our user may touch. Raises what redis-py raises."""
+    return {
+        # Of a command alone, the number of its arguments is checked before the user's rights are.
+        Capability.XNACK: await _answers(client, "wrong number of arguments", "XNACK"),
+        Capability.XACKDEL: await _answers(client, "wrong number of arguments", "XACKDEL"),
+        Capability.CLAIM: await _answers(
+            client, "NOGROUP", "XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">"
+        ),
+        # A value is missing. Who does not know IDMP takes it for an ID, and the rest for two fields with their values.
+        Capability.IDMP: await _answers(
+            client, "wrong number of arguments", "XADD", absent, "NOMKSTREAM", "IDMP", "p", "i", "*", "f"
+        ),
+    }
+
+
+_NOBODY = "stream-reaper:nobody"
+
+
+async def _answers(client: "Redis", if_known: str, *words: str) -> bool | None:
+    try:
+        await client.execute_command(*words)
+    except ResponseError as error:
+        if if_known in str(error):
+            return True
+        return False if is_not_known(error) else None
+    return True
+
+
+def in_words(capabilities: Capabilities) -> str:
+    """Return what people are shown, and which of it is used: ``XACKDEL; none is used``."""
+    known = [name for name, can in capabilities.items() if can]
+    unknown = [f"{name} unknown" for name, can in capabilities.items() if can is None]
+    used = [name for name in known if name in USED]
+    beyond = ", ".join([*known, *unknown]) or f"no {', no '.join(capabilities)}"
+    return f"{beyond}; {'used: ' + ', '.join(used) if used else 'none is needed, none is used'}"
