@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from workers.protocol.meaning import is_not_known
+from workers.protocol.meaning import Meaning, is_not_known, meaning_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -40,28 +40,26 @@ async def capabilities_of(client: "Redis", absent: str) -> Capabilities:
     """Ask for each. ``absent`` is a key that nobody has, and our user may touch. Raises what redis-py raises."""
     return {
         # Of a command alone, the number of its arguments is checked before the user's rights are.
-        Capability.XNACK: await _answers(client, "wrong number of arguments", "XNACK"),
-        Capability.XACKDEL: await _answers(client, "wrong number of arguments", "XACKDEL"),
-        Capability.CLAIM: await _answers(
-            client, "NOGROUP", "XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">"
+        Capability.XNACK: await _knows(client, "XNACK"),
+        Capability.XACKDEL: await _knows(client, "XACKDEL"),
+        Capability.CLAIM: await _knows(
+            client, "XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">"
         ),
         # A value is missing. Who does not know IDMP takes it for an ID, and the rest for two fields with their values.
-        Capability.IDMP: await _answers(
-            client, "wrong number of arguments", "XADD", absent, "NOMKSTREAM", "IDMP", "p", "i", "*", "f"
-        ),
+        Capability.IDMP: await _knows(client, "XADD", absent, "NOMKSTREAM", "IDMP", "p", "i", "*", "f"),
     }
 
 
 _NOBODY = "stream-reaper:nobody"
+_CANNOT_TELL = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
 
 
-async def _answers(client: "Redis", if_known: str, *words: str) -> bool | None:
+async def _knows(client: "Redis", *words: str) -> bool | None:
+    """Tell whether the server knows these words, by how it refuses the call."""
     try:
         await client.execute_command(*words)
     except ResponseError as error:
-        if if_known in str(error):
-            return True
-        return False if is_not_known(error) else None
+        return None if meaning_of(error) in _CANNOT_TELL else not is_not_known(error)
     return True
 
 
