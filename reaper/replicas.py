@@ -61,6 +61,14 @@ class GroupReport:
     held: int = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
     lost_payload: int = 0
+    put_back: int = 0
+    """Deliveries that somebody made vanish, with their consumer or the group, and that are pending again."""
+    in_doubt: int = 0
+    """Deliveries that went with a foreign worker's consumer: acknowledged before, or dropped."""
+    dropped: int = 0
+    """Deliveries that were watched, vanished with the group, and are not put back."""
+    groups_lost: int = 0
+    """How often the group was found to have been destroyed while nobody watched it: how much it held is not known."""
     foreign_claims: int = 0
     """Changes of owner that we did not make: somebody else runs XCLAIM or XAUTOCLAIM here."""
 

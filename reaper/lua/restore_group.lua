@@ -4,7 +4,8 @@
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] fence      {orders}:fence:billing   string
 -- KEYS[3] agreement  {orders}:group:billing   hash
--- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that owns what is put back  ARGV[4] idle in ms they get; none where
+-- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that owns what is put back ('' = nobody: a group that is there
+-- is looked at, and the entries are only counted)  ARGV[4] idle in ms they get; none where
 -- a worker of ours has given its word: it may run them, and has a visibility timeout to take them back
 -- ARGV[5] when the group was made, as of the caller's last look (ms)  ARGV[6…] entry IDs that were pending as far as
 -- the leader knows
@@ -29,7 +30,7 @@ local made = whole_number(redis.call('HGET', agreement, 'made'), 0)
 if made <= seen and not position then
   return { 'unknown' }
 end
-local reply = position and redis.pcall('XGROUP', 'CREATE', stream, group, position, 'MKSTREAM') or { err = 'BUSYGROUP' }
+local reply = position and consumer ~= '' and redis.pcall('XGROUP', 'CREATE', stream, group, position, 'MKSTREAM') or { err = 'BUSYGROUP' }
 if type(reply) == 'table' and reply.err then
   if not string.find(reply.err, 'BUSYGROUP') then
     return reply
@@ -41,13 +42,8 @@ else
   made = made_anew(agreement, position)
 end
 
-local at = now_ms()
-local fields = redis.call('HGETALL', agreement)
-for i = 1, #fields, 2 do
-  local word = string.sub(fields[i], 1, 7) == 'member:' and read_word(fields[i + 1])
-  if word and word.until_ms > at then
-    idle = 0
-  end
+if some_word_counts(agreement, now_ms()) then
+  idle = 0
 end
 
 local restored = 0
@@ -56,8 +52,10 @@ for i = first, #ARGV do
   -- What the group has read by its position and was not acknowledged; the rest is delivered anew anyway.
   if not is_after(entry_id, position) and #redis.call('XRANGE', stream, entry_id, entry_id) == 1
       and #redis.call('XPENDING', stream, group, entry_id, entry_id, 1) == 0 then
-    restored = restored
-      + #redis.call('XCLAIM', stream, group, consumer, 0, entry_id, 'IDLE', idle, 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
+    restored = restored + 1
+    if consumer ~= '' then
+      redis.call('XCLAIM', stream, group, consumer, 0, entry_id, 'IDLE', idle, 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
+    end
   end
 end
 return { 'ok', restored, made, who }

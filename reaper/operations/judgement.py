@@ -43,6 +43,7 @@ class Trouble(StrEnum):
     RETRY_UNREAD = "retry_unread"
     PAUSED = "paused"
     HELD = "held"
+    DROPPED = "dropped"
     ERROR = "error"
 
 
@@ -116,6 +117,18 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
             Trouble.OVERDUE,
             f"recovery is {report.late_ms / 1000:.0f} s late, beyond any grace: see recovery_rate and the leader's log",
         )
+    if report.dropped:
+        text = (
+            f"{report.dropped} deliveries went with the group, which somebody destroyed, and are not put back: enqueue "
+            "those jobs again, and set recreate_groups for the next time"
+        )
+        yield Trouble.DROPPED, text
+    if report.groups_lost:
+        text = (
+            "somebody destroyed the group while nobody watched it: what was pending there is forgotten; the jobs are "
+            "in the stream still"
+        )
+        yield Trouble.DROPPED, text
     if report.foreign_claims:
         yield (
             Trouble.FOREIGN_CLAIMS,
@@ -186,6 +199,13 @@ def _group_notes(group: GroupState) -> Iterator[str]:
         yield (
             f"{report.lost_payload} jobs were trimmed or deleted by somebody while they were pending: "
             "their payloads are lost"
+        )
+    if report and report.put_back:
+        yield f"{report.put_back} deliveries that somebody made vanish, with a consumer or the group, were put back"
+    if report and report.in_doubt:
+        yield (
+            f"{report.in_doubt} deliveries went with consumers that are gone: acknowledged before, or dropped by who "
+            "deleted those; the journal's events lost_delivery name them"
         )
     for consumer in (*group.main.silent, *group.retry.silent):
         silent_s = consumer.idle_ms // 1000

@@ -46,6 +46,8 @@ LEASES_SERVED = 2
 """For so many leases embedded workers stand by after the last sign of a leader: another may be elected meanwhile."""
 SPREAD = 0.2
 """Full scans come earlier than their interval by up to this part of it."""
+PUT_BACK_BATCH = 1_000
+"""Deliveries of a deleted consumer that are put back in one call."""
 GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
 """Timers outnumber pending entries by this ratio and number: a full scan now. Asked every n-th scan."""
 
@@ -87,6 +89,7 @@ class GroupWatch:
         self._is_agreed = True
         self._made = 0
         self._was_made = False
+        self._has_scanned = False
         self._told_at_ms: int | None = None
 
     # ---- lifecycle
@@ -217,6 +220,7 @@ class GroupWatch:
     async def _full_scan(self, tasks: TaskGroup) -> None:
         await self._watch_retry_stream(tasks)
         entries, watched = 0, self._watched()
+        recently_gone = self._sources[self._keys.stream].scanner.recently_gone()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
                 entries += await source.scanner.full()
@@ -225,11 +229,42 @@ class GroupWatch:
         self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
         self._notes.scanned_fully(self._context.server_ms(), entries)
         if not self._settings.observe:
+            kept = await self._housekeeping.run()
+            self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
             if await self._writer.made_at() > self._made:  # the scan may have forgotten what the group has
-                await self._restore(watched)
+                # Where one of ours had made it, what was not pending any more was settled: the script looked.
+                held = [*watched, *recently_gone] if kept.by_stranger else watched
+                await self._restore(held, was_there=kept.is_remade)
+            elif kept.is_remade and not self._has_scanned:
+                self._notes.group_was_lost(put_back=0, dropped=0, was_watched=False)
+            else:
+                await self._look_for_dropped()
+            for source in self._sources.values():
+                source.scanner.forget_gone()
             self._suspects.wake()  # some may have been parked in an earlier term
             await self._journal_scan()
-            await self._housekeeping.run()
+        self._has_scanned = True
+
+    async def _look_for_dropped(self) -> None:
+        """Put back what consumers held that somebody deleted since the full scan before, and tell of it."""
+        for key, source in list(self._sources.items()):
+            absent = source.scanner.held_by_absent(await self._writer.consumers(key))
+            for consumer, ids in absent.items():
+                await self._put_back(key, consumer, ids)
+
+    async def _put_back(self, source: str, consumer: bytes, entry_ids: Sequence[bytes]) -> None:
+        put_back = in_doubt = 0
+        for first in range(0, len(entry_ids), PUT_BACK_BATCH):
+            result = await self._writer.put_back(
+                source, consumer, entry_ids[first : first + PUT_BACK_BATCH], made=self._made
+            )
+            if isinstance(result, Refusal):
+                self._call_refused(result)
+                return
+            put_back, in_doubt = put_back + result.put_back, in_doubt + result.in_doubt
+        if put_back:
+            self._next_full = anyio.current_time()
+        self._notes.dropped(consumer, put_back, in_doubt)
 
     async def _journal_scan(self) -> None:
         """Journal what the scan found; nothing where it found nothing."""
@@ -293,11 +328,14 @@ class GroupWatch:
         await self._restore(self._watched())
         return True
 
-    async def _restore(self, watched: Sequence[bytes]) -> None:
+    async def _restore(self, watched: Sequence[bytes], *, was_there: bool = False) -> None:
         """Put back what was watched into a group that was destroyed, and look at all of it. Raises as redis-py does."""
-        self._made = await self._housekeeping.restore(watched, self._made)
-        self._was_made = False
+        lost = await self._housekeeping.restore(watched, self._made)
+        self._made, self._was_made = lost.made, False
         self._next_full = anyio.current_time()
+        if lost.was_there or was_there:
+            self._notes.group_was_lost(put_back=lost.put_back, dropped=lost.dropped, was_watched=self._has_scanned)
+            self._has_scanned = True
 
     # ---- suspects and schedules
 

@@ -63,6 +63,10 @@ class Tally:
     dead_lettered: int = 0
     held: int = 0
     lost_payload: int = 0
+    put_back: int = 0
+    in_doubt: int = 0
+    dropped: int = 0
+    groups_lost: int = 0
     foreign_claims: int = 0
     refusal: str = ""
     paused: bool = False
@@ -225,6 +229,37 @@ class GroupNotes:
             why,
         )
         self._report("error", **facts, error=f"held: {why}")
+
+    def dropped(self, consumer: bytes, put_back: int, in_doubt: int) -> None:
+        """Somebody deleted ``consumer``, which held deliveries; in doubt: or it settled them, and went."""
+        self.tally.put_back += put_back
+        self.tally.in_doubt += in_doubt
+        if put_back:
+            logger.error(
+                "%s: somebody deleted consumer %s: %d deliveries that it held are put back",
+                self._pair,
+                on_one_line(consumer),
+                put_back,
+            )
+        if in_doubt:
+            logger.warning(
+                "%s: consumer %s is gone, and with it %d deliveries: it has acknowledged them, or somebody deleted it "
+                "(events lost_delivery)",
+                self._pair,
+                on_one_line(consumer),
+                in_doubt,
+            )
+        if put_back or in_doubt:
+            self._report("error", consumer=text(consumer), put_back=put_back, in_doubt=in_doubt, error="lost_delivery")
+
+    def group_was_lost(self, *, put_back: int, dropped: int, was_watched: bool) -> None:
+        """The group was destroyed, and is there again; nobody knows what it held unless it ``was_watched``."""
+        self.tally.put_back += put_back
+        self.tally.dropped += dropped
+        if not was_watched:
+            self.tally.groups_lost += 1
+            logger.error("%s: somebody destroyed the group while nobody watched it", self._pair)
+        self._report("error", put_back=put_back, dropped=dropped, was_watched=was_watched, error="group_destroyed")
 
     def released(self, released: Released) -> None:
         """Parked suspects are ready again, as many as may be out."""

@@ -3,10 +3,13 @@
 A full scan replaces the timers of what is gone, streaming (`Timers.begin_sweep`). Between full scans only what lies
 past the highest ID seen is read: new deliveries have higher IDs. Old IDs come back too (``XCLAIM FORCE``, ``XGROUP
 SETID``, a refilled stream), which is what the periodic full scan is for.
+
+Who holds what is noted on the way, packed: some 20 bytes a delivery. Where a consumer is gone by the next full scan,
+that tells what went with it.
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from anyio.lowlevel import checkpoint
@@ -14,10 +17,12 @@ from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
 from reaper.recovery.ages import Ages
-from reaper.recovery.timers import Sight, Timers
+from reaper.recovery.timers import Cohort, Sight, Timers
 from workers.runtime.clock import monotonic_ms
 
 FIRST = b"-"
+MOST_GONE = 200_000
+"""So much is remembered of what went between two full scans, the latest: where it vanished, it is put back."""
 
 
 class Scanner:
@@ -45,14 +50,52 @@ class Scanner:
         self._armed = armed
         self._highest = FIRST
         self._oldest_ms = 0
+        self._held: dict[bytes, bytearray] = {}
+        self._held_before: dict[bytes, bytearray] = {}
+        self._gone: deque[bytes] = deque(maxlen=MOST_GONE)
+
+    def gone(self, entry_id: bytes) -> None:
+        """Note that a delivery is not pending any more, and not by us: somebody has settled it, or made it vanish."""
+        self._gone.append(entry_id)
+
+    def recently_gone(self) -> Iterable[bytes]:
+        """Return what was noted so since `forget_gone`: where the group turns out to be another one, it vanished."""
+        return tuple(self._gone)
+
+    def forget_holders(self, consumers: Iterable[bytes]) -> None:
+        """Forget what ``consumers`` held: we ourselves have deleted them, when they held nothing."""
+        for consumer in consumers:
+            self._held.pop(consumer, None)
+            self._held_before.pop(consumer, None)
+
+    def forget_gone(self) -> None:
+        """Forget what is gone, and who held it as of the full scan before."""
+        self._gone.clear()
+        self._held_before = {}
+
+    def held_by_absent(self, consumers: Collection[bytes]) -> dict[bytes, list[bytes]]:
+        """Return by consumer what is gone of what others than ``consumers`` held, as of the full scan before."""
+        absent = [consumer for consumer in self._held_before if consumer not in consumers]
+        gone = set(self._gone) if absent else set()
+        held = {consumer: bytes(self._held_before[consumer]).split() for consumer in absent}
+        found = {consumer: [entry_id for entry_id in ids if entry_id in gone] for consumer, ids in held.items()}
+        return {consumer: ids for consumer, ids in found.items() if ids}
 
     async def full(self) -> int:
         """Scan everything, forget timers of what is gone; return how much is pending. Raises what redis-py raises."""
         self._timers.begin_sweep()
         self._highest, self._oldest_ms = FIRST, 0
+        for consumer, ids in self._held.items():
+            self._held_before.setdefault(consumer, bytearray()).extend(ids)
+        self._held = {}
         entries = await self.tail()
         now = monotonic_ms()
-        while not self._timers.sweep(forgets=partial(self._ages.add_gone, now_ms=now)):
+
+        def forgets(cohort: Cohort, ids: list[bytes]) -> None:
+            self._ages.add_gone(cohort, now)
+            self._gone.extend(ids)
+
+        while not self._timers.sweep(forgets=forgets):
             await checkpoint()
         self._ages.scanned(self._timers.cohorts(), now, self._oldest_ms)
         return entries
@@ -79,7 +122,12 @@ class Scanner:
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm = monotonic_ms(), self._visibility_ms, self._timers.arm
         self._timers.seen_ms = now
-        for entry_id, _consumer, idle_ms, _count in rows:
+        held = self._held
+        for entry_id, consumer, idle_ms, _count in rows:
+            ids = held.get(consumer)
+            if ids is None:
+                ids = held[consumer] = bytearray()
+            ids += entry_id + b" "
             if 0 < idle_ms < visibility_ms:
                 arm(entry_id, now + visibility_ms - idle_ms)
             elif idle_ms == 0:

@@ -162,6 +162,7 @@ class SourceWatch:
                 self._notes.asks_too_long(row, to_ms(self._context.settings.longest_visibility_timeout))
             if row.outcome is Outcome.GONE:
                 self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
+                self.scanner.gone(row.entry_id)
         self._notes.batch(result)
         self._telemetry.recovered(result, began_ns)
         self._rate.spend(-sum(row.outcome not in ENDED for row in result))

@@ -67,7 +67,7 @@ class _Bucket:
             self.ids.clear()
 
 
-def _ignore(_: Cohort) -> None:
+def _ignore(_: Cohort, _ids: list[bytes]) -> None:
     """Say nothing of what is forgotten."""
 
 
@@ -175,7 +175,7 @@ class Timers:
         self._unseen = [bucket for bucket in self._heap if bucket.live]
         self._fresh = _no_buckets()
 
-    def sweep(self, limit: int = 10_000, forgets: Callable[[Cohort], None] = _ignore) -> bool:
+    def sweep(self, limit: int = 10_000, forgets: Callable[[Cohort, list[bytes]], None] = _ignore) -> bool:
         """Forget unseen timers, looking at about ``limit``; return whether the sweep is complete.
 
         ``forgets`` is told of what is forgotten.
@@ -183,11 +183,13 @@ class Timers:
         while self._unseen and limit > 0:
             bucket = self._unseen.pop()
             limit -= 1 + len(bucket.ids)
-            if bucket.live:
-                forgets(bucket.cohort())
+            cohort, forgotten = bucket.cohort(), []
             for entry_id in bucket.ids:
                 if self._by_id.get(entry_id) is bucket:
                     del self._by_id[entry_id]
+                    forgotten.append(entry_id)
+            if cohort.timers:
+                forgets(cohort, forgotten)
             bucket.live = 0
             bucket.ids.clear()
         if self._unseen:

@@ -35,6 +35,7 @@ TAKE_OVER_GROUP = load_script("reaper", "take_over_group")
 RECOVER_ENTRIES = load_script("reaper", "recover_entries")
 TELL_SCAN = load_script("reaper", "tell_scan")
 RESTORE_GROUP = load_script("reaper", "restore_group")
+PUT_BACK = load_script("reaper", "put_back")
 
 
 class TakeOverCode(IntEnum):
@@ -66,6 +67,15 @@ class Restored:
     """When it was made, by the server's clock in ms."""
     by_worker: bool
     """A worker had made it again already."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What became of deliveries whose consumer somebody deleted."""
+
+    put_back: int
+    in_doubt: int
+    """Nobody can know whether they were acknowledged or dropped; nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +146,43 @@ class GroupWriter:
             "schedule", lambda: move_due(self.client, self.keys, self.authority, redelivery, self.journal)
         )
 
-    async def restore(self, entry_ids: Sequence[bytes], *, made: int) -> Restored | Refusal:
+    async def restore(self, entry_ids: Sequence[bytes], *, made: int, only_count: bool = False) -> Restored | Refusal:
         """Put these entries back as pending into the group that was destroyed since it was ``made``.
 
-        It is made again where it stood, if nobody has yet (``restore_group.lua``).
+        It is made again where it stood, if nobody has yet (``restore_group.lua``). Or only count them.
         """
         keys = self.keys
         reply = await RESTORE_GROUP.run(
             self.client,
             [keys.stream, keys.fence, keys.agreement],
             [
-                self.authority.fence, keys.group, RESTORED_CONSUMER, to_ms(self.group.visibility_timeout), made,
-                *entry_ids,
+                self.authority.fence, keys.group, "" if only_count else RESTORED_CONSUMER,
+                to_ms(self.group.visibility_timeout), made, *entry_ids,
             ],
         )  # fmt: skip
         if reply[0] != b"ok":
             return read_refusal(reply)
         _, put_back, made_now, who = reply
         return Restored(put_back, made_now, who == b"worker")
+
+    async def put_back(
+        self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, made: int
+    ) -> PutBack | Refusal:
+        """Put back, or tell of, what somebody dropped by deleting ``consumer`` of ``source`` (``put_back.lua``)."""
+        keys = self.keys
+        reply = await PUT_BACK.run(
+            self.client,
+            [source, keys.fence, keys.agreement, keys.journal],
+            [
+                self.authority.fence, keys.group, consumer, to_ms(self.group.visibility_timeout), made, *self.journal,
+                self.authority.token, *entry_ids,
+            ],
+        )  # fmt: skip
+        return PutBack(*reply[1:]) if reply[0] == b"ok" else read_refusal(reply)
+
+    async def consumers(self, source: str) -> set[bytes]:
+        """Return the names of the group's consumers in ``source``."""
+        return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
 
     async def made_at(self) -> int:
         """Return when the group was made, by the server's clock in ms; 0 = not by us."""

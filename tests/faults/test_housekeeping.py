@@ -5,15 +5,17 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.operations.judgement import Trouble, judge
+from reaper.operations.snapshot import take_snapshot
 from reaper.recovery.writer import RESTORED_CONSUMER
 from tests.conftest import StartProxy
-from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
 from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName
-from workers.protocol.keys import group_keys
+from workers.protocol.keys import group_keys, namespace_keys
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
@@ -126,6 +128,101 @@ async def _remembers(case: Case, position: str) -> bool:
     return await case.client.hget(case.keys.agreement, "last_id") == position.encode()
 
 
+# ---- made again by somebody who tells nobody
+
+
+async def remake(case: Case, start: str) -> None:
+    """Destroy the group and create it again, as an operator or a foreign worker does."""
+    async with case.client.pipeline(transaction=True) as pipeline:
+        pipeline.xgroup_destroy("orders", "billing")
+        pipeline.xgroup_create("orders", "billing", start)
+        await pipeline.execute()
+
+
+async def _is_marked(case: Case) -> bool:
+    return await case.client.hexists(case.keys.agreement, "marked")
+
+
+async def test_what_a_group_held_that_a_stranger_has_made_again_is_put_back(case: Case) -> None:
+    jobs = await case.enqueue(4)
+    async with leading(quick_settings(case.server, recreate_groups=True)):
+        await case.read(count=4)
+        await case.wait_for_report(lambda report: report.timers == 4, "the deliveries are watched")
+        await wait_until(lambda: _is_marked(case), "the group will be known again")
+        await remake(case, "$")
+        report = await case.wait_for_report(lambda report: report.put_back == 4, "what was pending is put back")
+        assert (report.dropped, report.groups_lost) == (0, 0)
+        assert sorted(await case.work_off(nothing_left)) == jobs
+    assert await case.violations() == []
+
+
+async def test_what_a_stranger_made_vanish_and_nobody_puts_back_makes_the_service_degraded(case: Case) -> None:
+    await case.enqueue(4)
+    async with leading(quick_settings(case.server)):
+        await case.read(count=4)
+        await case.wait_for_report(lambda report: report.timers == 4, "the deliveries are watched")
+        await wait_until(lambda: _is_marked(case), "the group will be known again")
+        await remake(case, "$")
+        await case.wait_for_report(lambda report: report.dropped == 4, "the loss is counted")
+        await wait_until(lambda: is_told_as_lost(case), "the service is degraded")
+
+
+async def test_where_all_is_delivered_anew_nothing_is_lost_and_nothing_put_back(case: Case) -> None:
+    jobs = await case.enqueue(4)
+    async with leading(quick_settings(case.server, recreate_groups=True)):
+        await case.read(count=4)
+        await case.wait_for_report(lambda report: report.timers == 4, "the deliveries are watched")
+        await wait_until(lambda: _is_marked(case), "the group will be known again")
+        await remake(case, "0")
+        await case.wait_for_report(lambda report: report.timers == 0, "the leader has looked")
+        assert sorted(await case.work_off(nothing_left)) == jobs
+        report = await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "it goes on")
+    assert (report.put_back, report.dropped) == (0, 0)
+    assert await case.violations() == []
+
+
+@pytest.mark.parametrize("again", ["by a stranger", "by one of ours"])
+async def test_a_group_that_was_lost_while_nobody_led_is_told_of_and_no_first_group_is(case: Case, again: str) -> None:
+    await case.enqueue(4)
+    async with leading(quick_settings(case.server)):
+        await case.read(count=4)
+        await case.wait_for_report(lambda report: report.timers == 4, "the deliveries are watched")
+        await wait_until(lambda: _is_marked(case), "the group will be known again")
+        assert not await is_told_as_lost(case)
+    await case.client.xgroup_destroy("orders", "billing")
+    if again == "by a stranger":
+        await case.client.xgroup_create("orders", "billing", "$")
+    else:
+        async with running_worker(case.server.url, Handler()):
+            pass
+    async with leading(quick_settings(case.server), "error") as leader:
+        await case.wait_for_report(lambda report: report.groups_lost == 1, "it is told")
+        await wait_until(lambda: is_told_as_lost(case), "the service is degraded")
+        assert leader.errors() == ["group_destroyed"]
+
+
+async def test_a_mark_that_is_deleted_alone_is_no_other_group(case: Case) -> None:
+    jobs = await case.stalled(1)
+    await case.client.hset(case.keys.agreement, "paused", "1")  # it stays pending
+    async with leading(quick_settings(case.server, recreate_groups=True)):
+        await wait_until(lambda: _is_marked(case), "the group will be known again")
+        await case.client.xgroup_delconsumer("orders", "billing", RESTORED_CONSUMER)
+        await wait_until(lambda: _has_mark(case), "it is marked again")
+        assert not await case.client.hexists(case.keys.agreement, "made")
+    assert [entry for entry, _, _ in await case.pending()] == jobs
+
+
+async def _has_mark(case: Case) -> bool:
+    consumers: Any = await case.client.xinfo_consumers("orders", "billing")
+    return RESTORED_CONSUMER in {text(consumer["name"]) for consumer in consumers}
+
+
+async def is_told_as_lost(case: Case) -> bool:
+    """Tell whether the service is degraded since jobs are gone."""
+    problems = judge(await take_snapshot(case.client, namespace_keys("reaper")))
+    return Trouble.DROPPED in {problem.trouble for problem in problems}
+
+
 # ---- the retry stream
 
 
@@ -234,8 +331,96 @@ async def test_silent_consumers_that_hold_nothing_are_deleted_if_asked_to(case: 
 
 async def _consumers(case: Case) -> set[str]:
     consumers: Any = await case.client.xinfo_consumers("orders", "billing")
-    return {text(consumer["name"]) for consumer in consumers}
+    return {text(consumer["name"]) for consumer in consumers} - {RESTORED_CONSUMER}
 
 
 async def _are_consumers(case: Case, names: set[str]) -> bool:
     return await _consumers(case) == names
+
+
+# ---- consumers that somebody deletes with what they hold
+
+OURS = "host.0123456789ab"
+"""As workers of ours name their consumers."""
+
+
+async def give_word(case: Case, consumer: str) -> None:
+    """Join as a worker of ours does that died a minute ago: its word counts no more."""
+    seconds, _ = await case.client.time()
+    ended_ms = seconds * 1_000 - 60_000
+    await case.client.hset(case.keys.agreement, f"member:{consumer}", f"1,{VISIBILITY_MS},3,{ended_ms},")
+
+
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+async def test_what_a_dead_worker_of_ours_held_whose_consumer_is_deleted_is_put_back(
+    case: Case, redelivery: str
+) -> None:
+    jobs = await case.enqueue(4)
+    async with leading(quick_settings(case.server, redelivery=redelivery), "error") as leader:
+        await give_word(case, OURS)
+        await case.read(OURS, count=3)
+        await case.read("another", count=1)
+        await scanned_fully(case, 4)
+        await case.client.xgroup_delconsumer("orders", "billing", OURS)
+        report = await case.wait_for_report(lambda report: report.put_back == 3, "what it held is put back")
+        await case.make_overdue("another")
+        assert sorted(await case.work_off(nothing_left)) == jobs
+        assert leader.errors() == ["lost_delivery"]
+    assert report.in_doubt == 0
+    told = await case.events(EventName.LOST_DELIVERY)
+    assert [(event.job, event.data["consumer"], event.data["put_back"]) for event in told] == [
+        (job, OURS, True) for job in jobs[:3]
+    ]
+    assert await case.violations() == []
+
+
+async def test_what_went_with_a_foreign_consumer_is_told_and_nothing_that_was_acknowledged_runs_again(
+    case: Case,
+) -> None:
+    jobs = await case.enqueue(3)
+    async with leading(quick_settings(case.server), "error") as leader:
+        await case.read("plain", count=3)
+        await scanned_fully(case, 3)
+        await case.client.xack("orders", "billing", jobs[0])
+        await case.client.xgroup_delconsumer("orders", "billing", "plain")
+        report = await case.wait_for_report(lambda report: report.in_doubt > 0, "it is told")
+        assert leader.errors() == ["lost_delivery"]
+        assert await case.pending() == []
+    assert (report.in_doubt, report.put_back) == (3, 0)
+    told = await case.events(EventName.LOST_DELIVERY)
+    assert [(event.job, event.data["put_back"]) for event in told] == [(job, False) for job in jobs]
+
+
+@pytest.mark.parametrize("how", ["it leaves", "it is tidied away", "it settles and stays", "its payload is deleted"])
+async def test_who_goes_by_itself_loses_nothing(case: Case, how: str) -> None:
+    jobs = await case.enqueue(3)
+    retention = {"consumer_retention": 0.01} if how == "it is tidied away" else {}
+    async with leading(quick_settings(case.server, **retention), "error") as leader:
+        await give_word(case, OURS)
+        await case.read(OURS, count=3)
+        await scanned_fully(case, 3)
+        async with case.client.pipeline(transaction=True) as pipeline:
+            if how == "its payload is deleted":
+                pipeline.xdel("orders", *jobs)
+            else:
+                pipeline.xack("orders", "billing", *jobs)
+            if how == "it leaves":  # as delete_consumer.lua
+                pipeline.hdel(case.keys.agreement, f"member:{OURS}")
+            if how in ("it leaves", "its payload is deleted"):
+                pipeline.xgroup_delconsumer("orders", "billing", OURS)
+            await pipeline.execute()
+        if how == "it is tidied away":
+            await wait_until(lambda: _are_consumers(case, set()), "the silent consumer is deleted")
+            await give_word(case, OURS)  # it lives, and joins again as ever
+        seconds, _ = await case.client.time()
+        report = await case.wait_for_report(
+            lambda report: report.timers == 0 and report.last_full_scan_ms > (seconds + 2) * 1_000,
+            "the leader has looked",
+        )
+    assert (report.put_back, report.in_doubt, leader.errors()) == (0, 0, [])
+    assert await case.pending() == []
+
+
+async def scanned_fully(case: Case, pending: int) -> None:
+    """Wait until a full scan has found so much pending."""
+    await case.wait_for_report(lambda report: report.scan_entries == pending, "a full scan is over")

@@ -260,6 +260,7 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
         "next_token",
         "raise_token",
         "restore_group",
+        "put_back",
         "look_at_group",
         *(name for _, name in scripts_of(Role.READ_ONLY, REAPER)),
     }

@@ -43,7 +43,7 @@ def test_the_bounds_of_what_is_gone_hold_whenever_it_went(
     timers.seen_ms = seen
     timers.arm(b"1-0", delivered + VISIBILITY_MS)
     timers.begin_sweep()
-    assert timers.sweep(forgets=lambda cohort: ages.add_gone(cohort, gone + told_after))
+    assert timers.sweep(forgets=lambda cohort, _ids: ages.add_gone(cohort, gone + told_after))
     ((least, most),) = ages.gone
     assert most is not None
     assert least <= gone - delivered < most

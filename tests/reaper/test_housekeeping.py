@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
-from reaper.recovery.housekeeping import Housekeeping
+from reaper.recovery.housekeeping import Housekeeping, Lost
 from reaper.recovery.writer import RESTORED_CONSUMER, GroupWriter
 from reaper.settings import ReaperSettings, WatchedGroup
 from tests.scripts.scene import Scene, entry_id
@@ -39,7 +39,9 @@ def housekeeping(client: Redis, *, token: int = 7, **settings: object) -> Housek
 
 
 async def consumers(client: Redis) -> set[bytes]:
-    return {info["name"] for info in await client.xinfo_consumers("orders", "billing")}
+    """Return the names of the group's consumers but for the one by which it is known."""
+    found = {info["name"] for info in await client.xinfo_consumers("orders", "billing")}
+    return found - {RESTORED_CONSUMER.encode()}
 
 
 # ---- after a full scan
@@ -48,7 +50,7 @@ async def consumers(client: Redis) -> set[bytes]:
 async def test_the_groups_position_is_remembered(scene: Scene) -> None:
     last = await scene.stalled()
     await housekeeping(scene.client).run()
-    assert await scene.client.hgetall(scene.keys.agreement) == {b"last_id": last.encode()}
+    assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
 
 
 async def test_consumers_are_left_alone_unless_asked_otherwise(scene: Scene) -> None:
@@ -147,7 +149,7 @@ async def test_a_group_whose_position_was_never_noted_is_left_to_a_person_and_to
     await scene.client.xgroup_destroy("orders", "billing")
     leader = housekeeping(scene.client, recreate_groups=True)
     for _ in range(3):
-        assert await leader.restore([], made=0) == 0
+        assert await leader.restore([], made=0) == Lost(made=0)
     assert await scene.client.xinfo_groups("orders") == []
     assert caplog.messages == [
         "orders/billing: the group is not recreated: its position was never noted; create it by hand"

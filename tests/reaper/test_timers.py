@@ -200,14 +200,14 @@ def test_timers_that_fire_say_what_is_known_of_them() -> None:
 
 
 def test_a_sweep_tells_what_it_forgets_and_nothing_of_what_was_seen_again_or_had_fired() -> None:
-    timers, forgotten = Timers(), list[Cohort]()
+    timers, forgotten = Timers(), list[tuple[Cohort, list[bytes]]]()
     for entry_id, due_ms in ((b"again", 1_000), (b"gone", 1_000), (b"fired", 500)):
         seen(timers, 100, entry_id, due_ms)
     pop_due(timers, 500, 1)
     timers.begin_sweep()
     seen(timers, 900, b"again", 1_000)
-    assert timers.sweep(forgets=forgotten.append)
-    assert forgotten == [Cohort(1_000, 100, Sight.DATED, 1)]
+    assert timers.sweep(forgets=lambda cohort, ids: forgotten.append((cohort, ids)))
+    assert forgotten == [(Cohort(1_000, 100, Sight.DATED, 1), [b"gone"])]
     assert list(timers.cohorts()) == [Cohort(1_000, 900, Sight.DATED, 1)]
 
 

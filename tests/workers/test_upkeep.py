@@ -13,7 +13,7 @@ from tests.scripts.scene import Scene
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
-from workers.protocol.calls.upkeep import AGREEMENT, Authority, Moved, Released, move_due, release_suspects
+from workers.protocol.calls.upkeep import AGREEMENT, Authority, Kept, Moved, Released, move_due, release_suspects
 from workers.protocol.messages import Redelivery
 from workers.upkeep.house import tidy
 from workers.upkeep.schedules import LATEST_LOOK_S, LOOKS_PER_SIGN, Schedules
@@ -235,7 +235,8 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
     began = await scene.now_ms()
     while await scene.now_ms() < began + 3:
         pass
-    assert await tidy(scene.client, scene.keys, authority, timedelta(milliseconds=1)) is None
+    kept = await tidy(scene.client, scene.keys, authority, timedelta(milliseconds=1))
+    assert kept == Kept((b"silent",), is_remade=False, by_stranger=False)
     assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
     assert caplog.messages == ["orders/billing: deleted 1 silent consumers"]
 

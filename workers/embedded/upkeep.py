@@ -124,11 +124,14 @@ class Upkeep(Part):
     # ---- the house
 
     async def _keep_house(self) -> Refusal | None:
-        refusal = await tidy(self._commands, self._keys, AGREEMENT, self._settings.consumer_retention)
-        if refusal is None:
-            self._reporter.works(TIDYING)
-            await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))
-        return refusal
+        kept = await tidy(self._commands, self._keys, AGREEMENT, self._settings.consumer_retention)
+        if isinstance(kept, Refusal):
+            return kept
+        self._reporter.works(TIDYING)
+        if kept.is_remade:
+            self._reporter.group_was_lost()
+        await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))
+        return None
 
     # ---- what is measured
 

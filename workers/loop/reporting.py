@@ -116,6 +116,15 @@ class Reporter:
             for held, row in zip(deliveries, rows, strict=True):
                 self._callbacks.report("recovered", **self._facts(held.job), owner=text(row.owner), idle_ms=row.idle_ms)
 
+    def group_was_lost(self) -> None:
+        """Note that somebody destroyed the group and made it again, while no leader watched it."""
+        logger.error(
+            "%s: somebody destroyed the group, and it was made again: what was pending there is forgotten, but for "
+            "what live workers run; the jobs are in the stream still",
+            self._keys.pair,
+        )
+        self._callbacks.report("error", part="recovering", error="group_destroyed")
+
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""
         if self._callbacks.wants("recovered"):

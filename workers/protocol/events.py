@@ -31,6 +31,7 @@ class EventName(StrEnum):
     REDRIVEN = "redriven"
     REFUSED = "refused"
     LOST_PAYLOAD = "lost_payload"
+    LOST_DELIVERY = "lost_delivery"
     SCANNED = "scanned"
     LEASE_ACQUIRED = "lease_acquired"
     LEASE_LOST = "lease_lost"

@@ -6,21 +6,21 @@ from datetime import timedelta
 from redis.asyncio import Redis
 
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.calls.upkeep import Authority, keep_house
+from workers.protocol.calls.upkeep import Authority, Kept, keep_house
 from workers.protocol.keys import GroupKeys
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
 
-async def tidy(client: Redis, keys: GroupKeys, authority: Authority, retention: timedelta | None) -> Refusal | None:
+async def tidy(client: Redis, keys: GroupKeys, authority: Authority, retention: timedelta | None) -> Kept | Refusal:
     """Note where the group stands, and delete consumers that were silent for ``retention`` (None: none).
 
-    Returns why it was refused. Raises what redis-py raises.
+    Returns what was found, or why it was refused. Raises what redis-py raises.
     """
-    deleted = await keep_house(client, keys, authority, silence_ms=to_ms(retention) if retention else None)
-    if isinstance(deleted, Refusal):
-        return deleted
-    if deleted:
-        logger.info("%s: deleted %d silent consumers", keys.pair, deleted)
-    return None
+    kept = await keep_house(client, keys, authority, silence_ms=to_ms(retention) if retention else None)
+    if isinstance(kept, Refusal):
+        return kept
+    if kept.deleted:
+        logger.info("%s: deleted %d silent consumers", keys.pair, len(kept.deleted))
+    return kept

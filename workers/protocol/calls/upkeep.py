@@ -100,12 +100,25 @@ async def release_suspects(
     return Released(parked, out, settled, tuple((job_id, new_entry) for job_id, new_entry in jobs))
 
 
-async def keep_house(client: Redis, keys: GroupKeys, authority: Authority, *, silence_ms: int | None) -> int | Refusal:
-    """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``).
+BY_STRANGER = 2
+"""As ``keep_house.lua`` says it."""
 
-    Returns how many were deleted.
-    """
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was found when a group was tidied."""
+
+    deleted: tuple[bytes, ...]
+    """Consumers that were silent, and are gone."""
+    is_remade: bool
+    """The group was destroyed since the last look, and made again."""
+    by_stranger: bool
+    """… by somebody who told nobody (XGROUP CREATE)."""
+
+
+async def keep_house(client: Redis, keys: GroupKeys, authority: Authority, *, silence_ms: int | None) -> Kept | Refusal:
+    """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``)."""
     reply = await KEEP_HOUSE.run(
         client, (keys.stream, keys.fence, keys.agreement), (authority.fence, keys.group, silence_ms or "")
     )
-    return int(reply[1]) if reply[0] == b"ok" else read_refusal(reply)
+    return Kept(tuple(reply[3:]), reply[2] > 0, reply[2] == BY_STRANGER) if reply[0] == b"ok" else read_refusal(reply)

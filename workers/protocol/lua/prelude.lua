@@ -115,20 +115,36 @@ end
 local function made_anew(agreement, start)
   local made = math.max(now_ms(), whole_number(redis.call('HGET', agreement, 'made'), 0) + 1)
   redis.call('HSET', agreement, 'made', string.format('%.0f', made), 'made_from', start)
+  redis.call('HDEL', agreement, 'marked') -- nobody has marked the new one yet (keep_house.lua)
   return made
 end
 
--- Removes the words that count no more: their workers are gone.
-local function forget_words(agreement, at)
+local function each_word(agreement, visit)
   local fields = redis.call('HGETALL', agreement)
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, 7) == 'member:' then
-      local word = read_word(fields[i + 1])
-      if not word or word.until_ms <= at then
-        redis.call('HDEL', agreement, fields[i])
-      end
+      visit(fields[i], read_word(fields[i + 1]))
     end
   end
+end
+
+-- Removes the words that count no more: their workers are gone. `kept_ms`: by consumer, for how much longer a word stands
+-- that a leader may still want to see.
+local function forget_words(agreement, at, kept_ms)
+  each_word(agreement, function(field, word)
+    if not word or word.until_ms + (kept_ms and kept_ms(string.sub(field, 8)) or 0) <= at then
+      redis.call('HDEL', agreement, field)
+    end
+  end)
+end
+
+-- Tells whether some worker's word counts now: it lives, and may run what is put back.
+local function some_word_counts(agreement, at)
+  local counts = false
+  each_word(agreement, function(_, word)
+    counts = counts or (word ~= nil and word.until_ms > at)
+  end)
+  return counts
 end
 
 local digits_of = {}

@@ -1,0 +1,71 @@
+-- dropped with its consumer -> pending again, or told: somebody else has deleted a consumer that held deliveries.
+--
+-- Redis drops what a deleted consumer held, and that looks like an acknowledgement. A worker of ours that leaves takes its word
+-- away with its consumer (delete_consumer.lua), and so does who deletes silent ones (keep_house.lua): a word whose consumer is gone
+-- says that it was somebody else, and what it held is put back. Without a word a consumer of ours has left by itself. A foreign
+-- worker gives no word: whether it acknowledged and went, or was deleted, nobody can know. That is told, and nothing is done.
+--
+-- KEYS[1] source     orders, or {orders}:retry:billing   stream whose pending entries are meant
+-- KEYS[2] fence      {orders}:fence:billing              string
+-- KEYS[3] agreement  {orders}:group:billing              hash
+-- KEYS[4] journal    {orders}:journal                    stream
+-- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] the consumer that is gone
+-- ARGV[4] idle in ms that is given to what is put back; none where a worker of ours has given its word: it may run it
+-- ARGV[5] when the group was made, as of the caller's last look (ms)
+-- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
+-- ARGV[9…] entry IDs that were pending for it, and are not any more
+--
+-- Returns {'ok', entries put back, entries of which nobody can know}, {'made'} (the group is another one), or {'stale', fence found}.
+-- Entries that are pending (again), or whose payload is gone, were not lost. Raises NOGROUP where the group is gone.
+-- Fence: the whole value is compared.
+
+--- @prelude
+
+local source, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local own, group, consumer, idle = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
+local first = 9
+
+local found = redis.call('GET', fence) or ''
+if found ~= own then
+  return { 'stale', found }
+end
+if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[5]) then
+  return { 'made' }
+end
+open_for_writing(source, group)
+local is_certain = redis.call('HEXISTS', agreement, 'member:' .. consumer) == 1
+if not is_certain and string.find(consumer, OUR_CONSUMER) then
+  return { 'ok', 0, 0 }
+end
+if some_word_counts(agreement, now_ms()) then
+  idle = 0
+end
+
+local position = '0-0'
+for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
+  if info_field(info, 'name') == group then
+    position = info_field(info, 'last-delivered-id')
+  end
+end
+
+local n = 0
+for i = first, #ARGV do
+  local entry_id = ARGV[i]
+  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+  -- What lies behind the group's position is delivered anew anyway.
+  if entry and not is_after(entry_id, position) and #redis.call('XPENDING', source, group, entry_id, entry_id, 1) == 0 then
+    n = n + 1
+    if is_certain then
+      redis.call('XCLAIM', source, group, RESTORED_CONSUMER, 0, entry_id, 'IDLE', idle, 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
+    end
+    if write_journal then
+      local job = open_entry(entry_id, entry[2])
+      journal_event(journal, maxlen, 'lost_delivery', job.job_id, '{"v":1,"group":' .. json_string(group)
+        .. ',"mode":"reaper","token":' .. token .. ',"entry":"' .. entry_id .. '","consumer":' .. json_string(consumer)
+        .. ',"generation":' .. job.generation .. ',"enqueued_ms":' .. job.first_ms
+        .. ',"put_back":' .. (is_certain and 'true' or 'false') .. '}')
+    end
+  end
+end
+return { 'ok', is_certain and n or 0, is_certain and 0 or n }
