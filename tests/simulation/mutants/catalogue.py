@@ -32,7 +32,7 @@ class Mutant:
     """The promise that it breaks, for people."""
     edits: tuple[Edit, ...]
     near: tuple[str, ...] = ()
-    """Test files that are tried first, besides those that its files are known to be tested by."""
+    """Test files, or single tests, that are tried first: before those that its files are known to be tested by."""
     harmless: str = ""
     """Why it breaks nothing after all; '' = it does."""
 

@@ -12,8 +12,10 @@ def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
     place = os.environ.get(VARIABLE)
     if report.failed and place and not Path(place).exists():
         said = report.longreprtext.strip().splitlines()
-        errors = [line[2:].strip() for line in said if line.startswith("E ")]
-        Path(place).write_text(f"{report.nodeid}\n{(errors or said or [''])[0]}", encoding="utf-8", errors="replace")
+        errors = [line.strip("E |+-") for line in said if line.startswith("E ")]
+        telling = [line for line in errors if line.startswith("assert") or "Error" in line]
+        first = (telling or errors or said or [""])[0]
+        Path(place).write_text(f"{report.nodeid}\n{first}", encoding="utf-8", errors="replace")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

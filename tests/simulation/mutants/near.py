@@ -23,12 +23,12 @@ SCRIPTS = {
 
 MODULES = {
     "reaper/election/elector": ["reaper/test_trust", "reaper/test_elector", "faults/test_leadership"],
-    "reaper/recovery/group_watch": ["reaper/test_housekeeping", "reaper/test_many_groups", "faults/test_schedule",
-                                    "faults/test_paused_leader", "faults/test_several_groups"],
+    "reaper/recovery/group_watch": ["reaper/test_service", "reaper/test_housekeeping", "reaper/test_many_groups",
+                                    "faults/test_schedule", "faults/test_paused_leader", "faults/test_several_groups"],
     "reaper/recovery/housekeeping": ["reaper/test_housekeeping", "faults/test_housekeeping"],
-    "reaper/recovery/source_watch": ["reaper/test_observer", "reaper/test_service", "faults/test_lost_replies",
+    "reaper/recovery/source_watch": ["reaper/test_source_watch", "faults/test_lost_replies",
                                      "faults/test_outage", "faults/test_crash"],
-    "reaper/recovery/writer": ["reaper/test_service", "faults/test_paused_leader"],
+    "reaper/recovery/writer": ["reaper/test_source_watch", "faults/test_paused_leader"],
     "reaper/service": ["reaper/test_service", "reaper/test_many_groups"],
     "workers/embedded/autoclaim": ["workers/test_autoclaim", "workers/test_autoclaim_pace", "faults/test_embedded",
                                    "faults/test_outage"],
