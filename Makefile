@@ -1,4 +1,5 @@
-# Everything starts from here: `make demo`, `make test`, `make check`, `make bench`, `make soak`, `make test-matrix`.
+# Everything starts from here: `make demo`, `make test`, `make check`, `make bench`, `make soak`,
+# `make test-matrix`, `make mutants`.
 # Each target makes the virtual environment it needs, from Python 3.11 or 3.12 (another one: `make PYTHON=… test`).
 
 SHELL := /bin/sh
@@ -14,17 +15,20 @@ TEST_PROCESSES ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 SOAK_MINUTES ?= 30
 SOAK_SEED ?= 1
+# Options of `python -m tests.simulation.mutants`: --only NAME, --jobs N, --near, …
+MUTANTS ?=
 
 # Stamps: an extra is installed once per change of pyproject.toml. Stamps lie in the environment and vanish with it.
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
+MUTMUT := $(VENV)/.installed-mutmut
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 # A candidate must really run (a version manager's shim may not), fit, and be able to make environments.
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3 python)
 
-.PHONY: help demo test check bench soak test-matrix clean
+.PHONY: help demo test check bench soak test-matrix mutants clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -65,8 +69,11 @@ test-matrix:  ## run everything on every Redis and Python (3.11, 3.12) at hand, 
 	done; \
 	[ -n "$$ran" ] || { echo "make: neither python3.11 nor python3.12 (with venv) was found on the PATH." >&2; exit 1; }
 
+mutants: $(MUTMUT)  ## break one thing after the other, and see which test finds it; writes docs/mutants.md (hours)
+	@$(BIN)/python -m tests.simulation.mutants --pure $(MUTANTS)
+
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-3.11 .venv-3.12 build dist soak *.egg-info
+	rm -rf .venv .venv-3.11 .venv-3.12 build dist soak .mutants *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find reaper workers tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -87,4 +94,9 @@ $(DEMO): pyproject.toml | $(BIN)/python
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "make: installing into $(VENV) …"
 	@$(PIP) install -e '.[dev]'
+	@touch $@
+
+# A tool of its own, with many dependencies that nothing else here needs.
+$(MUTMUT): $(DEV)
+	@$(PIP) install 'mutmut>=3.8,<4'
 	@touch $@

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.simulation.mutants import page
+from tests.simulation.mutants import page, pure
 from tests.simulation.mutants.catalogue import ROOT, Mutant, load
 from tests.simulation.mutants.results import Result, known
 from tests.simulation.mutants.tiers import Tier, again, steps
@@ -26,6 +26,8 @@ def main(words: Sequence[str] | None = None) -> int:
         with ThreadPoolExecutor(asked.jobs) as room:
             for result in room.map(lambda one: _try(one, tree, tiers, asked), wanted):
                 print(_line(result), flush=True)
+    if asked.pure and not asked.page:
+        pure.run()
     results = {mutant.name: its for mutant in mutants if (its := known(mutant))}
     page.write(mutants, results)
     survivors = [
@@ -44,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="of pytest, where it runs a whole tier (%(default)s)")
     parser.add_argument("--near", action="store_true", help="no whole tiers: what is found is found fast or not yet")
+    parser.add_argument("--pure", action="store_true", help="have mutmut change the pure parts, too")
     parser.add_argument("--anew", action="store_true", help="forget what is known")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page of what is known")
     return parser

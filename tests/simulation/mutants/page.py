@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.simulation.mutants.catalogue import ROOT, Mutant
+from tests.simulation.mutants.pure import Score, scores
 from tests.simulation.mutants.results import Result
 from tests.simulation.mutants.tiers import Catch, Tier
 
@@ -21,10 +22,18 @@ finds nothing. The time is that of the command that found it, its start included
 it goes on where it was ended); `make mutants MUTANTS="--only NAME"` runs one.
 """
 
+_PURE_HEAD = """## Pure parts
+
+[mutmut](https://mutmut.readthedocs.io) changes each operator, number and word of these modules, one at a time, and
+runs their unit tests. What nothing found are words of log lines, limits by one millisecond, and values that come to the
+same.
+"""
+
 
 def write(mutants: Sequence[Mutant], results: Mapping[str, Result], place: Path = PAGE) -> None:
     """Write the page."""
-    parts = [_HEAD, _summary(mutants, results), *(_table(*part, results) for part in _by_subject(mutants).items())]
+    tables = [_table(*part, results) for part in _by_subject(mutants).items()]
+    parts = [_HEAD, _summary(mutants, results), *tables, *_pure(scores())]
     place.write_text("\n".join(parts), encoding="utf-8")
 
 
@@ -73,6 +82,19 @@ def _table(subject: str, mutants: Sequence[Mutant], results: Mapping[str, Result
         )
         lines.append("| " + " | ".join([f"`{mutant.name}`", _cell(mutant.breaks), *by]) + " |")
     return "\n".join([*lines, ""])
+
+
+def _pure(found: Sequence[Score]) -> list[str]:
+    if not found:
+        return []
+    changes, caught = sum(score.changes for score in found), sum(score.found for score in found)
+    rows = [f"| `{score.module}` | {score.changes} | {score.found} | {score.percent:.0f} % |" for score in found]
+    return [
+        _PURE_HEAD,
+        "| module | changes | found | score |\n|---|--:|--:|--:|",
+        *rows,
+        f"| together | {changes} | {caught} | {100 * caught / changes:.0f} % |\n",
+    ]
 
 
 def _told(caught: Catch) -> str:

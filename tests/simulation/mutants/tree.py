@@ -26,15 +26,21 @@ def hash_of(root: Path) -> str:
 
 
 @contextmanager
-def mutated(root: Path, mutant: Mutant) -> Iterator[Path]:
-    """Make a copy of ``root`` with ``mutant`` in it, for as long as the block runs.
+def copied(root: Path) -> Iterator[Path]:
+    """Make a copy of ``root`` for as long as the block runs.
 
-    Bytecode is copied with its source: else every mutant would have all of it compiled anew. Raises ValueError where
-    the mutant does not fit.
+    Bytecode is copied with its source: else each copy would have all of it compiled anew.
     """
     with TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
         copy = Path(folder) / "tree"
         shutil.copytree(root, copy, ignore=_LEFT_OUT)
+        yield copy
+
+
+@contextmanager
+def mutated(root: Path, mutant: Mutant) -> Iterator[Path]:
+    """Make a copy with ``mutant`` in it. Raises ValueError where it does not fit."""
+    with copied(root) as copy:
         for file, content in mutant.mutated(copy).items():
             path = copy / file
             path.write_text(content, encoding="utf-8")
