@@ -1,4 +1,5 @@
-# Everything starts from here: `make demo`, `make test`, `make check`, `make bench`, `make soak`, `make test-matrix`.
+# Everything starts from here: `make demo`, `make test`, `make check`, `make bench`, `make soak`,
+# `make test-matrix`, `make mutants`.
 # Each target makes the virtual environment it needs, from Python 3.11 to 3.14 (another one: `make PYTHON=… test`).
 
 SHELL := /bin/sh
@@ -14,10 +15,13 @@ TEST_PROCESSES ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 SOAK_MINUTES ?= 30
 SOAK_SEED ?= 1
+# Options of `python -m tests.simulation.mutants`: --only NAME, --jobs N, --near, …
+MUTANTS ?=
 
 # Stamps: an extra is installed once per change of pyproject.toml. Stamps lie in the environment and vanish with it.
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
+MUTMUT := $(VENV)/.installed-mutmut
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 PYTHONS := 3.11 3.12 3.13 3.14
@@ -25,7 +29,7 @@ PYTHONS := 3.11 3.12 3.13 3.14
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 CANDIDATES := $(if $(PYTHON),$(PYTHON),$(addprefix python,$(PYTHONS)) python3 python)
 
-.PHONY: help demo test check bench soak test-matrix clean
+.PHONY: help demo test check bench soak test-matrix mutants clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -66,8 +70,11 @@ test-matrix:  ## run everything on every server and Python (3.11 to 3.14) at han
 	done; \
 	[ -n "$$ran" ] || { echo "make: no Python of $(PYTHONS) (with venv) was found on the PATH." >&2; exit 1; }
 
+mutants: $(MUTMUT)  ## break one thing after the other, and see which test finds it; writes docs/mutants.md (hours)
+	@$(BIN)/python -m tests.simulation.mutants --pure $(MUTANTS)
+
 clean:  ## remove what the other targets made
-	rm -rf .venv $(addprefix .venv-,$(PYTHONS)) build dist soak *.egg-info
+	rm -rf .venv $(addprefix .venv-,$(PYTHONS)) build dist soak .mutants *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find reaper workers tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -88,4 +95,9 @@ $(DEMO): pyproject.toml | $(BIN)/python
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "make: installing into $(VENV) …"
 	@$(PIP) install -e '.[dev]'
+	@touch $@
+
+# A tool of its own, with many dependencies that nothing else here needs.
+$(MUTMUT): $(DEV)
+	@$(PIP) install 'mutmut>=3.8,<4'
 	@touch $@

@@ -83,6 +83,13 @@ def test_what_is_pending_is_told_as_of_the_last_scan() -> None:
     assert ages.as_data()["pending_ages"] == [[64, 1]]
 
 
+def test_what_nobody_knows_the_age_of_has_none_and_those_of_one_age_are_counted_together() -> None:
+    ages = Ages(VISIBILITY_MS)
+    unsure = Cohort(AT, AT, Sight.UNSURE, 3)
+    ages.scanned([unsure, dated(5_000, timers=2), unsure, dated(6_000)], AT, oldest_ms=0)
+    assert ages.as_data()["pending_ages"] == [[0, 6], [4_096, 3]]
+
+
 def test_what_is_gone_is_told_once_and_what_is_pending_each_time() -> None:
     stream, retry = Ages(VISIBILITY_MS), Ages(VISIBILITY_MS)
     for ages, age_ms in ((stream, 100), (retry, 3_000)):

@@ -81,6 +81,28 @@ def test_a_pause_that_is_known_does_not_count_as_loss_of_contact() -> None:
     assert grace.until(VISIBILITY_MS) == 0
 
 
+def test_a_pause_is_taken_off_from_the_last_contact_whenever_that_was() -> None:
+    grace = in_contact(1_000, 90_000)
+    grace.paused(190_000, 100_000)
+    fail(grace, 190_100, 190_500)
+    touch(grace, 190_600)
+    assert grace.until(VISIBILITY_MS) == 0
+
+
+def test_failures_that_lie_just_far_enough_apart_are_an_outage() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 9_000, 9_000 + LEAST_SPREAD_MS)
+    touch(grace, 9_500)
+    assert grace.until(VISIBILITY_MS) == 9_500 + VISIBILITY_MS
+
+
+@pytest.mark.parametrize(("by_ms", "ends_at"), [(CLOCK_JUMP_MS, 0), (CLOCK_JUMP_MS + 1, 2_000 + VISIBILITY_MS)])
+def test_a_clock_that_moves_by_no_more_than_the_tolerance_has_not_jumped(by_ms: int, ends_at: int) -> None:
+    grace = in_contact(1_000)
+    grace.contact(2_000, SERVER_OFFSET_MS + 2_000 + by_ms)
+    assert grace.until(VISIBILITY_MS) == ends_at
+
+
 def test_a_pause_does_not_hide_an_outage_that_was_seen_before_it() -> None:
     grace = in_contact(1_000)
     fail(grace, 2_000, 9_000)

@@ -245,6 +245,18 @@ async def test_a_payload_that_is_gone_is_reported_as_an_error(server: RedisServe
 
 
 @pytest.mark.usefixtures("scene")
+async def test_a_leader_that_meets_a_later_fence_ends_its_term(
+    server: RedisServer, client: Redis, scene: Scene
+) -> None:
+    heard = Heard(reaper := Reaper(settings_for(server, scan_interval=0.05)))
+    async with reaper:
+        await wait_until(lambda: client.exists(scene.keys.fence), "it has taken the group over")
+        await client.set(scene.keys.fence, "reaper:9:bob")
+        await scene.stalled()
+        await wait_until(lambda: "leadership_lost" in heard.names, "its term is over")
+    assert heard.facts("leadership_lost")[0]["reason"] == "stale"
+
+
 async def test_a_callback_that_fails_is_logged_and_keeps_nobody_from_hearing(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

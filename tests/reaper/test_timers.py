@@ -221,6 +221,18 @@ def test_the_better_knowledge_stays_where_the_instant_is_the_same() -> None:
     assert sorted(cohort.sight for cohort in timers.cohorts()) == [Sight.DATED, Sight.OVERDUE]
 
 
+def test_a_timer_that_is_kept_stands_and_survives_the_sweep() -> None:
+    timers = Timers()
+    seen(timers, 100, b"1-0", 1_000, Sight.OVERDUE)
+    seen(timers, 100, b"2-0", 2_000)
+    timers.begin_sweep()
+    timers.seen_ms = 500
+    assert [timers.keep(entry_id) for entry_id in (b"1-0", b"2-0", b"3-0")] == [True, True, False]
+    assert timers.sweep()
+    assert sorted(timers.cohorts()) == [Cohort(1_000, 500, Sight.OVERDUE, 1), Cohort(2_000, 500, Sight.DATED, 1)]
+    assert (b"1-0" in timers, b"3-0" in timers, len(timers)) == (True, False, 2)
+
+
 _MILLION = """
 from pathlib import Path
 from reaper.recovery.timers import Timers

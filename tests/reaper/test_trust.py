@@ -125,6 +125,20 @@ async def test_without_renewals_a_term_ends_a_trust_window_after_the_last_that_s
         assert alice.ended == [(1, "expired")]
 
 
+async def test_trust_counts_from_the_start_of_a_renewal_however_late_its_answer_comes() -> None:
+    async def answers_late() -> None:
+        world.does = refuses
+        await anyio.sleep(1)
+
+    async with electing(world := World()) as alice:
+        await anyio.sleep(RENEW_S - 0.1)
+        world.does = answers_late
+        await anyio.sleep(TRUST_S)
+        led = alice.leads
+        await anyio.sleep(0.2)
+        assert (led, alice.leads, world.renewals > 1) == (True, False, True)
+
+
 async def test_a_renewal_that_hangs_does_not_end_the_term_where_the_next_is_answered() -> None:
     async def hangs_once() -> None:
         world.does = answers

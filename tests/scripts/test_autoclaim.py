@@ -365,6 +365,18 @@ async def test_an_entry_with_too_many_fields_that_says_it_had_its_deliveries_is_
     assert await scene.pending() == [(ids[0], "w2", 2), (ids[1], "w1", 1), (ids[2], "w2", 2)]
 
 
+@pytest.mark.parametrize("flat", [("n", 1), ("n", 1, "reaper.job", "j1")], ids=["plain", "opened"])
+async def test_a_copy_that_cannot_be_written_leaves_its_delivery_where_it_is(
+    scene: Scene, flat: tuple[str | int, ...]
+) -> None:
+    await scene.agree(policy="retry-stream")
+    await scene.client.set(scene.keys.retry, "in the way")
+    added = await scene.stalled(*flat)
+    page = await claim(scene, room=0, patience_ms=0)
+    assert [row[0] for row in page.results] == [HELD]
+    assert await scene.pending() == [(added, "w1", 1)]
+
+
 @pytest.mark.parametrize("broken", ["dead", "schedule"])
 async def test_what_has_no_place_to_go_stays_pending(scene: Scene, broken: str) -> None:
     await scene.client.set(getattr(scene.keys, broken), "in the way")

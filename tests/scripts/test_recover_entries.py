@@ -342,6 +342,17 @@ async def test_what_has_no_place_to_go_stays_pending(scene: Scene, broken: str) 
     assert len(await scene.pending()) == 1
 
 
+@pytest.mark.parametrize("flat", [("n", 1), ("n", 1, "reaper.job", "j1")], ids=["plain", "opened"])
+async def test_a_copy_that_cannot_be_written_leaves_everything_as_it_was(scene: Scene, flat: tuple[Word, ...]) -> None:
+    await scene.client.set(scene.keys.retry, "in the way")
+    added = await scene.stalled(*flat)
+    before = await scene.state()
+    reply = await scene.recover(added, policy="retry-stream")
+    assert [row[0] for row in rows(reply)] == [HELD]
+    assert "WRONGTYPE" in str(details(reply)[0])
+    assert await scene.state() == before
+
+
 async def test_a_group_that_was_destroyed_is_an_error(scene: Scene) -> None:
     await scene.stalled()
     await scene.client.xgroup_destroy("orders", "billing")

@@ -88,6 +88,18 @@ async def test_a_fence_that_was_evicted_lets_nobody_back_in(scene: Scene, token:
     assert (await take_over(scene, token=8, holder=holder))[0] == 1
 
 
+@pytest.mark.parametrize(("token", "holder"), [(6, "bob"), (6, "alice"), (7, "bob")])
+async def test_where_the_agreement_was_lost_the_fence_alone_lets_nobody_back_in(
+    scene: Scene, token: int, holder: str
+) -> None:
+    await take_over(scene)
+    await scene.client.delete(scene.keys.agreement)
+    before = await scene.state()
+    assert await take_over(scene, token=token, holder=holder) == [2, 7]
+    assert await scene.state() == before
+    assert (await take_over(scene))[0] == 1
+
+
 @pytest.mark.parametrize(("found", "named"), [("other:1:alice", "other"), ("who is this", "who is this")])
 async def test_a_group_of_another_namespace_is_refused(scene: Scene, found: str, named: str) -> None:
     await scene.client.set(scene.keys.fence, found)

@@ -61,3 +61,20 @@ def test_one_free_slot_starves_neither_stream() -> None:
     plans = [read(planner, 1, main=1_000, retries=1_000) for _ in range(4)]
 
     assert [plan.sources for plan in plans] == [(RETRIES,), (MAIN,), (RETRIES,), (MAIN,)]
+
+
+def test_a_backlog_is_not_read_alone_where_a_single_slot_is_free() -> None:
+    planner = Planner()
+
+    read(planner, 64, main=1_000)
+
+    assert read(planner, 1, main=1_000) == Plan((RETRIES,), 1, blocks=False)
+
+
+def test_two_free_slots_are_enough_to_read_a_backlog_alone() -> None:
+    planner = Planner()
+
+    plans = [read(planner, 2, main=1_000) for _ in range(2)]
+
+    assert plans == [Plan(BOTH, 1), Plan((MAIN,), 2, blocks=False)]
+    assert all(type(plan.count) is int for plan in plans)

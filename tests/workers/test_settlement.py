@@ -229,6 +229,31 @@ async def test_a_call_that_never_arrived_is_made_again_and_counts_as_done(
     assert (worker.counts.acked, worker.counts.unknown, worker.counts.refused) == (1, 0, 0)
 
 
+async def test_a_verdict_that_came_later_is_no_part_of_what_was_sent_without_an_answer(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    await client.script_load(SETTLE.source)
+    through, go = await proxy(server), anyio.Event()
+
+    async def handle(job: Job) -> None:
+        if number_of(job) == 2:
+            await go.wait()
+
+    sent = through.hold_request(runs(SETTLE))
+    _, second = await enqueue(client, 1, 2)
+    async with running(make_worker(through.url, handle)) as worker:
+        await sent.wait()  # the first verdict, which is not answered
+        await client.xack(KEYS.stream, KEYS.group, second)  # as whoever recovers it does
+        await client.xdel(KEYS.stream, second)
+        go.set()
+        await wait_until(lambda: worker.process and worker.process._settlements._gathered == 2, "both have gathered")
+        await through.disconnect()
+        await wait_for_settled(worker, 2)
+
+    assert (worker.counts.acked, worker.counts.refused, worker.counts.unknown) == (1, 1, 0)
+    assert sorted(await event_names(client)) == ["acked", "refused"]
+
+
 async def test_verdicts_that_gather_in_an_outage_are_bounded_and_settled_after_it(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:

@@ -1,0 +1,146 @@
+"""When a leader's timers fire, and what becomes of them: under a virtual clock, with a server that is played."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from reaper.recovery.context import TermContext
+from reaper.recovery.notes import GroupNotes
+from reaper.recovery.rate import RateLimit
+from reaper.recovery.source_watch import RETRY_MS, SourceWatch
+from reaper.recovery.telemetry import GroupTelemetry
+from reaper.recovery.writer import GroupWriter
+from reaper.service import EVENTS
+from reaper.settings import ReaperSettings
+from tests.support.virtual_time import VIRTUAL_TIME
+from workers.protocol.calls import Journal
+from workers.protocol.calls.recovery import Outcome
+from workers.protocol.calls.refusals import Refusal
+from workers.protocol.calls.upkeep import Authority
+from workers.runtime.callbacks import Callbacks
+from workers.runtime.clock import monotonic_ms
+from workers.runtime.grace import Grace
+
+pytestmark = pytest.mark.anyio
+
+ENTRY = b"1-0"
+VISIBILITY_S, MINUTE_S = 20, 60
+WORDS_BEFORE_IDS = 3 + 9 + 12
+"""EVALSHA, digest, number of keys; keys; arguments that are no entry IDs."""
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", VIRTUAL_TIME
+
+
+async def answers() -> None:
+    """What Redis does as long as it is there: answer."""
+
+
+@dataclass
+class World:
+    """A server that is asked to recover, and the watch that asks it. ``does`` is what each call meets first."""
+
+    does: Callable[[], Awaitable[None]] = answers
+    asked: list[tuple[float, list[bytes]]] = field(default_factory=list)
+    """When, and for what."""
+    refusals: list[Refusal] = field(default_factory=list)
+    grace: Grace = field(default_factory=lambda: Grace(30_000, 7_000))
+
+    def __post_init__(self) -> None:
+        settings = ReaperSettings(groups="orders/billing", visibility_timeout=VISIBILITY_S)
+        [group] = settings.watched
+        self.notes = GroupNotes(group, Callbacks(EVENTS))
+        context = SimpleNamespace(client=self, settings=settings, grace=self.grace, server_ms=monotonic_ms)
+        self.watch = SourceWatch(
+            cast("TermContext", context),
+            GroupWriter(cast("Any", self), group, Authority("reaper", 7, "alice", 0), Journal(1, 100)),
+            group.keys.stream,
+            notes=self.notes,
+            telemetry=GroupTelemetry(group, 7, settings.trace_linkage),
+            rate=RateLimit(0),
+            made=lambda: 0,
+            refused=self.refusals.append,
+            wake_suspects=lambda: None,
+        )
+
+    async def execute_command(self, *words: Any) -> Any:
+        """Recover whatever is asked for."""
+        ids = list(words[WORDS_BEFORE_IDS:])
+        self.asked.append((anyio.current_time(), ids))
+        await self.does()
+        return [b"ok", *([Outcome.REDELIVERED, b"2-0", 60_000, b"w1", one, 1] for one in ids)]
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[SourceWatch]:
+        """Watch for as long as the block runs; one delivery is overdue."""
+        self.watch.timers.arm(ENTRY, monotonic_ms())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.watch.run)
+            yield self.watch
+            tasks.cancel_scope.cancel()
+
+
+async def test_what_a_call_recovered_is_not_asked_for_again() -> None:
+    world = World()
+    async with world.watching() as watch:
+        await anyio.sleep(MINUTE_S)
+        assert ([ids for _, ids in world.asked], len(watch.timers), world.notes.tally.recovered) == ([[ENTRY]], 0, 1)
+
+
+async def test_a_call_without_an_answer_loses_no_timer() -> None:
+    stand: list[bool] = []
+
+    async def loses_one_reply() -> None:
+        stand.append(ENTRY in world.watch.timers)
+        world.does = answers
+        raise RedisConnectionError("connection lost")
+
+    world = World(loses_one_reply)
+    async with world.watching() as watch:
+        await anyio.sleep(MINUTE_S)
+        first, second = world.asked
+        assert (stand, first[1], second[1], len(watch.timers)) == ([True], [ENTRY], [ENTRY], 0)
+        assert second[0] - first[0] == pytest.approx(RETRY_MS / 1000, abs=0.1)
+
+
+async def test_within_a_grace_nothing_is_asked_for_whatever_is_overdue() -> None:
+    world = World()
+    world.grace.server_uptime(monotonic_ms(), 0)  # it has just started: its workers are on their way back
+    async with world.watching():
+        await anyio.sleep(VISIBILITY_S - 0.1)
+        before = list(world.asked)
+        await anyio.sleep(0.2)
+        assert (before, [ids for _, ids in world.asked]) == ([], [[ENTRY]])
+
+
+async def test_a_grace_that_begins_while_a_timer_is_waited_for_counts() -> None:
+    world = World()
+    async with world.watching() as watch:
+        await anyio.sleep(1)
+        watch.timers.arm(b"2-0", monotonic_ms() + 10_000)
+        await anyio.sleep(9)
+        world.grace.server_uptime(monotonic_ms(), 0)
+        await anyio.sleep(VISIBILITY_S - 0.1)
+        before = len(world.asked)
+        await anyio.sleep(6)
+        assert (before, [ids for _, ids in world.asked]) == (1, [[ENTRY], [b"2-0"]])
+
+
+async def test_a_term_that_ends_in_the_middle_of_a_call_learns_what_the_call_did() -> None:
+    async def takes_long() -> None:
+        await anyio.sleep(5)
+
+    world = World(takes_long)
+    async with world.watching():
+        await anyio.sleep(1)
+        assert world.asked != []
+    assert (world.notes.tally.recovered, len(world.watch.timers)) == (1, 0)
+    assert anyio.current_time() == pytest.approx(5, abs=0.1)

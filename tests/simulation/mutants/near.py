@@ -1,0 +1,59 @@
+"""Which tests know a file best: they are tried first."""
+
+from collections.abc import Iterable
+
+SCRIPTS = {
+    "acquire_lease": ["reaper/test_elector", "scripts/test_lease"],
+    "raise_token": ["scripts/test_lease", "reaper/test_elector", "faults/test_fencing_tokens"],
+    "recover_entries": ["scripts/test_recover_entries", "scripts/test_words", "faults/test_paused_leader"],
+    "redrive_dead_letters": ["operator/test_redrive"],
+    "release_lease": ["scripts/test_lease", "reaper/test_elector"],
+    "renew_lease": ["scripts/test_lease", "reaper/test_elector"],
+    "restore_group": ["scripts/test_housekeeping", "reaper/test_housekeeping", "faults/test_housekeeping"],
+    "settle": ["scripts/test_settle", "workers/test_settlement", "scripts/test_words"],
+    "recovery": ["scripts/test_recover_entries", "scripts/test_probation", "scripts/test_autoclaim"],
+    "prelude": ["scripts/test_recover_entries", "scripts/test_settle"],
+    "join_group": ["scripts/test_join_group", "scripts/test_words", "workers/test_membership"],
+    "delete_consumer": ["workers/test_leaving", "workers/test_adoption", "workers/test_vanished"],
+    "keep_house": ["scripts/test_housekeeping", "reaper/test_housekeeping", "faults/test_housekeeping"],
+    "enqueue": ["scripts/test_enqueue", "workers/test_producer"],
+    "autoclaim": ["scripts/test_autoclaim", "workers/test_autoclaim", "scripts/test_words"],
+}
+"""Of a script, where that is not the test that has its name."""
+
+MODULES = {
+    "reaper/election/elector": ["reaper/test_trust", "reaper/test_elector", "faults/test_leadership"],
+    "reaper/recovery/group_watch": ["reaper/test_service", "reaper/test_housekeeping", "reaper/test_many_groups",
+                                    "faults/test_schedule", "faults/test_paused_leader", "faults/test_several_groups"],
+    "reaper/recovery/housekeeping": ["reaper/test_housekeeping", "faults/test_housekeeping"],
+    "reaper/recovery/source_watch": ["reaper/test_source_watch", "faults/test_lost_replies",
+                                     "faults/test_outage", "faults/test_crash"],
+    "reaper/recovery/writer": ["reaper/test_source_watch", "faults/test_paused_leader"],
+    "reaper/service": ["reaper/test_service", "reaper/test_many_groups"],
+    "workers/embedded/autoclaim": ["workers/test_autoclaim", "workers/test_autoclaim_pace", "faults/test_embedded",
+                                   "faults/test_outage"],
+    "workers/loop/adoption": ["workers/test_adoption"],
+    "workers/loop/heartbeat": ["workers/test_heartbeat", "workers/test_timeouts", "faults/test_proof_of_life"],
+    "workers/loop/membership": ["workers/test_membership", "workers/test_heartbeat", "faults/test_changed_agreement"],
+    "workers/loop/planner": ["workers/test_planner"],
+    "workers/loop/proof": ["workers/test_heartbeat"],
+    "workers/loop/reading": ["workers/test_reading", "workers/test_adoption"],
+    "workers/loop/runner": ["workers/test_execution", "workers/test_heartbeat", "workers/test_timeouts",
+                            "workers/test_leaving", "workers/test_vanished"],
+    "workers/loop/settlement": ["workers/test_settlement", "workers/test_refusals"],
+    "workers/producer": ["workers/test_producer"],
+    "workers/runtime/grace": ["reaper/test_grace", "reaper/test_trust", "workers/test_contact"],
+}  # fmt: skip
+"""Of a module, likewise: by its path."""
+
+
+def near(files: Iterable[str]) -> list[str]:
+    """Return the test files that know ``files`` best, each once."""
+    found: dict[str, None] = {}
+    for file in files:
+        path, _, kind = file.rpartition(".")
+        name = path.rpartition("/")[2]
+        known = SCRIPTS.get(name) if kind == "lua" else MODULES.get(path)
+        for test in known or [f"scripts/test_{name}" if kind == "lua" else f"reaper/test_{name}"]:
+            found[f"tests/{test}.py"] = None
+    return list(found)

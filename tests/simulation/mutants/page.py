@@ -1,0 +1,108 @@
+"""Writes docs/mutants.md."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.simulation.mutants.catalogue import ROOT, Mutant
+from tests.simulation.mutants.pure import Score, scores
+from tests.simulation.mutants.results import Result
+from tests.simulation.mutants.tiers import Catch, Tier
+
+PAGE = ROOT / "docs/mutants.md"
+_HEAD = """# Mutants
+
+<!-- Written by `make mutants`. What it says of each mutant is in tests/simulation/mutants/. -->
+
+A test of the tests: each mutant is the product with one thing broken. The tests run on it, from cheap to dear, until
+one of them fails. *unit*: in one process; *scripts*: one script, the whole state before and after; *faults*: several
+processes, and faults; *simulation*: everything in virtual time, by seed. First those that know the changed file best
+are tried, then the simulation, then all of each tier. A test that failed has failed once more by itself, so that chance
+finds nothing. The time is that of the command that found it, its start included. `make mutants` runs them (a long time;
+it goes on where it was ended); `make mutants MUTANTS="--only NAME"` runs one.
+"""
+
+_PURE_HEAD = """## Pure parts
+
+[mutmut](https://mutmut.readthedocs.io) changes each operator, number and word of these modules, one at a time, and
+runs their unit tests. What nothing found are words of log lines, limits by one millisecond, and values that come to the
+same.
+"""
+
+
+def write(mutants: Sequence[Mutant], results: Mapping[str, Result], place: Path = PAGE) -> None:
+    """Write the page."""
+    tables = [_table(*part, results) for part in _by_subject(mutants).items()]
+    parts = [_HEAD, _summary(mutants, results), *tables, *_pure(scores())]
+    place.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _by_subject(mutants: Sequence[Mutant]) -> dict[str, list[Mutant]]:
+    subjects: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        subjects.setdefault(mutant.subject, []).append(mutant)
+    return subjects
+
+
+def _summary(mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
+    found = Counter(_state(mutant, results.get(mutant.name)) for mutant in mutants)
+    return (
+        "| "
+        + " | ".join(["mutants", *found])
+        + " |\n|"
+        + "--:|" * (1 + len(found))
+        + "\n| "
+        + " | ".join(map(str, [len(mutants), *found.values()]))
+        + " |\n"
+    )
+
+
+def _state(mutant: Mutant, result: Result | None) -> str:
+    if result and result.caught:
+        return f"found by {Tier(result.caught.tier)}"
+    if mutant.harmless:
+        return "breaks nothing"
+    return "**survived**" if result and result.ended else "not run yet"
+
+
+def _table(subject: str, mutants: Sequence[Mutant], results: Mapping[str, Result]) -> str:
+    lines = [
+        f"## {subject.capitalize()}",
+        "",
+        "| mutant | what it breaks | found by | test or seed | after |",
+        "|---|---|---|---|--:|",
+    ]
+    for mutant in mutants:
+        result = results.get(mutant.name)
+        caught = result.caught if result else None
+        by = (
+            [caught.tier, _told(caught), f"{caught.seconds:.0f} s"]
+            if caught
+            else [_state(mutant, result), _cell(mutant.harmless), ""]
+        )
+        lines.append("| " + " | ".join([f"`{mutant.name}`", _cell(mutant.breaks), *by]) + " |")
+    return "\n".join([*lines, ""])
+
+
+def _pure(found: Sequence[Score]) -> list[str]:
+    if not found:
+        return []
+    changes, caught = sum(score.changes for score in found), sum(score.found for score in found)
+    rows = [f"| `{score.module}` | {score.changes} | {score.found} | {score.percent:.0f} % |" for score in found]
+    return [
+        _PURE_HEAD,
+        "| module | changes | found | score |\n|---|--:|--:|--:|",
+        *rows,
+        f"| together | {changes} | {caught} | {100 * caught / changes:.0f} % |\n",
+    ]
+
+
+def _told(caught: Catch) -> str:
+    if caught.tier == Tier.SIMULATION:
+        return _cell(f"{caught.by}: {caught.said}")
+    test = caught.by.partition("[")[0].removeprefix("tests/")
+    return f"`{test}`" if test else _cell(caught.said)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

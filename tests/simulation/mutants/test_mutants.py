@@ -1,0 +1,52 @@
+"""Each mutant still says what it changes: its text is there once, and what stands there instead can be loaded."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.simulation.mutants.catalogue import ROOT, Mutant, load
+from tests.simulation.mutants.near import near
+
+MUTANTS = load()
+LEAST = 40
+SHARED_PARTS = ROOT / "workers/protocol/lua"
+INCLUDES_ALL = ROOT / "reaper/lua/recover_entries.lua"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_it_still_fits(mutant: Mutant) -> None:
+    for file, content in mutant.mutated(ROOT).items():
+        assert content != (ROOT / file).read_text(encoding="utf-8")
+        if file.endswith(".py"):
+            ast.parse(content)
+    for test in (*mutant.near, *near(edit.file for edit in mutant.edits)):
+        file, _, name = test.partition("::")
+        assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8"), test
+
+
+def test_there_are_enough_and_none_is_there_twice() -> None:
+    assert len(MUTANTS) >= LEAST
+    assert [name for name, times in Counter(mutant.name for mutant in MUTANTS).items() if times > 1] == []
+    assert [digest for digest, times in Counter(mutant.digest for mutant in MUTANTS).items() if times > 1] == []
+
+
+@pytest.mark.anyio
+async def test_the_server_takes_every_script_that_was_changed(client: Redis) -> None:
+    for mutant in MUTANTS:
+        changed = {file: content for file, content in mutant.mutated(ROOT).items() if file.endswith(".lua")}
+        for file, content in changed.items():
+            whole = INCLUDES_ALL.read_text(encoding="utf-8")
+            script = whole if f"--- @{Path(file).stem}\n" in whole else content
+            assert await client.script_load(_put_together(script, changed)), mutant.name
+
+
+def _put_together(script: str, changed: dict[str, str]) -> str:
+    def part(mark: re.Match[str]) -> str:
+        file = SHARED_PARTS / f"{mark[1]}.lua"
+        return changed.get(str(file.relative_to(ROOT))) or file.read_text(encoding="utf-8")
+
+    return re.sub(r"^--- @(\w+)$", part, script, flags=re.MULTILINE)
