@@ -150,7 +150,10 @@ def duplicates(events: Sequence[Told]) -> set[tuple[str, str, int]]:
     """Return group, job and how often its work was completed."""
     found = set()
     for (_, group, job), deliveries in lives(events).items():
-        times = Counter(each.generation for each in deliveries if each.completions)
+        times: Counter[int] = Counter()
+        for each in deliveries:
+            acks = sum(1 for told in each.told if told.event == "acked")
+            times[each.generation] += max(acks, 1) if each.completions else 0
         found |= {(group, job, count) for count in times.values() if count > 1}
     return found
 

@@ -164,6 +164,12 @@ TWICE = [acked(13_100, 100, about("13000", 1)), acked(13_900, 100, about("13000"
 """Acknowledged in two entries: what must never be."""
 TWICE[1]["entry"] = "13500-0"
 
+TWICE_AT_ONCE = [acked(25_100, 100, about("25000", 1)), acked(25_900, 100, about("25000", 1), seq=1)]
+"""One delivery, acknowledged twice."""
+
+FROM_THE_FUTURE = [event("quarantined", 26_000, **about("26000", 1))]
+"""All that is told of a job is an event that nobody knows yet."""
+
 RECOVERED_ONLY = [recovered(17_100, 3_100, about("14000", 1), "17100")]
 PARKED = [suspected(18_100, 3_100, about("15000", 2))]
 RUNNING = [event("started", 16_010, delivered_ms=16_005, wait_ms=5, **about("16000", 1))]
@@ -192,7 +198,7 @@ LOST = [event("lost_payload", 23_000, "20000-0", entry="20000-0", delivery=1, ge
 STALE = [event("refused", 24_000, verb="recover", token=3, fence="reaper:4:r2", entries=7)]
 
 STORIES = (
-    PLAIN, CRASH, SLOW, LATE, EARLY, FAILS, WAITS, LEAVES, POISON, COMPANY, RESTART, REDRIVEN, TWICE, RECOVERED_ONLY,
-    PARKED, RUNNING, FULL, FULL_PLAIN, UNOWNED, LOST, STALE,
+    PLAIN, CRASH, SLOW, LATE, EARLY, FAILS, WAITS, LEAVES, POISON, COMPANY, RESTART, REDRIVEN, TWICE,
+    TWICE_AT_ONCE, FROM_THE_FUTURE, RECOVERED_ONLY, PARKED, RUNNING, FULL, FULL_PLAIN, UNOWNED, LOST, STALE,
 )  # fmt: skip
 ALL = [row for story in STORIES for row in story]

@@ -91,6 +91,8 @@ MALFORMED_ENTRIES: list[tuple[Raw, str]] = [
     (entry("{}", 10, event=None), "neither a lifecycle event nor a dead letter: it has no field 'event'"),
     (entry("{}", 11, job=None), "neither a lifecycle event nor a dead letter: it has no field 'job'"),
     (entry("{}", 12, event=""), "event is empty"),
+    (entry('{"v":2,"run_ms":5}', 13), "its data is of version 2, and only 1 is known"),
+    (entry('{"v":0}', 14), "its data is of version 0, and only 1 is known"),
     (("{s}:journal", f"{2**64 - 1}-{2**64 - 1}", "acked", "j", "{}", None), "its ID is no time"),
     (("{s}:journal", f"{2**62}-1", "acked", "j", "{}", None), "its ID is no time"),
 ]

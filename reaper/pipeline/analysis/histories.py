@@ -26,6 +26,8 @@ from reaper.pipeline.analysis.columns import (
 from workers.protocol.events import EventName
 
 JOB_HASH = "job_hash"
+_OF_NO_DELIVERY = (EventName.REDRIVEN, EventName.LOST_PAYLOAD, EventName.LOST_DELIVERY)
+"""They name an entry, and are no part of what became of a delivery by those who had it."""
 _ODD = 2**32
 
 _TOLD = (
@@ -57,16 +59,17 @@ def deliveries(histories: DataFrame) -> DataFrame:
     """Return one row for each delivery of which the journal tells.
 
     Columns: `DELIVERY`; ``seen_ms``, when it was first heard of; ``started_ms``, null where it was never started, as
-    far as the journal tells; ``run_ms``; ``completed``, its work was done; ``acked``, and that counted; ``refused``,
-    somebody else had the job when its worker settled; ``stalled_ms``, when it was taken for dead; ``idle_ms`` and
-    ``visibility_ms`` of that moment; ``adopted``; ``failed``, ``retried``, ``handed_back``: its worker gave it back;
-    ``dead_lettered``; and ``next_started_ms``, when the job was started after it.
+    far as the journal tells; ``run_ms``; ``completed``, its work was done; ``acked``, and that counted; ``acks``, how
+    often; ``refused``, somebody else had the job when its worker settled; ``stalled_ms``, when it was taken for dead;
+    ``idle_ms`` and ``visibility_ms`` of that moment; ``adopted``; ``failed``, ``retried``, ``handed_back``: its worker
+    gave it back; ``dead_lettered``; and ``next_started_ms``, when the job was started after it.
     """
     return _with_next_start(_by_delivery(_about_deliveries(histories)))
 
 
 def _of_jobs(events: DataFrame) -> DataFrame:
-    return events.where(F.col("job").isNotNull() & F.col("group").isNotNull())
+    """Leave out what is about no job, and what only a later version of ours knows: nobody can say what it means."""
+    return events.where(F.col("job").isNotNull() & F.col("group").isNotNull() & named(*EventName))
 
 
 def _job_hash() -> Column:
@@ -75,7 +78,7 @@ def _job_hash() -> Column:
 
 def _about_deliveries(histories: DataFrame) -> DataFrame:
     is_release = holds(F.col("reason") == REASON_SUSPECT) & named(EventName.RECOVERED)
-    is_delivery = F.col("entry").isNotNull() & ~named(EventName.REDRIVEN, EventName.LOST_PAYLOAD) & ~is_release
+    is_delivery = F.col("entry").isNotNull() & ~named(*_OF_NO_DELIVERY) & ~is_release
     return histories.where(is_delivery).withColumns(
         {
             "at_ms": at_ms(),
@@ -122,6 +125,7 @@ def _by_delivery(about: DataFrame) -> DataFrame:
         F.min(delivered_ms).alias("delivered_ms"),
         F.min(F.when(named(EventName.STARTED), at).when(ran & ~_never_ran(), at - F.col("run_ms"))).alias("_begun_ms"),
         F.max(F.when(ran, F.col("run_ms"))).alias("run_ms"),
+        F.count_if(named(EventName.ACKED)).alias("acks"),
         F.min(F.when(stalled, at)).alias("stalled_ms"),
         F.max(F.when(stalled, F.col("idle_ms"))).alias("idle_ms"),
         F.max(F.when(stalled, F.col("visibility_ms"))).alias("visibility_ms"),
@@ -134,7 +138,7 @@ def _by_delivery(about: DataFrame) -> DataFrame:
     return found.withColumn("started_ms", started_ms).select(
         *DELIVERY,
         F.coalesce("started_ms", "delivered_ms").alias("seen_ms"),
-        *("started_ms", "run_ms", "stalled_ms", "idle_ms", "visibility_ms"),
+        *("started_ms", "run_ms", "acks", "stalled_ms", "idle_ms", "visibility_ms"),
         *(_marked(name).alias(name) for name in _MARKS if name != "waited"),
     )
 

@@ -71,11 +71,13 @@ def second_start_counts(starts: DataFrame) -> DataFrame:
 def duplicates(deliveries: DataFrame, starts: DataFrame) -> DataFrame:
     """Return the jobs whose work was completed more than once: ``stream, group, job, generation, times, cause``.
 
-    Work counts as completed when it was acknowledged, and when that was refused because it came too late. ``cause`` is
-    that of the job's last second start.
+    Work counts as completed when it was acknowledged, each time, and when that was refused because it came too late.
+    ``cause`` is that of the job's last second start.
     """
     key = [*JOB, "generation"]
-    completed = deliveries.where("completed").groupBy(*key).agg(F.count("*").alias("times")).where(F.col("times") > 1)
+    # A refusal beside an acknowledgement of the same delivery is the same work, told twice: its first reply was lost.
+    times = F.sum(F.greatest("acks", F.lit(1)))
+    completed = deliveries.where("completed").groupBy(*key).agg(times.alias("times")).where(F.col("times") > 1)
     newest = Window.partitionBy(*key).orderBy(F.desc("start"))
     last = starts.withColumn("_rank", F.row_number().over(newest)).where(F.col("_rank") == 1).select(*key, "cause")
     return completed.join(last, key, "left").select(

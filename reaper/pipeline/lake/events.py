@@ -33,6 +33,8 @@ RAW = StructType(
 EVENT, DEAD_LETTER, MALFORMED_ENTRY = "events", "dead_letters", "malformed"
 """Values of ``table``: where a row belongs."""
 
+VERSION = 1
+"""Of the data of events (``v``), that is understood here. Where there is none, it counts as this one."""
 _LAST_MS = 253_402_300_799_999  # the year 9999, where dates end
 _MOST_INT = 2**31 - 1
 _NO_DATE = "1970-01-01"
@@ -84,10 +86,14 @@ def _why_malformed() -> Column:
         reason = reason.when(condition, text)
     reason = reason.when(F.col("event") == "", "event is empty")
     reason = reason.when(~F.ltrim("data").startswith("{"), "data is no JSON object")
+    version = F.col("parsed.v")
     broken = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
-    return reason.when(
+    reason = reason.when(
         broken,
         F.when(is_object, "data holds a value of a wrong type").otherwise("data is no JSON object"),
+    )
+    return reason.when(
+        version != VERSION, F.concat(F.lit("its data is of version "), version, F.lit(f", and only {VERSION} is known"))
     )
 
 
