@@ -13,7 +13,7 @@ from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
 from reaper.replicas import STANDALONE
 from reaper.settings import ReaperSettings
-from workers.protocol.capabilities import Capability, capabilities_of, in_words
+from workers.protocol.capabilities import Capability, capabilities_quietly, in_words
 from workers.protocol.errors import StreamReaperError
 from workers.runtime.options import USAGE_EXIT, examples
 from workers.runtime.printing import show, show_json, styled
@@ -42,7 +42,7 @@ async def _look(settings: ReaperSettings, asked: dict[Capability, bool | None], 
         async with connected(settings) as (client, server):
             snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server)
             if not asked:
-                asked.update(await capabilities_of(client, f"{settings.namespace_keys.lease}:absent"))
+                asked.update(await capabilities_quietly(client))
     except StreamReaperError as error:
         _clear(machine=machine, watch=watch)
         show_unreachable(error, machine=machine)

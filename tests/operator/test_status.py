@@ -18,7 +18,7 @@ from tests.scripts.scene import Scene
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
-from workers.protocol.capabilities import capabilities_of, in_words
+from workers.protocol.capabilities import capabilities_quietly, in_words
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ async def _group(scene: Scene) -> GroupState:
 
 async def test_the_server_is_named_and_what_it_can(scene: Scene, reaper: Command, server: RedisServer) -> None:
     await _healthy(scene)
-    can = await capabilities_of(scene.client, "absent")
+    can = await capabilities_quietly(scene.client)
     answer, told = await reaper("status"), await reaper("status", "--json")
     assert answer.out.splitlines()[1].split(maxsplit=1) == ["server", f"{shown(server.binary)} · {in_words(can)}"]
     assert (told.data["server"], told.data["capabilities"]) == (shown(server.binary), can)

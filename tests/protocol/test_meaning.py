@@ -25,7 +25,6 @@ HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/link.py"}
         (ResponseError("Unknown subcommand or wrong number of arguments for 'DRYRUN'. Try ACL HELP."), True),
         (ResponseError("syntax error"), True),
         (ResponseError("Unbalanced 'xreadgroup' list of streams: for each stream key an ID, '+', …"), True),
-        (ResponseError("Invalid stream ID specified as stream command argument"), True),  # an option taken for one
         (ResponseError("wrong number of arguments for 'xnack' command"), False),
         (ResponseError("NOGROUP No such key 'x' or consumer group 'g' in XREADGROUP with GROUP option"), False),
         (NoPermissionError("this user has no permissions to run the 'unknown command' command"), False),

@@ -30,26 +30,29 @@ class Capability(StrEnum):
 
 
 Capabilities = Mapping[Capability, bool | None]
-"""None = unknown: our user may not ask, or the node does not take writes."""
+"""None = unknown: our user may not ask."""
 
 USED: frozenset[Capability] = frozenset()
 """What programs of ours make use of where it is there: nothing so far. Every mode works on every server."""
 
 
+async def capabilities_quietly(client: "Redis") -> Capabilities:
+    """Ask for each that can be asked for without any right, so that nothing is refused and logged: all but CLAIM.
+
+    Of a command alone, the number of its arguments is checked before the user's rights are. Raises what redis-py
+    raises.
+    """
+    return {name: await _knows(client, word) for name, word in _COMMANDS.items()}
+
+
 async def capabilities_of(client: "Redis", absent: str) -> Capabilities:
     """Ask for each. ``absent`` is a key that nobody has, and our user may touch. Raises what redis-py raises."""
-    return {
-        # Of a command alone, the number of its arguments is checked before the user's rights are.
-        Capability.XNACK: await _knows(client, "XNACK"),
-        Capability.XACKDEL: await _knows(client, "XACKDEL"),
-        Capability.CLAIM: await _knows(
-            client, "XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">"
-        ),
-        # A value is missing. Who does not know IDMP takes it for an ID, and the rest for two fields with their values.
-        Capability.IDMP: await _knows(client, "XADD", absent, "NOMKSTREAM", "IDMP", "p", "i", "*", "f"),
-    }
+    words = ("XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">")
+    return {Capability.CLAIM: await _knows(client, *words), **await capabilities_quietly(client)}
 
 
+_COMMANDS = {Capability.XNACK: "XNACK", Capability.XACKDEL: "XACKDEL", Capability.IDMP: "XCFGSET"}
+"""XCFGSET sets how long IDMP remembers: neither is there without the other."""
 _NOBODY = "stream-reaper:nobody"
 _CANNOT_TELL = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
 

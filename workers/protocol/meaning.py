@@ -55,7 +55,7 @@ _DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |ACL fai
 _CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
 _SAID_BY_THE_SERVER = re.compile(r"max number of clients reached")
 _NOTHING_THERE = re.compile(r"^-?(WRONGTYPE |NOGROUP |(ERR )?no such key)")
-_NOT_KNOWN = re.compile(r"unknown (sub)?command|syntax error|unbalanced|invalid stream ID", re.IGNORECASE)
+_NOT_KNOWN = re.compile(r"unknown (sub)?command|syntax error|unbalanced", re.IGNORECASE)
 
 
 def meaning_of(error: BaseException) -> Meaning:
