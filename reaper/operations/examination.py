@@ -151,12 +151,13 @@ async def _missing_rights(
 _SAMPLES: dict[str, Sequence[str]] = {
     "ping": (), "info": (), "time": (), "eval": ("return 1", "1", "KEY"), "evalsha": ("0" * 40, "1", "KEY"),
     "xread": ("STREAMS", "KEY", "0"), "subscribe": ("CHANNEL",), "xinfo|consumers": ("KEY", "g"),
-    "xgroup|create": ("KEY", "g", "0"), "xgroup|delconsumer": ("KEY", "g", "c"),
+    "xgroup|create": ("KEY", "g", "0"), "xgroup|createconsumer": ("KEY", "g", "c"),
+    "xgroup|delconsumer": ("KEY", "g", "c"),
 }  # fmt: skip
 _ARGUMENTS = {
-    "set": 1, "pexpire": 1, "hget": 1, "hdel": 1, "hmget": 1, "zrem": 1, "xdel": 1, "xpending": 1, "hset": 2,
-    "hincrby": 2, "zadd": 2, "zrange": 2, "zrangebyscore": 2, "zcount": 2, "xack": 2, "xrange": 2, "xrevrange": 2,
-    "xadd": 3, "xclaim": 4,
+    "set": 1, "pexpire": 1, "hget": 1, "hexists": 1, "hdel": 1, "hmget": 1, "zrem": 1, "xdel": 1, "xpending": 1,
+    "hset": 2, "hincrby": 2, "zadd": 2, "zrange": 2, "zrangebyscore": 2, "zcount": 2, "xack": 2, "xrange": 2,
+    "xrevrange": 2, "xadd": 3, "xclaim": 4,
 }  # fmt: skip
 
 
