@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from reaper.drill.faults import AFTER_PAUSE_S, Fault, FaultKind
+from reaper.drill.gate import Gate
 from reaper.drill.group_faults import GroupFaults
 from reaper.drill.leader_faults import LeaderFaults
 from reaper.drill.records import InjectedFault, MissedFault
@@ -31,11 +32,13 @@ class Injector:
     _workers: WorkerFaults = field(init=False)
     _leaders: LeaderFaults = field(init=False)
     _groups: GroupFaults = field(init=False)
+    _gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
         self._workers = WorkerFaults(self.tools)
         self._leaders = LeaderFaults(self.tools, self._workers)
         self._groups = GroupFaults(self.tools)
+        self._gate = Gate(self.tools)
 
     async def run(self, faults: Sequence[Fault]) -> None:
         """Inject ``faults``, timed from now; return when all are over."""
@@ -47,7 +50,9 @@ class Injector:
 
     async def _inject(self, fault: Fault, started: float) -> None:
         await anyio.sleep_until(started + fault.at.total_seconds())
-        why_not = await self._play(fault)
+        stage = self.tools.stage
+        gated = stage.settings.chaos is not None and stage.recovery.promises
+        why_not = await (self._gate.play(fault, self._play) if gated else self._play(fault))
         if why_not:
             self.missed.append(MissedFault(fault.kind, why_not))
             self.tools.announce(f"{fault.kind} is left out: {why_not}")

@@ -104,6 +104,16 @@ async def fence(stage: Stage) -> str:
     return text(await stage.client.get(stage.keys.fence) or b"")
 
 
+async def dead_letters(stage: Stage) -> int:
+    """Return how many dead letters there are."""
+    return int(await stage.client.xlen(stage.keys.dead))
+
+
+async def parked(stage: Stage) -> int:
+    """Return how many jobs lie in the group's schedule."""
+    return int(await stage.client.zcard(stage.keys.schedule))
+
+
 async def full_scan_ms(stage: Stage) -> int:
     """Return when a leader has last looked at the whole group, as replicas register it, in ms of the server's clock."""
     moments = [0]
@@ -142,8 +152,13 @@ async def pending_by_process(stage: Stage, processes: Sequence[str]) -> dict[str
 
 
 async def held_by(stage: Stage, processes: Sequence[str]) -> int:
-    """Return how many deliveries ``processes`` have in flight."""
-    summary = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group)
+    """Return how many deliveries ``processes`` have in flight; none while the group is destroyed."""
+    try:
+        summary = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group)
+    except ResponseError as error:
+        if is_gone(error):
+            return 0
+        raise
     return sum(
         int(count)
         for consumer, count in summary[3] or ()

@@ -154,6 +154,25 @@ async def test_a_group_that_is_destroyed_under_way_loses_nothing_that_anybody_ru
     assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "destroy-group"]
 
 
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_a_chaos_balances_and_what_was_drawn_was_played(
+    processes: Processes, tmp_path: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    drill = _drill(processes, "--recovery", recovery, "--chaos", "9", "--seed", "1", "--json", str(report))
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["balanced"], told["objections"], told["lost"], told["stuck"]) == (True, [], 0, 0)
+    assert told["dead_lettered"] == told["poison"]
+    drawn = [fault.split("@")[0].split(":")[0] for fault in told["settings"]["faults"]]
+    played = [fault["kind"] for fault in told["faults"]] + [fault["kind"] for fault in told["missed_faults"]]
+    assert sorted(drawn) == sorted(played)
+    assert len(told["missed_faults"]) <= len(drawn) / 2
+    assert len(told["chaos"]["faults"]) == len(drawn) > 3
+    assert all(sentence in drill.output for sentence in told["chaos"]["faults"])
+
+
 async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
     processes: Processes, tmp_path: Path
 ) -> None:
