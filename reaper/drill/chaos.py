@@ -22,8 +22,8 @@ PUT_BACK_S = 4.0
 _STEP_S = 0.25
 """How much later the next attempt is, where nothing of the deck may come now."""
 
-BLOWS = frozenset({FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_LEADER})
-"""Kinds that kill workers by hand (`pause-leader` kills one, so that there is something to recover)."""
+BLOWS = frozenset({FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER})
+"""Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover)."""
 NOT_WITHOUT_US = frozenset({FaultKind.SHORTEN_VISIBILITY, FaultKind.DESTROY_GROUP})
 """What only our workers survive: a bare loop makes no group again, and extends nothing."""
 DELAYS = AGAINST_LEADERS | {FaultKind.PAUSE_REDIS, FaultKind.CLOCK_STEP, FaultKind.DESTROY_GROUP}
@@ -87,6 +87,11 @@ APART = (
         [*AGAINST_LEADERS, FaultKind.PAUSE_REDIS, FaultKind.DESTROY_GROUP],
         "The new value is applied by a leader that is told of it: there must be one.",
     ),
+    _apart(
+        [FaultKind.SHORTEN_VISIBILITY],
+        [FaultKind.PAUSE_WORKER],
+        "What a worker loses because it is stopped could not be told from what the shorter timeout takes from it.",
+    ),
     _apart([FaultKind.PAUSE_REDIS], [FaultKind.PAUSE_REDIS], "The end of the first would end the second."),
     _apart([FaultKind.KILL_REAPERS], [FaultKind.KILL_REAPERS], "The end of the first would end the second."),
 )
@@ -119,6 +124,7 @@ def _some_workers(dice: random.Random, conditions: Conditions) -> str:
 CATALOGUE: Mapping[FaultKind, Draft] = {
     FaultKind.KILL_WORKER: Draft(),
     FaultKind.KILL_WORKERS: Draft(_some_workers),
+    FaultKind.PAUSE_WORKER: Draft(lasts=(0.5, 2.5)),
     FaultKind.KILL_LEADER: Draft(),
     FaultKind.PAUSE_LEADER: Draft(),
     FaultKind.KILL_REAPERS: Draft(lasts=(0.2, 2.0)),
@@ -263,7 +269,7 @@ def calm_s(kind: FaultKind, conditions: Conditions) -> float:
     rerun_s = conditions.visibility_s + RESTART_S + conditions.longest_job_s
     failover_s = conditions.lease_ttl_s + RESTART_S
     match kind:
-        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS:
+        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS | FaultKind.PAUSE_WORKER:
             return rerun_s
         case FaultKind.POISON:
             return conditions.max_deliveries * (conditions.visibility_s + RESTART_S)
@@ -297,34 +303,31 @@ def in_words(fault: Fault) -> str:
     return f"At {fault.at.total_seconds():g} s: {_deed(fault)}."
 
 
+_DEEDS: Mapping[FaultKind, str] = {
+    FaultKind.KILL_WORKER: "the worker with the most jobs in flight is killed",
+    FaultKind.KILL_WORKERS: "{workers} killed",
+    FaultKind.PAUSE_WORKER: "the worker with the most jobs in flight is stopped for {seconds}",
+    FaultKind.KILL_LEADER: "the leader is killed",
+    FaultKind.PAUSE_LEADER: "a worker is killed, and the leader stopped between deciding and writing, past its lease",
+    FaultKind.KILL_REAPERS: "all reapers are killed, and started again {after}",
+    FaultKind.PAUSE_REDIS: "Redis is stopped for {seconds}",
+    FaultKind.SHORTEN_VISIBILITY: "the visibility timeout becomes a quarter",
+    FaultKind.DESTROY_GROUP: "the group is destroyed",
+    FaultKind.CLOCK_STEP: "the clock of Redis is set an hour {amount} of the true time",
+    FaultKind.POISON: "{jobs} every worker that takes it",
+    FaultKind.LONG_JOBS: "{amount} more jobs of {seconds} each",
+}
+
+
 def _deed(fault: Fault) -> str:
     seconds = f"{fault.lasts.total_seconds():g} s" if fault.lasts else ""
-    match fault.kind:
-        case FaultKind.KILL_WORKER:
-            return "the worker with the most jobs in flight is killed"
-        case FaultKind.KILL_WORKERS:
-            return f"{_which_workers(fault.amount)} killed"
-        case FaultKind.KILL_LEADER:
-            return "the leader is killed"
-        case FaultKind.PAUSE_LEADER:
-            return "a worker is killed, and the leader is stopped between deciding and writing, past its lease"
-        case FaultKind.KILL_REAPERS:
-            return f"all reapers are killed, and started again {f'{seconds} later' if seconds else 'never'}"
-        case FaultKind.PAUSE_REDIS:
-            return f"Redis is stopped for {seconds}"
-        case FaultKind.SHORTEN_VISIBILITY:
-            return "the visibility timeout becomes a quarter"
-        case FaultKind.DESTROY_GROUP:
-            return "the group is destroyed"
-        case FaultKind.CLOCK_STEP:
-            return (
-                f"the clock of Redis is set to an hour {'before' if fault.amount == 'back' else 'after'} the true time"
-            )
-        case FaultKind.POISON:
-            jobs = "a job" if fault.amount == "1" else f"{fault.amount} jobs"
-            return f"{jobs} that kill{'s' if fault.amount == '1' else ''} every worker"
-        case FaultKind.LONG_JOBS:
-            return f"{fault.amount} more jobs of {seconds} each"
+    return _DEEDS[fault.kind].format(
+        amount=fault.amount,
+        seconds=seconds,
+        after=f"{seconds} later" if seconds else "never",
+        jobs="a job that kills" if fault.amount == "1" else f"{fault.amount} jobs, each of which kills",
+        workers=_which_workers(fault.amount),
+    )
 
 
 def _which_workers(amount: str) -> str:

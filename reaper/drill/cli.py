@@ -51,6 +51,7 @@ Recovery:
 Faults, at so many seconds after the first job (* or as soon after as there is something to hit):
   kill-worker@4            kill -9 of a worker with jobs in flight *
   kill-workers:half@4      kill -9 of half the workers at once (or :all, or :2, the first ones)
+  pause-worker@4+6         a worker with jobs in flight is stopped for 6 s, and goes on *
   poison@4                 a job that kills every worker that takes it (poison:3@4: three of them)
   kill-leader@4            kill -9 of the reaper that leads *
   pause-leader@4           a worker is killed, and the leader stopped between deciding and writing the

@@ -17,6 +17,8 @@ class FaultKind(StrEnum):
     """Kill -9 of a worker with jobs in flight."""
     KILL_WORKERS = "kill-workers"
     """Kill -9 of so many workers at once, the first ones, whatever they hold."""
+    PAUSE_WORKER = "pause-worker"
+    """A worker with jobs in flight is stopped (SIGSTOP) for a while, and goes on as if nothing had happened."""
     KILL_LEADER = "kill-leader"
     """Kill -9 of the reaper that leads."""
     PAUSE_LEADER = "pause-leader"
@@ -57,6 +59,7 @@ class Form:
 FORMS = {
     FaultKind.KILL_WORKER: Form("kill-worker@4"),
     FaultKind.KILL_WORKERS: Form("kill-workers:half@4", amount=True, half=True),
+    FaultKind.PAUSE_WORKER: Form("pause-worker@4+6", lasts=True, lasts_required=True),
     FaultKind.KILL_LEADER: Form("kill-leader@4"),
     FaultKind.PAUSE_LEADER: Form("pause-leader@4"),
     FaultKind.KILL_REAPERS: Form("kill-reapers@4+10", lasts=True),

@@ -50,13 +50,19 @@ class WorkerFaults:
         drill must know its dead letters beforehand.
         """
         stage, supervisor = self.tools.stage, self.tools.supervisor
-        workers = supervisor.alive(*WORKERS)
+        found = await self._busiest(least)
+        if not found or not supervisor.kill(found[0]):
+            return None
+        run = found[0]
+        return run, (await queries.pending_by_process(stage, [run.name]))[run.name]
+
+    async def _busiest(self, least: int) -> tuple[ProcessRun, int] | None:
+        """Return the worker that holds the most jobs, and how many, of those that hold ``least`` and may be hit."""
+        stage, workers = self.tools.stage, self.tools.supervisor.alive(*WORKERS)
         held = await queries.pending_by_process(stage, [run.name for run in workers])
         for run in sorted(workers, key=lambda run: -len(held[run.name])):
-            if len(held[run.name]) < least or await queries.must_not_crash(stage, held[run.name]):
-                continue
-            if supervisor.kill(run):
-                return run, (await queries.pending_by_process(stage, [run.name]))[run.name]
+            if len(held[run.name]) >= least and not await queries.must_not_crash(stage, held[run.name]):
+                return run, len(held[run.name])
         return None
 
     async def kill_workers(self, fault: Fault) -> str:
@@ -76,6 +82,33 @@ class WorkerFaults:
             f"kill -9 of workers {names} with {in_flight} jobs in flight",
         )
         return ""
+
+    async def pause_worker(self, fault: Fault) -> str:
+        """Stop the worker that holds the most jobs: they are recovered while it seems to run them still."""
+        assert fault.lasts is not None
+        tools, seconds = self.tools, fault.lasts.total_seconds()
+        victim = await tools.once(self._freeze)
+        if not victim:
+            return NOBODY_BUSY
+        run, in_flight = victim
+        injected = InjectedFault(FaultKind.PAUSE_WORKER, run.name, time.time(), in_flight=in_flight)
+        try:
+            await tools.note(
+                injected, f"worker {run.name} is stopped for {seconds:g} s, with {in_flight} jobs in flight"
+            )
+            await anyio.sleep(seconds)
+        finally:
+            tools.supervisor.resume(run)
+        tools.over(injected, time.time())
+        tools.announce(f"worker {run.name} goes on")
+        return ""
+
+    async def _freeze(self) -> tuple[ProcessRun, int] | None:
+        """Stop the worker that holds the most jobs; None where none holds any. Spares whom `_strand` spares."""
+        found = await self._busiest(1)
+        if found:
+            self.tools.supervisor.pause(found[0])
+        return found
 
     async def poison(self, fault: Fault) -> str:
         """Put poison jobs in."""
