@@ -59,6 +59,8 @@ class Gate:
             return False
         if kind in NEEDS_NOTHING_STRANDED and await self._anything_stranded():
             return False
+        if kind is FaultKind.POISON and await queries.anything_lost_before(stage, self.tools.witness.view):
+            return False  # fresh poison takes all deliveries but one from whoever is beside it: that must be the first
         return kind not in NEEDS_LEADER or not stage.recovery.by_reapers or await self._is_led()
 
     async def _is_led(self) -> bool:

@@ -139,7 +139,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
         enqueued=len(evidence.enqueued),
         fates={fate: counted[fate] for fate in Fate},
         poison=tuple(job.n for job in evidence.enqueued if job.poison),
-        dead=tuple(letter.n for letter in evidence.remains.dead),
+        dead=tuple(_dead(evidence)),
         strays=_strays(evidence),
         altered=_altered(evidence),
         ended_twice=_ended_twice(evidence),
@@ -199,11 +199,17 @@ def _places(evidence: Evidence) -> list[tuple[int, Fate]]:
     """Return what is left in Redis: job and place."""
     remains = evidence.remains
     return [
-        *((letter.n, Fate.DEAD_LETTERED) for letter in remains.dead),
+        *((n, Fate.DEAD_LETTERED) for n in _dead(evidence)),
         *((n, Fate.PENDING) for n in remains.pending),
         *((n, Fate.READY) for n in remains.ready),
         *((n, Fate.PARKED) for n in _parked(evidence)),
     ]
+
+
+def _dead(evidence: Evidence) -> list[int]:
+    """Return the job of each dead letter; those of the lives of a group, which forgot the one before, are one."""
+    times = Counter(letter.n for letter in evidence.remains.dead)
+    return [n for n, count in times.items() for _ in range(-(-count // evidence.lives))]
 
 
 _WHEREABOUTS = (

@@ -184,6 +184,20 @@ async def must_not_crash(stage: Stage, rows: Sequence[Pending]) -> bool:
     return False
 
 
+async def anything_lost_before(stage: Stage, before: View) -> bool:
+    """Tell whether a job that waits or runs has lost a delivery. ``before``: an earlier view, as for `look`."""
+    view = await look(stage, before)
+    entries = await stage.client.execute_command("XRANGE", stage.keys.stream, b"(" + view.last_delivered, "+")
+    if any(read_metadata(entry_id, pair_up(flat)).deliveries for entry_id, flat in entries):
+        return True
+    rows = await pending(stage)
+    held = await fields_of(stage, [row.entry_id for row in rows])
+    return any(
+        row.delivery_count > 1 or read_metadata(row.entry_id, fields.items()).deliveries
+        for row, fields in zip(rows, held, strict=True)
+    )
+
+
 async def remains(stage: Stage) -> Remains:
     """Return where jobs lie at the end of an act."""
     keys = stage.keys

@@ -128,6 +128,28 @@ async def test_a_job_at_its_last_delivery_comes_to_its_end_first(play: Play, fau
         await stage.client.xack(stage.keys.stream, stage.keys.group, entry_id)
 
 
+async def test_poison_waits_for_jobs_that_have_lost_a_delivery_and_run_again(play: Play) -> None:
+    play.has("w1-1", Role.WORKER)
+    stage, entry_id = play.tools.stage, await _deliver(play, "w1-1", "reaper.deliveries", "1")
+    async with _waiting(play, POISON):
+        await stage.client.xack(stage.keys.stream, stage.keys.group, entry_id)
+
+
+async def test_poison_waits_for_jobs_that_were_claimed_and_run_again(play: Play) -> None:
+    play.has("w1-1", Role.WORKER)
+    stage, entry_id = play.tools.stage, await _deliver(play, "w1-1")
+    await stage.client.xclaim(stage.keys.stream, stage.keys.group, "w1-1", 0, [entry_id])
+    async with _waiting(play, POISON):
+        await stage.client.xack(stage.keys.stream, stage.keys.group, entry_id)
+
+
+async def test_poison_waits_for_jobs_that_have_lost_a_delivery_and_are_ready_again(play: Play) -> None:
+    stage = play.tools.stage
+    entry_id = await stage.client.xadd(stage.keys.stream, {"n": "1", "reaper.deliveries": "1"})
+    async with _waiting(play, POISON):
+        await stage.client.xdel(stage.keys.stream, entry_id)
+
+
 async def test_suspects_are_let_out_before_fresh_poison_comes(play: Play) -> None:
     stage = play.tools.stage
     await stage.client.zadd(stage.keys.schedule, {b"parked": 1})

@@ -234,6 +234,19 @@ def test_a_process_of_ours_that_is_started_while_redis_stands_still_may_end_as_d
     )
 
 
+def test_each_life_of_a_group_may_leave_a_dead_letter_of_a_job() -> None:
+    letter = DeadJob(1, "1000-0", "max_deliveries")
+
+    def ledger(letters: int, *faults: InjectedFault) -> Ledger:
+        remains = Remains(dead=(letter,) * letters)
+        return build_ledger(evidence([job(1, poison=True)], remains=remains, faults=faults))
+
+    assert (ledger(2, destroyed(2.0)).dead, ledger(2, destroyed(2.0)).balanced) == ((1,), True)
+    assert objections(ledger(2, destroyed(2.0)), []) == []
+    assert (ledger(3, destroyed(2.0)).dead, ledger(3, destroyed(2.0)).balanced) == ((1, 1), False)
+    assert (ledger(2).dead, ledger(2).balanced) == ((1, 1), False)
+
+
 def test_spreads_are_figures_that_occurred() -> None:
     assert spread([]) == Spread(None, None, None)
     assert spread([3.0]) == Spread(3.0, 3.0, 3.0)
