@@ -134,6 +134,52 @@ def test_each_rule_keeps_its_kinds_apart_in_both_orders_until_the_first_is_over(
             assert not schedule.objection(_fault(second, 60)), (first, second)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("poison", "kill-worker"),
+        ("poison", "kill-workers"),
+        ("poison", "pause-worker"),
+        ("poison", "pause-leader"),
+        ("poison", "poison"),
+        ("destroy-group", "kill-worker"),
+        ("destroy-group", "pause-worker"),
+        ("destroy-group", "poison"),
+        ("destroy-group", "kill-leader"),
+        ("destroy-group", "kill-reapers"),
+        ("destroy-group", "pause-redis"),
+        ("destroy-group", "clock-step"),
+        ("destroy-group", "destroy-group"),
+        ("pause-leader", "kill-reapers"),
+        ("pause-leader", "pause-redis"),
+        ("shorten-visibility", "kill-leader"),
+        ("shorten-visibility", "pause-worker"),
+        ("pause-redis", "pause-redis"),
+        ("kill-reapers", "kill-reapers"),
+    ],
+)
+def test_these_are_kept_apart(one: str, other: str) -> None:
+    assert rule_between(FaultKind(one), FaultKind(other))
+    assert rule_between(FaultKind(other), FaultKind(one))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("kill-workers", "kill-worker"),
+        ("kill-workers", "kill-reapers"),
+        ("kill-worker", "pause-redis"),
+        ("poison", "kill-leader"),
+        ("poison", "pause-redis"),
+        ("poison", "clock-step"),
+        ("kill-reapers", "clock-step"),
+        ("long-jobs", "destroy-group"),
+    ],
+)
+def test_what_must_be_coped_with_at_once_may_come_at_once(one: str, other: str) -> None:
+    assert rule_between(FaultKind(one), FaultKind(other)) is None
+
+
 def test_what_puts_off_recovery_makes_longer_what_is_under_way() -> None:
     schedule = Schedule(_conditions())
     schedule.add(_fault(FaultKind.KILL_WORKER, 5))

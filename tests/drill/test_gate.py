@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -19,6 +20,7 @@ from reaper.drill.stage import Stage, set_stage
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.toolbox import Toolbox
 from reaper.drill.witness import Witness
+from reaper.drill.worker_faults import WorkerFaults
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -34,6 +36,10 @@ class Company(Supervisor):
 
     def alive(self, *roles: Role) -> list[ProcessRun]:
         return [run for run in self.history if run.role in roles]
+
+    def kill(self, run: ProcessRun) -> bool:
+        run.killed_at = 1.0
+        return True
 
 
 class Play:
@@ -201,3 +207,15 @@ async def test_a_fault_that_is_over_stands_in_nobodys_way(play: Play, kind: Faul
         fault = Fault(kind, parse_fault(f"poison@{moment}").at)
         await play.fault(fault)
         assert play.results[str(fault)] == ""
+
+
+@pytest.mark.parametrize("chaos", [True, False])
+async def test_in_a_chaos_a_worker_that_runs_a_job_on_its_last_delivery_is_spared(play: Play, chaos: bool) -> None:
+    play.tools.stage = replace(play.tools.stage, settings=DrillSettings(chaos=10 if chaos else None))
+    for name in ("w1-1", "w2-1"):
+        play.has(name, Role.WORKER)
+    await _deliver(play, "w1-1", "reaper.deliveries", "2")
+    await _deliver(play, "w2-1")
+    assert await WorkerFaults(play.tools).kill_workers(KILL_ALL) == ""
+    killed = {run.name for run in play.tools.supervisor.history if run.killed_at}
+    assert killed == ({"w2-1"} if chaos else {"w1-1", "w2-1"})
