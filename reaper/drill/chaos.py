@@ -167,9 +167,13 @@ def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, .
             schedule.add(_fault(FaultKind.SHORTEN_VISIBILITY, dice.uniform(0.6, 0.9) * duration_s, dice, conditions))
     at, deck, fillers = dice.uniform(0.5, 2.0), _shuffled(kinds, dice), set(kinds)
     while at <= duration_s:
-        # What waits for a quiet moment is not kept waiting by others; those that do not disturb it come meanwhile.
-        beside = [kind for kind in fillers - set(deck) if not any(rule_between(kind, other) for other in deck)]
-        candidates = (_fault(kind, at, dice, conditions, below_timeout=bare) for kind in deck + _shuffled(beside, dice))
+        # What is on top of the deck may need a quiet moment: until then only what does not disturb it, or put it off.
+        top, *others = deck
+        beside = others + _shuffled(fillers.difference(deck), dice)
+        waits = bool(schedule.objection(_fault(top, at, dice, conditions)))
+        come = [kind for kind in beside if not rule_between(kind, top) and not (waits and kind in DELAYS)]
+        come = come if waits else [top, *come]
+        candidates = (_fault(kind, at, dice, conditions, below_timeout=bare) for kind in come)
         fault = next((one for one in candidates if not schedule.objection(one)), None)
         if fault is None:
             at += _STEP_S
@@ -278,7 +282,7 @@ def calm_s(kind: FaultKind, conditions: Conditions) -> float:
         case FaultKind.KILL_LEADER | FaultKind.KILL_REAPERS:
             return failover_s
         case FaultKind.PAUSE_REDIS | FaultKind.CLOCK_STEP:
-            return conditions.visibility_s + failover_s  # a grace is no longer than the visibility timeout
+            return conditions.visibility_s  # no grace is longer
         case FaultKind.DESTROY_GROUP:
             return PUT_BACK_S + conditions.visibility_s
         case FaultKind.SHORTEN_VISIBILITY:

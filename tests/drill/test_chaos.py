@@ -52,14 +52,13 @@ def test_the_same_seed_draws_the_same_faults_and_another_one_others(recovery: st
 
 def test_a_seed_draws_the_same_on_every_machine_and_in_every_process() -> None:
     assert _as_text(draw(1, 12, _conditions())) == [
-        "pause-worker@1.3+4.1",
-        "long-jobs:9@1.6+1",
-        "kill-reapers@4.9+1.4",
-        "kill-leader@6.7",
-        "clock-step:back@7.4",
-        "pause-redis@8.7+1.6",
-        "kill-workers:half@10",
-        "long-jobs:6@11+0.9",
+        "pause-worker@1.3+2.1",
+        "long-jobs:13@1.5+0.9",
+        "long-jobs:9@1.9+1.2",
+        "poison@8",
+        "kill-reapers@9.4+1.4",
+        "kill-leader@10.8",
+        "clock-step:ahead@11.1",
     ]
 
 
