@@ -17,6 +17,8 @@ SOAK_MINUTES ?= 30
 SOAK_SEED ?= 1
 # Options of `python -m tests.simulation.mutants`: --only NAME, --jobs N, --near, …
 MUTANTS ?=
+# Seconds in which faults are drawn, for each seed and mode.
+SOAK_CHAOS ?= 60
 
 # Stamps: an extra is installed once per change of pyproject.toml. Stamps lie in the environment and vanish with it.
 DEMO := $(VENV)/.installed-demo
@@ -50,14 +52,17 @@ check: $(DEV)  ## lint, formatting, types, import contracts, generated documenta
 bench: $(DEV)  ## measure; writes docs/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks
 
-soak: $(DEV)  ## kill the ingester 20 times; then repeat the drill, seed by seed, for SOAK_MINUTES or until one fails
+soak: $(DEV)  ## kill the ingester 20 times; then chaos, seed by seed and mode by mode, for SOAK_MINUTES or until one fails
 	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q --matrix tests/pipeline/test_kill.py
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
 	while [ "$$(date +%s)" -lt "$$end" ]; do \
-	  $(BIN)/reaper drill --seed "$$seed" --json "soak/$$seed.json" >"soak/$$seed.log" 2>&1 \
-	    || { tail -n 40 "soak/$$seed.log"; \
-	         echo "soak: seed $$seed failed; replay it with: $(BIN)/reaper drill --seed $$seed" >&2; exit 1; }; \
-	  echo "soak: seed $$seed balanced"; seed=$$(( seed + 1 )); \
+	  for mode in reaper embedded; do \
+	    play="$(BIN)/reaper drill --recovery $$mode --chaos $(SOAK_CHAOS) --seed $$seed"; \
+	    $$play --json "soak/$$mode-$$seed.json" >"soak/$$mode-$$seed.log" 2>&1 \
+	      || { tail -n 40 "soak/$$mode-$$seed.log"; \
+	           echo "soak: seed $$seed failed; replay it with: $$play" >&2; exit 1; }; \
+	    echo "soak: seed $$seed balanced, $$mode"; \
+	  done; seed=$$(( seed + 1 )); \
 	done
 
 test-matrix:  ## run everything on every server and Python (3.11 to 3.14) at hand, clusters and kills included (long)

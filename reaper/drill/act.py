@@ -3,13 +3,13 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import anyio
 
-from reaper.drill import cast, queries
+from reaper.drill import cast, chaos, queries
 from reaper.drill.evidence import Evidence
 from reaper.drill.faults import FaultKind
 from reaper.drill.injection import Injector
@@ -73,6 +73,7 @@ class Ending:
                 for one in stage.settings.adapted(stage.recovery)
                 if one.played != one.asked
             ],
+            **_chaos_as_json(stage),
             **usage_as_json(self.usage, self.idle, jobs=self.ledger.enqueued),
             "processes": dict(self.processes),
             "processes_started": self.started,
@@ -86,6 +87,19 @@ class Ending:
             "server": stage.server.release,
             "settings": stage.settings.as_json(stage.recovery),
         }
+
+
+def _chaos_as_json(stage: Stage) -> dict[str, Any]:
+    """Return what was drawn, and how to play it again."""
+    settings = stage.settings
+    if settings.chaos is None:
+        return {}
+    return {
+        "chaos": {
+            "faults": [chaos.in_words(fault) for fault in settings.faults],
+            "replay": settings.command(stage.recovery),
+        }
+    }
 
 
 async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Ending:
@@ -122,12 +136,23 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Endi
         stage=stage,
         started_at=scene.started_at,
         ledger=ledger,
-        objections=tuple(objections(ledger, [fault.kind for fault in stage.settings.faults_for(stage.recovery)])),
+        objections=tuple(_objections(ledger, stage)),
         usage=usage,
         processes=Counter(str(slot.role) for slot in slots),
         started=len(supervisor.history),
         idle=idle,
     )
+
+
+def _objections(ledger: Ledger, stage: Stage) -> list[str]:
+    """Say what is wrong. In a chaos a fault may find that others have hit all that it could: most must not."""
+    asked = stage.settings.faults_for(stage.recovery)
+    if stage.settings.chaos is None:
+        return objections(ledger, [fault.kind for fault in asked])
+    found = objections(replace(ledger, missed=()), [FaultKind(fault.kind) for fault in ledger.faults])
+    if 2 * len(ledger.missed) > len(asked):
+        found.append(f"of {len(asked)} faults that were drawn, {len(ledger.missed)} found nothing to hit")
+    return found
 
 
 async def _evidence(scene: Scene, injector: Injector, clock_ahead_s: float) -> Evidence:
@@ -218,7 +243,8 @@ def patience_s(settings: DrillSettings, recovery: Recovery, jobs: Sequence[Plann
     in_a_row = PUBLISHED_BATCH if recovery.cast is Cast.PUBLISHED else 1
     executions = settings.max_deliveries * (work / (settings.workers * settings.loops) + in_a_row * longest)
     timeouts = (settings.max_deliveries * 3 + 1) * settings.visibility_timeout
-    return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S
+    drawn_s = chaos.patience_s(settings.faults, settings.conditions(recovery, jobs)) if settings.chaos else 0.0
+    return (last + executions + timeouts).total_seconds() + 4 * PATIENCE_S + drawn_s
 
 
 async def _at_rest(tools: Toolbox, view: View) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 import click
 
 from reaper.drill.act import Ending
+from reaper.drill.chaos import in_words
 from reaper.drill.drill import InterruptedDrillError, Programme, perform
 from reaper.drill.faults import DEMO_FAULTS
 from reaper.drill.live import screen_at_hand
-from reaper.drill.recoveries import RECOVERIES, find_recovery
+from reaper.drill.recoveries import RECOVERIES, Recovery, find_recovery
 from reaper.drill.report import as_text
 from reaper.drill.settings import DrillSettings
 from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs, read_requests
@@ -26,6 +27,8 @@ from workers.runtime.settings import load_settings
 GENERATED_JOBS = 1_000
 GENERATED_RATE = 70.0
 """Jobs a second; with the generated durations about 20 are in flight at a time."""
+CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
+"""In a chaos: fewer, since it may go on for hours; and longer, so that what comes late finds something to hit."""
 DEMO_JOBS = 700
 
 EXIT_FAILED = 1
@@ -48,6 +51,7 @@ Recovery:
 Faults, at so many seconds after the first job (* or as soon after as there is something to hit):
   kill-worker@4            kill -9 of a worker with jobs in flight *
   kill-workers:half@4      kill -9 of half the workers at once (or :all, or :2, the first ones)
+  pause-worker@4+6         a worker with jobs in flight is stopped for 6 s, and goes on *
   poison@4                 a job that kills every worker that takes it (poison:3@4: three of them)
   kill-leader@4            kill -9 of the reaper that leads *
   pause-leader@4           a worker is killed, and the leader stopped between deciding and writing the
@@ -58,6 +62,8 @@ Faults, at so many seconds after the first job (* or as soon after as there is s
   shorten-visibility@4     the visibility timeout becomes a quarter, and no worker is told
   destroy-group@4          the group is destroyed (XGROUP DESTROY), with what is pending
   long-jobs:20@4+6         no fault: 20 more jobs at once, 6 s each
+--chaos 60 draws faults of all kinds for 60 s instead, at random moments and on random targets: the same for the same
+seed, mode and options, and told beforehand. What would cost an innocent job its last delivery is not drawn together.
 Where no reapers run, pause-leader only kills the worker, and what hits reapers alone is left out and said so.
 """
 
@@ -78,6 +84,7 @@ _json_option = click.option(
     epilog=examples(
         "reaper drill",
         "reaper drill --trace trace.csv --speedup 30 --limit 2000 --json report.json",
+        "reaper drill --chaos 60 --seed 7",
         "reaper drill --recovery embedded --fault kill-worker@4 --fault pause-redis@8+5",
         "reaper drill --redis-url redis://127.0.0.1:6379/5 --workers 8 --show-trace",
     ),
@@ -104,7 +111,7 @@ def drill(recovery: str, json_file: Path | None, show_trace: bool, **flags: Any)
     """Play one drill; see `HELP`."""
     with _errors_for_people():
         settings = load_settings(DrillSettings, flags=flags)
-        programme = Programme(settings, _plan(settings), [find_recovery(recovery)])
+        programme = _programme(settings, find_recovery(recovery), faults_given=bool(flags.get("faults")))
         with _trace_shown(programme, wanted=show_trace) as programme:
             (ending,) = _perform(programme)
         if json_file:
@@ -140,10 +147,21 @@ def demo(json_file: Path | None, **flags: Any) -> None:
     sys.exit(EXIT_FAILED if failed else 0)
 
 
+def _programme(settings: DrillSettings, recovery: Recovery, *, faults_given: bool) -> Programme:
+    """Return what to play: the faults that were asked for, or those of a chaos. Raises ConfigurationError."""
+    if settings.chaos and faults_given:
+        raise ConfigurationError("--chaos draws all faults by itself: leave --fault away.")
+    jobs = _plan(settings)
+    return Programme(settings.in_chaos(recovery, jobs), jobs, [recovery])
+
+
 def _plan(settings: DrillSettings) -> list[PlannedJob]:
     """Return the jobs of the trace, read or made up."""
     if settings.trace is None:
-        requests = generate_requests(settings.seed, count=settings.limit or GENERATED_JOBS, rate=GENERATED_RATE)
+        count, rate = GENERATED_JOBS, GENERATED_RATE
+        if settings.chaos:
+            count, rate = round((settings.chaos.total_seconds() + CHAOS_TAIL_S) * CHAOS_RATE), CHAOS_RATE
+        requests = generate_requests(settings.seed, count=settings.limit or count, rate=rate)
     else:
         requests = read_requests(settings.trace, limit=settings.limit)
     return plan_jobs(requests, settings.times, speedup=settings.speedup)
@@ -191,7 +209,19 @@ def _introduction(programme: Programme) -> list[str]:
             f"{settings.lease_ttl.total_seconds():g} s, scan interval {settings.scan.total_seconds():g} s, "
             f"max_deliveries {settings.max_deliveries}: short, so that you can watch. Not for production."
         ),
-        f"Faults: {' '.join(map(str, settings.faults)) or 'none'}.",
+        *_faults(programme),
+    ]
+
+
+def _faults(programme: Programme) -> list[str]:
+    settings = programme.settings
+    if settings.chaos is None:
+        return [f"Faults: {' '.join(map(str, settings.faults)) or 'none'}."]
+    (recovery,) = programme.recoveries
+    return [
+        f"Chaos of seed {settings.seed}: {len(settings.faults)} faults in {settings.chaos.total_seconds():g} s.",
+        *(f"  {in_words(fault)}" for fault in settings.faults),
+        f"Again: {settings.command(recovery)}",
     ]
 
 
@@ -202,6 +232,9 @@ def _close(ending: Ending) -> None:
     # Of the references nothing is promised: what is stuck or lost is what the act shows.
     for objection in ending.objections if recovery.promises else ():
         show(f"  NOT AS PROMISED: {objection}.")
+    settings = ending.stage.settings
+    if settings.chaos and recovery.promises and ending.objections:
+        show(f"  Play it again: {settings.command(recovery)}")
 
 
 def _write_json(file: Path, report: dict[str, Any]) -> None:

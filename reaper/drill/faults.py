@@ -17,6 +17,8 @@ class FaultKind(StrEnum):
     """Kill -9 of a worker with jobs in flight."""
     KILL_WORKERS = "kill-workers"
     """Kill -9 of so many workers at once, the first ones, whatever they hold."""
+    PAUSE_WORKER = "pause-worker"
+    """A worker with jobs in flight is stopped (SIGSTOP) for a while, and goes on as if nothing had happened."""
     KILL_LEADER = "kill-leader"
     """Kill -9 of the reaper that leads."""
     PAUSE_LEADER = "pause-leader"
@@ -47,7 +49,7 @@ class Form:
     amount: bool = False
     """It takes a number; what it counts can be left out, and is 1 then."""
     half: bool = False
-    """The number may also be ``half`` or ``all``."""
+    """The number may also be ``half`` or ``all``, or names of workers: ``w1,w3``."""
     words: tuple[str, ...] = ()
     """What stands in place of a number; the first is meant where nothing does."""
     lasts: bool = False
@@ -57,6 +59,7 @@ class Form:
 FORMS = {
     FaultKind.KILL_WORKER: Form("kill-worker@4"),
     FaultKind.KILL_WORKERS: Form("kill-workers:half@4", amount=True, half=True),
+    FaultKind.PAUSE_WORKER: Form("pause-worker@4+6", lasts=True, lasts_required=True),
     FaultKind.KILL_LEADER: Form("kill-leader@4"),
     FaultKind.PAUSE_LEADER: Form("pause-leader@4"),
     FaultKind.KILL_REAPERS: Form("kill-reapers@4+10", lasts=True),
@@ -75,6 +78,7 @@ AFTER_PAUSE_S = 10.0
 """How long after a pause of Redis processes may still fail because of it."""
 
 SHARES = ("half", "all")
+_NAMES = re.compile(r"w[1-9][0-9]{0,3}(,w[1-9][0-9]{0,3})*")
 _FORM = re.compile(r"(?P<kind>[^:@+]*)(:(?P<amount>[^@]*))?(@(?P<at>[^+]*)(\+(?P<lasts>.*))?)?")
 _MOST = 1_000_000
 _LONGEST_S = 86_400.0
@@ -91,7 +95,7 @@ class Fault:
     kind: FaultKind
     at: timedelta
     amount: str = "1"
-    """How many workers or jobs: a number, ``half`` or ``all``; or one of the words of its form."""
+    """How many workers or jobs: a number, ``half`` or ``all``, or which; or one of the words of its form."""
     lasts: timedelta | None = None
 
     def __str__(self) -> str:
@@ -103,6 +107,12 @@ class Fault:
         """Return the amount, out of ``of``: no more than that; half of them is rounded up."""
         shares = {"half": (of + 1) // 2, "all": of}
         return shares[self.amount] if self.amount in shares else min(of, int(self.amount))
+
+    def slots(self, of: int) -> set[str]:
+        """Return the slots of the workers that are meant, out of ``of``: those that are named, or the first ones."""
+        if _NAMES.fullmatch(self.amount):
+            return set(self.amount.split(","))
+        return {f"w{n}" for n in range(1, self.how_many(of) + 1)}
 
     @property
     def over_at(self) -> timedelta:
@@ -169,7 +179,7 @@ def _read_amount(text: str, amount: str | None, form: Form) -> str:
         raise ConfigurationError(f"fault {text!r}: {amount!r} is none of {', '.join(form.words)}.")
     if not form.amount:
         raise ConfigurationError(f"fault {text!r} takes no amount: write '{form.example}'.")
-    if form.half and amount in SHARES:
+    if form.half and (amount in SHARES or _NAMES.fullmatch(amount)):
         return amount
     if amount.isascii() and amount.isdigit() and 1 <= int(amount) <= _MOST:
         return str(int(amount))

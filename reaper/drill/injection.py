@@ -3,13 +3,15 @@
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
 from reaper.drill.faults import AFTER_PAUSE_S, Fault, FaultKind
+from reaper.drill.gate import Gate
 from reaper.drill.group_faults import GroupFaults
 from reaper.drill.leader_faults import LeaderFaults
 from reaper.drill.records import InjectedFault, MissedFault
@@ -31,11 +33,13 @@ class Injector:
     _workers: WorkerFaults = field(init=False)
     _leaders: LeaderFaults = field(init=False)
     _groups: GroupFaults = field(init=False)
+    _gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
         self._workers = WorkerFaults(self.tools)
         self._leaders = LeaderFaults(self.tools, self._workers)
         self._groups = GroupFaults(self.tools)
+        self._gate = Gate(self.tools)
 
     async def run(self, faults: Sequence[Fault]) -> None:
         """Inject ``faults``, timed from now; return when all are over."""
@@ -47,7 +51,9 @@ class Injector:
 
     async def _inject(self, fault: Fault, started: float) -> None:
         await anyio.sleep_until(started + fault.at.total_seconds())
-        why_not = await self._play(fault)
+        stage = self.tools.stage
+        gated = stage.settings.chaos is not None and stage.recovery.promises
+        why_not = await (self._gate.play(fault, self._play) if gated else self._play(fault))
         if why_not:
             self.missed.append(MissedFault(fault.kind, why_not))
             self.tools.announce(f"{fault.kind} is left out: {why_not}")
@@ -55,29 +61,22 @@ class Injector:
 
     async def _play(self, fault: Fault) -> str:
         """Inject one fault; return why it could not be, or nothing."""
-        match fault.kind:
-            case FaultKind.KILL_WORKER:
-                return await self._workers.kill_worker()
-            case FaultKind.KILL_WORKERS:
-                return await self._workers.kill_workers(fault)
-            case FaultKind.POISON:
-                return await self._workers.poison(fault)
-            case FaultKind.LONG_JOBS:
-                return await self._workers.long_jobs(fault)
-            case FaultKind.KILL_LEADER:
-                return await self._leaders.kill_leader()
-            case FaultKind.PAUSE_LEADER:
-                return await self._leaders.pause_leader()
-            case FaultKind.KILL_REAPERS:
-                return await self._leaders.kill_reapers(fault)
-            case FaultKind.PAUSE_REDIS:
-                return await self._pause_redis(fault)
-            case FaultKind.CLOCK_STEP:
-                return await self._set_clock(fault)
-            case FaultKind.SHORTEN_VISIBILITY:
-                return await self._groups.shorten_visibility()
-            case FaultKind.DESTROY_GROUP:
-                return await self._groups.destroy()
+        workers, leaders, groups = self._workers, self._leaders, self._groups
+        plays: Mapping[FaultKind, Callable[[], Awaitable[str]]] = {
+            FaultKind.KILL_WORKER: workers.kill_worker,
+            FaultKind.KILL_WORKERS: partial(workers.kill_workers, fault),
+            FaultKind.PAUSE_WORKER: partial(workers.pause_worker, fault),
+            FaultKind.POISON: partial(workers.poison, fault),
+            FaultKind.LONG_JOBS: partial(workers.long_jobs, fault),
+            FaultKind.KILL_LEADER: leaders.kill_leader,
+            FaultKind.PAUSE_LEADER: leaders.pause_leader,
+            FaultKind.KILL_REAPERS: partial(leaders.kill_reapers, fault),
+            FaultKind.PAUSE_REDIS: partial(self._pause_redis, fault),
+            FaultKind.CLOCK_STEP: partial(self._set_clock, fault),
+            FaultKind.SHORTEN_VISIBILITY: groups.shorten_visibility,
+            FaultKind.DESTROY_GROUP: groups.destroy,
+        }
+        return await plays[fault.kind]()
 
     async def _set_clock(self, fault: Fault) -> str:
         """Set the server's clock, as an administrator does, or a machine that has found its time server at last."""

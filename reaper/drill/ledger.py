@@ -18,6 +18,7 @@ from reaper.drill.records import InjectedFault, MissedFault, ProcessRun, Role, S
 from reaper.drill.spread import Spread, spread
 from reaper.drill.terms import Holding, terms
 from workers.protocol.events import EventName, LifecycleEvent
+from workers.runtime.options import USAGE_EXIT
 
 FENCED_VERBS = ("recover", "release_suspects", "move_due")
 """Verbs of ``refused`` events that mean: a write of an earlier term met the fence of a later one."""
@@ -138,7 +139,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
         enqueued=len(evidence.enqueued),
         fates={fate: counted[fate] for fate in Fate},
         poison=tuple(job.n for job in evidence.enqueued if job.poison),
-        dead=tuple(letter.n for letter in evidence.remains.dead),
+        dead=tuple(_dead(evidence)),
         strays=_strays(evidence),
         altered=_altered(evidence),
         ended_twice=_ended_twice(evidence),
@@ -198,11 +199,17 @@ def _places(evidence: Evidence) -> list[tuple[int, Fate]]:
     """Return what is left in Redis: job and place."""
     remains = evidence.remains
     return [
-        *((letter.n, Fate.DEAD_LETTERED) for letter in remains.dead),
+        *((n, Fate.DEAD_LETTERED) for n in _dead(evidence)),
         *((n, Fate.PENDING) for n in remains.pending),
         *((n, Fate.READY) for n in remains.ready),
         *((n, Fate.PARKED) for n in _parked(evidence)),
     ]
+
+
+def _dead(evidence: Evidence) -> list[int]:
+    """Return the job of each dead letter; those of the lives of a group, which forgot the one before, are one."""
+    times = Counter(letter.n for letter in evidence.remains.dead)
+    return [n for n, count in times.items() for _ in range(-(-count // evidence.lives))]
 
 
 _WHEREABOUTS = (
@@ -315,7 +322,8 @@ def _unexpected_ends(evidence: Evidence) -> tuple[str, ...]:
         f"{run.name} (exit code {run.exit_code}{', after it was told to stop' if run.stopped else ''})"
         for run in evidence.processes
         if run.ended_at is not None and run.killed_at is None and run.name not in evidence.poisoned
-        if not (run.stopped and run.exit_code in (0, -signal.SIGTERM)) and not _gave_up_on_redis(run, evidence)
+        if not (run.stopped and run.exit_code in (0, -signal.SIGTERM))
+        if not _gave_up_on_redis(run, evidence) and not _could_not_start(run, evidence)
     )
 
 
@@ -324,3 +332,11 @@ def _gave_up_on_redis(run: ProcessRun, evidence: Evidence) -> bool:
     if run.role not in (Role.BARE_WORKER, Role.PUBLISHED_WORKER) or not run.ended_at or (run.exit_code or 0) <= 0:
         return False
     return evidence.redis_paused_between(run.ended_at - AFTER_PAUSE_S, run.ended_at)
+
+
+def _could_not_start(run: ProcessRun, evidence: Evidence) -> bool:
+    """Tell whether a process of ours was started while Redis stood still: it ends, as documented."""
+    if run.role not in (Role.WORKER, Role.REAPER) or not run.ended_at or run.exit_code != USAGE_EXIT:
+        return False
+    did_anything = any(line.pid == run.pid and run.lived_at(line.at) for line in evidence.lines)
+    return not did_anything and evidence.redis_paused_between(run.started_at, run.ended_at)

@@ -32,6 +32,8 @@ class Producer:
     enqueued: list[Enqueued] = field(default_factory=list)
     finished: bool = False
     """Every planned job is in."""
+    poisonous: int = 0
+    """Poison jobs that were put in, or are about to be."""
     _added: int = 0
 
     async def run(self) -> None:
@@ -51,6 +53,7 @@ class Producer:
 
     async def poison(self, count: int) -> list[Enqueued]:
         """Enqueue jobs that kill whoever runs them."""
+        self.poisonous += count
         return await self._add(count, _POISON_DURATION, poison=True)
 
     async def add(self, count: int, duration: timedelta) -> list[Enqueued]:

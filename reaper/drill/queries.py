@@ -105,6 +105,16 @@ async def fence(stage: Stage) -> str:
     return text(await stage.client.get(stage.keys.fence) or b"")
 
 
+async def dead_letters(stage: Stage) -> int:
+    """Return how many dead letters there are."""
+    return int(await stage.client.xlen(stage.keys.dead))
+
+
+async def parked(stage: Stage) -> int:
+    """Return how many jobs lie in the group's schedule."""
+    return int(await stage.client.zcard(stage.keys.schedule))
+
+
 async def full_scan_ms(stage: Stage) -> int:
     """Return when a leader has last looked at the whole group, as replicas register it, in ms of the server's clock."""
     moments = [0]
@@ -143,8 +153,13 @@ async def pending_by_process(stage: Stage, processes: Sequence[str]) -> dict[str
 
 
 async def held_by(stage: Stage, processes: Sequence[str]) -> int:
-    """Return how many deliveries ``processes`` have in flight."""
-    summary = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group)
+    """Return how many deliveries ``processes`` have in flight; none while the group is destroyed."""
+    try:
+        summary = await stage.client.execute_command("XPENDING", stage.keys.stream, stage.keys.group)
+    except ResponseError as error:
+        if is_gone(error):
+            return 0
+        raise
     return sum(
         int(count)
         for consumer, count in summary[3] or ()
@@ -168,6 +183,20 @@ async def must_not_crash(stage: Stage, rows: Sequence[Pending]) -> bool:
         if before + row.delivery_count >= limit or b"poison" in fields:
             return True
     return False
+
+
+async def anything_lost_before(stage: Stage, before: View) -> bool:
+    """Tell whether a job that waits or runs has lost a delivery. ``before``: an earlier view, as for `look`."""
+    view = await look(stage, before)
+    entries = await stage.client.execute_command("XRANGE", stage.keys.stream, b"(" + view.last_delivered, "+")
+    if any(read_metadata(entry_id, pair_up(flat)).deliveries for entry_id, flat in entries):
+        return True
+    rows = await pending(stage)
+    held = await fields_of(stage, [row.entry_id for row in rows])
+    return any(
+        row.delivery_count > 1 or read_metadata(row.entry_id, fields.items()).deliveries
+        for row, fields in zip(rows, held, strict=True)
+    )
 
 
 async def remains(stage: Stage) -> Remains:

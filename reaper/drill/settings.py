@@ -1,5 +1,6 @@
 """How a drill is played, as its options say."""
 
+import shlex
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from reaper.drill.chaos import Conditions, draw
 from reaper.drill.faults import (
     DEFAULT_FAULTS,
     SHORTENED,
@@ -24,6 +26,8 @@ from workers.runtime.settings import Seconds, Section
 
 MOST_LOOPS = 250
 """Loops in a process of published workers: each is a thread that polls."""
+_NOT_PLAYED = frozenset({"faults", "redis_url", "redis_pid", "keep_keys", "files", "quiet", "max_deliveries"})
+"""Settings that say nothing of what is played in a chaos, or are no options."""
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
 
 
@@ -70,6 +74,11 @@ class DrillSettings(Section):
     faults: Annotated[tuple[Fault, ...], BeforeValidator(_read_faults)] = Field(
         DEFAULT_FAULTS, description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}."
     )
+    chaos: Seconds | None = Field(
+        None,
+        ge=timedelta(seconds=1),
+        description="Draw faults of all kinds by --seed, for so many seconds, instead of --fault.",
+    )
     idle: Seconds = Field(
         timedelta(0),
         ge=timedelta(0),
@@ -78,7 +87,7 @@ class DrillSettings(Section):
     quiet: bool = Field(
         False, description="No view, and a look at Redis a second only, so that it disturbs no measurement."
     )
-    seed: int = Field(1, description="Of the generated trace and the payloads.")
+    seed: int = Field(1, description="Of the generated trace, the payloads, and the faults of --chaos.")
     files: Path | None = Field(None, description="Keep the ledgers and logs of all processes in this folder.")
     max_deliveries: int = 3
 
@@ -115,6 +124,27 @@ class DrillSettings(Section):
             shortest /= SHORTENED
         survives = longest < shortest and FaultKind.DESTROY_GROUP not in kinds
         return self.model_copy(update={"bare_worker": self.bare_worker and survives})
+
+    def in_chaos(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> "DrillSettings":
+        """Return the settings with the faults that are drawn; as they are where no chaos was asked for."""
+        if self.chaos is None:
+            return self
+        drawn = draw(self.seed, self.chaos.total_seconds(), self.conditions(recovery, jobs))
+        return self.model_copy(update={"faults": drawn})
+
+    def conditions(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> Conditions:
+        """Return what a chaos is drawn for."""
+        longest = max((job.duration for job in jobs), default=timedelta(0))
+        return Conditions(
+            recovery=recovery,
+            workers=self.workers,
+            reapers=self.reapers,
+            visibility_s=self.visibility_timeout.total_seconds(),
+            lease_ttl_s=self.lease_ttl.total_seconds(),
+            longest_job_s=longest.total_seconds(),
+            max_deliveries=self.max_deliveries,
+            bare_worker=self.has_bare_worker and recovery.cast is not Cast.PUBLISHED,
+        )
 
     def _long_jobs(self) -> list[timedelta]:
         return [fault.lasts for fault in self.faults if fault.kind is FaultKind.LONG_JOBS and fault.lasts]
@@ -154,6 +184,19 @@ class DrillSettings(Section):
                 raise ConfigurationError(f"{option} is about a Redis that is named: it needs --redis-url.")
         check_faults(self.faults_for(recovery), reapers=self.reapers)
 
+    def command(self, recovery: Recovery) -> str:
+        """Return the command that plays this again: the same jobs, and the same faults at the same moments."""
+        words = ["reaper", "drill", "--recovery", recovery.name]
+        for name, field in DrillSettings.model_fields.items():
+            value, flag = getattr(self, name), name.replace("_", "-")
+            if name in _NOT_PLAYED or (value == field.default and name != "seed"):
+                continue
+            if isinstance(value, bool):
+                words.append(f"--{'' if value else 'no-'}{flag}")
+            else:
+                words += [f"--{flag}", f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)]
+        return shlex.join(words)
+
     def as_json(self, recovery: Recovery) -> dict[str, Any]:
         """Return the settings for a report; durations are seconds."""
         published = recovery.cast is Cast.PUBLISHED
@@ -167,6 +210,7 @@ class DrillSettings(Section):
             "lease_ttl": self.lease_ttl.total_seconds(),
             "scan_interval": self.scan.total_seconds(),
             "faults": [str(fault) for fault in self.faults],
+            "chaos": self.chaos.total_seconds() if self.chaos else None,
             "seed": self.seed,
             "trace": self.trace_name,
             "speedup": self.speedup,

@@ -40,12 +40,12 @@ class Toolbox:
         """The visibility timeout in seconds."""
         return self.stage.settings.visibility_timeout.total_seconds()
 
-    async def once(self, attempt: Callable[[], Awaitable[_T | None]]) -> _T | None:
+    async def once(self, attempt: Callable[[], Awaitable[_T | None]], *, poll_s: float = _POLL_S) -> _T | None:
         """Attempt until something comes of it, or there is nothing left to wait for."""
         result = await attempt()
         self.waiting += 1
         while result is None and not self.nothing_left:
-            await anyio.sleep(_POLL_S)
+            await anyio.sleep(poll_s)
             result = await attempt()
         self.waiting -= 1
         return result

@@ -50,30 +50,65 @@ class WorkerFaults:
         drill must know its dead letters beforehand.
         """
         stage, supervisor = self.tools.stage, self.tools.supervisor
-        workers = supervisor.alive(*WORKERS)
+        found = await self._busiest(least)
+        if not found or not supervisor.kill(found[0]):
+            return None
+        run = found[0]
+        return run, (await queries.pending_by_process(stage, [run.name]))[run.name]
+
+    async def _busiest(self, least: int) -> tuple[ProcessRun, int] | None:
+        """Return the worker that holds the most jobs, and how many, of those that hold ``least`` and may be hit."""
+        stage, workers = self.tools.stage, self.tools.supervisor.alive(*WORKERS)
         held = await queries.pending_by_process(stage, [run.name for run in workers])
         for run in sorted(workers, key=lambda run: -len(held[run.name])):
-            if len(held[run.name]) < least or await queries.must_not_crash(stage, held[run.name]):
-                continue
-            if supervisor.kill(run):
-                return run, (await queries.pending_by_process(stage, [run.name]))[run.name]
+            if len(held[run.name]) >= least and not await queries.must_not_crash(stage, held[run.name]):
+                return run, len(held[run.name])
         return None
 
     async def kill_workers(self, fault: Fault) -> str:
-        """Kill the workers of the first slots now, whatever they hold."""
-        count = fault.how_many(self.tools.stage.settings.workers)
-        slots = {f"w{n}" for n in range(1, count + 1)}
+        """Kill the workers of these slots now, whatever they hold; in a chaos, those are spared as for one."""
+        stage, slots = self.tools.stage, fault.slots(self.tools.stage.settings.workers)
         victims = [run for run in self.tools.supervisor.alive(*WORKERS) if run.slot in slots]
+        if stage.settings.chaos and stage.recovery.promises:
+            held = await queries.pending_by_process(stage, [run.name for run in victims])
+            victims = [run for run in victims if not await queries.must_not_crash(stage, held[run.name])]
         killed = [run for run in victims if self.tools.supervisor.kill(run)]
         if not killed:
-            return "none of them was alive"
+            return "none of them was alive, or each ran a job on its last delivery"
         names = ", ".join(run.name for run in killed)
-        held = await queries.held_by(self.tools.stage, [run.name for run in killed])
+        in_flight = await queries.held_by(self.tools.stage, [run.name for run in killed])
         await self.tools.note(
-            InjectedFault(FaultKind.KILL_WORKERS, names, killed[0].killed_at or time.time(), in_flight=held),
-            f"kill -9 of workers {names} with {held} jobs in flight",
+            InjectedFault(FaultKind.KILL_WORKERS, names, killed[0].killed_at or time.time(), in_flight=in_flight),
+            f"kill -9 of workers {names} with {in_flight} jobs in flight",
         )
         return ""
+
+    async def pause_worker(self, fault: Fault) -> str:
+        """Stop the worker that holds the most jobs: they are recovered while it seems to run them still."""
+        assert fault.lasts is not None
+        tools, seconds = self.tools, fault.lasts.total_seconds()
+        victim = await tools.once(self._freeze)
+        if not victim:
+            return NOBODY_BUSY
+        run, in_flight = victim
+        injected = InjectedFault(FaultKind.PAUSE_WORKER, run.name, time.time(), in_flight=in_flight)
+        try:
+            await tools.note(
+                injected, f"worker {run.name} is stopped for {seconds:g} s, with {in_flight} jobs in flight"
+            )
+            await anyio.sleep(seconds)
+        finally:
+            tools.supervisor.resume(run)
+        tools.over(injected, time.time())
+        tools.announce(f"worker {run.name} goes on")
+        return ""
+
+    async def _freeze(self) -> tuple[ProcessRun, int] | None:
+        """Stop the worker that holds the most jobs; None where none holds any. Spares whom `_strand` spares."""
+        found = await self._busiest(1)
+        if found:
+            self.tools.supervisor.pause(found[0])
+        return found
 
     async def poison(self, fault: Fault) -> str:
         """Put poison jobs in."""

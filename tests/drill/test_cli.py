@@ -1,6 +1,8 @@
 """What the commands make of how acts ended."""
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 
 from reaper.drill import cli
 from reaper.drill.act import Ending
+from reaper.drill.chaos import in_words
 from reaper.drill.drill import Programme
 from reaper.drill.ledger import Fate, Ledger
 from reaper.drill.recoveries import RECOVERIES, Recovery
@@ -30,9 +33,14 @@ class Theatre:
     bad: set[str] = field(default_factory=set)
     played: list[Programme] = field(default_factory=list)
 
-    def perform(self, programme: Programme, _screen: object, **_told: object) -> list[Ending]:
+    def perform(
+        self, programme: Programme, _screen: object, *, closes: Callable[[Ending], None], **_told: object
+    ) -> list[Ending]:
         self.played.append(programme)
-        return [self._ending(programme, recovery) for recovery in programme.recoveries]
+        endings = [self._ending(programme, recovery) for recovery in programme.recoveries]
+        for ending in endings:
+            closes(ending)
+        return endings
 
     def _ending(self, programme: Programme, recovery: Recovery) -> Ending:
         folder = self.folder / str(len(self.played))
@@ -88,6 +96,8 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
         ("--lease-ttl x", "cannot be 'x': write a number of seconds from 0.5 up, such as 1.5."),
         ("--fault kill-worker", "fault 'kill-worker' has no time: write 'kill-worker@4' for 4 seconds"),
         ("--trace nowhere.csv", "trace nowhere.csv cannot be read"),
+        ("--chaos 10 --fault kill-worker@1", "--chaos draws all faults by itself: leave --fault away."),
+        ("--chaos 0", "setting 'chaos' (as flag --chaos) cannot be '0'"),
     ],
 )
 def test_what_cannot_be_played_is_said_in_a_sentence(theatre: Theatre, words: str, sentence: str) -> None:
@@ -101,6 +111,48 @@ def test_a_trace_is_only_shown_where_a_job_was_recovered(theatre: Theatre) -> No
     assert ended.exit_code == 0
     assert "there is no trace to show" in ended.output
     assert theatre.played[0].tracing is not None
+
+
+@pytest.mark.parametrize("recovery", RECOVERIES)
+def test_a_chaos_is_told_beforehand_and_can_be_played_again_by_one_command(theatre: Theatre, recovery: str) -> None:
+    words = ["--chaos", "30", "--seed", "7", "--recovery", recovery, "--workers", "5", "--no-bare-worker"]
+    told = CliRunner().invoke(cli.drill, words)
+    (programme,) = theatre.played
+    faults = programme.settings.faults
+    assert len(faults) > 3
+    assert all(in_words(fault) in told.output for fault in faults)
+    assert programme.jobs[-1].at.total_seconds() > 30, "what comes last finds something to hit"
+    (again,) = re.findall(r"^Again: reaper drill (.*)$", told.output, re.MULTILINE)
+    assert again.split() == [
+        "--recovery", recovery, "--workers", "5", "--no-bare-worker", "--chaos", "30", "--seed", "7",
+    ]  # fmt: skip
+    assert theatre.exit_code(cli.drill, *again.split()) == 0
+    assert theatre.played[1] == programme
+
+
+def test_another_seed_is_another_chaos(theatre: Theatre) -> None:
+    for seed in ("1", "2"):
+        theatre.exit_code(cli.drill, "--chaos", "30", "--seed", seed)
+    one, other = (programme.settings.faults for programme in theatre.played)
+    assert one != other
+
+
+def test_a_chaos_that_failed_says_how_to_play_it_again(theatre: Theatre) -> None:
+    theatre.bad = {"embedded"}
+    told = CliRunner().invoke(cli.drill, ["--chaos", "5", "--recovery", "embedded"])
+    assert told.exit_code == 1
+    assert "  Play it again: reaper drill --recovery embedded --chaos 5 --seed 1" in told.output
+
+
+def test_the_report_of_a_chaos_says_what_was_drawn(theatre: Theatre, tmp_path: Path) -> None:
+    file = tmp_path / "chaos.json"
+    assert theatre.exit_code(cli.drill, "--chaos", "20", "--json", str(file)) == 0
+    told = json.loads(file.read_text(encoding="utf-8"))
+    faults = theatre.played[0].settings.faults
+    assert told["chaos"]["faults"] == [in_words(fault) for fault in faults]
+    assert told["chaos"]["replay"] == "reaper drill --recovery reaper --chaos 20 --seed 1"
+    assert told["settings"]["faults"] == [str(fault) for fault in faults]
+    assert told["settings"]["chaos"] == 20.0
 
 
 @pytest.mark.processes

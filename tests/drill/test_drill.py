@@ -158,6 +158,44 @@ async def test_a_group_that_is_destroyed_under_way_loses_nothing_that_anybody_ru
     assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "destroy-group"]
 
 
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_it_when_it_goes_on(
+    processes: Processes, tmp_path: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    pause = f"pause-worker@0.5+{2 * scaled(2):g}"
+    drill = _drill(processes, "--recovery", recovery, "--limit", "100", *_faults(pause), "--json", str(report))
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["balanced"], told["settled"], told["dead_lettered"]) == (True, 100, 0)
+    (fault,) = told["faults"]
+    assert (fault["kind"], fault["until"] - fault["time"] >= 2 * scaled(2)) == ("pause-worker", True)
+    assert fault["in_flight"] > 0
+    assert {start["previous_worker"] for start in told["second_starts"]} == {fault["target"]}
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_a_chaos_balances_and_what_was_drawn_was_played(
+    processes: Processes, tmp_path: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    drill = processes.python(  # of these timeouts it is drawn how long Redis is away, and how often
+        "-m", "reaper", "drill", "--recovery", recovery, "--visibility-timeout", f"{min(4, scaled(2)):g}",
+        "--chaos", "9", "--seed", "1", "--json", str(report), name="drill",
+    )  # fmt: skip
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["balanced"], told["objections"], told["lost"], told["stuck"]) == (True, [], 0, 0)
+    assert told["dead_lettered"] == told["poison"]
+    drawn = [fault.split("@")[0].split(":")[0] for fault in told["settings"]["faults"]]
+    played = [fault["kind"] for fault in told["faults"]] + [fault["kind"] for fault in told["missed_faults"]]
+    assert sorted(drawn) == sorted(played)
+    assert len(told["missed_faults"]) <= len(drawn) / 2
+    assert len(told["chaos"]["faults"]) == len(drawn) > 3
+    assert all(sentence in drill.output for sentence in told["chaos"]["faults"])
+
+
 async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
     processes: Processes, tmp_path: Path
 ) -> None:

@@ -109,3 +109,23 @@ def test_with_reapers_every_fault_is_played_as_it_was_asked_for() -> None:
 def test_an_amount_is_a_number_or_a_share(text: str, of_four: int, of_one: int) -> None:
     fault = parse_fault(text)
     assert (fault.how_many(4), fault.how_many(1)) == (of_four, of_one)
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        ("kill-workers@1", {"w1"}),
+        ("kill-workers:half@1", {"w1", "w2"}),
+        ("kill-workers:w3@1", {"w3"}),
+        ("kill-workers:w1,w4@1", {"w1", "w4"}),
+    ],
+)
+def test_workers_are_named_or_the_first_ones(text: str, slots: set[str]) -> None:
+    fault = parse_fault(text)
+    assert (str(fault), fault.slots(4)) == (text, slots)
+
+
+@pytest.mark.parametrize("amount", ["w0", "w1,", "w1,3", "x1", "w99999"])
+def test_a_worker_that_cannot_be_is_refused(amount: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no amount"):
+        parse_fault(f"kill-workers:{amount}@4")

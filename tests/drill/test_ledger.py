@@ -222,6 +222,31 @@ def test_a_plain_loop_may_end_when_redis_stands_still_and_ours_may_not() -> None
     )
 
 
+def test_a_process_of_ours_that_is_started_while_redis_stands_still_may_end_as_documented() -> None:
+    ends = {1: (9.0, 2), 2: (9.0, 2), 3: (9.0, 1), 4: (4.0, 2), 5: (9.0, 2)}
+    runs = [process(pid, ended_at=ended_at, code=code) for pid, (ended_at, code) in ends.items()]
+    runs[4].role = Role.REAPER
+    ledger = build_ledger(evidence([job(1)], lines=[start(1, 2, 4.0)], processes=runs, faults=[redis_pause(5.0, 8.0)]))
+    assert ledger.unexpected_ends == (
+        "w2-1 (exit code 2)",  # it had begun its work
+        "w3-1 (exit code 1)",
+        "w4-1 (exit code 2)",  # before Redis stood still
+    )
+
+
+def test_each_life_of_a_group_may_leave_a_dead_letter_of_a_job() -> None:
+    letter = DeadJob(1, "1000-0", "max_deliveries")
+
+    def ledger(letters: int, *faults: InjectedFault) -> Ledger:
+        remains = Remains(dead=(letter,) * letters)
+        return build_ledger(evidence([job(1, poison=True)], remains=remains, faults=faults))
+
+    assert (ledger(2, destroyed(2.0)).dead, ledger(2, destroyed(2.0)).balanced) == ((1,), True)
+    assert objections(ledger(2, destroyed(2.0)), []) == []
+    assert (ledger(3, destroyed(2.0)).dead, ledger(3, destroyed(2.0)).balanced) == ((1, 1), False)
+    assert (ledger(2).dead, ledger(2).balanced) == ((1, 1), False)
+
+
 def test_spreads_are_figures_that_occurred() -> None:
     assert spread([]) == Spread(None, None, None)
     assert spread([3.0]) == Spread(3.0, 3.0, 3.0)

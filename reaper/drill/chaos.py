@@ -1,0 +1,343 @@
+"""Draws the faults of a chaos: the same seed, the same faults at the same moments. Pure.
+
+Kinds come from a shuffled deck, so that none is forgotten, at random moments, with random amounts, targets and lengths.
+They overlap as they like, but for `APART`: what would cost an innocent job its payload, or its last delivery, as
+documented, is never drawn together. A chaos is there to find what nobody has documented.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from reaper.drill.faults import AGAINST_LEADERS, Fault, FaultKind
+from reaper.drill.recoveries import Recovery
+
+GAP_S = 1.0
+"""Mean seconds from one fault to the next."""
+RESTART_S = 1.0
+"""Until a process that was killed works again."""
+PUT_BACK_S = 4.0
+"""Until what a destroyed group held is put back."""
+_STEP_S = 0.25
+"""How much later the next attempt is, where nothing of the deck may come now."""
+
+BLOWS = frozenset({FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER})
+"""Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover)."""
+NOT_WITHOUT_US = frozenset({FaultKind.SHORTEN_VISIBILITY, FaultKind.DESTROY_GROUP})
+"""What only our workers survive: a bare loop makes no group again, and extends nothing."""
+DELAYS = AGAINST_LEADERS | {FaultKind.PAUSE_REDIS, FaultKind.CLOCK_STEP, FaultKind.DESTROY_GROUP}
+"""Kinds that put off the recovery of what others have stalled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a chaos is drawn for. Durations are seconds."""
+
+    recovery: Recovery
+    workers: int
+    reapers: int
+    visibility_s: float
+    lease_ttl_s: float
+    longest_job_s: float
+    max_deliveries: int
+    bare_worker: bool
+    """One may take part: then every other chaos has one, and none of `NOT_WITHOUT_US`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Faults of ``these`` and of ``those`` never come before what the other has stalled is over."""
+
+    these: frozenset[FaultKind]
+    those: frozenset[FaultKind]
+    why: str
+
+
+def _apart(these: Iterable[FaultKind], those: Iterable[FaultKind], why: str) -> Apart:
+    return Apart(frozenset(these), frozenset(those), why)
+
+
+APART = (
+    _apart(
+        [FaultKind.POISON],
+        [*BLOWS, FaultKind.POISON],
+        "A job that a killed worker held and that then runs beside fresh poison has had its last delivery, and is a "
+        "dead letter as promised (decision 2).",
+    ),
+    _apart(
+        [FaultKind.DESTROY_GROUP],
+        [*BLOWS, FaultKind.POISON],
+        "What a dead worker held when the group was destroyed is known to a leader only, and in embedded mode to "
+        "nobody: it is lost as documented (decision 24).",
+    ),
+    _apart(
+        [FaultKind.DESTROY_GROUP],
+        [*DELAYS],
+        "What a leader watched is known to its term only: where none leads, or a second destruction comes before it "
+        "has put anything back, nothing is put back (decision 24).",
+    ),
+    _apart(
+        [FaultKind.PAUSE_LEADER],
+        [*DELAYS],
+        "No data is lost by it, but a leader that is to meet the fence of another must live, and another must lead.",
+    ),
+    _apart(
+        [FaultKind.SHORTEN_VISIBILITY],
+        [*AGAINST_LEADERS, FaultKind.PAUSE_REDIS, FaultKind.DESTROY_GROUP],
+        "The new value is applied by a leader that is told of it: there must be one.",
+    ),
+    _apart(
+        [FaultKind.SHORTEN_VISIBILITY],
+        [FaultKind.PAUSE_WORKER],
+        "What a worker loses because it is stopped could not be told from what the shorter timeout takes from it.",
+    ),
+    _apart([FaultKind.PAUSE_REDIS], [FaultKind.PAUSE_REDIS], "The end of the first would end the second."),
+    _apart([FaultKind.KILL_REAPERS], [FaultKind.KILL_REAPERS], "The end of the first would end the second."),
+)
+"""What is never drawn together, and why. `most_blows` is one more such rule."""
+
+
+def most_blows(conditions: Conditions) -> int:
+    """Return how many kills may hit the same job before it has run again: one more would be its last delivery."""
+    return max(1, conditions.max_deliveries - 1)
+
+
+# ---- the catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """How a fault of one kind is drawn: its amount, and how long it lasts."""
+
+    amount: Callable[[random.Random, Conditions], str] = lambda _dice, _conditions: "1"
+    lasts: tuple[float, float] | None = None
+    """Shortest and longest, in visibility timeouts; None where the kind lasts no time."""
+
+
+def _some_workers(dice: random.Random, conditions: Conditions) -> str:
+    """Return names of workers, or a share of them."""
+    chosen = sorted(dice.sample(range(1, conditions.workers + 1), dice.randint(1, conditions.workers)))
+    return dice.choice(["half", "all", *[",".join(f"w{n}" for n in chosen)] * 2])
+
+
+CATALOGUE: Mapping[FaultKind, Draft] = {
+    FaultKind.KILL_WORKER: Draft(),
+    FaultKind.KILL_WORKERS: Draft(_some_workers),
+    FaultKind.PAUSE_WORKER: Draft(lasts=(0.5, 2.5)),
+    FaultKind.KILL_LEADER: Draft(),
+    FaultKind.PAUSE_LEADER: Draft(),
+    FaultKind.KILL_REAPERS: Draft(lasts=(0.2, 2.0)),
+    FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
+    FaultKind.SHORTEN_VISIBILITY: Draft(),
+    FaultKind.DESTROY_GROUP: Draft(),
+    FaultKind.CLOCK_STEP: Draft(lambda dice, _conditions: dice.choice(["back", "ahead"])),
+    FaultKind.POISON: Draft(),
+    FaultKind.LONG_JOBS: Draft(lambda dice, _conditions: str(dice.randint(5, 30)), lasts=(0.4, 2.0)),
+}
+"""Every kind, and how it is drawn."""
+
+
+def kinds_for(recovery: Recovery, *, reapers: int) -> list[FaultKind]:
+    """Return the kinds that can be played there, in the order of the catalogue."""
+    missing: set[FaultKind] = set()
+    if not recovery.by_reapers:
+        missing |= AGAINST_LEADERS
+    elif reapers < 2:
+        missing.add(FaultKind.PAUSE_LEADER)
+    if not recovery.promises:  # no worker of theirs survives it, or there is nothing agreed on
+        missing |= NOT_WITHOUT_US
+    return [kind for kind in CATALOGUE if kind not in missing]
+
+
+# ---- the draw
+
+
+def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, ...]:
+    """Return the faults of the chaos of this seed, in order of time, none later than ``duration_s``."""
+    dice = random.Random(f"chaos/{seed}")
+    kinds = set(kinds_for(conditions.recovery, reapers=conditions.reapers))
+    bare = conditions.bare_worker and dice.random() < 0.5
+    schedule = Schedule(conditions)
+    if bare:
+        kinds -= NOT_WITHOUT_US
+    if FaultKind.SHORTEN_VISIBILITY in kinds:  # once is all it can be
+        kinds.remove(FaultKind.SHORTEN_VISIBILITY)
+        if dice.random() < 0.5:
+            schedule.add(_fault(FaultKind.SHORTEN_VISIBILITY, dice.uniform(0.6, 0.9) * duration_s, dice, conditions))
+    at, deck, fillers = dice.uniform(0.5, 2.0), _shuffled(kinds, dice), set(kinds)
+    while at <= duration_s:
+        # What is on top of the deck may need a quiet moment: until then only what does not disturb it, or put it off.
+        top, *others = deck
+        beside = others + _shuffled(fillers.difference(deck), dice)
+        waits = bool(schedule.objection(_fault(top, at, dice, conditions)))
+        come = [kind for kind in beside if not rule_between(kind, top) and not (waits and kind in DELAYS)]
+        come = come if waits else [top, *come]
+        candidates = (_fault(kind, at, dice, conditions, below_timeout=bare) for kind in come)
+        fault = next((one for one in candidates if not schedule.objection(one)), None)
+        if fault is None:
+            at += _STEP_S
+            continue
+        schedule.add(fault)
+        if fault.kind in deck:
+            deck.remove(fault.kind)
+        else:
+            fillers.remove(fault.kind)
+        if not deck:
+            deck, fillers = _shuffled(kinds, dice), set(kinds)
+        at += max(_STEP_S, dice.expovariate(1 / GAP_S))
+    return tuple(sorted(schedule.faults, key=lambda fault: fault.at))
+
+
+def _shuffled(kinds: Iterable[FaultKind], dice: random.Random) -> list[FaultKind]:
+    deck = sorted(kinds)
+    dice.shuffle(deck)
+    return deck
+
+
+def _fault(
+    kind: FaultKind, at: float, dice: random.Random, conditions: Conditions, *, below_timeout: bool = False
+) -> Fault:
+    draft = CATALOGUE[kind]
+    amount, lasts = draft.amount(dice, conditions), None
+    if draft.lasts:
+        shortest, longest = draft.lasts
+        if below_timeout and kind is FaultKind.LONG_JOBS:
+            longest = 0.7
+        lasts = timedelta(seconds=round(dice.uniform(shortest, longest) * conditions.visibility_s, 1))
+    return Fault(kind, timedelta(seconds=round(at, 1)), amount, lasts)
+
+
+@dataclass(slots=True)
+class _Span:
+    fault: Fault
+    end: float
+    """Until when, in seconds from the first job, what it stalls has come to its end: by rights."""
+
+
+@dataclass(slots=True)
+class Schedule:
+    """The faults that were drawn so far. Later ones are added later, but for a few that are known beforehand."""
+
+    conditions: Conditions
+    _spans: list[_Span] = field(default_factory=list)
+    _open: list[_Span] = field(default_factory=list)
+    """Those that were not over when the last one came."""
+
+    @property
+    def faults(self) -> list[Fault]:
+        """In the order in which they were added."""
+        return [span.fault for span in self._spans]
+
+    def add(self, fault: Fault) -> None:
+        """Add ``fault``; one that puts off recovery makes longer what is under way."""
+        at = fault.at.total_seconds()
+        span = _Span(fault, fault.over_at.total_seconds() + calm_s(fault.kind, self.conditions))
+        self._open = [other for other in self._open if other.end >= at]
+        if fault.kind in DELAYS:
+            for other in self._open:
+                if other.fault.at <= fault.at:
+                    other.end += span.end - at
+        self._spans.append(span)
+        self._open.append(span)
+
+    def objection(self, fault: Fault) -> str:
+        """Say why ``fault`` must not be added; empty = nothing speaks against it."""
+        at = fault.at.total_seconds()
+        end = fault.over_at.total_seconds() + calm_s(fault.kind, self.conditions)
+        beside = [span.fault for span in self._open if span.fault.at.total_seconds() <= end and at <= span.end]
+        for other in beside:
+            if rule := rule_between(fault.kind, other.kind):
+                return rule.why
+        if fault.kind is FaultKind.PAUSE_LEADER and any(
+            span.fault.kind is FaultKind.SHORTEN_VISIBILITY and span.fault.at < fault.at for span in self._spans
+        ):
+            return (
+                "The drill knows no more when what a killed worker held is due: some workers go by the older timeout."
+            )
+        if fault.kind in BLOWS and sum(other.kind in BLOWS for other in beside) >= most_blows(self.conditions):
+            return (
+                "A job that dies with its worker so often has had its last delivery, and is a dead letter as promised."
+            )
+        return ""
+
+
+def rule_between(one: FaultKind, other: FaultKind) -> Apart | None:
+    """Return what keeps the two kinds apart, if anything does."""
+    both = ((one, other), (other, one))
+    return next((rule for rule in APART if any(a in rule.these and b in rule.those for a, b in both)), None)
+
+
+def calm_s(kind: FaultKind, conditions: Conditions) -> float:
+    """Return how long after its end a fault of this kind is felt, in seconds, where nothing else comes."""
+    rerun_s = conditions.visibility_s + RESTART_S + conditions.longest_job_s
+    failover_s = conditions.lease_ttl_s + RESTART_S
+    match kind:
+        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS | FaultKind.PAUSE_WORKER:
+            return rerun_s
+        case FaultKind.POISON:
+            return conditions.max_deliveries * (conditions.visibility_s + RESTART_S)
+        case FaultKind.PAUSE_LEADER:
+            return rerun_s + failover_s
+        case FaultKind.KILL_LEADER | FaultKind.KILL_REAPERS:
+            return failover_s
+        case FaultKind.PAUSE_REDIS | FaultKind.CLOCK_STEP:
+            return conditions.visibility_s  # no grace is longer
+        case FaultKind.DESTROY_GROUP:
+            return PUT_BACK_S + conditions.visibility_s
+        case FaultKind.SHORTEN_VISIBILITY:
+            return conditions.visibility_s
+        case FaultKind.LONG_JOBS:
+            return 0.0
+
+
+def patience_s(faults: Iterable[Fault], conditions: Conditions) -> float:
+    """Return how much later than without these faults everything may come to its end, in seconds.
+
+    As if each began only when the one before is over, and then some: jobs that lost their workers twice run alone.
+    """
+    return sum((fault.lasts or timedelta(0)).total_seconds() + 2 * calm_s(fault.kind, conditions) for fault in faults)
+
+
+# ---- in words
+
+
+def in_words(fault: Fault) -> str:
+    """Say in a plain sentence what ``fault`` will do."""
+    return f"At {fault.at.total_seconds():g} s: {_deed(fault)}."
+
+
+_DEEDS: Mapping[FaultKind, str] = {
+    FaultKind.KILL_WORKER: "the worker with the most jobs in flight is killed",
+    FaultKind.KILL_WORKERS: "{workers} killed",
+    FaultKind.PAUSE_WORKER: "the worker with the most jobs in flight is stopped for {seconds}",
+    FaultKind.KILL_LEADER: "the leader is killed",
+    FaultKind.PAUSE_LEADER: "a worker is killed, and the leader stopped between deciding and writing, past its lease",
+    FaultKind.KILL_REAPERS: "all reapers are killed, and started again {after}",
+    FaultKind.PAUSE_REDIS: "Redis is stopped for {seconds}",
+    FaultKind.SHORTEN_VISIBILITY: "the visibility timeout becomes a quarter",
+    FaultKind.DESTROY_GROUP: "the group is destroyed",
+    FaultKind.CLOCK_STEP: "the clock of Redis is set an hour {amount} of the true time",
+    FaultKind.POISON: "{jobs} every worker that takes it",
+    FaultKind.LONG_JOBS: "{amount} more jobs of {seconds} each",
+}
+
+
+def _deed(fault: Fault) -> str:
+    seconds = f"{fault.lasts.total_seconds():g} s" if fault.lasts else ""
+    return _DEEDS[fault.kind].format(
+        amount=fault.amount,
+        seconds=seconds,
+        after=f"{seconds} later" if seconds else "never",
+        jobs="a job that kills" if fault.amount == "1" else f"{fault.amount} jobs, each of which kills",
+        workers=_which_workers(fault.amount),
+    )
+
+
+def _which_workers(amount: str) -> str:
+    if amount in ("half", "all"):
+        return f"{amount} {'of the' if amount == 'half' else ''} workers are".replace("  ", " ")
+    names = amount.split(",")
+    if amount.isdigit():
+        return "the first worker is" if amount == "1" else f"the first {amount} workers are"
+    return f"worker {names[0]} is" if len(names) == 1 else f"workers {', '.join(names)} are"
