@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
-from time import monotonic
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -31,7 +30,7 @@ from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of_text
 from workers.runtime.callbacks import Callbacks, CallbackT
-from workers.runtime.clock import monotonic_ms, server_ms
+from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices, notices_client
