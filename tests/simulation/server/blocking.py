@@ -1,6 +1,7 @@
 """Clients that wait for streams: who waits for what, in the order in which they came, and who is served."""
 
 from tests.simulation.server.core import Core, Handle
+from tests.simulation.server.history import History
 from tests.simulation.server.read_commands import GROUP_GONE, NEW, Read
 from tests.simulation.server.replies import NULL_ARRAY, Reply, ReplyError
 from tests.simulation.server.streams import Stream
@@ -30,8 +31,9 @@ class Answered:
 class Queue:
     """All blocked clients."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, history: History) -> None:
         self._core = core
+        self._history = history
         self._by_key: dict[bytes, dict[Waiter, None]] = {}
 
     def put(self, waiter: Waiter) -> None:
@@ -76,6 +78,8 @@ class Queue:
             if served is None:
                 return
             reply = [served]
+            if read.group is not None:
+                self._history.note(core.now_us, read.words_for(key))
         self.drop(waiter)
         waiter.session.answer(reply)
 

@@ -28,6 +28,17 @@ class Read:
     after: list[int] = field(default_factory=list)
     """By key: the ID behind which to read; `NEW`."""
 
+    def words_for(self, key: bytes) -> list[bytes]:
+        """Return a command that reads what is new in one of the keys, and does not wait."""
+        options: list[bytes] = []
+        if self.count > 0:
+            options += [b"COUNT", b"%d" % self.count]
+        if self.no_ack:
+            options.append(b"NOACK")
+        if self.min_idle is not None:
+            options += [b"CLAIM", b"%d" % self.min_idle]
+        return [b"XREADGROUP", b"GROUP", self.group or b"", self.consumer, *options, b"STREAMS", key, b">"]
+
     def serve(self, core: Core, key: bytes, stream: Stream, after: int) -> list[Reply] | None:
         """Return what ``key`` has for the client, or None where that is nothing."""
         if self.group is None:

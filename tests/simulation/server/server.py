@@ -16,7 +16,7 @@ from tests.simulation.server import (  # each fills the table of commands
 from tests.simulation.server.blocking import Queue, Waiter
 from tests.simulation.server.commands import COMMANDS, CONTAINERS, Command
 from tests.simulation.server.core import Core, ServerClock
-from tests.simulation.server.keyspace import Keyspace
+from tests.simulation.server.history import History
 from tests.simulation.server.replies import NO_REPLY, OK, Reply, ReplyError, Status
 from tests.simulation.server.scripts import CallRefusedError, engine
 from tests.simulation.server.sessions import Session
@@ -49,7 +49,8 @@ class ModelServer(Core):
         self.pushed: Reply = NO_REPLY
         self.publish = self._publish
         self._engine = engine(is_7=self.is_7)
-        self._queue = Queue(self)
+        self._history = History(self.capabilities)
+        self._queue = Queue(self, self._history)
         self._channels: dict[bytes, dict[int, Session]] = {}
         self._to_resume: list[Session] = []
         self._next_id = 1
@@ -109,7 +110,7 @@ class ModelServer(Core):
                 return QUEUED
             if session.in_transaction:
                 return self._in_transaction(session, found)
-            reply = found.handler(self, words)
+            reply = self._run(found, words)
         except ReplyError as error:
             session.spoiled = True
             return error
@@ -117,6 +118,12 @@ class ModelServer(Core):
             self.session = None
         if self.waiting is not None:
             self._wait(session)
+        return reply
+
+    def _run(self, found: Command, words: list[bytes]) -> Reply:
+        reply = found.handler(self, words)
+        if found.writes and reply is not NO_REPLY:
+            self._history.note(self.now_us, words)
         return reply
 
     def _in_transaction(self, session: Session, found: Command) -> Reply:
@@ -133,7 +140,7 @@ class ModelServer(Core):
         replies: list[Reply] = []
         for words in queued:
             try:
-                replies.append(self.find(words).handler(self, words))
+                replies.append(self._run(self.find(words), words))
             except ReplyError as error:
                 replies.append(error)
         session.end_transaction()
@@ -151,6 +158,7 @@ class ModelServer(Core):
                 resumed, self._to_resume = self._to_resume, []
                 for session in resumed:
                     session.go_on()
+            self._history.tidy(self.keys)
         finally:
             self._is_serving = False
 
@@ -270,7 +278,7 @@ class ModelServer(Core):
             if self.is_full and found.kind == "grow" and not self._script_wrote:
                 raise CallRefusedError(OUT_OF_MEMORY, "-" + OUT_OF_MEMORY)
             self._script_wrote = True
-        return found.handler(self, words)
+        return self._run(found, words)
 
     def _refused_words(self, words: list[bytes], error: ReplyError) -> ReplyError:
         if words[0].upper() in COMMANDS or b"wrong number of arguments" in error.text:
@@ -339,7 +347,7 @@ class ModelServer(Core):
     def flush_all(self) -> None:
         """Lose all data, as by FLUSHALL."""
         self.set_time(self.clock.now_us())
-        keys.flushall(self, [])
+        self._run(COMMANDS[b"FLUSHALL"], [b"FLUSHALL"])
         self.after_command()
 
     def loading(self, *, is_loading: bool) -> None:
@@ -363,10 +371,22 @@ class ModelServer(Core):
         for session in list(self.sessions.values()):
             session.close()
 
-    def restart(self, data: Keyspace | None = None) -> None:
-        """Start anew, with ``data`` (none: what is there): no connections, no scripts."""
+    def restart(self, lose_last_ms: int = 0) -> None:
+        """Start anew: no connections, no scripts, and what was written in the last moments is lost."""
         self.end_connections()
         self.script_flush()
         self._run_id += 1
-        if data is not None:
-            self.keys = data
+        if lose_last_ms:
+            self.keys = self._history.data_before(self.clock.now_us(), lose_last_ms * 1000)
+            self._history.restart(self.keys)
+
+    def copy(self, *, lag_ms: int = 0, clock: ServerClock | None = None) -> "ModelServer":
+        """Return a replica that has got what was written up to ``lag_ms`` ago. `readonly` makes it the primary."""
+        replica = ModelServer(version=self.capabilities.name, clock=clock or self.clock)
+        replica.passwords, replica.settings = dict(self.passwords), dict(self.settings)
+        replica.denied = {user: set(names) for user, names in self.denied.items()}
+        replica.is_replica = True
+        replica.keys = self._history.data_before(self.clock.now_us(), lag_ms * 1000)
+        replica._history.restart(replica.keys)
+        replica._run_id = self._run_id + 1_000_000
+        return replica
