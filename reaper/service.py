@@ -13,6 +13,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -51,6 +52,7 @@ FORGET_AFTER_HEARTBEATS = 60
 RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
 
 
+@cache
 def _distribution_version() -> str:
     try:
         return version("stream-reaper")
