@@ -38,7 +38,9 @@ def main() -> int:
             for sentence in outcome.violations:
                 print(f"  {sentence}")
         if options.count == 1:
-            print(f"{outcome.virtual_s:.0f} s, {outcome.turns} turns, {outcome.executions} executions, {outcome.digest}")
+            print(
+                f"{outcome.virtual_s:.0f} s, {outcome.turns} turns, {outcome.executions} executions, {outcome.digest}"
+            )
     spent_s = time.process_time() - began
     print(f"{options.count} stories, {failed} failed; {virtual_s / 3600:.1f} h in {spent_s:.1f} s of CPU")
     return 1 if failed else 0

@@ -12,9 +12,10 @@ from reaper.operations.groups import set_paused
 from reaper.operations.redrive import Redrive, redrive
 from reaper.operations.terms import ask_to_step_down
 from reaper.service import Reaper
-from reaper.settings import ReaperSettings
+from reaper.settings import GroupSettings, ReaperSettings
 from tests.simulation import plays
 from tests.simulation.loop import Process
+from tests.simulation.patience import BLOCK_MS
 from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import NewJob
 from tests.support.invariants import Execution
@@ -24,10 +25,11 @@ from workers.loop.reporting import EVENTS
 from workers.process import WorkerProcess
 from workers.producer import Producer
 from workers.protocol.calls.settlement import Extend
-from workers.protocol.connection import commands_client
+from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
-from workers.protocol.messages import read_metadata, pair_up, text
+from workers.protocol.messages import pair_up, read_metadata, text
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.event_loop import require_asyncio
 from workers.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class Actor:
         """Play the role, as ``process``."""
         raise NotImplementedError
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Ask the process to end."""
 
     def reload(self, changes: Mapping[str, Any]) -> None:
@@ -75,7 +77,6 @@ def make_actors(world: "World") -> Iterator[Actor]:
     if not world.is_embedded:
         for number in range(1, setting.bare_workers + 1):
             yield BareWorker(world, f"bare-{number}")
-    yield Producers(world, "producer")
 
 
 # ---- producers
@@ -90,13 +91,13 @@ class Producers(Actor):
         super().__init__(world, role)
         self.left = len(world.story.jobs)
 
-    async def run(self, process: Process) -> None:
+    async def run(self, process: Process) -> None:  # noqa: ARG002
         async with Producer(URL, STREAM) as producer, asyncio.TaskGroup() as tasks:
             for job in self.world.story.jobs:
                 tasks.create_task(self._enqueue(producer, job))
 
     async def _enqueue(self, producer: Producer, job: NewJob) -> None:
-        payload = {b"number": b"%d" % job.number, plays.FIELD: plays.written(job.play)}
+        payload: dict[Any, Any] = {b"number": b"%d" % job.number, plays.FIELD: plays.written(job.play)}
         await asyncio.sleep(job.at)
         while True:
             try:
@@ -140,6 +141,7 @@ class OurWorker(Actor):
             recovery=setting.recovery,
             backoff_cap=timedelta(seconds=setting.visibility_s),
             drain_timeout=timedelta(seconds=setting.visibility_s / 3),
+            refresh_interval=timedelta(seconds=setting.visibility_s),
             delete_settled=setting.delete_settled,
             journal=setting.journal,
             journal_maxlen=1_000_000,
@@ -152,6 +154,7 @@ class OurWorker(Actor):
             world.say(f"A job kills {process.name}.")
             world.kill(self.role, again_after_s=2.0, by=Execution(""))
 
+        require_asyncio("a worker")  # as `Worker.run` does
         stage = plays.Stage(world.ledger, process, kill, lambda seconds: world.block(process, seconds))
 
         def beating(steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> "BeatingTask":
@@ -160,7 +163,7 @@ class OurWorker(Actor):
         self._worker = WorkerProcess(self._settings(), stage.handle, Callbacks(EVENTS), beating)
         await self._worker.run(handle_signals=False, task_status=_UNTOLD)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         if self._worker is not None:
             self._worker.stop()
 
@@ -224,7 +227,7 @@ class BareWorker(Actor):
     """A worker as anybody writes it: reads, runs, acknowledges; one job at a time."""
 
     async def run(self, process: Process) -> None:
-        client = commands_client(URL)
+        client = reader_client(URL)
         while True:
             try:
                 for key in (STREAM, KEYS.retry):
@@ -241,7 +244,19 @@ class BareWorker(Actor):
 
     async def _once(self, client: Redis, process: Process) -> None:
         reply = await client.execute_command(
-            "XREADGROUP", "GROUP", GROUP, process.name, "COUNT", 1, "BLOCK", 2000, "STREAMS", STREAM, KEYS.retry, ">", ">"
+            "XREADGROUP",
+            "GROUP",
+            GROUP,
+            process.name,
+            "COUNT",
+            1,
+            "BLOCK",
+            BLOCK_MS,
+            "STREAMS",
+            STREAM,
+            KEYS.retry,
+            ">",
+            ">",
         )
         for source, entries in reply or ():
             for entry_id, flat in entries:
@@ -286,14 +301,14 @@ class Replica(Actor):
         self.settings = ReaperSettings(
             redis_url=URL,
             name=role,
-            groups=({"stream": "orders", "group": "billing"},),  # type: ignore[arg-type]
+            groups=(GroupSettings(stream=STREAM, group=GROUP),),
             visibility_timeout=timedelta(seconds=setting.visibility_s),
             max_deliveries=setting.max_deliveries,
             redelivery=setting.redelivery,
             lease_ttl=timedelta(seconds=setting.lease_s),
             scan_interval=timedelta(seconds=setting.visibility_s / 8),
             full_scan_interval=timedelta(seconds=setting.visibility_s / 2),
-            heartbeat_interval=timedelta(seconds=5),
+            heartbeat_interval=timedelta(seconds=setting.lease_s),
             grace=timedelta(seconds=setting.visibility_s),
             journal=setting.journal,
             journal_maxlen=1_000_000,
@@ -301,11 +316,11 @@ class Replica(Actor):
         )
         self.reaper: Reaper | None = None
 
-    async def run(self, process: Process) -> None:
+    async def run(self, process: Process) -> None:  # noqa: ARG002
         self.reaper = Reaper(self.settings)
         await self.reaper.run()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         if self.reaper is not None:
             self.reaper.stop()
 
@@ -355,7 +370,7 @@ class Operators:
         """Redrive all dead letters."""
         client = commands_client(URL)
         try:
-            rows = await client.xrange(KEYS.dead)
+            rows: Any = await client.xrange(KEYS.dead)
 
             async def ids() -> Any:
                 for entry_id, _ in rows:

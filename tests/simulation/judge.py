@@ -4,12 +4,10 @@ from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge as judge_status
 from reaper.operations.snapshot import take_snapshot
-from tests.simulation import plays
 from tests.simulation.places import KEYS, NAMESPACE
 from tests.simulation.world import World
 from tests.support.history import read_events, read_state
 from tests.support.invariants import FinalState, History, check
-from workers.protocol.events import EventName
 
 
 def is_over(state: FinalState) -> bool:
@@ -21,7 +19,7 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
     """Gather all that is known."""
     state = await read_state(client, KEYS)
     events = await read_events(client, KEYS)
-    ledger, setting = world.ledger, world.story.setting
+    ledger = world.ledger
     enqueued = dict(ledger.enqueued)
     for job, payload in ledger.payloads.items():
         enqueued.setdefault(job, payload)  # whose producer never knew
@@ -56,12 +54,3 @@ async def judgement(world: World, client: Redis, *, finished: bool) -> list[str]
         if not problems:
             sentences.append("S: nothing moves, and status says healthy")
     return sentences
-
-
-def is_poison(world: World, job: str) -> bool:
-    """Tell whether a job ends badly each time."""
-    payload = dict(world.ledger.payloads.get(job, ()))
-    return plays.FIELD in payload and plays.is_poison(plays.read(payload[plays.FIELD]))
-
-
-__all__ = ["EventName", "history_of", "is_over", "is_poison", "judgement"]

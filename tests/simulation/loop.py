@@ -24,9 +24,7 @@ LATE_S = 1e-6
 class Process:
     """One simulated process, or a thread of one: what is scheduled in its context, and whether that may run."""
 
-    def __init__(
-        self, loop: "SimulatedLoop", name: str, *, role: str = "", parent: "Process | None" = None
-    ) -> None:
+    def __init__(self, loop: "SimulatedLoop", name: str, *, role: str = "", parent: "Process | None" = None) -> None:
         self.name = name
         self.role = role or name
         """What it is one incarnation of."""
@@ -84,8 +82,8 @@ class Process:
         for one in (self, *self._threads):
             one.unblock()
 
-    def suspended_for(self, seconds: float) -> None:
-        """Set the monotonic clock back by what the machine was suspended, timers included."""
+    def suspend_clock(self, seconds: float) -> None:
+        """Have the monotonic clock stand still for so long from now on, timers included. It is paused, too."""
         for one in (self, *self._threads):
             one.lag_s += seconds
 
@@ -124,26 +122,32 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         process = _PROCESS.get()
         return self.now if process is None else self.now - process.lag_s
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         """Have ``callback`` called in the next turn."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
         """The same; what a thread wants called is called in its process's event loop."""
         process = _PROCESS.get()
         if context is None and process is not None and process.parent is not None:
             context = process.parent.context.copy()
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Have ``callback`` called after ``delay`` seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         """Have ``callback`` called at ``when``, by the clock of the process it belongs to."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
@@ -167,6 +171,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def put_back(self, handles: list[asyncio.Handle]) -> None:
         """Run in the next turn what was held."""
         self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    def forget_everything(self) -> None:
+        """Run nothing any more."""
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._queue.clear()
 
     def _run_once(self) -> None:
         ready = self._ready  # type: ignore[attr-defined]
@@ -193,7 +202,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         queue = self._queue
         while queue:
             due, _, handle = queue[0]
-            if not handle._cancelled:  # type: ignore[attr-defined]
+            if not handle._cancelled:
                 self.now = max(self.now, due) + LATE_S
                 return
             heapq.heappop(queue)
@@ -203,7 +212,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         queue, now = self._queue, self.now
         while queue and queue[0][0] <= now:
             _, number, handle = heapq.heappop(queue)
-            if handle._cancelled:  # type: ignore[attr-defined]
+            if handle._cancelled:
                 continue
             process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
             if process is not None and handle.when() + process.lag_s > now:  # its clock stood still meanwhile

@@ -20,6 +20,8 @@ SLOW_PART = 0.01
 SLOW_S = 0.1
 """… up to this."""
 REFUSED_S = 1e-3
+LOOK_S = 0.5
+"""How often somebody who connects finds out whether anything gets through."""
 NOTICED_S = (0.01, 2.0)
 """How long it takes until one end notices that the other one is gone."""
 
@@ -86,8 +88,8 @@ class Network:
         owner = process.parent or process if process else None
         weather = self.weather(owner.role if owner else "")
         await asyncio.sleep(self._latency(weather))
-        while weather.held_requests or weather.held_replies or self._server.closed:
-            await asyncio.sleep(0.1)
+        while weather.held_requests or weather.held_replies or self._server.closed:  # noqa: ASYNC110 - time is free
+            await asyncio.sleep(LOOK_S)
         if self.refusing:
             raise ConnectionRefusedError("simulated: nobody listens there")
         protocol = protocol_factory()

@@ -1,15 +1,16 @@
 """Plays a story to its end, and judges it."""
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.simulation.entropy import drawn_from
 from tests.simulation.judge import is_over, judgement
+from tests.simulation.patience import patient
 from tests.simulation.places import KEYS, URL
 from tests.simulation.story import Story
+from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
 from tests.support.history import read_state
 from workers.protocol.connection import commands_client
@@ -34,31 +35,27 @@ class Outcome:
 
 def play(story: Story, tell: Callable[[float, str], None] | None = None) -> Outcome:
     """Play a story. ``tell`` is told what happens."""
-    collecting = gc.isenabled()
-    gc.disable()  # what is collected when would be part of the story
     disabled = logging.root.manager.disable
     if tell is None:
         logging.disable(logging.CRITICAL)
     try:
-        with drawn_from(str(story.seed)):
-            world = World(story, tell)
-            try:
-                with going_by(world.loop.time):
-                    violations = world.run(lambda: _play(world))
-                return Outcome(
-                    story,
-                    tuple(violations),
-                    world.digest,
-                    world.loop.now,
-                    world.loop.turns,
-                    len(world.ledger.starts),
-                )
-            finally:
-                world.end()
+        with undisturbed():
+            return _outcome(story, tell)
     finally:
         logging.disable(disabled)
-        if collecting:
-            gc.enable()
+
+
+def _outcome(story: Story, tell: Callable[[float, str], None] | None) -> Outcome:
+    with drawn_from(str(story.seed)), patient():
+        world = World(story, tell)
+        try:
+            with going_by(world.loop.time):
+                violations = world.run(lambda: _play(world))
+        finally:
+            world.end()
+        return Outcome(
+            story, tuple(violations), world.digest, world.loop.now, world.loop.turns, len(world.ledger.starts)
+        )
 
 
 async def _play(world: World) -> list[str]:
@@ -70,5 +67,5 @@ async def _play(world: World) -> list[str]:
     ends_at, finished = world.loop.now + PATIENCE * visibility_s, False
     while world.loop.now < ends_at and not finished:
         await asyncio.sleep(visibility_s / 4)
-        finished = is_over(await read_state(client, KEYS)) and not world.actors["producer"].left
+        finished = is_over(await read_state(client, KEYS)) and not world.producer.left
     return await judgement(world, client, finished=finished)

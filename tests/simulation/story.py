@@ -97,6 +97,4 @@ class Story:
 
     def without(self, *, jobs: tuple[NewJob, ...] | None = None, steps: tuple[Step, ...] | None = None) -> "Story":
         """Return the same story with fewer jobs or steps."""
-        return replace(
-            self, jobs=self.jobs if jobs is None else jobs, steps=self.steps if steps is None else steps
-        )
+        return replace(self, jobs=self.jobs if jobs is None else jobs, steps=self.steps if steps is None else steps)

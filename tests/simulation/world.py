@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.simulation.cast import Actor, Operators, make_actors
+from tests.simulation.cast import Actor, Operators, Producers, make_actors
 from tests.simulation.entropy import number_tasks
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S
 from tests.simulation.plays import Ledger
-from tests.simulation.server import ModelServer
+from tests.simulation.server import ModelServer, Session
 from tests.simulation.story import EMBEDDED, Story
+from tests.simulation.undisturbed import take_down
 from tests.support.invariants import Execution
 from workers.protocol.errors import StreamReaperError, UnreachableError
 
@@ -86,13 +87,12 @@ class World:
         self.server_process = Process(self.loop, "redis")
         self.clock = WallClock(self.loop, self.server_process)
         self.server = ModelServer(version=story.setting.version, clock=self.clock)
-        self.network = Network(
-            self.loop, Random(f"network {story.seed}"), lambda send: self.server.connect(send), self.server_process
-        )
+        self.network = Network(self.loop, Random(f"network {story.seed}"), self._accept, self.server_process)
         self.network.watch = self._hear
         self.loop.connect = self.network.connect
         self.operators = Operators(self)
-        self.actors: dict[str, Actor] = {actor.role: actor for actor in make_actors(self)}
+        self.producer = Producers(self, "producer")
+        self.actors: dict[str, Actor] = {actor.role: actor for actor in (*make_actors(self), self.producer)}
         self.context = Context()
         self._tell = tell
         self._digest = hashlib.blake2b(digest_size=16)
@@ -103,6 +103,9 @@ class World:
         """All visibility timeouts that were agreed on."""
         self.limits = [story.setting.max_deliveries]
         """All limits on deliveries, in the same way."""
+
+    def _accept(self, send: Callable[[bytes], None]) -> Session:
+        return self.server.connect(send)  # whichever server is there now
 
     # ---- what is told
 
@@ -188,7 +191,7 @@ class World:
         process, actor = self.alive(role), self.actors[role]
         if process is not None:
             actor.again_after_s = again_after_s
-            self.loop.call_soon(actor.stop, context=process.context.copy())
+            process.start(actor.stop())
 
     def pause(self, role: str, seconds: float, *, suspended: bool = False) -> None:
         """Let a process stand still."""
@@ -197,10 +200,10 @@ class World:
             return
         self.blame_what_is_in_hand(role)
         process.pause()
+        if suspended:
+            process.suspend_clock(seconds)
 
         def resume() -> None:
-            if suspended:
-                process.suspended_for(seconds)
             process.resume()
             if not process.dead:
                 self.say(f"{process.name} goes on.")
@@ -256,18 +259,18 @@ class World:
         self.server_process.pause()
         self.later(seconds, self.server_process.resume)
 
-    def restart_server(self, seconds: float) -> None:
+    def restart_server(self, seconds: float, *, lose_last_ms: int = 0) -> None:
         """End the server, and start it again later."""
         self.network.refusing = True
         self.network.drop_all()
+        self.server.restart(lose_last_ms)
+        self.later(seconds, self._server_is_back)
 
-        def again() -> None:
-            self.server.restart()
+    def _server_is_back(self) -> None:
+        if self.network.refusing:
             self.clock.restarted()
             self.network.refusing = False
             self.say("The server is there again.")
-
-        self.later(seconds, again)
 
     def refuse_writes(self, seconds: float) -> None:
         """Let the server's memory be full."""
@@ -303,7 +306,7 @@ class World:
         for weather in self.network.weathers():
             weather.calm()
         self.server_process.resume()
-        self.network.refusing = False
+        self._server_is_back()
         self.server.fill(full=False)
         for role, actor in self.actors.items():
             self.network.release(role)
@@ -316,11 +319,7 @@ class World:
     def end(self) -> None:
         """Drop everything."""
         self.over = True
-        for task in asyncio.all_tasks(self.loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            _close(task.get_coro())
-        self.loop._ready.clear()  # type: ignore[attr-defined]
-        self.loop.close()
+        take_down(self.loop)
 
     @property
     def is_embedded(self) -> bool:
@@ -332,15 +331,3 @@ def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for one in error.exceptions for leaf in _leaves(one)]
     return [error]
-
-
-def _close(coroutine: Any) -> None:
-    """Take a coroutine down, whatever its ``finally`` blocks wait for."""
-    for _ in range(50):
-        try:
-            coroutine.close()
-        except RuntimeError:
-            continue
-        except BaseException:  # noqa: BLE001
-            return
-        return

@@ -163,7 +163,7 @@ def _after(core: Core, read: Read, key: bytes, word: bytes) -> int:
                 " consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would just"
                 " return an empty result set."
             )
-        return stream.last_id if stream else 0
+        return stream.last_id if stream is not None else 0
     if word == b">":
         if read.group is None:
             raise ReplyError(
