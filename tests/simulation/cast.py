@@ -20,6 +20,7 @@ from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import NewJob
 from tests.support.invariants import Execution
 from workers.loop.beating import Extending, Steps
+from workers.loop.held import Held
 from workers.loop.job import Job
 from workers.loop.reporting import EVENTS
 from workers.process import WorkerProcess
@@ -150,9 +151,11 @@ class OurWorker(Actor):
     async def run(self, process: Process) -> None:
         world = self.world
 
-        def kill() -> None:
-            world.say(f"A job kills {process.name}.")
-            world.kill(self.role, again_after_s=2.0, by=Execution(""))
+        def kill(execution: Execution, *, fresh: bool) -> None:
+            world.say(f"{execution.job} kills {process.name}.")
+            if fresh:  # it was no suspect: whoever is beside it with his last delivery has had it
+                self._blame_last_deliveries()
+            world.kill(self.role, again_after_s=2.0, by=execution)
 
         require_asyncio("a worker")  # as `Worker.run` does
         stage = plays.Stage(world.ledger, process, kill, lambda seconds: world.block(process, seconds))
@@ -168,8 +171,15 @@ class OurWorker(Actor):
             self._worker.stop()
 
     def in_hand(self) -> list[Execution]:
-        held = self._worker.in_hand() if self._worker is not None and self.process is not None else []
-        return super().in_hand() + [Execution(one.job.id, one.job.generation) for one in held]
+        return super().in_hand() + [Execution(one.job.id, one.job.generation) for one in self._held()]
+
+    def _held(self) -> list[Held]:
+        return self._worker.in_hand() if self._worker is not None else []
+
+    def _blame_last_deliveries(self) -> None:
+        for one in self._held():
+            if one.job.deliveries >= min(self.world.limits):
+                self.world.ledger.blame(Execution(one.job.id, one.job.generation))
 
 
 class BeatingTask:

@@ -1,8 +1,8 @@
 """One seed for everything that is drawn while a story is played, by the world and by the product.
 
 The product asks the module `random`, and the operating system for names that nobody else has; both are the machine's,
-and so are the simulation's to give, as are process IDs and the host's name. What libraries keep in sets goes by the addresses of objects, which differ from run
-to run; tasks and cancel scopes are numbered instead.
+and so are the simulation's to give, as are process IDs and the host's name. What libraries keep in sets goes by the
+addresses of objects, which differ from run to run; tasks and cancel scopes are numbered instead.
 """
 
 import asyncio
@@ -25,14 +25,22 @@ def drawn_from(seed: str) -> Iterator[None]:
     random.seed(f"product {seed}")
     of_the_system = random.Random(f"system {seed}")
     with (
-        mock.patch.object(os, "getpid", lambda: 1),
-        mock.patch.object(socket, "gethostname", lambda: "simulated"),
+        mock.patch.object(os, "getpid", _process_id),
+        mock.patch.object(socket, "gethostname", _host),
         mock.patch.object(os, "urandom", of_the_system.randbytes),
         mock.patch.object(random, "_urandom", of_the_system.randbytes),
         mock.patch.object(anyio_backend.CancelScope, "__hash__", _scopes()),
     ):
         yield
     random.setstate(before)
+
+
+def _process_id() -> int:
+    return 1
+
+
+def _host() -> str:
+    return "simulated"
 
 
 def _scopes() -> Any:

@@ -11,8 +11,9 @@ from tests.support.invariants import FinalState, History, check
 
 
 def is_over(state: FinalState) -> bool:
-    """Tell whether all work is done."""
-    return not (state.ready or state.pending or state.scheduled)
+    """Tell whether all work is done, and cleared away."""
+    waiting = state.ready or state.pending or state.scheduled
+    return not (waiting or state.released_suspects or state.retry_entries)
 
 
 async def history_of(world: World, client: Redis, *, finished: bool) -> History:

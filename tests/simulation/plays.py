@@ -18,6 +18,7 @@ from workers.loop.execution import Reject, Retry
 from workers.loop.job import Job
 
 FIELD = b"play"
+SUSPECT = b"reaper.suspect"
 OK, RAISE, RETRY, RETRY_COUNTED, RETURN_RETRY, REJECT, HANG, KILL, EXTEND, SWALLOW, BLOCK = VERBS = (
     "ok", "raise", "retry", "retry-counted", "return-retry", "reject", "hang", "kill", "extend", "swallow", "block",
 )  # fmt: skip
@@ -136,14 +137,14 @@ class Stage:
         if act.verb in GUILTY:
             ledger.blame(execution)
         try:
-            answer = await self._act(act, job)
+            answer = await self._act(act, job, execution)
             if act.verb in (OK, EXTEND, SWALLOW, BLOCK):
                 ledger.complete(execution)
             return answer
         finally:
             ledger.leave(execution, name)
 
-    async def _act(self, act: Act, job: Job) -> Any:
+    async def _act(self, act: Act, job: Job, execution: Execution) -> Any:
         seconds = act.seconds
         match act.verb:
             case "extend":
@@ -170,7 +171,7 @@ class Stage:
             case "reject":
                 raise Reject("never")
             case "kill":
-                self._kill()
+                self._kill(execution, fresh=SUSPECT not in job.reserved)
                 await asyncio.get_running_loop().create_future()
         return None
 

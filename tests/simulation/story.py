@@ -4,7 +4,7 @@ It says nothing of what follows from it; `tests.simulation.world` plays it, and 
 messages, pauses of the product) comes from the story's seed, too.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.plays import Play
@@ -94,7 +94,3 @@ class Story:
     steps: tuple[Step, ...]
     length_s: float = field(default=0.0)
     """When the faults end."""
-
-    def without(self, *, jobs: tuple[NewJob, ...] | None = None, steps: tuple[Step, ...] | None = None) -> "Story":
-        """Return the same story with fewer jobs or steps."""
-        return replace(self, jobs=self.jobs if jobs is None else jobs, steps=self.steps if steps is None else steps)
