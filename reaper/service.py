@@ -13,8 +13,8 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from time import monotonic
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -31,7 +31,7 @@ from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of_text
 from workers.runtime.callbacks import Callbacks, CallbackT
-from workers.runtime.clock import monotonic_ms, server_ms
+from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices, notices_client
@@ -52,6 +52,7 @@ FORGET_AFTER_HEARTBEATS = 60
 RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
 
 
+@cache
 def _distribution_version() -> str:
     try:
         return version("stream-reaper")

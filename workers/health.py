@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
@@ -11,6 +10,7 @@ from redis.exceptions import RedisError
 
 from workers.loop.held import RUNNING
 from workers.protocol.connection import commands_client
+from workers.runtime.clock import monotonic
 from workers.runtime.health_server import READY_TIMEOUT_S, Pulse, health_server, make_app, probe_routes
 from workers.runtime.settings import to_ms
 from workers.worker import Worker

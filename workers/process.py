@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from workers.embedded.recovery import EmbeddedRecovery
 from workers.loop.adoption import Adoption
+from workers.loop.beating import BeatingThread, Carry
 from workers.loop.context import WorkerContext
 from workers.loop.handlers import Handler
 from workers.loop.heartbeat import Heartbeat
@@ -43,7 +44,10 @@ FAREWELL_S = 2.0
 class WorkerProcess:
     """Runs once. `run` lasts until `stop` and the drain after it, or until cancelled. Make it in the event loop."""
 
-    def __init__(self, settings: WorkerSettings, handler: Handler, callbacks: Callbacks[str]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, handler: Handler, callbacks: Callbacks[str], carry: Carry = BeatingThread
+    ) -> None:
+        """``carry`` makes what carries out the heartbeat: a thread."""
         self.forced = False
         """Told to end at once, before everything was done."""
         self.finished = False
@@ -57,7 +61,7 @@ class WorkerProcess:
         self._journal = JournalWriter(context.commands, settings, context.consumer) if starts else None
         self._recovery = EmbeddedRecovery(context) if settings.recovery is RecoveryMode.EMBEDDED else None
         self._adoption = Adoption(context)
-        self._heartbeat = Heartbeat(context)
+        self._heartbeat = Heartbeat(context, carry)
         self._settlements = Settlements(context)
         self._runner = Runner(context, handler, self._settlements, self._heartbeat, self._journal)
         self._slots = Slots(self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back)

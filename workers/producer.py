@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic
 from typing import Any, Protocol, Self
 
 import anyio
@@ -26,6 +25,7 @@ from workers.protocol.errors import ConfigurationError, InvalidJobError, Unreach
 from workers.protocol.keys import stream_keys
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
+from workers.runtime.clock import monotonic
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import delay_in_ms, to_ms

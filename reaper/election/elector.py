@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from time import monotonic
 
 import anyio
 from redis.asyncio import Redis
@@ -24,7 +23,7 @@ from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.events import EventName, encode_data
 from workers.protocol.meaning import is_contact_error
-from workers.runtime.clock import monotonic_ms, server_ms
+from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.contact import Contact
 from workers.runtime.grace import Grace
 from workers.runtime.troubles import Troubles

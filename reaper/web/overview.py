@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import quantiles
-from time import monotonic
 from typing import Any
 
 import anyio
@@ -21,6 +20,7 @@ from reaper.service import Reaper
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text
+from workers.runtime.clock import monotonic
 
 KEPT_S = 0.8
 """A look serves everybody for so long."""

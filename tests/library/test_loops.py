@@ -94,6 +94,27 @@ def test_under_uvloop_a_handler_that_blocks_the_loop_is_extended_from_a_thread(s
     assert (worker.counts.acked, worker.counts.refused) == (1, 0)
 
 
+def test_in_a_program_of_plain_asyncio_jobs_run_side_by_side(server: RedisServer) -> None:
+    """`anyio.run` tells anyio under which event loop it is, also in callbacks; `asyncio.run` does not."""
+    all_run = asyncio.Barrier(3)
+
+    async def meet(_job: Job) -> None:
+        await all_run.wait()
+
+    worker = make_worker(server.url, meet, concurrency=3)
+
+    async def program() -> None:
+        async with commands_client(server.url) as client:
+            for number in range(3):
+                await client.xadd(KEYS.stream, {"n": number})
+        work = asyncio.create_task(worker.run())
+        await wait_until(lambda: worker.process and worker.counts.acked == 3, "three jobs have met")
+        worker.stop()
+        await work
+
+    asyncio.run(program())
+
+
 async def work() -> None:
     worker = Worker("orders", "billing", redis_url=URL)
     worker.handler(print)

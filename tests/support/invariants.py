@@ -78,6 +78,9 @@ class History:
     """Executions that failed, hung or ended their process, as handlers wrote down just before. None where none did."""
     visibility_ms: int = 30_000
     max_deliveries: int = 3
+    """Where it was changed under way, the highest."""
+    least_deliveries: int | None = None
+    """The lowest, where it was changed under way."""
     recovery_bound_ms: int | None = None
     """Lease TTL + two full scans + grace: how late a recovery may be (I6). None: not judged."""
     poison: frozenset[str] | None = None
@@ -221,8 +224,9 @@ def _letter_wrong(history: History, letter: DeadJob) -> Iterator[str]:
         yield f"I5: the dead letter of job {letter.job} holds {letter.payload!r} instead of its payload"
     if letter.reason != "max_deliveries":
         return
-    if letter.deliveries < history.max_deliveries:
-        yield f"I5: job {letter.job} was given up after {letter.deliveries} of {history.max_deliveries} deliveries"
+    least = history.max_deliveries if history.least_deliveries is None else history.least_deliveries
+    if letter.deliveries < least:
+        yield f"I5: job {letter.job} was given up after {letter.deliveries} of {least} deliveries"
     if history.poison is not None and letter.job not in history.poison:
         yield f"I5: job {letter.job} is no poison and was dead-lettered with others"
 

@@ -16,7 +16,6 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from math import inf
-from time import monotonic
 from typing import NamedTuple
 
 from anyio.lowlevel import cancel_shielded_checkpoint
@@ -31,6 +30,7 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
 from workers.protocol.messages import FIELD_VISIBILITY_MS, text, whole_number
+from workers.runtime.clock import monotonic
 from workers.runtime.contact import Contact
 
 logger = logging.getLogger(__name__)

@@ -3,13 +3,14 @@
 import logging
 from dataclasses import dataclass, field
 from math import inf
-from time import monotonic, time_ns
+from time import time_ns
 
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Source
 from workers.protocol.calls.recovery import ENDED, Outcome, Page, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.messages import on_one_line, text
+from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import monotonic, time_ns
+from time import time_ns
 
 from workers.loop.context import NONCE_BYTES, Part, WorkerContext
 from workers.loop.held import Held, Source
@@ -21,6 +21,7 @@ from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import AdoptionMode, Claimed, Outcome, Recovered, adopt
 from workers.protocol.events import EventName
 from workers.protocol.messages import text
+from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ has to end before the one that is set. It looks at all that run when it fires.
 import asyncio
 from collections.abc import Callable, Iterable
 from math import inf
-from time import monotonic
 
 from workers.loop.held import RUNNING, Held, Source
+from workers.runtime.clock import monotonic
 
 
 class Deadlines:

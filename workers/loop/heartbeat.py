@@ -14,26 +14,26 @@ thread can interrupt, and of each job plain attributes, which the loop replaces 
 verdict came meanwhile was not lost, it was settled.
 
 A handler in C that keeps the interpreter's lock stops this thread as well.
+
+When to extend, what, and what follows is decided here, in `Heartbeat.steps`; `workers.loop.beating` has the thread.
 """
 
 import asyncio
 import logging
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from math import inf
-from time import monotonic
 from typing import Any
 
 import anyio
-import redis
-from anyio import to_thread
 from redis.exceptions import RedisError
 
+from workers.loop.beating import Beating, BeatingThread, Carry, Extending, LoopIsClosedError, Steps
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import ENDED, Held
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.settlement import Extension
-from workers.protocol.connection import COMMAND_TIMEOUT_S, blocking_client
+from workers.protocol.connection import COMMAND_TIMEOUT_S
+from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
 logger = logging.getLogger(__name__)
@@ -49,19 +49,18 @@ PROVE_AGAIN_S = 0.25
 """Pause between two beats while others wait for us to live by a shorter visibility timeout."""
 LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
-END_S = 1.0
-"""How long the thread may take to end; it ends by itself in any case."""
 
 
 class Heartbeat(Part):
-    """The thread, from `start` to `stop`, and what the event loop does with what it learns."""
+    """What is extended when, from `start` to `stop`, and what the event loop does with what is learnt."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, carry: Carry = BeatingThread) -> None:
+        """``carry`` makes what carries out `steps`."""
         super().__init__(context)
         self._proof = context.proof
         self._sources = context.membership.both
-        self._ending = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._carry = carry
+        self._beating: Beating | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = True
         self._returns: set[asyncio.Task[None]] = set()
@@ -71,15 +70,13 @@ class Heartbeat(Part):
     def start(self) -> None:
         """Begin to extend. The group is joined."""
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {self._consumer}", daemon=True)
-        self._thread.start()
+        self._beating = self._carry(self.steps(), self._proof.extend, self._settings.redis_url, self._timeout_s())
+        self._beating.start()
 
     async def stop(self) -> None:
         """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
-        self._ending.set()
-        if self._thread is not None:
-            with anyio.move_on_after(END_S):
-                await to_thread.run_sync(self._thread.join, abandon_on_cancel=True)
+        if self._beating is not None:
+            await self._beating.stop()
 
     async def still_owns(self, held: Held) -> bool:
         """Ask about a delivery that nobody has extended for a visibility timeout, before it is started.
@@ -144,30 +141,24 @@ class Heartbeat(Part):
 
     # ---- in the thread
 
-    def _run(self) -> None:
-        client = blocking_client(self._settings.redis_url, timeout_s=self._timeout_s())
+    def steps(self) -> Steps:
+        """Say what to do, one step after the other, for ever. Raises LoopIsClosedError where nobody can be told."""
         failures, last = 0, monotonic()
-        try:
-            while not self._ending.is_set():
-                pause = min(self._period_s(), pause_s(failures) if failures else self._hurry_s())
-                left = last + pause - monotonic()
-                if left > 0:
-                    self._ending.wait(min(left, LONGEST_SLEEP_S))
-                    continue
-                last, visibility_s = monotonic(), self._membership.visibility_s
-                try:
-                    proved = self._beat(client, last, self._period_s())
-                    failures = 0
-                    if proved and self._membership.has_to_prove:
-                        self._call_in_loop(self._membership.lived_by, visibility_s)
-                except (RedisError, OSError) as error:
-                    failures += 1
-                    client.connection_pool.disconnect()
-                    self._call_in_loop(self._reporter.failed, "extending", error)
-        except _LoopIsClosedError:
-            logger.debug("%s: the event loop is closed", self._consumer)
-        finally:
-            client.close()
+        while True:
+            pause = min(self._period_s(), pause_s(failures) if failures else self._hurry_s())
+            left = last + pause - monotonic()
+            if left > 0:
+                yield min(left, LONGEST_SLEEP_S)
+                continue
+            last, visibility_s = monotonic(), self._membership.visibility_s
+            try:
+                proved = yield from self._beat(last, self._period_s())
+                failures = 0
+                if proved and self._membership.has_to_prove:
+                    self._call_in_loop(self._membership.lived_by, visibility_s)
+            except (RedisError, OSError) as error:
+                failures += 1
+                self._call_in_loop(self._reporter.failed, "extending", error)
 
     def _period_s(self) -> float:
         return self._membership.visibility_s / BEATS
@@ -178,7 +169,7 @@ class Heartbeat(Part):
     def _timeout_s(self) -> float:
         return max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
 
-    def _beat(self, client: "redis.Redis", now: float, period_s: float) -> bool:
+    def _beat(self, now: float, period_s: float) -> Generator[Extending, list[Extension] | None, bool]:
         """Extend what has to be; return whether all that is in hand was extended within this period now."""
         in_hand = [(source, list(source.deliveries.values())) for source in self._sources]
         loop_hangs = not self._loop_answered
@@ -188,7 +179,10 @@ class Heartbeat(Part):
             return False
         for source, deliveries in in_hand:
             for batch in _batches([held for held in deliveries if _is_due(held, now, period_s)]):
-                results = self._proof.prove_many(client, source, batch)
+                asked_at = monotonic()
+                results = yield Extending(source, batch)
+                assert results is not None
+                self._proof.note(batch, results, asked_at)
                 self._call_in_loop(self._learn, batch, results)
         return True
 
@@ -198,11 +192,7 @@ class Heartbeat(Part):
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError as error:
-            raise _LoopIsClosedError from error
-
-
-class _LoopIsClosedError(Exception):
-    """The program has ended its event loop without stopping us."""
+            raise LoopIsClosedError from error
 
 
 def _is_due(held: Held, now: float, period_s: float) -> bool:

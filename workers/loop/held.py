@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
-from time import monotonic
 
 from workers.loop.execution import Verdict
 from workers.loop.job import Job
+from workers.runtime.clock import monotonic
 from workers.telemetry.deliveries import JobTrace
 
 

@@ -5,7 +5,6 @@ import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from math import inf
-from time import monotonic
 
 import anyio
 from redis.asyncio import Redis
@@ -18,6 +17,7 @@ from workers.protocol.calls.membership import Agreement, Joined, Word, join_grou
 from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode
+from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
 from workers.settings import (

@@ -1,15 +1,14 @@
-"""The call that proves life: of one delivery from the event loop, of many from the heartbeat's thread."""
+"""Proof of life: the call that extends one delivery from the event loop, and what is noted of many."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import monotonic
 
-import redis
 from redis.asyncio import Redis
 
 from workers.loop.held import Held, Source
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Extend, Extension
+from workers.runtime.clock import monotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +29,11 @@ class ProofOfLife:
         held.prove(asked_at)
         return True
 
-    def prove_many(self, client: "redis.Redis", source: Source, batch: Sequence[Held]) -> list[Extension]:
-        """Extend deliveries of one source over ``client``, which may block."""
-        asked_at = monotonic()
-        results = self.extend.run_blocking(client, source.key, [held.job for held in batch])
+    def note(self, batch: Sequence[Held], results: Sequence[Extension], asked_at: float) -> None:
+        """Note what came of a call that extended many, and was made at ``asked_at``."""
         for held, result in zip(batch, results, strict=True):
             if result not in (Extension.REFUSED, Extension.VANISHED):
                 held.prove(asked_at)
-        return results
 
     async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[bool]:
         """Take back deliveries that vanished; return of each whether it is ours again."""

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
-from time import monotonic
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -28,6 +27,7 @@ from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.events import EventName
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.protocol.messages import parse_read_reply
+from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Literal
 
 from workers.loop.execution import Verdict
@@ -16,6 +15,7 @@ from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import on_one_line, text
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.clock import monotonic
 from workers.runtime.troubles import Troubles
 from workers.telemetry.names import VISIBILITY_TIMEOUT
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable
 from math import inf
-from time import monotonic
 
 import anyio
 
@@ -24,6 +23,7 @@ from workers.loop.held import QUEUED, Held, Interruption
 from workers.loop.journal import JournalWriter
 from workers.loop.settlement import Settlements
 from workers.protocol.events import EventName
+from workers.runtime.clock import monotonic
 
 
 class Runner(Part):

@@ -9,13 +9,13 @@ each. One runner that has nothing to do waits for the next deliveries; the other
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from time import monotonic
 
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from workers.loop.change import Change
 from workers.loop.held import Held
+from workers.runtime.clock import monotonic
 
 SLICE_S = 0.002
 """How long a runner may go on without letting the reader and the settler run."""

@@ -6,12 +6,12 @@ Redis for something meets: answers, errors, and answers that do not come.
 
 from collections.abc import Callable
 from functools import cached_property
-from time import monotonic
 
 import anyio
 from redis.asyncio import Redis
 
 from workers.protocol.meaning import is_outage
+from workers.runtime.clock import monotonic
 from workers.runtime.grace import Grace
 
 LONGEST_GRACE_MS = 30_000

@@ -1,0 +1,117 @@
+"""Play a story, or many, and say what is wrong.
+
+``python -m tests.simulation 17 --verbose`` plays the story of seed 17 step by step: every fault and every message.
+``python -m tests.simulation 1 --count 20000`` plays seeds from 1 on; what fails is shrunk to the faults it needs.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+
+from tests.simulation.draw import draw
+from tests.simulation.faults import FAULTS
+from tests.simulation.play import Outcome, play
+from tests.simulation.shrink import kinds_of, shrink
+from tests.simulation.story import Story
+
+
+def tell_story(story: Story) -> list[str]:
+    """Return a story in plain sentences."""
+    happens = [(job.at, job.sentence) for job in story.jobs]
+    happens += [(step.at, FAULTS[step.kind].sentence(step)) for step in story.steps]
+    happens += [(story.length_s, "Nothing befalls anybody any more.")]
+    lines = [f"{at:10.1f} s  {sentence}" for at, sentence in sorted(happens, key=lambda one: one[0])]
+    return [f"Seed {story.seed}. {story.setting.sentence}", *lines]
+
+
+def replay_command(story: Story) -> str:
+    """Return the command that plays exactly this story."""
+    whole = draw(story.seed)
+    command = f"python -m tests.simulation {story.seed} --verbose"
+    for name, some, everything in (("steps", story.steps, whole.steps), ("jobs", story.jobs, whole.jobs)):
+        if some != everything:
+            command += f" --{name} {','.join(str(everything.index(one)) for one in some) or 'none'}"
+    return command
+
+
+def tell_failure(outcome: Outcome) -> list[str]:
+    """Shrink a story that failed, and say what is left of it."""
+    kinds = kinds_of(outcome.violations)
+    story = shrink(outcome.story, lambda one: bool(kinds & kinds_of(play(one).violations)))
+    return [
+        f"seed {story.seed} fails:",
+        *(f"  {sentence}" for sentence in outcome.violations),
+        "the shortest story found that still fails:",
+        *(f"  {line}" for line in tell_story(story)),
+        *(f"  {sentence}" for sentence in play(story).violations),
+        f"replay it by: {replay_command(story)}",
+    ]
+
+
+def _chosen(story: Story, steps: str | None, jobs: str | None) -> Story:
+    """Leave of a story what the command line names, as `replay_command` writes it."""
+    if steps is not None:
+        story = replace(story, steps=tuple(story.steps[number] for number in _numbers(steps)))
+    if jobs is not None:
+        story = replace(story, jobs=tuple(story.jobs[number] for number in _numbers(jobs)))
+    return story
+
+
+def _numbers(text: str) -> list[int]:
+    return [] if text == "none" else [int(number) for number in text.split(",")]
+
+
+def _play_one(story: Story, *, verbose: bool) -> int:
+    def tell(at: float, what: str) -> None:
+        print(f"{at:14.6f} {what}")
+
+    print(*tell_story(story), sep="\n")
+    outcome = play(story, tell if verbose else None)
+    print(f"{outcome.virtual_s:.0f} s, {outcome.turns} turns, {outcome.executions} executions, {outcome.digest}")
+    print(*outcome.violations or ("everything holds",), sep="\n")
+    return 1 if outcome.violations else 0
+
+
+def _play_seed(seed: int) -> Outcome:
+    return play(draw(seed))
+
+
+def _play_many(outcomes: Iterable[Outcome], *, short: bool) -> int:
+    played, failed, virtual_s, began = 0, 0, 0.0, time.process_time()
+    for outcome in outcomes:
+        played += 1
+        virtual_s += outcome.virtual_s
+        if outcome.violations:
+            failed += 1
+            lines = [f"seed {outcome.story.seed} fails:", *outcome.violations] if short else tell_failure(outcome)
+            print(*lines, sep="\n", flush=True)
+    spent_s = time.process_time() - began
+    print(f"{played} stories, {failed} failed; {virtual_s / 3600:.1f} virtual hours, {spent_s:.1f} s of CPU here")
+    return 1 if failed else 0
+
+
+def main() -> int:
+    """Play what is asked for; return 1 where something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--verbose", action="store_true", help="tell each fault and each message")
+    parser.add_argument("--steps", help="only these of the story's faults: numbers, or none")
+    parser.add_argument("--jobs", help="only these of the story's jobs: numbers, or none")
+    parser.add_argument("--count", type=int, default=1, help="play so many seeds, from SEED on")
+    parser.add_argument("--processes", type=int, default=1, help="in so many processes")
+    parser.add_argument("--short", action="store_true", help="shrink nothing")
+    options = parser.parse_args()
+    if options.count == 1:
+        return _play_one(_chosen(draw(options.seed), options.steps, options.jobs), verbose=options.verbose)
+    seeds = range(options.seed, options.seed + options.count)
+    if options.processes == 1:
+        return _play_many(map(_play_seed, seeds), short=options.short)
+    with ProcessPoolExecutor(options.processes, max_tasks_per_child=500) as pool:
+        return _play_many(pool.map(_play_seed, seeds, chunksize=10), short=options.short)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

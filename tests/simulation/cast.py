@@ -1,0 +1,392 @@
+"""Who acts in the world: producers, workers of ours, bare workers, replicas and operators. Shipping code, wired up."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from reaper.operations.groups import set_paused
+from reaper.operations.redrive import Redrive, redrive
+from reaper.operations.terms import ask_to_step_down
+from reaper.service import Reaper
+from reaper.settings import GroupSettings, ReaperSettings
+from tests.simulation import plays
+from tests.simulation.loop import Process
+from tests.simulation.patience import BLOCK_MS
+from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
+from tests.simulation.story import NewJob
+from tests.support.invariants import Execution
+from workers.loop.beating import Extending, Steps
+from workers.loop.held import Held
+from workers.loop.job import Job
+from workers.loop.reporting import EVENTS
+from workers.process import WorkerProcess
+from workers.producer import Producer
+from workers.protocol.calls.settlement import Extend
+from workers.protocol.connection import commands_client, reader_client
+from workers.protocol.errors import StreamReaperError
+from workers.protocol.messages import pair_up, read_metadata, text
+from workers.runtime.callbacks import Callbacks
+from workers.runtime.event_loop import require_asyncio
+from workers.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+AGAIN_S = 1.0
+
+
+class Actor:
+    """A role, and the process that plays it now."""
+
+    supervised = True
+    """Started again, whatever it ended of."""
+
+    def __init__(self, world: "World", role: str) -> None:
+        self.world = world
+        self.role = role
+        self.process: Process | None = None
+        self.incarnation = 0
+        self.again_after_s: float | None = None
+
+    async def run(self, process: Process) -> None:
+        """Play the role, as ``process``."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Ask the process to end."""
+
+    def reload(self, changes: Mapping[str, Any]) -> None:
+        """Go by other settings."""
+
+    def in_hand(self) -> list[Execution]:
+        """Return what would end with the process."""
+        return self.world.ledger.running_in(self.process.name) if self.process else []
+
+
+def make_actors(world: "World") -> Iterator[Actor]:
+    """Make all that the story's setting names."""
+    setting = world.story.setting
+    if not world.is_embedded:
+        for number in range(1, setting.replicas + 1):
+            yield Replica(world, f"reaper-{number}")
+    for number in range(1, setting.workers + 1):
+        yield OurWorker(world, f"worker-{number}")
+    if not world.is_embedded:
+        for number in range(1, setting.bare_workers + 1):
+            yield BareWorker(world, f"bare-{number}")
+
+
+# ---- producers
+
+
+class Producers(Actor):
+    """Enqueues the story's jobs, each until it is there for certain."""
+
+    supervised = False
+
+    def __init__(self, world: "World", role: str) -> None:
+        super().__init__(world, role)
+        self.left = len(world.story.jobs)
+
+    async def run(self, process: Process) -> None:  # noqa: ARG002
+        async with Producer(URL, STREAM) as producer, asyncio.TaskGroup() as tasks:
+            for job in self.world.story.jobs:
+                tasks.create_task(self._enqueue(producer, job))
+
+    async def _enqueue(self, producer: Producer, job: NewJob) -> None:
+        payload: dict[Any, Any] = {b"number": b"%d" % job.number, plays.FIELD: plays.written(job.play)}
+        await asyncio.sleep(job.at)
+        while True:
+            try:
+                if job.bare:
+                    job_id = text(await producer._client.xadd(STREAM, payload))
+                else:
+                    job_id = await producer.enqueue(payload, job_id=job.name, delay=job.delay, timeout=job.timeout)
+            except (RedisError, OSError, StreamReaperError) as error:
+                self.world.say(f"{job.name} is not enqueued: {error}")
+                if job.bare:
+                    break  # nobody knows; a second one would be another job
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self.world.ledger.enqueued[job_id] = list(payload.items())
+                break
+        self.left -= 1
+
+
+# ---- workers of ours
+
+
+class OurWorker(Actor):
+    """`WorkerProcess`, with a handler that plays."""
+
+    def __init__(self, world: "World", role: str) -> None:
+        super().__init__(world, role)
+        self._worker: WorkerProcess | None = None
+
+    def _settings(self) -> WorkerSettings:
+        setting = self.world.story.setting
+        knows = setting.own_timeout or self.world.is_embedded
+        return WorkerSettings(
+            redis_url=URL,
+            stream=STREAM,
+            group=GROUP,
+            name=self.role if setting.named else "",
+            concurrency=setting.concurrency,
+            visibility_timeout=timedelta(seconds=setting.visibility_s) if knows else None,
+            max_deliveries=setting.max_deliveries if knows else None,
+            redelivery=setting.redelivery if knows else None,
+            recovery=setting.recovery,
+            backoff_cap=timedelta(seconds=setting.visibility_s),
+            drain_timeout=timedelta(seconds=setting.visibility_s / 3),
+            refresh_interval=timedelta(seconds=setting.visibility_s),
+            delete_settled=setting.delete_settled,
+            journal=setting.journal,
+            journal_maxlen=1_000_000,
+        )
+
+    async def run(self, process: Process) -> None:
+        world = self.world
+
+        def kill(execution: Execution, *, fresh: bool) -> None:
+            world.say(f"{execution.job} kills {process.name}.")
+            if fresh:  # it was no suspect: whoever is beside it with his last delivery has had it
+                self._blame_last_deliveries()
+            world.kill(self.role, again_after_s=2.0, by=execution)
+
+        require_asyncio("a worker")  # as `Worker.run` does
+        stage = plays.Stage(world.ledger, process, kill, lambda seconds: world.block(process, seconds))
+
+        def beating(steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> "BeatingTask":
+            return BeatingTask(process, steps, extend, url, timeout_s)
+
+        self._worker = WorkerProcess(self._settings(), stage.handle, Callbacks(EVENTS), beating)
+        await self._worker.run(handle_signals=False, task_status=_UNTOLD)
+
+    async def stop(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+
+    def in_hand(self) -> list[Execution]:
+        return super().in_hand() + [Execution(one.job.id, one.job.generation) for one in self._held()]
+
+    def _held(self) -> list[Held]:
+        return self._worker.in_hand() if self._worker is not None else []
+
+    def _blame_last_deliveries(self) -> None:
+        for one in self._held():
+            if one.job.deliveries >= min(self.world.limits):
+                self.world.ledger.blame(Execution(one.job.id, one.job.generation))
+
+
+class BeatingTask:
+    """Carries out a heartbeat as its thread does, in a gate of its own: it goes on while the event loop is blocked."""
+
+    def __init__(self, process: Process, steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> None:
+        self._thread = process.thread("heartbeat")
+        self._steps = steps
+        self._extend = extend
+        self._url = url
+        self._timeout_s = timeout_s
+        self._ending = False
+        self._client: Redis | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start(self._run())
+
+    async def stop(self) -> None:
+        """Extend nothing any more."""
+        self._ending = True
+
+    async def _run(self) -> None:
+        client = commands_client(self._url, timeout_s=self._timeout_s, max_connections=1)
+        step = next(self._steps)
+        while not self._ending:
+            if not isinstance(step, Extending):
+                await asyncio.sleep(step)
+                step = next(self._steps)
+                continue
+            try:
+                results = await self._extend.run(client, step.source.key, step.jobs)
+            except (RedisError, OSError) as error:
+                await client.connection_pool.disconnect()
+                step = self._steps.throw(error)
+            else:
+                step = self._steps.send(results)
+        await client.aclose()
+
+
+class _Untold:
+    """Nobody waits until a worker has joined."""
+
+    def started(self, value: object = None) -> None:
+        """Nobody is told."""
+
+
+_UNTOLD: Any = _Untold()
+
+
+# ---- bare workers
+
+
+class BareWorker(Actor):
+    """A worker as anybody writes it: reads, runs, acknowledges; one job at a time."""
+
+    async def run(self, process: Process) -> None:
+        client = reader_client(URL)
+        while True:
+            try:
+                for key in (STREAM, KEYS.retry):
+                    try:
+                        await client.xgroup_create(key, GROUP, "0", mkstream=True)
+                    except ResponseError as error:
+                        if "BUSYGROUP" not in str(error):
+                            raise
+                while True:
+                    await self._once(client, process)
+            except (RedisError, OSError):
+                await client.connection_pool.disconnect()
+                await asyncio.sleep(AGAIN_S)
+
+    async def _once(self, client: Redis, process: Process) -> None:
+        reply = await client.execute_command(
+            "XREADGROUP",
+            "GROUP",
+            GROUP,
+            process.name,
+            "COUNT",
+            1,
+            "BLOCK",
+            BLOCK_MS,
+            "STREAMS",
+            STREAM,
+            KEYS.retry,
+            ">",
+            ">",
+        )
+        for source, entries in reply or ():
+            for entry_id, flat in entries:
+                if await self._play(process, entry_id, flat):
+                    await client.execute_command("XACK", source, GROUP, entry_id)
+                    if source == KEYS.retry.encode():
+                        await client.execute_command("XDEL", source, entry_id)
+
+    async def _play(self, process: Process, entry_id: bytes, flat: Any) -> bool:
+        ledger, pairs = self.world.ledger, pair_up(flat)
+        metadata = read_metadata(entry_id, pairs)
+        own = [pair for pair in pairs if not pair[0].startswith(b"reaper.")]
+        execution = Execution(text(metadata.job_id), metadata.generation)
+        ledger.payloads.setdefault(execution.job, own)
+        act = ledger.start(execution, process.name, plays.read(dict(own)[plays.FIELD]))
+        done = act.verb in (plays.OK, plays.EXTEND, plays.SWALLOW, plays.BLOCK)
+        if not done or act.seconds > self.world.story.setting.visibility_s * 0.2:
+            ledger.blame(execution)  # nobody proves that it lives, and the visibility timeout may be shortened
+        try:
+            if act.verb != plays.HANG:
+                await asyncio.sleep(act.seconds)
+            if act.verb == plays.KILL:
+                self.world.say(f"A job kills {process.name}.")
+                self.world.kill(self.role, again_after_s=2.0, by=execution)
+                await asyncio.get_running_loop().create_future()
+            if done:
+                ledger.complete(execution)
+            return done
+        finally:
+            ledger.leave(execution, process.name)
+
+
+# ---- replicas
+
+
+class Replica(Actor):
+    """`Reaper`."""
+
+    def __init__(self, world: "World", role: str) -> None:
+        super().__init__(world, role)
+        setting = world.story.setting
+        self.settings = ReaperSettings(
+            redis_url=URL,
+            name=role,
+            groups=(GroupSettings(stream=STREAM, group=GROUP),),
+            visibility_timeout=timedelta(seconds=setting.visibility_s),
+            max_deliveries=setting.max_deliveries,
+            redelivery=setting.redelivery,
+            lease_ttl=timedelta(seconds=setting.lease_s),
+            scan_interval=timedelta(seconds=setting.visibility_s / 8),
+            full_scan_interval=timedelta(seconds=setting.visibility_s / 2),
+            heartbeat_interval=timedelta(seconds=setting.lease_s),
+            grace=timedelta(seconds=setting.visibility_s),
+            journal=setting.journal,
+            journal_maxlen=1_000_000,
+            recreate_groups=True,
+        )
+        self.reaper: Reaper | None = None
+
+    async def run(self, process: Process) -> None:  # noqa: ARG002
+        self.reaper = Reaper(self.settings)
+        await self.reaper.run()
+
+    async def stop(self) -> None:
+        if self.reaper is not None:
+            self.reaper.stop()
+
+    def reload(self, changes: Mapping[str, Any]) -> None:
+        values = self.settings.model_dump(exclude_unset=True) | dict(changes)
+        values["groups"] = self.settings.groups
+        self.settings = ReaperSettings(**values)
+        if self.process is not None and not self.process.dead and self.reaper is not None:
+            self.process.start(self._reload(self.reaper))
+
+    async def _reload(self, reaper: Reaper) -> None:
+        reaper.reload(self.settings)
+
+
+# ---- operators
+
+
+class Operators:
+    """What people do, as the command line does it."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    async def set_paused(self, paused: bool) -> None:
+        """Put the group's brake on, or off."""
+        client = commands_client(URL)
+        try:
+            await set_paused(client, KEYS, paused)
+        finally:
+            await client.aclose()
+
+    async def brake(self, seconds: float) -> None:
+        """Put it on for some time."""
+        await self.set_paused(True)
+        await asyncio.sleep(seconds)
+        await self.set_paused(False)
+
+    async def step_down(self) -> None:
+        """Ask the leader to step down."""
+        client = commands_client(URL)
+        try:
+            await ask_to_step_down(client, NAMESPACE, cooldown_ms=5_000, alone=True)
+        finally:
+            await client.aclose()
+
+    async def redrive_all(self) -> None:
+        """Redrive all dead letters."""
+        client = commands_client(URL)
+        try:
+            rows: Any = await client.xrange(KEYS.dead)
+
+            async def ids() -> Any:
+                for entry_id, _ in rows:
+                    yield text(entry_id)
+
+            async for _ in redrive(client, KEYS, ids(), Redrive()):
+                pass
+        finally:
+            await client.aclose()

@@ -1,0 +1,245 @@
+"""What may befall whom: how each fault is drawn, said, done, and undone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.story import EMBEDDED, REAPER, Setting, Step
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Effect = Callable[["World", Step], None]
+Roles = Callable[[Setting], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A kind of fault."""
+
+    kind: str
+    words: str
+    """A sentence, with ``{who}``, ``{seconds}`` and ``{value}``."""
+    effect: Effect
+    roles: Roles | None = None
+    """Whom it may befall; None = it is nobody's."""
+    seconds: tuple[float, float] = (0.0, 0.0)
+    """For how long, drawn on a logarithmic scale; parts of the visibility timeout."""
+    value: Callable[[Random, Setting], Any] | None = None
+    modes: frozenset[str] = frozenset({REAPER, EMBEDDED})
+
+    def may(self, setting: Setting) -> bool:
+        """Tell whether it makes sense here."""
+        return setting.recovery in self.modes and (self.roles is None or bool(self.roles(setting)))
+
+    def draw(self, random: Random, setting: Setting, at: float) -> Step:
+        """Draw one."""
+        shortest, longest = self.seconds
+        seconds = shortest * (longest / shortest) ** random.random() * setting.visibility_s if longest else 0.0
+        return Step(
+            at,
+            self.kind,
+            random.choice(self.roles(setting)) if self.roles else "",
+            round(seconds, 1),
+            self.value(random, setting) if self.value else None,
+        )
+
+    def sentence(self, step: Step) -> str:
+        """Say what happens."""
+        return self.words.format(who=step.who, seconds=f"{step.seconds:g} s", value=step.value)
+
+
+def workers_of(setting: Setting) -> list[str]:
+    """Return the workers of ours."""
+    return [f"worker-{number}" for number in range(1, setting.workers + 1)]
+
+
+def bare_of(setting: Setting) -> list[str]:
+    """Return the bare workers."""
+    return [f"bare-{number}" for number in range(1, setting.bare_workers + 1)]
+
+
+def replicas_of(setting: Setting) -> list[str]:
+    """Return the replicas."""
+    return [f"reaper-{number}" for number in range(1, setting.replicas + 1)] if setting.recovery == REAPER else []
+
+
+def _everybody(setting: Setting) -> list[str]:
+    return workers_of(setting) + bare_of(setting) + replicas_of(setting)
+
+
+# ---- processes
+
+
+def _kill(world: "World", step: Step) -> None:
+    world.kill(step.who, again_after_s=step.seconds)
+
+
+def _power_off(world: "World", step: Step) -> None:
+    world.kill(step.who, again_after_s=step.seconds, abruptly=True)
+
+
+def _stop(world: "World", step: Step) -> None:
+    world.stop(step.who, again_after_s=step.seconds)
+
+
+def _pause(world: "World", step: Step) -> None:
+    world.pause(step.who, step.seconds)
+
+
+def _suspend(world: "World", step: Step) -> None:
+    world.pause(step.who, step.seconds, suspended=True)
+
+
+# ---- the network
+
+
+def _cut(world: "World", step: Step) -> None:
+    world.network.reset(step.who)
+
+
+def _part(world: "World", step: Step) -> None:
+    weather = world.network.weather(step.who)
+    weather.held_requests = step.value in ("requests", "both")
+    weather.held_replies = step.value in ("replies", "both")
+    world.lose_sight_of(step.who, step.seconds)
+    world.later(step.seconds, lambda: world.network.release(step.who))
+
+
+def _lose(world: "World", step: Step) -> None:
+    weather = world.network.weather(step.who)
+    weather.losing_requests, weather.losing_replies = (0.2, 0.0) if step.value == "requests" else (0.0, 0.2)
+    world.lose_sight_of(step.who, step.seconds)
+
+    def end() -> None:
+        weather.losing_requests = weather.losing_replies = 0.0
+
+    world.later(step.seconds, end)
+
+
+def _slow(world: "World", step: Step) -> None:
+    weather = world.network.weather(step.who)
+    before, weather.latency_s = weather.latency_s, (0.05, float(step.value))
+
+    def end() -> None:
+        weather.latency_s = before
+
+    world.later(step.seconds, end)
+
+
+# ---- the server
+
+
+def _freeze(world: "World", step: Step) -> None:
+    world.freeze_server(step.seconds)
+
+
+def _restart(world: "World", step: Step) -> None:
+    world.restart_server(step.seconds)
+
+
+def _step_clock(world: "World", step: Step) -> None:
+    world.clock.step(float(step.value))
+
+
+def _fill(world: "World", step: Step) -> None:
+    world.refuse_writes(step.seconds)
+
+
+def _flush_scripts(world: "World", step: Step) -> None:  # noqa: ARG001
+    world.server.script_flush()
+
+
+# ---- operators
+
+
+def _reload(world: "World", step: Step) -> None:
+    world.reload(**step.value)
+
+
+def _brake(world: "World", step: Step) -> None:
+    world.operate(f"pause for {step.seconds:g} s", lambda: world.operators.brake(step.seconds))
+
+
+def _step_down(world: "World", step: Step) -> None:  # noqa: ARG001
+    world.operate("step down", world.operators.step_down)
+
+
+def _redrive(world: "World", step: Step) -> None:  # noqa: ARG001
+    world.operate("redrive", world.operators.redrive_all)
+
+
+def _other_visibility(random: Random, setting: Setting) -> dict[str, Any]:
+    return {"visibility_timeout": setting.visibility_s * random.choice((0.25, 0.5, 2.0, 4.0))}
+
+
+def _other_limit(random: Random, setting: Setting) -> dict[str, Any]:  # noqa: ARG001
+    return {"max_deliveries": random.choice((1, 2, 3, 5))}
+
+
+def _other_policy(random: Random, setting: Setting) -> dict[str, Any]:  # noqa: ARG001
+    return {"redelivery": random.choice(("stream", "retry-stream"))}
+
+
+_ONLY_REAPER = frozenset({REAPER})
+
+FAULTS = {
+    fault.kind: fault
+    for fault in (
+        Fault("kill", "{who} is killed, and started again after {seconds}.", _kill, _everybody, (0.02, 3)),
+        Fault(
+            "power-off",
+            "The machine of {who} loses power: nobody tells the server. It is there again after {seconds}.",
+            _power_off,
+            _everybody,
+            (0.1, 3),
+        ),
+        Fault("stop", "{who} gets SIGTERM, and is started again after {seconds}.", _stop, _everybody, (0.02, 2)),
+        Fault("pause", "{who} is stopped (SIGSTOP) for {seconds}.", _pause, _everybody, (0.02, 4)),
+        Fault("suspend", "The machine of {who} is suspended for {seconds}.", _suspend, _everybody, (0.02, 4)),
+        Fault("cut", "All connections of {who} are reset.", _cut, _everybody),
+        Fault(
+            "part",
+            "{who} is cut off for {seconds}: {value} wait.",
+            _part,
+            _everybody,
+            (0.02, 3),
+            lambda random, _: random.choice(("requests", "replies", "both")),
+        ),
+        Fault(
+            "lose",
+            "The network of {who} loses {value} now and then, for {seconds}.",
+            _lose,
+            _everybody,
+            (0.1, 3),
+            lambda random, _: random.choice(("requests", "replies")),
+        ),
+        Fault(
+            "slow",
+            "The network of {who} is slow for {seconds}: up to {value} s each way.",
+            _slow,
+            _everybody,
+            (0.1, 3),
+            lambda random, _: random.choice((0.2, 1.0, 2.0)),
+        ),
+        Fault("freeze", "The server stands still for {seconds}.", _freeze, None, (0.02, 3)),
+        Fault("restart", "The server restarts; it is away for {seconds}.", _restart, None, (0.01, 2)),
+        Fault(
+            "clock",
+            "The server's clock is set by {value:+g} s.",
+            _step_clock,
+            None,
+            value=lambda random, _: random.choice((-3600.0, -90.0, -6.0, -1.0, 1.0, 6.0, 90.0, 3600.0)),
+        ),
+        Fault("memory", "The server's memory is full for {seconds}.", _fill, None, (0.02, 2)),
+        Fault("scripts", "The server forgets all scripts.", _flush_scripts, None),
+        Fault("visibility", "The reapers are told: {value}.", _reload, value=_other_visibility, modes=_ONLY_REAPER),
+        Fault("limit", "The reapers are told: {value}.", _reload, value=_other_limit, modes=_ONLY_REAPER),
+        Fault("policy", "The reapers are told: {value}.", _reload, value=_other_policy, modes=_ONLY_REAPER),
+        Fault("brake", "An operator pauses the group for {seconds}.", _brake, None, (0.1, 3), modes=_ONLY_REAPER),
+        Fault("step-down", "An operator asks the leader to step down.", _step_down, modes=_ONLY_REAPER),
+        Fault("redrive", "An operator redrives all dead letters.", _redrive),
+    )
+}  # fmt: skip
+"""Every kind that a story may be drawn with."""

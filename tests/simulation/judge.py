@@ -1,0 +1,57 @@
+"""Judges a world: the invariants, and what is to be said of the time in between."""
+
+from redis.asyncio import Redis
+
+from reaper.operations.judgement import judge as judge_status
+from reaper.operations.snapshot import take_snapshot
+from tests.simulation.places import KEYS, NAMESPACE
+from tests.simulation.world import World
+from tests.support.history import read_events, read_state
+from tests.support.invariants import FinalState, History, check
+
+
+def is_over(state: FinalState) -> bool:
+    """Tell whether all work is done, and cleared away."""
+    waiting = state.ready or state.pending or state.scheduled
+    return not (waiting or state.released_suspects or state.retry_entries)
+
+
+async def history_of(world: World, client: Redis, *, finished: bool) -> History:
+    """Gather all that is known."""
+    state = await read_state(client, KEYS)
+    events = await read_events(client, KEYS)
+    ledger = world.ledger
+    enqueued = dict(ledger.enqueued)
+    for job, payload in ledger.payloads.items():
+        enqueued.setdefault(job, payload)  # whose producer never knew
+    for letter in state.dead:
+        enqueued.setdefault(letter.job, list(letter.payload))
+    return History(
+        enqueued=enqueued,
+        state=state,
+        events=events,
+        starts=ledger.starts,
+        completions=ledger.completions,
+        endings=ledger.endings,
+        visibility_ms=round(max(world.visibilities) * 1000),
+        max_deliveries=max(world.limits),
+        least_deliveries=min(world.limits),
+        recovery_bound_ms=None,
+        finished=finished,
+    )
+
+
+async def judgement(world: World, client: Redis, *, finished: bool) -> list[str]:
+    """Return a sentence for each violation."""
+    history = await history_of(world, client, finished=finished)
+    sentences = world.findings.sentences + check(history)
+    if not finished:
+        state = history.state
+        sentences.append(
+            f"I6: the work does not end: ready {list(state.ready)}, pending {list(state.pending)}, "
+            f"scheduled {list(state.scheduled)}"
+        )
+        problems = judge_status(await take_snapshot(client, NAMESPACE))
+        if not problems:
+            sentences.append("S: nothing moves, and status says healthy")
+    return sentences

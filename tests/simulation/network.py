@@ -1,0 +1,286 @@
+"""The network between simulated processes and the server: connections of redis-py over links that fail.
+
+A link is a TCP connection as its two ends see it: bytes arrive in order, late or never; nothing is lost in the middle
+of one that lives. What is sent while a machine is cut off arrives when the contact is back, unless the link is reset
+first. So a request may be executed long after its sender has given it up, as in life.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+from tests.simulation.loop import Process, SimulatedLoop
+
+LATENCY_S = (100e-6, 1e-3)
+SLOW_PART = 0.01
+"""So many messages take longer…"""
+SLOW_S = 0.1
+"""… up to this."""
+REFUSED_S = 1e-3
+LOOK_S = 0.5
+"""How often somebody who connects finds out whether anything gets through."""
+NOTICED_S = (0.01, 2.0)
+"""How long it takes until one end notices that the other one is gone."""
+
+
+class Session(Protocol):
+    """The server's end of a link."""
+
+    def feed(self, data: bytes) -> None:
+        """Take what has arrived."""
+
+    def close(self) -> None:
+        """The link is gone."""
+
+
+Accept = Callable[[Callable[[bytes], None]], Session]
+
+
+@dataclass(slots=True)
+class Weather:
+    """How the network is for one process. Durations are seconds."""
+
+    latency_s: tuple[float, float] = LATENCY_S
+    held_requests: bool = False
+    """What it sends waits until the contact is back."""
+    held_replies: bool = False
+    """The same for what it is sent."""
+    losing_requests: float = 0.0
+    """With this probability a message is lost, and its link with it: before the server has seen it…"""
+    losing_replies: float = 0.0
+    """… or after it has acted on it."""
+    links: "list[Link]" = field(default_factory=list)
+
+    def calm(self) -> None:
+        """Let the network be as usual, but for what is held."""
+        self.latency_s, self.losing_requests, self.losing_replies = LATENCY_S, 0.0, 0.0
+
+
+class Network:
+    """Makes links to the one server there is."""
+
+    def __init__(self, loop: SimulatedLoop, random: Random, accept: Accept, server: Process) -> None:
+        self._loop = loop
+        self._random = random
+        self._accept = accept
+        self._server = server
+        self._weathers: dict[str, Weather] = {}
+        self.refusing = False
+        """Connections are refused: there is no server."""
+        self.links = 0
+        """How many there were."""
+        self.watch: Callable[[Link, str, bytes], None] | None = None
+        """Is told of what arrives, and where: ``request`` or ``reply``."""
+
+    def weather(self, role: str) -> Weather:
+        """Return how the network is for a process, its threads and successors."""
+        return self._weathers.setdefault(role, Weather())
+
+    def weathers(self) -> list[Weather]:
+        """Return how the network is for everybody who was there."""
+        return list(self._weathers.values())
+
+    async def connect(self, protocol_factory: Any, host: str, port: int, process: Process | None) -> Any:  # noqa: ARG002
+        """Connect. Raises ConnectionRefusedError; waits for ever where nothing gets through."""
+        owner = process.parent or process if process else None
+        weather = self.weather(owner.role if owner else "")
+        await asyncio.sleep(self._latency(weather))
+        while weather.held_requests or weather.held_replies or self._server.closed:  # noqa: ASYNC110 - time is free
+            await asyncio.sleep(LOOK_S)
+        if self.refusing:
+            raise ConnectionRefusedError("simulated: nobody listens there")
+        protocol = protocol_factory()
+        link = Link(self, weather, process, protocol)
+        weather.links.append(link)
+        protocol.connection_made(link)
+        return link, protocol
+
+    # ---- the way of a message
+
+    def _latency(self, weather: Weather) -> float:
+        random = self._random
+        if random.random() < SLOW_PART:
+            return random.uniform(weather.latency_s[1], max(SLOW_S, weather.latency_s[1]))
+        return random.uniform(*weather.latency_s)
+
+    def request(self, link: "Link", data: bytes) -> None:
+        """Send to the server."""
+        weather = link.weather
+        if weather.losing_requests and self._random.random() < weather.losing_requests:
+            link.break_off(self._random.uniform(*NOTICED_S), self._random.uniform(*NOTICED_S))
+        elif weather.held_requests or link.requests:
+            link.requests.append(data)
+        else:
+            self._send_request(link, data)
+
+    def _send_request(self, link: "Link", data: bytes) -> None:
+        link.requested_at = max(link.requested_at, self._loop.now + self._latency(link.weather))
+        self._loop.call_when(link.requested_at, self._arrive, link, data, context=self._server.context)
+
+    def _arrive(self, link: "Link", data: bytes) -> None:
+        if link.session is not None:
+            if data:
+                if self.watch:
+                    self.watch(link, "request", data)
+                link.session.feed(data)
+            else:
+                link.end_session()
+
+    def reply(self, link: "Link", data: bytes) -> None:
+        """Send to the process."""
+        weather = link.weather
+        if weather.losing_replies and self._random.random() < weather.losing_replies:
+            link.break_off(self._random.uniform(*NOTICED_S), self._random.uniform(*NOTICED_S))
+        elif weather.held_replies or link.replies:
+            link.replies.append(data)
+        else:
+            self._send_reply(link, data)
+
+    def _send_reply(self, link: "Link", data: bytes) -> None:
+        link.replied_at = max(link.replied_at, self._loop.now + self._latency(link.weather))
+        self._loop.call_when(link.replied_at, link.deliver, data, context=link.context)
+
+    def release(self, role: str) -> None:
+        """Let go on what was held for a process."""
+        weather = self.weather(role)
+        weather.held_requests = weather.held_replies = False
+        for link in list(weather.links):
+            requests, link.requests = link.requests, []
+            replies, link.replies = link.replies, []
+            for data in requests:
+                self._send_request(link, data)
+            for data in replies:
+                self._send_reply(link, data)
+
+    # ---- what befalls it
+
+    def reset(self, role: str, *, both: bool = True) -> None:
+        """Break all links of a process. Not ``both``: the server does not notice for long, as after a power failure."""
+        for link in list(self.weather(role).links):
+            link.break_off(self._random.uniform(*NOTICED_S), self._random.uniform(*NOTICED_S) if both else 60.0)
+
+    def drop_all(self) -> None:
+        """The server is gone: all links with it, at once."""
+        for weather in list(self._weathers.values()):
+            for link in list(weather.links):
+                link.break_off(self._random.uniform(0.001, 0.05), 0.0)
+
+
+class Link(asyncio.Transport):
+    """One connection: the transport that redis-py's streams write to, and the server's session."""
+
+    def __init__(self, network: Network, weather: Weather, process: Process | None, protocol: Any) -> None:
+        super().__init__()
+        network.links += 1
+        self.number = network.links
+        self.weather = weather
+        self.process = process
+        self.context = process.context.copy() if process else Context()
+        self.requested_at = self.replied_at = 0.0
+        self.requests: list[bytes] = []
+        self.replies: list[bytes] = []
+        self._network = network
+        self._protocol = protocol
+        self._closing = False
+        self.session: Session | None = network._accept(self._reply)
+
+    # ---- the process's end
+
+    def write(self, data: Any) -> None:
+        """Send. What is sent on a broken link goes nowhere."""
+        if not self._closing:
+            self._network.request(self, bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        """Send."""
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        """Close; what was sent before arrives before."""
+        if not self._closing:
+            self._closing = True
+            if self.requests or self.weather.held_requests:
+                self.requests.append(b"")
+            else:
+                self._network._send_request(self, b"")
+            self._network._loop.call_soon(self._lost, None, context=self.context)
+
+    def abort(self) -> None:
+        """Close."""
+        self.close()
+
+    def is_closing(self) -> bool:
+        """Tell whether it is closed, or about to be."""
+        return self._closing
+
+    def set_protocol(self, protocol: Any) -> None:
+        """Have somebody else told of what arrives."""
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        """Return who is told of what arrives."""
+        return self._protocol
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing waits here."""
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing waits here."""
+
+    def pause_reading(self) -> None:
+        """Whoever reads slowly has what arrives in memory."""
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+
+    def is_reading(self) -> bool:
+        """What arrives is delivered."""
+        return not self._closing
+
+    def deliver(self, data: bytes) -> None:
+        """Hand over what has arrived."""
+        if not self._closing:
+            if self._network.watch:
+                self._network.watch(self, "reply", data)
+            self._protocol.data_received(data)
+
+    def _lost(self, error: Exception | None) -> None:
+        self._closing = True
+        self._protocol.connection_lost(error)
+        self._forget()
+
+    # ---- the server's end
+
+    def _reply(self, data: bytes) -> None:
+        if self.session is not None:
+            self._network.reply(self, data)
+
+    def end_session(self) -> None:
+        """The server has met the end."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.close()
+        self._forget()
+
+    # ---- in between
+
+    def break_off(self, process_after_s: float, server_after_s: float) -> None:
+        """Nothing arrives any more, on either end; each notices in its own time."""
+        loop = self._network._loop
+        self.requests, self.replies = [], []
+        if not self._closing:
+            self.requested_at = self.replied_at = float("inf")  # what is sent from now on never arrives
+            loop.call_when(loop.now + process_after_s, self._reset, context=self.context)
+        loop.call_when(loop.now + server_after_s, self.end_session, context=self._network._server.context)
+
+    def _reset(self) -> None:
+        if not self._closing:
+            self._lost(ConnectionResetError(104, "simulated: connection reset by peer"))
+
+    def _forget(self) -> None:
+        if self._closing and self.session is None and self in self.weather.links:
+            self.weather.links.remove(self)

@@ -1,0 +1,11 @@
+"""Where everything is in the world: the server's address, and the names of keys."""
+
+from workers.protocol.keys import group_keys, namespace_keys
+
+URL = "redis://127.0.0.1:6379/0"
+"""Nobody ever connects to it: the simulated loop knows one network only."""
+STREAM, GROUP = "orders", "billing"
+KEYS = group_keys(STREAM, GROUP)
+NAMESPACE = namespace_keys("reaper")
+EPOCH_S = 1_700_000_000
+"""What the server's clock says when a story begins."""

@@ -1,0 +1,71 @@
+"""Plays a story to its end, and judges it."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.simulation.entropy import drawn_from
+from tests.simulation.judge import is_over, judgement
+from tests.simulation.patience import patient
+from tests.simulation.places import KEYS, URL
+from tests.simulation.story import Story
+from tests.simulation.undisturbed import undisturbed
+from tests.simulation.world import World
+from tests.support.history import read_state
+from workers.protocol.connection import commands_client
+from workers.runtime.clock import going_by
+
+PATIENCE = 60
+"""So many visibility timeouts may pass after the last fault until all work is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a story."""
+
+    story: Story
+    violations: tuple[str, ...]
+    digest: str
+    """Stands for all that went over the network, and when."""
+    virtual_s: float
+    turns: int
+    executions: int
+
+
+def play(story: Story, tell: Callable[[float, str], None] | None = None) -> Outcome:
+    """Play a story. ``tell`` is told what happens."""
+    disabled = logging.root.manager.disable
+    if tell is None:
+        logging.disable(logging.CRITICAL)
+    try:
+        with undisturbed():
+            return _outcome(story, tell)
+    finally:
+        logging.disable(disabled)
+
+
+def _outcome(story: Story, tell: Callable[[float, str], None] | None) -> Outcome:
+    with drawn_from(str(story.seed)), patient():
+        world = World(story, tell)
+        try:
+            with going_by(world.loop.time):
+                violations = world.run(lambda: _play(world))
+        finally:
+            world.end()
+        return Outcome(
+            story, tuple(violations), world.digest, world.loop.now, world.loop.turns, len(world.ledger.starts)
+        )
+
+
+async def _play(world: World) -> list[str]:
+    world.begin()
+    await asyncio.sleep(world.story.length_s)
+    world.heal()
+    client = commands_client(URL)
+    visibility_s = max(world.visibilities)
+    ends_at, finished = world.loop.now + PATIENCE * visibility_s, False
+    while world.loop.now < ends_at and not finished:
+        await asyncio.sleep(visibility_s / 4)
+        finished = is_over(await read_state(client, KEYS)) and not world.producer.left
+    return await judgement(world, client, finished=finished)

@@ -1,0 +1,196 @@
+"""What jobs do when they are executed: a few words in the payload, so that every kind of worker can play them.
+
+``ok 3; raise 2`` = the first execution runs for 3 s and is done, every later one raises after 2 s. Which execution it
+is is known to the ledger, which nobody simulated can lose.
+"""
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from tests.simulation.loop import Process
+from tests.support.invariants import Execution
+from workers.loop.execution import Reject, Retry
+from workers.loop.job import Job
+
+FIELD = b"play"
+SUSPECT = b"reaper.suspect"
+OK, RAISE, RETRY, RETRY_COUNTED, RETURN_RETRY, REJECT, HANG, KILL, EXTEND, SWALLOW, BLOCK = VERBS = (
+    "ok", "raise", "retry", "retry-counted", "return-retry", "reject", "hang", "kill", "extend", "swallow", "block",
+)  # fmt: skip
+GUILTY = frozenset({RAISE, RETRY_COUNTED, HANG, KILL, SWALLOW, BLOCK})
+"""Executions that end so may cost their job its life."""
+
+WORDS = {
+    OK: "runs for {0:g} s",
+    RAISE: "raises after {0:g} s",
+    RETRY: "asks after {0:g} s to be retried, not counted",
+    RETRY_COUNTED: "asks after {0:g} s to be retried",
+    RETURN_RETRY: "returns after {0:g} s that it is to be retried, not counted",
+    REJECT: "rejects itself after {0:g} s",
+    HANG: "hangs",
+    KILL: "kills its process after {0:g} s",
+    EXTEND: "runs for {0:g} s and extends itself meanwhile",
+    SWALLOW: "runs for {0:g} s, whoever cancels it",
+    BLOCK: "blocks its event loop for {0:g} s",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One execution: what it does, and for how long, in seconds."""
+
+    verb: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.seconds:g}"
+
+    @property
+    def sentence(self) -> str:
+        """What it does, in words."""
+        return WORDS[self.verb].format(self.seconds)
+
+
+Play = tuple[Act, ...]
+
+
+def written(play: Play) -> bytes:
+    """Return a play as it stands in a payload."""
+    return "; ".join(map(str, play)).encode()
+
+
+def read(payload: bytes) -> Play:
+    """Read it again."""
+    acts = (act.split() for act in payload.decode().split(";"))
+    return tuple(Act(verb, float(seconds)) for verb, seconds in acts)
+
+
+def is_poison(play: Play) -> bool:
+    """Tell whether every execution but the first few ends in a failure that counts."""
+    return play[-1].verb in GUILTY
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What executions wrote down, outside of everything that can fail."""
+
+    enqueued: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
+    """The fields of all jobs that Redis has accepted for certain, by job ID."""
+    starts: list[Execution] = field(default_factory=list)
+    completions: list[Execution] = field(default_factory=list)
+    endings: list[Execution] = field(default_factory=list)
+    running: dict[Execution, set[str]] = field(default_factory=dict)
+    """By execution: the processes that are at it."""
+    payloads: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
+    """What executions found as their jobs' own fields."""
+    _times: Counter[str] = field(default_factory=Counter)
+
+    def start(self, execution: Execution, process: str, play: Play) -> Act:
+        """Note that an execution begins; return what it does."""
+        times = self._times[execution.job]
+        self._times[execution.job] += 1
+        self.starts.append(execution)
+        self.running.setdefault(execution, set()).add(process)
+        return play[min(times, len(play) - 1)]
+
+    def blame(self, execution: Execution) -> None:
+        """Note that an execution fails, hangs, or ends its process."""
+        self.endings.append(execution)
+
+    def complete(self, execution: Execution) -> None:
+        """Note that the work was done."""
+        self.completions.append(execution)
+
+    def leave(self, execution: Execution, process: str) -> None:
+        """Note that it is over, in whatever way."""
+        self.running.get(execution, set()).discard(process)
+
+    def running_in(self, process: str) -> list[Execution]:
+        """Return what a process is at."""
+        return [execution for execution, where in self.running.items() if process in where]
+
+
+class ActedUpError(Exception):
+    """What plays raise."""
+
+
+class Stage:
+    """Where plays are played by workers of ours: a handler."""
+
+    def __init__(self, ledger: Ledger, process: Process, kill: Any, block: Any) -> None:
+        self._ledger = ledger
+        self._process = process
+        self._kill = kill
+        self._block = block
+
+    async def handle(self, job: Job) -> Any:
+        """Run a job of the simulation."""
+        execution = Execution(job.id, job.generation)
+        ledger, name = self._ledger, self._process.name
+        ledger.payloads.setdefault(job.id, list(job.pairs))
+        act = ledger.start(execution, name, read(job.fields[FIELD]))
+        if act.verb in GUILTY:
+            ledger.blame(execution)
+        try:
+            answer = await self._act(act, job, execution)
+            if act.verb in (OK, EXTEND, SWALLOW, BLOCK):
+                ledger.complete(execution)
+            return answer
+        finally:
+            ledger.leave(execution, name)
+
+    async def _act(self, act: Act, job: Job, execution: Execution) -> Any:
+        seconds = act.seconds
+        match act.verb:
+            case "extend":
+                await self._extending(job, seconds)
+            case "swallow":
+                await _whatever(seconds)
+            case "block":
+                self._block(seconds)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            case "hang":
+                await asyncio.get_running_loop().create_future()
+            case _:
+                await asyncio.sleep(seconds)
+        match act.verb:
+            case "raise":
+                raise ActedUpError("as it was told")
+            case "retry":
+                raise Retry("not now", counts=False, delay=seconds / 2)
+            case "retry-counted":
+                raise Retry("not now, and it counts")
+            case "return-retry":
+                return Retry("not now", counts=False)
+            case "reject":
+                raise Reject("never")
+            case "kill":
+                self._kill(execution, fresh=SUSPECT not in job.reserved)
+                await asyncio.get_running_loop().create_future()
+        return None
+
+    async def _extending(self, job: Job, seconds: float) -> None:
+        for _ in range(4):
+            await asyncio.sleep(seconds / 4)
+            with suppress(RedisError, OSError):  # out of reach: nobody knows
+                if not await job.extend():
+                    raise ActedUpError("lost")
+
+
+async def _whatever(seconds: float) -> None:
+    """Sleep, and let no cancellation disturb it."""
+    until = asyncio.get_running_loop().time() + seconds
+    while True:
+        left = until - asyncio.get_running_loop().time()
+        if left <= 0:
+            return
+        try:
+            await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            continue

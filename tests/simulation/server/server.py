@@ -1,0 +1,392 @@
+"""The model of a server: runs commands as Redis would, one at a time, in one thread."""
+
+import hashlib
+from collections.abc import Callable
+
+from tests.simulation.server import (  # each fills the table of commands
+    control,
+    group_commands,
+    hashes,
+    keys,
+    read_commands,
+    sorted_sets,
+    stream_commands,
+    stream_info,
+)
+from tests.simulation.server.blocking import Queue, Waiter
+from tests.simulation.server.commands import COMMANDS, CONTAINERS, Command
+from tests.simulation.server.core import Core, ServerClock
+from tests.simulation.server.history import History
+from tests.simulation.server.replies import NO_REPLY, OK, Reply, ReplyError, Status
+from tests.simulation.server.scripts import CallRefusedError, engine
+from tests.simulation.server.sessions import Session
+from tests.simulation.server.versions import capabilities_of
+from tests.simulation.server.words import integer
+
+__all__ = ["ModelServer"]
+_ = (control, group_commands, hashes, keys, read_commands, sorted_sets, stream_commands, stream_info)
+
+OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
+READ_ONLY = "READONLY You can't write against a read only replica."
+LOADING = "LOADING Redis is loading the dataset in memory"
+NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
+QUEUED = Status(b"QUEUED")
+
+
+class ModelServer(Core):
+    """A server. ``version`` is one of `versions.KNOWN`; where there is a password, it is the default user's."""
+
+    def __init__(self, *, version: str = "7.0", clock: ServerClock, password: bytes | None = None) -> None:
+        super().__init__(capabilities_of(version))
+        self.clock = clock
+        self.sessions: dict[int, Session] = {}
+        self.scripts: set[bytes] = set()
+        self.passwords: dict[str, bytes | None] = {"default": password}
+        self.denied: dict[str, set[str]] = {}
+        self.max_clients = 10_000
+        self.is_full = self.is_replica = self.is_loading = False
+        self.settings = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "yes", "save": ""}
+        self.pushed: Reply = NO_REPLY
+        self.publish = self._publish
+        self._engine = engine(is_7=self.is_7)
+        self._history = History(self.capabilities)
+        self._queue = Queue(self, self._history)
+        self._channels: dict[bytes, dict[int, Session]] = {}
+        self._to_resume: list[Session] = []
+        self._next_id = 1
+        self._is_serving = False
+        self._script_wrote = False
+        self._run_id = 0
+
+    # ---- connections
+    def connect(self, send: Callable[[bytes], None]) -> Session:
+        """Take a connection; ``send`` gets what the server sends, at any time."""
+        session = Session(self, self._next_id, send)
+        self._next_id += 1
+        if len(self.sessions) >= self.max_clients:
+            session.push(ReplyError("ERR max number of clients reached"))
+            session.closed = True
+            return session
+        session.is_known = self.passwords["default"] is None
+        self.sessions[session.id] = session
+        return session
+
+    def forget(self, session: Session) -> None:
+        """A connection is gone."""
+        self.sessions.pop(session.id, None)
+        if session.waiter is not None:
+            self._queue.drop(session.waiter)
+            session.waiter = None
+        for channel in session.channels:
+            self._channels[channel].pop(session.id, None)
+        session.channels.clear()
+
+    def log_in(self, session: Session, user: str, password: bytes) -> None:
+        """Let a user in. Raises ReplyError."""
+        expected = self.passwords.get(user)
+        if user not in self.passwords or (expected is not None and expected != password):
+            raise ReplyError("WRONGPASS invalid username-password pair or user is disabled.")
+        session.user, session.is_known = user, True
+
+    def must_be_known(self, session: Session) -> None:
+        """Raise ReplyError where nobody has logged in."""
+        if not session.is_known:
+            raise ReplyError(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH"
+                " <user> <pass> option can be used to authenticate the client and select the RESP protocol version at"
+                " the same time"
+            )
+
+    # ---- commands
+    def execute(self, session: Session, words: list[bytes]) -> Reply:
+        """Run one command; return its reply."""
+        self.set_time(self.clock.now_us())
+        self.session = session
+        try:
+            found = self.find(words)
+            self._check(session, found)
+            if session.in_transaction and found.name not in ("exec", "discard", "multi"):
+                session.queued.append(words)
+                return QUEUED
+            if session.in_transaction:
+                return self._in_transaction(session, found)
+            reply = self._run(found, words)
+        except ReplyError as error:
+            session.spoiled = True
+            return error
+        finally:
+            self.session = None
+        if self.waiting is not None:
+            self._wait(session)
+        return reply
+
+    def _run(self, found: Command, words: list[bytes]) -> Reply:
+        reply = found.handler(self, words)
+        if found.writes and reply is not NO_REPLY:
+            self._history.note(self.now_us, words)
+        return reply
+
+    def _in_transaction(self, session: Session, found: Command) -> Reply:
+        if found.name == "multi":
+            raise ReplyError("ERR MULTI calls can not be nested")
+        spoiled = session.spoiled
+        queued = session.queued
+        if found.name == "discard":
+            session.end_transaction()
+            return OK
+        if spoiled:
+            session.end_transaction()
+            raise ReplyError("EXECABORT Transaction discarded because of previous errors.")
+        replies: list[Reply] = []
+        for words in queued:
+            try:
+                replies.append(self._run(self.find(words), words))
+            except ReplyError as error:
+                replies.append(error)
+        session.end_transaction()
+        return replies
+
+    def after_command(self) -> None:
+        """Serve who waits for what was written, and let go on whom that freed."""
+        if self._is_serving:
+            return
+        self._is_serving = True
+        try:
+            while self.ready or self._to_resume:
+                if self.ready:
+                    self._queue.serve()
+                resumed, self._to_resume = self._to_resume, []
+                for session in resumed:
+                    session.go_on()
+            self._history.tidy(self.keys)
+        finally:
+            self._is_serving = False
+
+    def resume_later(self, session: Session) -> None:
+        """Let a session go on once the command that runs is done."""
+        self._to_resume.append(session)
+
+    def find(self, words: list[bytes]) -> Command:
+        """Return the command that ``words`` call. Raises ReplyError where there is none that takes so many."""
+        name = words[0].upper()
+        found = COMMANDS.get(name)
+        if found is None:
+            found = self._find_subcommand(name, words)
+        if not found.takes(len(words)):
+            raise ReplyError(f"ERR wrong number of arguments for '{found.name}' command")
+        return found
+
+    def _find_subcommand(self, name: bytes, words: list[bytes]) -> Command:
+        container = CONTAINERS.get(name)
+        if container is None:
+            raise ReplyError(self._unknown(words))
+        if len(words) < 2:
+            raise ReplyError(b"ERR wrong number of arguments for '%b' command" % name.lower())
+        found = container.get(words[1].upper())
+        if found is None or (not self.is_7 and not found.takes(len(words))):
+            raise control.unknown_subcommand(self, words)
+        return found
+
+    def _unknown(self, words: list[bytes]) -> bytes:
+        if self.is_7:
+            rest = b"".join(b"'%b' " % word for word in words[1:])
+            return b"ERR unknown command '%b', with args beginning with: %b" % (words[0], rest)
+        rest = b"".join(b"`%b`, " % word for word in words[1:])
+        return b"ERR unknown command `%b`, with args beginning with: %b" % (words[0], rest)
+
+    def _check(self, session: Session, found: Command) -> None:
+        if not session.is_known and found.name not in ("auth", "hello"):
+            raise ReplyError("NOAUTH Authentication required.")
+        if found.name in self.denied.get(session.user, ()):
+            raise self._denied(session.user, found.name)
+        if self.is_loading and found.kind != "control":
+            raise ReplyError(LOADING)
+        if self.is_replica and found.writes:
+            raise ReplyError(READ_ONLY)
+        if self.is_full and found.kind == "grow":
+            raise ReplyError(OUT_OF_MEMORY)
+
+    def _denied(self, user: str, name: str) -> ReplyError:
+        if self.capabilities.is_7:
+            return ReplyError(f"NOPERM User {user} has no permissions to run the '{name}' command")
+        return ReplyError(f"NOPERM this user has no permissions to run the '{name}' command or its subcommand")
+
+    def _wait(self, session: Session) -> None:
+        read, self.waiting = self.waiting, None
+        assert read is not None
+        waiter = Waiter(session, read, None)
+        if read.block_ms:
+            waiter.timer = self.clock.call_later(read.block_ms / 1000, lambda: self._time_out(waiter))
+        session.waiter = waiter
+        self._queue.put(waiter)
+
+    def _time_out(self, waiter: Waiter) -> None:
+        self._queue.time_out(waiter)
+        self.after_command()
+
+    def unblock(self, number: int, *, with_error: bool) -> bool:
+        """CLIENT UNBLOCK."""
+        session = self.sessions.get(number)
+        if session is None or session.waiter is None:
+            return False
+        self._queue.unblock(session.waiter, with_error=with_error)
+        return True
+
+    # ---- scripts
+    def load_script(self, source: bytes) -> bytes:
+        """Keep a script; return its digest."""
+        digest = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+        self._engine.compile(digest, source)
+        self.scripts.add(digest)
+        return digest
+
+    def evaluate(self, digest: bytes, words: list[bytes]) -> Reply:
+        """Run a script that is kept; ``words`` are those of EVAL or EVALSHA."""
+        if digest not in self.scripts:
+            raise ReplyError(NO_SCRIPT)
+        count = integer(words[2])
+        if count > len(words) - 3:
+            raise ReplyError("ERR Number of keys can't be greater than number of args")
+        if count < 0:
+            raise ReplyError("ERR Number of keys can't be negative")
+        self.in_script, self._script_wrote = True, False
+        try:
+            return self._engine.run(digest, words[3 : 3 + count], words[3 + count :], self._call_of_script)
+        finally:
+            self.in_script = False
+
+    def _call_of_script(self, words: list[bytes]) -> Reply:
+        if not words:
+            raise CallRefusedError(
+                "ERR Please specify at least one argument for this redis.call() call",
+                "Please specify at least one argument for redis.call()",
+            )
+        try:
+            found = self.find(words)
+        except ReplyError as error:
+            raise self._refused_words(words, error) from None
+        if not found.in_scripts:
+            raise CallRefusedError(
+                "ERR This Redis command is not allowed from script", "This Redis command is not allowed from scripts"
+            )
+        assert self.session is not None
+        if found.name in self.denied.get(self.session.user, ()):
+            raise self._denied_in_script(self.session.user, found.name)
+        if found.writes:
+            if self.is_replica:
+                raise CallRefusedError(READ_ONLY, "-" + READ_ONLY)
+            if self.is_full and found.kind == "grow" and not self._script_wrote:
+                raise CallRefusedError(OUT_OF_MEMORY, "-" + OUT_OF_MEMORY)
+            self._script_wrote = True
+        return self._run(found, words)
+
+    def _refused_words(self, words: list[bytes], error: ReplyError) -> ReplyError:
+        if words[0].upper() in COMMANDS or b"wrong number of arguments" in error.text:
+            said = "Wrong number of args calling Redis command from script"
+            return CallRefusedError(f"ERR {said}", "Wrong number of args calling Redis command From Lua script")
+        said = "Unknown Redis command called from script"
+        return CallRefusedError(f"ERR {said}", "Unknown Redis command called from Lua script")
+
+    def _denied_in_script(self, user: str, name: str) -> ReplyError:
+        if self.capabilities.is_7_2:
+            return ReplyError(
+                f"NOPERM ACL failure in script: User {user} has no permissions to run the '{name}' command"
+            )
+        said = "The user executing the script can't run this command or subcommand"
+        return CallRefusedError(f"ERR {said}", said)
+
+    # ---- channels
+    def _publish(self, channel: bytes, message: bytes) -> int:
+        listeners = list(self._channels.get(channel, {}).values())
+        for session in listeners:
+            session.push([b"message", channel, message])
+        return len(listeners)
+
+    def subscribe(self, session: Session, channel: bytes) -> None:
+        """Let a session hear a channel."""
+        session.channels[channel] = None
+        self._channels.setdefault(channel, {})[session.id] = session
+        session.push([b"subscribe", channel, len(session.channels)])
+
+    def unsubscribe(self, session: Session, channels: list[bytes]) -> None:
+        """Let a session hear channels no more; all where none is named."""
+        wanted: list[bytes | None] = [*(channels or session.channels)]
+        for channel in wanted or [None]:
+            if channel is not None:
+                session.channels.pop(channel, None)
+                self._channels.get(channel, {}).pop(session.id, None)
+            session.push([b"unsubscribe", channel, len(session.channels)])
+
+    # ---- what it tells of itself
+    def info(self) -> dict[str, dict[str, object]]:
+        """Return what INFO says, by section."""
+        return {
+            "server": {
+                "redis_version": self.capabilities.full,
+                "redis_mode": "standalone",
+                "run_id": f"{self._run_id:040x}",
+                "process_id": 1,
+                "uptime_in_seconds": self.clock.uptime_s(),
+            },
+            "clients": {"connected_clients": len(self.sessions), "blocked_clients": 0},
+            "memory": {"used_memory": 1_000_000, "maxmemory": 0, "maxmemory_policy": "noeviction"},
+            "persistence": {"loading": int(self.is_loading), "aof_enabled": 1},
+            "stats": {"evicted_keys": 0, "expired_keys": 0},
+            "replication": {"role": "slave" if self.is_replica else "master", "connected_slaves": 0},
+        }
+
+    # ---- faults
+    def fill(self, *, full: bool) -> None:
+        """Have no memory left, or have it again: what may need some is refused."""
+        self.is_full = full
+
+    def script_flush(self) -> None:
+        """Forget all scripts."""
+        self.scripts.clear()
+
+    def flush_all(self) -> None:
+        """Lose all data, as by FLUSHALL."""
+        self.set_time(self.clock.now_us())
+        self._run(COMMANDS[b"FLUSHALL"], [b"FLUSHALL"])
+        self.after_command()
+
+    def loading(self, *, is_loading: bool) -> None:
+        """Read the data from disk still, or have read them."""
+        self.is_loading = is_loading
+
+    def readonly(self, *, is_replica: bool) -> None:
+        """Be a replica, or a primary."""
+        self.is_replica = is_replica
+
+    def revoke(self, user: str, command: str) -> None:
+        """Take a right away; ``command`` in lower case, a subcommand behind ``|``."""
+        self.denied.setdefault(user, set()).add(command)
+
+    def grant(self, user: str, command: str) -> None:
+        """Give a right back."""
+        self.denied.get(user, set()).discard(command)
+
+    def end_connections(self) -> None:
+        """Close all connections, as at the end of the process; who sends on them notices nothing by itself."""
+        for session in list(self.sessions.values()):
+            session.close()
+
+    def restart(self, lose_last_ms: int = 0) -> None:
+        """Start anew: no connections, no scripts, and what was written in the last moments is lost."""
+        self.end_connections()
+        self.script_flush()
+        self._run_id += 1
+        if lose_last_ms:
+            self.keys = self._history.data_before(self.clock.now_us(), lose_last_ms * 1000)
+            self._history.restart(self.keys)
+
+    def copy(self, *, lag_ms: int = 0, clock: ServerClock | None = None) -> "ModelServer":
+        """Return a replica that has got what was written up to ``lag_ms`` ago. `readonly` makes it the primary."""
+        replica = ModelServer(version=self.capabilities.name, clock=clock or self.clock)
+        replica.passwords, replica.settings = dict(self.passwords), dict(self.settings)
+        replica.denied = {user: set(names) for user, names in self.denied.items()}
+        replica.is_replica = True
+        replica.keys = self._history.data_before(self.clock.now_us(), lag_ms * 1000)
+        replica._history.restart(replica.keys)
+        replica._run_id = self._run_id + 1_000_000
+        return replica

@@ -1,0 +1,96 @@
+"""A story as data: who is there, which jobs come when, and what befalls whom. Printed in sentences.
+
+It says nothing of what follows from it; `tests.simulation.world` plays it, and what it draws meanwhile (delays of
+messages, pauses of the product) comes from the story's seed, too.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.plays import Play
+
+REAPER, EMBEDDED = "reaper", "embedded"
+VERSIONS = ("6.2", "7.0", "8.2", "8.4", "8.6", "8.8")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is there when the story begins. Durations are seconds."""
+
+    version: str = "7.0"
+    recovery: str = REAPER
+    redelivery: str = "stream"
+    visibility_s: float = 30.0
+    max_deliveries: int = 3
+    lease_s: float = 10.0
+    workers: int = 2
+    bare_workers: int = 0
+    replicas: int = 2
+    concurrency: int = 4
+    named: bool = False
+    """Workers have names of their own, and adopt."""
+    delete_settled: bool = False
+    journal: str = "settlements"
+    own_timeout: bool = True
+    """Workers know the visibility timeout; else they learn it from the agreement."""
+
+    @property
+    def sentence(self) -> str:
+        """The setting, in words."""
+        named = "named " if self.named else ""
+        crew = [f"{self.workers} {named}workers ({self.concurrency} slots each)"]
+        crew += [f"{self.bare_workers} bare workers"] if self.bare_workers else []
+        crew += [f"{self.replicas} replicas (lease {self.lease_s:g} s)"] if self.recovery == REAPER else []
+        return (
+            f"Redis {self.version}; recovery {self.recovery}, policy {self.redelivery}, visibility timeout "
+            f"{self.visibility_s:g} s, {self.max_deliveries} deliveries; {', '.join(crew)}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job that a producer enqueues. Instants and durations are seconds."""
+
+    at: float
+    number: int
+    play: Play
+    delay: float = 0.0
+    timeout: float | None = None
+    bare: bool = False
+    """By a plain ``XADD``."""
+
+    @property
+    def name(self) -> str:
+        """Its ID, where its producer gives it one."""
+        return f"job-{self.number}"
+
+    @property
+    def sentence(self) -> str:
+        """The job, in words."""
+        acts = ", then ".join(act.sentence for act in self.play)
+        how = "by XADD" if self.bare else f"with a delay of {self.delay:g} s" if self.delay else ""
+        limit = f" (timeout {self.timeout:g} s)" if self.timeout else ""
+        return f"{self.name} is enqueued{' ' + how if how else ''}: {acts}{limit}."
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something befalls somebody. `tests.simulation.faults` knows what and how."""
+
+    at: float
+    kind: str
+    who: str = ""
+    seconds: float = 0.0
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """All that is to be played."""
+
+    seed: int
+    setting: Setting
+    jobs: tuple[NewJob, ...]
+    steps: tuple[Step, ...]
+    length_s: float = field(default=0.0)
+    """When the faults end."""

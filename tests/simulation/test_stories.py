@@ -1,0 +1,52 @@
+"""Stories by seed: the promises hold in all of them. `make soak` plays more."""
+
+import pytest
+
+from tests.simulation import faults
+from tests.simulation.__main__ import tell_failure, tell_story
+from tests.simulation.draw import draw
+from tests.simulation.faults import FAULTS
+from tests.simulation.play import play
+from tests.simulation.shrink import shrink
+from tests.simulation.story import Story
+
+SEEDS = 300
+AT_A_TIME = 25
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_A_TIME))
+def test_whatever_befalls_them_the_promises_hold(first: int) -> None:
+    for seed in range(first, first + AT_A_TIME):
+        outcome = play(draw(seed))
+        assert not outcome.violations, "\n".join(tell_failure(outcome))
+
+
+@pytest.mark.parametrize("seed", [2, 10, 37])
+def test_the_same_seed_takes_the_same_steps(seed: int) -> None:
+    first, second = play(draw(seed)), play(draw(seed))
+    assert (first.digest, first.turns) == (second.digest, second.turns)
+
+
+def test_stories_are_told_in_sentences_and_every_kind_of_fault_is_drawn() -> None:
+    kinds = set()
+    for seed in range(400):
+        story = draw(seed)
+        kinds |= {step.kind for step in story.steps}
+        assert all(line.endswith(".") and "{" not in line.partition("told")[0] for line in tell_story(story))
+    assert kinds == set(FAULTS)
+    assert faults.FAULTS
+
+
+def test_a_story_that_fails_is_shrunk_to_what_it_needs() -> None:
+    story = draw(next(seed for seed in range(1_000) if len(draw(seed).steps) >= 8 and len(draw(seed).jobs) >= 12))
+    needed = {story.steps[1], story.steps[6]}
+    plays = 0
+
+    def fails(candidate: Story) -> bool:
+        nonlocal plays
+        plays += 1
+        return needed <= set(candidate.steps) and story.jobs[5] in candidate.jobs
+
+    shortest = shrink(story, fails)
+    assert (set(shortest.steps), shortest.jobs) == (needed, (story.jobs[5],))
+    assert plays < 100

@@ -1,0 +1,80 @@
+"""Takes a simulated world down without a word: what is killed in the middle of its work leaves nothing tidy behind."""
+
+import asyncio
+import gc
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from anyio._backends import _asyncio as anyio_backend
+
+from tests.simulation.loop import SimulatedLoop
+
+MOST_AWAITS = 50
+"""So many times may a ``finally`` block wait for something before it is left alone."""
+
+MOST_ROUNDS = 5
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Collect no garbage while the block runs, for when that happens would be part of the story; and then all of it."""
+    was_collecting = gc.isenabled()
+    gc.disable()
+    gc.freeze()  # so that collecting costs only what the story has made
+    with _silence():
+        try:
+            yield
+        finally:
+            for _ in range(MOST_ROUNDS):  # what a finalizer lets go of is garbage afterwards
+                if not gc.collect():
+                    break
+            gc.unfreeze()
+            if was_collecting:
+                gc.enable()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Let nobody complain of connections that were never closed, and of coroutines that were never awaited."""
+    hook, sys.unraisablehook = sys.unraisablehook, _say_nothing
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            sys.unraisablehook = hook
+
+
+def take_down(loop: SimulatedLoop) -> None:
+    """Drop all tasks of a loop, and close it."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    with _silence():
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close(task.get_coro())
+        for task in list(anyio_backend._task_states):  # kept for ever by what they lead to: scopes, timers, this loop
+            if task.get_loop() is loop:
+                del anyio_backend._task_states[task]
+        loop.forget_everything()
+        loop.close()
+    logging.disable(disabled)
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(MOST_AWAITS):
+        try:
+            coroutine.close()
+        except RuntimeError:  # it waits in a `finally` block
+            continue
+        except BaseException:  # noqa: BLE001
+            return
+        return
+
+
+def _say_nothing(_unraisable: object) -> None:
+    """Nobody cares how it ends."""

@@ -1,0 +1,333 @@
+"""The world: a server, processes, a network between them, and what befalls them, all on virtual time.
+
+Everything that is simulated is the shipping code: `Producer`, `WorkerProcess`, `Reaper`, and what operators call.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.simulation.cast import Actor, Operators, Producers, make_actors
+from tests.simulation.entropy import number_tasks
+from tests.simulation.loop import Process, SimulatedLoop
+from tests.simulation.network import Link, Network
+from tests.simulation.places import EPOCH_S
+from tests.simulation.plays import Ledger
+from tests.simulation.server import ModelServer, Session
+from tests.simulation.story import EMBEDDED, Story
+from tests.simulation.undisturbed import take_down
+from tests.support.invariants import Execution
+from workers.protocol.errors import StreamReaperError, UnreachableError
+
+logger = logging.getLogger(__name__)
+
+SUPERVISED_S = (1.0, 3.0)
+"""How soon a process that ended by itself is started again."""
+
+
+class WallClock:
+    """The server's clock: the loop's time, and what it was set by. Its uptime is counted by it."""
+
+    def __init__(self, loop: SimulatedLoop, server: Process) -> None:
+        self._loop = loop
+        self._server = server
+        self._ahead_s = 0.0
+        self._started_s = float(EPOCH_S)
+
+    def now_us(self) -> int:
+        """Return microseconds since the epoch."""
+        return int((EPOCH_S + self._loop.now + self._ahead_s) * 1e6)
+
+    def uptime_s(self) -> int:
+        """Return how long the server says that it has been up."""
+        return int(self.now_us() / 1e6 - self._started_s)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Have ``callback`` called by the server."""
+        return self._loop.call_when(self._loop.now + delay_s, callback, context=self._server.context)
+
+    def step(self, seconds: float) -> None:
+        """Set the clock."""
+        self._ahead_s += seconds
+
+    def restarted(self) -> None:
+        """Count the uptime from now on."""
+        self._started_s = self.now_us() / 1e6
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is wrong, met while the story was played."""
+
+    sentences: list[str] = field(default_factory=list)
+
+    def add(self, sentence: str) -> None:
+        """Note a violation."""
+        if sentence not in self.sentences:
+            self.sentences.append(sentence)
+
+
+class World:
+    """Plays one story. Everything that happens is a consequence of the story and its seed."""
+
+    def __init__(self, story: Story, tell: Callable[[float, str], None] | None = None) -> None:
+        """``tell`` is told what happens, with the instant in seconds."""
+        self.story = story
+        self.loop = SimulatedLoop()
+        self.loop.set_exception_handler(self._callback_failed)
+        number_tasks(self.loop)
+        self.random = Random(f"world {story.seed}")
+        self.ledger = Ledger()
+        self.findings = Findings()
+        self.server_process = Process(self.loop, "redis")
+        self.clock = WallClock(self.loop, self.server_process)
+        self.server = ModelServer(version=story.setting.version, clock=self.clock)
+        self.network = Network(self.loop, Random(f"network {story.seed}"), self._accept, self.server_process)
+        self.network.watch = self._hear
+        self.loop.connect = self.network.connect
+        self.operators = Operators(self)
+        self.producer = Producers(self, "producer")
+        self.actors: dict[str, Actor] = {actor.role: actor for actor in (*make_actors(self), self.producer)}
+        self.context = Context()
+        self._tell = tell
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._numbers: dict[int, int] = {}
+        self._errands = 0
+        self.healed = False
+        self.visibilities = [story.setting.visibility_s]
+        """All visibility timeouts that were agreed on."""
+        self.limits = [story.setting.max_deliveries]
+        """All limits on deliveries, in the same way."""
+
+    def _accept(self, send: Callable[[bytes], None]) -> Session:
+        return self.server.connect(send)  # whichever server is there now
+
+    # ---- what is told
+
+    @property
+    def digest(self) -> str:
+        """Return what stands for all that went over the network, and when."""
+        return self._digest.hexdigest()
+
+    def say(self, sentence: str) -> None:
+        """Tell that something happens."""
+        self._digest.update(f"{self.loop.now:.6f} {sentence}\n".encode())
+        if self._tell:
+            self._tell(self.loop.now, sentence)
+
+    def _hear(self, link: Link, what: str, data: bytes) -> None:
+        self._digest.update(b"%.6f %d " % (self.loop.now, link.number) + data)
+        if self._tell:
+            who = link.process.name if link.process else "judge"
+            self._tell(self.loop.now, f"{who} {'→' if what == 'request' else '←'} {data[:300]!r}")
+
+    def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not self.over:
+            self.findings.add(f"X: {context.get('message')}: {error!r}")
+            logger.error("%s", context.get("message"), exc_info=error)
+
+    over = False
+
+    # ---- time
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something later, by the world's own clock."""
+        self.loop.call_when(self.loop.now + seconds, action, context=self.context)
+
+    # ---- processes
+
+    def launch(self, role: str) -> None:
+        """Start a process, unless it is there."""
+        actor = self.actors[role]
+        if actor.process is not None and not actor.process.dead:
+            return
+        actor.incarnation += 1
+        process = actor.process = Process(self.loop, f"{role}#{actor.incarnation}", role=role)
+        task = process.start(actor.run(process))
+        task.add_done_callback(lambda task: self._ended(actor, process, task), context=self.context)
+
+    def _ended(self, actor: Actor, process: Process, task: "asyncio.Task[None]") -> None:
+        if process.dead or self.over:
+            return
+        process.kill()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.say(f"{process.name} ends: {error!r}")
+            for one in _leaves(error):
+                if not isinstance(one, UnreachableError):
+                    self.findings.add(f"X: {process.role} died of {type(one).__name__}: {one}")
+                    logger.error("%s died", process.name, exc_info=error)
+        again_s = actor.again_after_s if actor.again_after_s is not None else self.random.uniform(*SUPERVISED_S)
+        actor.again_after_s = None
+        if actor.supervised:
+            self.later(again_s, lambda: self.launch(actor.role))
+
+    def alive(self, role: str) -> Process | None:
+        """Return the process that plays a role now."""
+        process = self.actors[role].process
+        return None if process is None or process.dead else process
+
+    def kill(self, role: str, *, again_after_s: float, abruptly: bool = False, by: Execution | None = None) -> None:
+        """End a process, and start it again later. ``by``: one of its jobs did it."""
+        process = self.alive(role)
+        if process is None:
+            return
+        if by is None:
+            self.blame_what_is_in_hand(role)
+        process.kill()
+        self.network.reset(role, both=not abruptly)
+        for execution in self.ledger.running_in(process.name):
+            self.ledger.leave(execution, process.name)
+        self.later(again_after_s, lambda: self.launch(role))
+
+    def stop(self, role: str, *, again_after_s: float) -> None:
+        """Ask a process to end, and start it again later."""
+        process, actor = self.alive(role), self.actors[role]
+        if process is not None:
+            actor.again_after_s = again_after_s
+            process.start(actor.stop())
+
+    def pause(self, role: str, seconds: float, *, suspended: bool = False) -> None:
+        """Let a process stand still."""
+        process = self.alive(role)
+        if process is None or process.closed:
+            return
+        self.blame_what_is_in_hand(role)
+        process.pause()
+        if suspended:
+            process.suspend_clock(seconds)
+
+        def resume() -> None:
+            process.resume()
+            if not process.dead:
+                self.say(f"{process.name} goes on.")
+
+        self.later(seconds, resume)
+
+    def block(self, process: Process, seconds: float) -> None:
+        """Let a process's event loop compute."""
+        process.block()
+        self.later(seconds, process.unblock)
+
+    def lose_sight_of(self, role: str, seconds: float) -> None:  # noqa: ARG002
+        """Note that nobody can tell a process from a dead one for some time: what it does may be its jobs' end."""
+        self.blame_what_is_in_hand(role)
+
+    def blame_what_is_in_hand(self, role: str) -> None:
+        """Note that what a process holds ends with it, as far as anybody else can tell."""
+        actor = self.actors.get(role)
+        if actor is not None:
+            for execution in actor.in_hand():
+                self.ledger.blame(execution)
+
+    # ---- operators
+
+    def operate(self, what: str, errand: Callable[[], Awaitable[None]]) -> None:
+        """Have an operator do something, in a process of its own."""
+        self._errands += 1
+        process = Process(self.loop, f"operator#{self._errands}", role="operator")
+
+        async def run() -> None:
+            try:
+                await errand()
+            except (StreamReaperError, OSError) as error:
+                self.say(f"An operator failed to {what}: {error}")
+            except Exception as error:  # noqa: BLE001
+                self.say(f"An operator failed to {what}: {error!r}")
+
+        process.start(run())
+
+    def reload(self, **changes: Any) -> None:
+        """Have all replicas read other settings."""
+        if "visibility_timeout" in changes:
+            self.visibilities.append(changes["visibility_timeout"])
+        if "max_deliveries" in changes:
+            self.limits.append(changes["max_deliveries"])
+        for actor in self.actors.values():
+            actor.reload(changes)
+
+    # ---- the server
+
+    def freeze_server(self, seconds: float) -> None:
+        """Let the server stand still."""
+        self.server_process.pause()
+        self.later(seconds, self.server_process.resume)
+
+    def restart_server(self, seconds: float, *, lose_last_ms: int = 0) -> None:
+        """End the server, and start it again later."""
+        self.network.refusing = True
+        self.network.drop_all()
+        self.server.restart(lose_last_ms)
+        self.later(seconds, self._server_is_back)
+
+    def _server_is_back(self) -> None:
+        if self.network.refusing:
+            self.clock.restarted()
+            self.network.refusing = False
+            self.say("The server is there again.")
+
+    def refuse_writes(self, seconds: float) -> None:
+        """Let the server's memory be full."""
+        self.server.fill(full=True)
+        self.later(seconds, lambda: self.server.fill(full=False))
+
+    # ---- the story
+
+    def run(self, program: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Run a program of the world's own until it ends."""
+        return self.loop.run_until_complete(program())
+
+    def begin(self) -> None:
+        """Start everybody, and have everything befall them in time."""
+        from tests.simulation.faults import FAULTS
+
+        for role in self.actors:
+            self.launch(role)
+        for step in self.story.steps:
+            fault = FAULTS[step.kind]
+
+            def happen(step: Any = step, fault: Any = fault) -> None:
+                if not self.healed:
+                    self.say(fault.sentence(step))
+                    fault.effect(self, step)
+
+            self.loop.call_when(step.at, happen, context=self.context)
+
+    def heal(self) -> None:
+        """End all faults: who is there goes on, who is not is started."""
+        self.healed = True
+        self.say("Nothing befalls anybody any more.")
+        for weather in self.network.weathers():
+            weather.calm()
+        self.server_process.resume()
+        self._server_is_back()
+        self.server.fill(full=False)
+        for role, actor in self.actors.items():
+            self.network.release(role)
+            if actor.process is not None and not actor.process.dead:
+                actor.process.resume()
+            if actor.supervised:
+                self.launch(role)
+        self.operate("resume", lambda: self.operators.set_paused(False))
+
+    def end(self) -> None:
+        """Drop everything."""
+        self.over = True
+        take_down(self.loop)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Tell whether workers recover by themselves."""
+        return self.story.setting.recovery == EMBEDDED
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error]

@@ -1,0 +1,102 @@
+"""Carries out a heartbeat beside the event loop: a thread, over a blocking connection of its own.
+
+When to extend, what, and what follows is a conversation that knows neither threads nor connections; here it is told
+what came of its steps. The simulation carries out the same conversations in its event loop, where time is virtual.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, Protocol
+
+import anyio
+from anyio import to_thread
+from redis.exceptions import RedisError
+
+from workers.loop.held import Held, Source
+from workers.loop.job import Job
+from workers.protocol.calls.settlement import Extend, Extension
+from workers.protocol.connection import blocking_client
+
+logger = logging.getLogger(__name__)
+
+END_S = 1.0
+"""How long the thread may take to end; it ends by itself in any case."""
+
+
+class Extending(NamedTuple):
+    """A step: extend these deliveries of one source, and answer what came of each."""
+
+    source: Source
+    batch: Sequence[Held]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """What to extend."""
+        return [held.job for held in self.batch]
+
+
+Steps = Generator[float | Extending, list[Extension] | None, None]
+"""A step is a number of seconds to wait, or what to extend; errors of Redis are thrown in, and no step ends it."""
+
+
+class LoopIsClosedError(Exception):
+    """The program has ended its event loop without stopping us."""
+
+
+class Beating(Protocol):
+    """What carries out a heartbeat, from `start` to `stop`."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
+
+
+Carry = Callable[[Steps, Extend[Job], str, float], Beating]
+"""Makes one, as `BeatingThread` does."""
+
+
+class BeatingThread:
+    """Carries out ``steps`` in a thread: a handler may block the event loop for as long as it is allowed to run."""
+
+    def __init__(self, steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> None:
+        """``timeout_s``: how long a call may take, and connecting."""
+        self._steps = steps
+        self._extend = extend
+        self._url = url
+        self._timeout_s = timeout_s
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {extend.consumer}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
+        self._ending.set()
+        with anyio.move_on_after(END_S):
+            await to_thread.run_sync(self._thread.join, abandon_on_cancel=True)
+
+    def _run(self) -> None:
+        client = blocking_client(self._url, timeout_s=self._timeout_s)
+        try:
+            step = next(self._steps)
+            while not self._ending.is_set():
+                if not isinstance(step, Extending):
+                    self._ending.wait(step)
+                    step = next(self._steps)
+                    continue
+                try:
+                    results = self._extend.run_blocking(client, step.source.key, step.jobs)
+                except (RedisError, OSError) as error:
+                    client.connection_pool.disconnect()
+                    step = self._steps.throw(error)
+                else:
+                    step = self._steps.send(results)
+        except LoopIsClosedError:
+            logger.debug("%s: the event loop is closed", self._extend.consumer)
+        finally:
+            client.close()
