@@ -136,7 +136,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Endi
         stage=stage,
         started_at=scene.started_at,
         ledger=ledger,
-        objections=tuple(_objections(ledger, stage)),
+        objections=tuple(objections_to(ledger, stage)),
         usage=usage,
         processes=Counter(str(slot.role) for slot in slots),
         started=len(supervisor.history),
@@ -144,7 +144,7 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Endi
     )
 
 
-def _objections(ledger: Ledger, stage: Stage) -> list[str]:
+def objections_to(ledger: Ledger, stage: Stage) -> list[str]:
     """Say what is wrong. In a chaos a fault may find that others have hit all that it could: most must not."""
     asked = stage.settings.faults_for(stage.recovery)
     if stage.settings.chaos is None:

@@ -43,6 +43,8 @@ class Conditions:
     max_deliveries: int
     bare_worker: bool
     """One may take part: then every other chaos has one, and none of `NOT_WITHOUT_US`."""
+    out_of_reach: frozenset[FaultKind] = frozenset()
+    """Kinds that cannot be played on this machine or server. They are drawn, and left out: the others stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,8 @@ def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, .
         if not deck:
             deck, fillers = _shuffled(kinds, dice), set(kinds)
         at += max(_STEP_S, dice.expovariate(1 / GAP_S))
-    return tuple(sorted(schedule.faults, key=lambda fault: fault.at))
+    played = (fault for fault in schedule.faults if fault.kind not in conditions.out_of_reach)
+    return tuple(sorted(played, key=lambda fault: fault.at))
 
 
 def _shuffled(kinds: Iterable[FaultKind], dice: random.Random) -> list[FaultKind]:

@@ -221,6 +221,7 @@ def _faults(programme: Programme) -> list[str]:
     return [
         f"Chaos of seed {settings.seed}: {len(settings.faults)} faults in {settings.chaos.total_seconds():g} s.",
         *(f"  {in_words(fault)}" for fault in settings.faults),
+        *(f"  Left out here: {kind}." for kind in sorted(settings.out_of_reach)),
         f"Again: {settings.command(recovery)}",
     ]
 

@@ -42,9 +42,20 @@ class ServerClock:
             os.close(descriptor)
 
 
+def can_set_clocks() -> bool:
+    """Tell whether servers with a clock that can be set can be started here: on Linux, with a C compiler."""
+    return _compiler() is not None
+
+
+def _compiler() -> str | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+
+
 def _build(library: Path) -> None:
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None or not sys.platform.startswith("linux"):
+    compiler = _compiler()
+    if compiler is None:
         raise NoClockError(
             "A server's clock can only be set on Linux with a C compiler (cc, gcc or clang) on the PATH."
         )

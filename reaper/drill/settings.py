@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from reaper.drill.chaos import Conditions, draw
+from reaper.drill.clock import can_set_clocks
 from reaper.drill.faults import (
     DEFAULT_FAULTS,
     SHORTENED,
@@ -144,7 +145,18 @@ class DrillSettings(Section):
             longest_job_s=longest.total_seconds(),
             max_deliveries=self.max_deliveries,
             bare_worker=self.has_bare_worker and recovery.cast is not Cast.PUBLISHED,
+            out_of_reach=self.out_of_reach,
         )
+
+    @property
+    def out_of_reach(self) -> frozenset[FaultKind]:
+        """Kinds of faults that this server, or this machine, does not allow for."""
+        kinds: set[FaultKind] = set()
+        if self.redis_url or not can_set_clocks():
+            kinds.add(FaultKind.CLOCK_STEP)
+        if self.redis_url and self.redis_pid is None:
+            kinds.add(FaultKind.PAUSE_REDIS)
+        return frozenset(kinds)
 
     def _long_jobs(self) -> list[timedelta]:
         return [fault.lasts for fault in self.faults if fault.kind is FaultKind.LONG_JOBS and fault.lasts]

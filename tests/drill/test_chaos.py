@@ -1,7 +1,10 @@
 """What is drawn for a chaos, and what never is."""
 
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -22,6 +25,7 @@ from reaper.drill.chaos import (
 )
 from reaper.drill.faults import AGAINST_LEADERS, FORMS, Fault, FaultKind, parse_fault
 from reaper.drill.recoveries import RECOVERIES, find_recovery
+from reaper.drill.settings import DrillSettings
 
 SEEDS = range(40)
 
@@ -83,6 +87,33 @@ def test_what_cannot_be_played_is_not_drawn() -> None:
     assert not AGAINST_LEADERS & set(kinds_for(find_recovery("embedded"), reapers=0))
     assert FaultKind.PAUSE_LEADER not in kinds_for(find_recovery("reaper"), reapers=1)
     assert not NOT_WITHOUT_US & set(kinds_for(find_recovery("published"), reapers=0))
+
+
+def test_what_is_out_of_reach_is_left_out_and_the_rest_stays_as_it_is() -> None:
+    conditions = replace(_conditions(), out_of_reach=frozenset({FaultKind.CLOCK_STEP}))
+    for seed in SEEDS:
+        without = [fault for fault in draw(seed, 60, _conditions()) if fault.kind is not FaultKind.CLOCK_STEP]
+        assert list(draw(seed, 60, conditions)) == without
+
+
+@pytest.mark.parametrize(
+    ("redis", "compiler", "kinds"),
+    [
+        ({}, True, set()),
+        ({}, False, {FaultKind.CLOCK_STEP}),
+        ({"redis_url": "redis://127.0.0.1:1"}, True, {FaultKind.CLOCK_STEP, FaultKind.PAUSE_REDIS}),
+        ({"redis_url": "redis://127.0.0.1:1", "redis_pid": 7}, True, {FaultKind.CLOCK_STEP}),
+    ],
+)
+def test_the_server_and_the_machine_say_what_is_out_of_reach(
+    redis: dict[str, Any], compiler: bool, kinds: set[FaultKind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reaper.drill.settings.can_set_clocks", lambda: compiler)
+    settings = DrillSettings(chaos=timedelta(seconds=60), **redis)
+    assert settings.out_of_reach == kinds
+    faults = settings.in_chaos(find_recovery("reaper"), []).faults
+    assert len(faults) > 5
+    assert not kinds & {fault.kind for fault in faults}
 
 
 @pytest.mark.parametrize("recovery", RECOVERIES)

@@ -58,6 +58,27 @@ async def test_what_vanished_is_told_from_what_is_lost_and_can_be_held_again(hel
     assert (await held.idle_ms())[E1] < 5_000
 
 
+@pytest.mark.parametrize("how", ["consumer", "group"])
+@pytest.mark.parametrize(("limit", "result"), [(3, VANISHED), (1, REFUSED)])
+async def test_embedded_workers_that_set_nothing_go_by_the_defaults_and_hold_on(
+    scene: Scene, how: str, limit: int, result: int
+) -> None:
+    """Nobody has agreed on a policy there, nor on a limit: that stands in the worker's word."""
+    await scene.agree(recovery="embedded", **{"member:w1": f"1,30000,{limit},9999999999999,"})
+    await scene.stalled()
+    await vanish(scene, how)
+    assert await extend(scene) == result
+    assert await hold_again(scene) == (1 if result == VANISHED else 0)
+    assert await scene.pending() == ([(E1, "w1", 1)] if result == VANISHED else [])
+
+
+async def test_embedded_workers_of_a_retry_stream_are_refused_as_before(scene: Scene) -> None:
+    await scene.agree(recovery="embedded", policy="retry-stream", **{"member:w1": "1,30000,3,9999999999999,"})
+    await scene.stalled()
+    await vanish(scene, "consumer")
+    assert (await extend(scene), await hold_again(scene)) == (REFUSED, 0)
+
+
 async def test_callers_that_name_no_agreement_are_refused_as_before(held: Scene) -> None:
     await vanish(held, "consumer")
     assert await held.extend(E1) == [REFUSED]

@@ -59,6 +59,27 @@ async def test_what_runs_goes_on_is_pending_again_and_is_acknowledged(
     assert "They are held again" in caplog.text
 
 
+@extending
+@pytest.mark.parametrize("how", ["consumer", "group"])
+async def test_an_embedded_worker_that_sets_neither_policy_nor_limit_holds_on_to_what_it_runs(
+    server: RedisServer, client: Redis, how: str
+) -> None:
+    handler = Holding()
+    worker = make_worker(
+        server.url, handler, visibility_timeout=3_600, concurrency=3, recovery="embedded", refresh_interval=0.1
+    )
+    await enqueue(client, 1, 2, 3)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 3, "all run")
+        assert await client.hget(KEYS.agreement, "policy") is None
+        await client.hset(KEYS.agreement, "last_id", handler.started[-1].entry_id)
+        await vanish(client, worker, how)
+        await wait_until(lambda: holds(client, worker, 3), "all are held again")
+        handler.gate.set()
+    assert sorted(handler.ended) == [(1, "done"), (2, "done"), (3, "done")]
+    assert (worker.counts.acked, worker.counts.refused) == (3, 0)
+
+
 @pytest.mark.parametrize("how", ["consumer", "group"])
 async def test_what_ends_before_anybody_has_noticed_is_settled_all_the_same(
     server: RedisServer, client: Redis, how: str

@@ -34,7 +34,7 @@ end, 128)
 
 local function judge(entry_id, times, left)
   local row = pending(entry_id, left)
-  if not row and agreement and has_vanished(source, stream, group, agreement, entry_id, times) then
+  if not row and agreement and has_vanished(source, stream, group, agreement, consumer, entry_id, times) then
     return VANISHED
   end
   if not row or row[4] ~= times then

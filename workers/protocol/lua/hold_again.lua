@@ -25,7 +25,7 @@ for i = first, #ARGV, 2 do
   local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
   if row and row[2] == consumer then
     result = row[4] == times and 1 or 0
-  elseif has_vanished(source, stream, group, agreement, entry_id, times) then
+  elseif has_vanished(source, stream, group, agreement, consumer, entry_id, times) then
     hold_again(source, group, consumer, entry_id, times)
     result = 1
   end

@@ -491,10 +491,12 @@ end
 -- Tells whether a delivery that is not pending for its consumer any more was dropped by somebody's XGROUP DELCONSUMER or DESTROY:
 -- nobody holds it (or the leader that has put it back), and its payload is there. With policy `stream`, and in a retry stream,
 -- nobody of ours leaves it there who takes a delivery from its worker, but for a dead letter: it has had all its deliveries.
+-- Embedded workers that set no policy and no limit agree on none: they go by the defaults, and the limit is their word's.
 local RESTORED_CONSUMER = 'restored-by-reaper'
-local function has_vanished(source, stream, group, agreement, entry_id, times)
-  local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries')
-  if source == stream and agreed[1] ~= 'stream' then
+local function has_vanished(source, stream, group, agreement, consumer, entry_id, times)
+  local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'recovery', 'member:' .. consumer)
+  local policy = agreed[1] or agreed[3] == 'embedded' and 'stream'
+  if source == stream and policy ~= 'stream' then
     return false
   end
   local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
@@ -502,7 +504,8 @@ local function has_vanished(source, stream, group, agreement, entry_id, times)
   if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
     return false
   end
-  local limit = whole_number(agreed[2], 0)
+  local word = read_word(agreed[4])
+  local limit = whole_number(agreed[2], word and word.max_deliveries or 0)
   return delivery_count(open_entry(entry_id, entry[2]), times, limit) < limit
 end
 

@@ -221,7 +221,7 @@ end
 
 -- What somebody else made vanish while it ran is settled as if nothing had happened.
 local function taken_back(entry_id, times)
-  if reply_was_lost or not has_vanished(source, stream, group, agreement, entry_id, times) then
+  if reply_was_lost or not has_vanished(source, stream, group, agreement, consumer, entry_id, times) then
     return false
   end
   hold_again(source, group, consumer, entry_id, times)
