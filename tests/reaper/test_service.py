@@ -245,6 +245,28 @@ async def test_a_payload_that_is_gone_is_reported_as_an_error(server: RedisServe
 
 
 @pytest.mark.usefixtures("scene")
+async def test_what_stalls_in_the_retry_stream_is_recovered_too(
+    server: RedisServer, client: Redis, scene: Scene
+) -> None:
+    retry = scene.keys.retry
+    await client.xgroup_create(retry, "billing", "0", mkstream=True)
+    await scene.deliver(await scene.add("n", 1, stream=retry), stream=retry)
+    async with Reaper(settings_for(server, redelivery="retry-stream")):
+        await recovered(client, 1)
+    assert (await scene.pending(retry), await client.xlen(retry)) == ([], 1)
+
+
+async def test_an_agreement_that_was_lost_is_written_again_in_the_same_term(
+    server: RedisServer, client: Redis, scene: Scene
+) -> None:
+    async with Reaper(settings_for(server, scan_interval=0.05, lease_ttl=1)) as reaper:  # a look every half a second
+        await wait_until(lambda: client.exists(scene.keys.agreement), "it has taken the group over")
+        token = reaper.term.token if reaper.term else 0
+        await client.delete(scene.keys.agreement)
+        await wait_until(lambda: client.hget(scene.keys.agreement, "visibility_ms"), "the agreement is there again")
+        assert (await client.hget(scene.keys.agreement, "fence_token"), token > 0) == (b"%d" % token, True)
+
+
 async def test_a_leader_that_meets_a_later_fence_ends_its_term(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:

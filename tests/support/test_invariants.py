@@ -134,6 +134,41 @@ VIOLATIONS = {
         with_state(pending=(PendingJob("slow", 1501),)),
         "I6: job slow is still pending, 501 ms past its visibility timeout; 500 are allowed",
     ),
+    "a job was recovered that had just been delivered": (
+        with_events(by_reaper("recovered", "done", token=2, idle_ms=0)),
+        "I2: job done was recovered after 0 ms, 1000 ms too early",
+    ),
+    "a job was recovered before what was agreed on had passed": (
+        with_events(event("recovered", "done", mode="reaper", token=2, idle_ms=1200, visibility_ms=1300)),
+        "I2: job done was recovered after 1200 ms, 100 ms too early",
+    ),
+    "a job was started too often though it failed each time": (
+        replace(
+            with_events(event("nacked", "bad", entry="9-1", delivery=1, generation=0)),
+            starts=[*GOOD.starts, Execution("bad")],
+        ),
+        "I5: generation 0 of job bad was started 4 times, 3 are allowed",
+    ),
+    "a job was given up whose one failure did not count": (
+        replace(with_events(event("nacked", "bad", entry="9-1", delivery=1, generation=0, counts=False)), endings=[]),
+        "I5: job bad was given up, and no execution of it failed, hung or ended its process",
+    ),
+    "a job is ready when all should be over": (
+        replace(with_state(ready=("done",)), finished=True),
+        "I7: the work is over and 1 ready jobs are left",
+    ),
+    "a job is pending when all should be over": (
+        replace(with_state(pending=(PendingJob("done", 5),)), finished=True),
+        "I7: the work is over and 1 pending jobs are left",
+    ),
+    "a job is scheduled when all should be over": (
+        replace(with_state(scheduled=("done",)), finished=True),
+        "I7: the work is over and 1 scheduled jobs are left",
+    ),
+    "a suspect is out when all should be over": (
+        replace(with_state(released_suspects=1), finished=True),
+        "I7: the work is over and 1 released suspects are left",
+    ),
     "a retry stream keeps entries": (
         replace(with_state(retry_entries=2), finished=True),
         "I7: the work is over and 2 entries in the retry stream are left",
@@ -192,6 +227,35 @@ def test_a_job_acknowledged_by_a_foreign_worker_counts_as_settled_once_its_work_
 def test_a_delivery_that_does_not_count_allows_one_more_start(given_back: LifecycleEvent) -> None:
     history = with_events(given_back)
     assert check(replace(history, starts=[*GOOD.starts, Execution("bad")])) == []
+
+
+def test_a_job_that_failed_each_time_may_be_given_up() -> None:
+    assert check(replace(with_events(event("nacked", "bad", entry="9-1", delivery=3, generation=0)), endings=[])) == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        event("refused", "", mode="reaper", token=1, idle_ms=0),
+        event("recovered", "done", mode="adopt", idle_ms=0, entry="1-1", delivery=1),
+        event("dead_lettered", "bad", mode="reaper", idle_ms=0, generation=1),
+    ],
+    ids=["refused", "adopted", "given up by its worker"],
+)
+def test_what_no_leader_did_is_not_judged_as_if_one_had(told: LifecycleEvent) -> None:
+    assert check(with_events(told)) == []
+
+
+def test_a_pending_job_that_asked_for_more_time_is_not_late() -> None:
+    waits = replace(LOST, state=replace(GOOD.state, pending=(PendingJob("gone", 5500),)), finished=False)
+    assert check(replace(waits, own_visibility_ms={"gone": 5000})) == []
+    assert check(replace(waits, own_visibility_ms={"gone": 4999})) != []
+
+
+def test_where_an_event_does_not_say_it_the_visibility_timeout_is_the_groups() -> None:
+    recovered = event("recovered", "done", mode="reaper", token=2, idle_ms=1500)
+    assert check(with_events(recovered)) == []
+    assert check(replace(with_events(recovered), visibility_ms=1501)) != []
 
 
 def test_a_redriven_job_starts_a_generation_of_its_own() -> None:

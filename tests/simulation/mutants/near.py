@@ -24,7 +24,8 @@ SCRIPTS = {
 MODULES = {
     "reaper/election/elector": ["reaper/test_trust", "reaper/test_elector", "faults/test_leadership"],
     "reaper/recovery/group_watch": ["reaper/test_service", "reaper/test_housekeeping", "reaper/test_many_groups",
-                                    "faults/test_schedule", "faults/test_paused_leader", "faults/test_several_groups"],
+                                    "faults/test_schedule", "faults/test_paused_leader", "faults/test_several_groups",
+                                    "faults/test_changed_agreement"],
     "reaper/recovery/housekeeping": ["reaper/test_housekeeping", "faults/test_housekeeping"],
     "reaper/recovery/source_watch": ["reaper/test_source_watch", "faults/test_lost_replies",
                                      "faults/test_outage", "faults/test_crash"],
@@ -42,6 +43,7 @@ MODULES = {
                             "workers/test_leaving", "workers/test_vanished"],
     "workers/loop/settlement": ["workers/test_settlement", "workers/test_refusals"],
     "workers/producer": ["workers/test_producer"],
+    "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/runtime/grace": ["reaper/test_grace", "reaper/test_trust", "workers/test_contact"],
 }  # fmt: skip
 """Of a module, likewise: by its path."""

@@ -44,8 +44,13 @@ def run() -> None:
         )
         if made.returncode or told.returncode:
             raise RuntimeError(f"mutmut does not run:\n{(made.stdout + made.stderr)[-2000:]}")
-    FOLDER.mkdir(exist_ok=True)
-    PLACE.write_text(json.dumps(read(told.stdout), indent=1), encoding="utf-8")
+    keep(told.stdout)
+
+
+def keep(told: str) -> None:
+    """Keep what ``mutmut results`` told."""
+    PLACE.parent.mkdir(exist_ok=True)
+    PLACE.write_text(json.dumps(read(told), indent=1), encoding="utf-8")
 
 
 def read(told: str) -> dict[str, dict[str, int]]:
