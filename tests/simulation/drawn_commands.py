@@ -135,7 +135,7 @@ GROUP_COMMANDS = st.one_of(
     _words("XGROUP", "CREATECONSUMER", _streams, _groups, _consumers),
     _words("XACK", _streams, _groups, _good_ids | st.lists(_ids, min_size=1, max_size=2)),
     _words("XPENDING", _streams, _groups),
-    _words("XPENDING", _streams, _groups, _optional(_words("IDLE", st.sampled_from((0, 2, 9)))), _bounds, _bounds, _counts,
+    _words("XPENDING", _streams, _groups, _optional(_words("IDLE", st.sampled_from((0, 2)))), _bounds, _bounds, _counts,
            _optional(_words(_consumers))),
     _words("XCLAIM", _streams, _groups, _consumers, st.sampled_from((0, 0, 2, 100)), _good_ids, _claim),
     _words("XCLAIM", _streams, _groups, _consumers, st.sampled_from((0, 0, 2, 100)), _good_ids, _claim),
@@ -248,7 +248,7 @@ LISTENING = st.sampled_from(("ch", "other")).map(lambda channel: run(LISTENER, "
 )
 
 
-def stories(*, steps: int) -> st.SearchStrategy[list[Step]]:
+def command_stories(*, steps: int) -> st.SearchStrategy[list[Step]]:
     """Return stories of plain commands, about ``steps`` long."""
     step = weighted((80, _runs), (6, PASSES), (2, FAULTS), (2, LISTENING))
     return st.lists(step, min_size=steps // 2, max_size=steps)

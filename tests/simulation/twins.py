@@ -15,6 +15,7 @@ from tests.simulation.server import ModelServer
 from tests.simulation.server.versions import KNOWN
 from tests.support.patience import PATIENCE_S, scaled
 from tests.support.servers import RedisServer
+from workers.protocol.scripts import Script
 
 START_US = 1_700_000_000_000_000
 CLIENTS = 3
@@ -25,7 +26,7 @@ CONTROL = CLIENTS + 1
 """The connection that looks, and changes the server."""
 Word = bytes | str | int
 _LINE = re.compile(rb"(user_script: ?)\d+")
-UNORDERED = (b"HGETALL", b"HVALS", b"HKEYS", b"SCAN")
+UNORDERED = (b"HGETALL", b"HVALS", b"HKEYS", b"SCAN", b"list_scheduled")
 
 
 class Simple(bytes):
@@ -266,16 +267,23 @@ class Twins:
     def run(self, number: int, *words: Word) -> None:
         """Run a command on a connection of both; ``@n`` is the ID of connection ``n``."""
         plain = [as_bytes(word) for word in words]
-        self.told.append(f"{number}: {b' '.join(plain)[:300]!r}")
+        self._run(number, plain, plain[0].upper(), f"{number}: {b' '.join(plain)!r}")
+
+    def _run(self, number: int, plain: list[bytes], name: bytes, told: str) -> None:
+        if self.fake.sessions[number].waiter is not None:
+            return  # who waits sends nothing
+        self.told.append(told[:500])
         with self._story():
-            if self._is_waiting(number):
-                return
             self.real.send(number, [_with_ids(word, self.real.ids) for word in plain])
             self.fake.send(number, [_with_ids(word, self.fake.ids) for word in plain])
-            self._compare(number, plain[0].upper())
+            self._compare(number, name)
 
-    def _is_waiting(self, number: int) -> bool:
-        return self.fake.sessions[number].waiter is not None
+    def call(self, number: int, script: Script, keys: Sequence[str], words: Sequence[Word]) -> None:
+        """Run a script on a connection of both."""
+        is_there = script.digest.encode() in self.fake.model.scripts
+        head = ("EVALSHA", script.digest) if is_there else ("EVAL", script.source)
+        plain = [as_bytes(word) for word in (*head, len(keys), *keys, *words)]
+        self._run(number, plain, script.name.encode(), f"{number}: {script.name} {' '.join(map(str, (*keys, *words)))}")
 
     def _compare(self, caller: int, command: bytes) -> None:
         expected = [self.fake.take(number) for number in range(CONTROL)]
@@ -382,12 +390,14 @@ def _equal(one: Reply, other: Reply) -> bool:
 
 
 def _comparable(command: bytes, reply: Reply) -> Reply:
-    """Take off what the model does not stand for: the order of hashes and of SCAN, nodes in the server's memory."""
+    """Take off what the model does not stand for: the order of hashes and of scans, nodes in the server's memory."""
     if not isinstance(reply, list):
         return reply
     if command in UNORDERED:
         if command == b"SCAN":
             return [reply[0], sorted(reply[1])]
+        if command == b"list_scheduled":
+            return [reply[0], *sorted(reply[1:])]
         return sorted(map(repr, zip(reply[::2], reply[1::2], strict=True) if command == b"HGETALL" else reply))
     if command == b"XINFO" and b"radix-tree-nodes" in reply:
         at = reply.index(b"radix-tree-nodes")

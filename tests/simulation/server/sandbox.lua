@@ -161,7 +161,7 @@ local append
 local function append_table(value, out)
   local err, ok = rawget(value, 'err'), rawget(value, 'ok')
   if type(err) == 'string' then
-    out[#out + 1] = '-' .. one_line(err) .. '\r\n'
+    out[#out + 1] = '-' .. one_line((string.gsub(err, '[\r\n]+$', ''))) .. '\r\n'
     return
   elseif type(ok) == 'string' then
     out[#out + 1] = '+' .. one_line(ok) .. '\r\n'
@@ -212,7 +212,7 @@ local function failed(digest, err)
     local where = err.line and ' script: ' .. digest .. ', on @user_script:' .. err.line .. '.' or ''
     return '-' .. one_line(tostring(err.err) .. where) .. '\r\n'
   end
-  return '-ERR Error running script (call to f_' .. digest .. '): ' .. one_line(err) .. '\r\n'
+  return '-ERR Error running script (call to f_' .. digest .. '): ' .. one_line((string.gsub(err, '[\r\n]+$', ''))) .. '\r\n'
 end
 
 local sandbox = {}

@@ -184,9 +184,12 @@ class ModelServer(Core):
         if len(words) < 2:
             raise ReplyError(b"ERR wrong number of arguments for '%b' command" % name.lower())
         found = container.get(words[1].upper())
-        if found is None or (not self.is_7 and not found.takes(len(words))):
-            raise control.unknown_subcommand(self, words)
-        return found
+        if found is not None and (self.is_7 or found.takes(len(words))):
+            return found
+        unknown = control.unknown_subcommand(self, words)
+        if self.is_7:
+            raise unknown
+        return _failing(name.decode().lower(), unknown)  # 6.2 looks at subcommands when they run
 
     def _unknown(self, words: list[bytes]) -> bytes:
         if self.is_7:
@@ -297,9 +300,9 @@ class ModelServer(Core):
             raise self._denied_in_script(self.session.user, found.name)
         if found.writes:
             if self.is_replica:
-                raise CallRefusedError(READ_ONLY, "-" + READ_ONLY)
+                raise CallRefusedError(READ_ONLY, f"-{READ_ONLY}\r\n")
             if self.is_full and self._kind(found) == "grow" and not self._script_wrote:
-                raise CallRefusedError(OUT_OF_MEMORY, "-" + OUT_OF_MEMORY)
+                raise CallRefusedError(OUT_OF_MEMORY, f"-{OUT_OF_MEMORY}\r\n")
             self._script_wrote = True
         return self._run(found, words)
 
@@ -417,3 +420,10 @@ class ModelServer(Core):
         replica._history.restart(replica.keys)
         replica._run_id = self._run_id + 1_000_000
         return replica
+
+
+def _failing(container: str, error: ReplyError) -> Command:
+    def fail(_core: Core, _words: list[bytes]) -> Reply:
+        raise error
+
+    return Command(f"{container}|", -2, "read", fail, in_scripts=True)
