@@ -137,7 +137,14 @@ def enqueue(scene: Scene) -> None:
     jobs: list[Word] = []
     for number in range(scene.random.randrange(1, 4)):
         delay = scene.random.choice((0, 0, 10, 5000))
-        jobs += [f"job-{scene.random.randrange(6)}", scene.random.randrange(2), delay, 2, "n", number]
+        jobs += [
+            f"job-{scene.random.randrange(6)}",
+            scene.random.randrange(2),
+            delay,
+            2,
+            "n",
+            scene.random.choice((number, "y" * 40)),
+        ]
     call = scene.random.choice(("", "c1", "c2"))
     scene.call("enqueue", (STREAM_KEYS.stream, STREAM_KEYS.schedule, STREAM_KEYS.enqueued), call, 1000, 500, *jobs)
 

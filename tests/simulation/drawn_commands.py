@@ -47,7 +47,10 @@ def weighted(*strategies: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrate
 _streams = st.sampled_from((*STREAMS * 8, "k1"))
 _groups = st.sampled_from((*GROUPS * 4, "nobody"))
 _consumers = st.sampled_from(CONSUMERS)
-_entry_ids = st.builds("{}-{}".format, st.integers(START_MS - 1, START_MS + 4), st.integers(0, 2))
+_entry_ids = weighted(
+    (3, st.integers(0, 9).map("?{}".format)),
+    (1, st.builds("{}-{}".format, st.integers(START_MS - 1, START_MS + 4), st.integers(0, 2))),
+)
 _ids = _entry_ids | st.sampled_from(("0-0", "0", "5", str(START_MS), "x", "1-x", "-", "+", str(2**64), "1-1-1"))
 _good_ids = st.lists(_entry_ids, min_size=1, max_size=4)
 _bounds = (

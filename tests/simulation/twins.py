@@ -12,7 +12,9 @@ from typing import Any
 
 from reaper.drill.clock import ServerClock as RealClock
 from tests.simulation.server import ModelServer
+from tests.simulation.server.streams import Stream
 from tests.simulation.server.versions import KNOWN
+from tests.simulation.server.words import id_text
 from tests.support.patience import PATIENCE_S, scaled
 from tests.support.servers import RedisServer
 from workers.protocol.scripts import Script
@@ -265,8 +267,11 @@ class Twins:
             raise
 
     def run(self, number: int, *words: Word) -> None:
-        """Run a command on a connection of both; ``@n`` is the ID of connection ``n``."""
-        plain = [as_bytes(word) for word in words]
+        """Run a command on a connection of both.
+
+        ``@n`` is the ID of connection ``n``, and ``?n`` that of an entry that is there, or pending, mostly.
+        """
+        plain = [self._with_entry(as_bytes(word)) for word in words]
         self._run(number, plain, plain[0].upper(), f"{number}: {b' '.join(plain)!r}")
 
     def _run(self, number: int, plain: list[bytes], name: bytes, told: str) -> None:
@@ -277,6 +282,16 @@ class Twins:
             self.real.send(number, [_with_ids(word, self.real.ids) for word in plain])
             self.fake.send(number, [_with_ids(word, self.fake.ids) for word in plain])
             self._compare(number, name)
+
+    def _with_entry(self, word: bytes) -> bytes:
+        found = re.fullmatch(rb"(\(?)\?(\d)", word)
+        if found is None:
+            return word
+        streams = [value for value in self.fake.model.keys.values.values() if isinstance(value, Stream)]
+        groups = [group for stream in streams for group in stream.groups.values()]
+        known = {number for stream in streams for number in stream.entries.ids}
+        known |= {number for group in groups for number in group.pending.ids}
+        return found[1] + id_text(sorted(known)[int(found[2]) % len(known)] if known else START_US // 1000 << 64)
 
     def call(self, number: int, script: Script, keys: Sequence[str], words: Sequence[Word]) -> None:
         """Run a script on a connection of both."""
