@@ -19,6 +19,7 @@ SOAK_SEED ?= 1
 MUTANTS ?=
 # Seconds in which faults are drawn, for each seed and mode.
 SOAK_CHAOS ?= 60
+SOAK_STORIES ?= 20000
 
 # Stamps: an extra is installed once per change of pyproject.toml. Stamps lie in the environment and vanish with it.
 DEMO := $(VENV)/.installed-demo
@@ -52,7 +53,8 @@ check: $(DEV)  ## lint, formatting, types, import contracts, generated documenta
 bench: $(DEV)  ## measure; writes docs/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks
 
-soak: $(DEV)  ## kill the ingester 20 times; then chaos, seed by seed and mode by mode, for SOAK_MINUTES or until one fails
+soak: $(DEV)  ## play 20,000 simulated stories; kill the ingester 20 times; then chaos for SOAK_MINUTES or until one fails
+	@$(BIN)/python -m tests.simulation $(SOAK_SEED) --count $(SOAK_STORIES) --processes $$(nproc 2>/dev/null || echo 2)
 	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q --matrix tests/pipeline/test_kill.py
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
 	while [ "$$(date +%s)" -lt "$$end" ]; do \

@@ -13,7 +13,7 @@ def draw(seed: int) -> Story:
     """Draw a story."""
     random = Random(f"story {seed}")
     setting = _draw_setting(random)
-    length_s = round(setting.visibility_s * random.uniform(4, 12), 1)
+    length_s = round(setting.visibility_s * random.uniform(3, 8), 1)
     jobs = tuple(_draw_jobs(random, setting, length_s))
     steps = tuple(sorted(_draw_steps(random, setting, length_s), key=lambda step: step.at))
     return Story(seed, setting, jobs, steps, length_s)

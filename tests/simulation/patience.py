@@ -1,8 +1,8 @@
 """Has the product look less often at what nobody waits for: virtual time is free, but commands are not.
 
 A worker asks every 2 seconds whether there is a job, and a replica looks ten times a second for answers that do not
-come; visibility timeouts of the simulation are minutes long, so both may take ten times as long, and nothing else is
-changed by it.
+come; visibility timeouts of the simulation are minutes long, so both may take longer by an order of
+magnitude, and nothing else is changed by it.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,11 @@ from workers.runtime import contact, notices
 from workers.upkeep import schedules, suspects
 
 BLOCK_MS = 20_000
+LOOK_S = 4.0
+"""How often it is looked for answers that do not come: trust windows are 14 s or longer here."""
 _LONGER = (
-    (elector, "LOOK_S", 1.0),
-    (contact, "PAUSED_S", 4.0),
+    (elector, "LOOK_S", LOOK_S),
+    (contact, "PAUSED_S", 3 * LOOK_S),
     (heartbeat, "LONGEST_SLEEP_S", 10.0),
     (reading, "BLOCK_MS", BLOCK_MS),
     (metrics, "LEADING_POLL_S", 10.0),
@@ -30,7 +32,7 @@ _LONGER = (
     (suspects, "POLL_S", (0.02, 5.0)),
 )
 _LONGER_DEFAULTS = (
-    (contact.Contact.__init__, "look_s", 1.0),
+    (contact.Contact.__init__, "look_s", LOOK_S),
     (connection.reader_client, "block_ms", BLOCK_MS),
 )
 
