@@ -44,8 +44,8 @@ def weighted(*strategies: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrate
 
 
 # ---- words
-_streams = st.sampled_from((*STREAMS * 8, "k1"))
-_groups = st.sampled_from((*GROUPS * 4, "nobody"))
+_streams = st.sampled_from((*("s1",) * 12, *("s2",) * 3, "k1"))
+_groups = st.sampled_from((*("g1",) * 8, "g2", "g2", "nobody"))
 _consumers = st.sampled_from(CONSUMERS)
 _entry_ids = weighted(
     (3, st.integers(0, 9).map("?{}".format)),
@@ -251,10 +251,17 @@ LISTENING = st.sampled_from(("ch", "other")).map(lambda channel: run(LISTENER, "
 )
 
 
+_BEGIN = (
+    run(0, "XGROUP", "CREATE", "s1", "g1", "0", "MKSTREAM"),
+    *(run(0, "XADD", "s1", "*", "n", number) for number in range(4)),
+    run(0, "XREADGROUP", "GROUP", "g1", "a", "COUNT", 3, "STREAMS", "s1", ">"),
+)
+
+
 def command_stories(*, steps: int) -> st.SearchStrategy[list[Step]]:
     """Return stories of plain commands, about ``steps`` long."""
     step = weighted((80, _runs), (6, PASSES), (2, FAULTS), (2, LISTENING))
-    return st.lists(step, min_size=steps // 2, max_size=steps)
+    return st.lists(step, min_size=steps // 2, max_size=steps).map(lambda story: [*_BEGIN, *story])
 
 
 def undo(twins: Twins) -> None:
