@@ -234,6 +234,18 @@ async def test_a_suspect_is_reported_as_stalled_and_as_recovered_once_it_is_let_
     assert (facts["job"], facts["reason"]) == (stalled, "suspect")
 
 
+async def test_a_new_term_looks_after_suspects_that_were_out_before_it(
+    server: RedisServer, client: Redis, scene: Scene
+) -> None:
+    await client.hset(scene.keys.suspects, entry_id(1), "stream")  # settled while nobody led
+    async with Reaper(settings_for(server)):
+        await wait_until(lambda: _is_gone(client, scene.keys.suspects), "it is not out any more")
+
+
+async def _is_gone(client: Redis, key: str) -> bool:
+    return await client.exists(key) == 0
+
+
 async def test_a_payload_that_is_gone_is_reported_as_an_error(server: RedisServer, scene: Scene) -> None:
     stalled = await scene.stalled()
     await scene.client.xdel("orders", stalled)

@@ -325,6 +325,19 @@ async def test_one_that_crashed_in_company_runs_alone_even_when_it_has_proved_it
     assert rows(await scene.recover(one))[0][0] == DEAD, "a poison that kills after its first extension is found"
 
 
+async def test_while_one_runs_alone_nobody_is_let_out_though_it_has_proved_its_life(scene: Scene) -> None:
+    *_, other = await crash_in_company(scene, 2, others=1)
+    await release(scene)
+    [one] = await read(scene)
+    await scene.settle(item(one, "ack"))
+    await release(scene)
+    [one] = await read(scene)
+    await extended(scene, one, 10_000)
+    assert (await release(scene))[3] == []
+    await scene.settle(item(one, "ack"))
+    assert [job for job, _ in (await release(scene))[3]] == [other]
+
+
 async def test_one_that_crashed_in_company_waits_until_nobody_is_out_and_nobody_passes_it(scene: Scene) -> None:
     first, second, other = await crash_in_company(scene, 2, others=1)
     await release(scene)
@@ -336,6 +349,23 @@ async def test_one_that_crashed_in_company_waits_until_nobody_is_out_and_nobody_
     await scene.settle(item(one, "ack"))
     assert [job for job, _ in (await release(scene))[3]] == [other]
     assert (await release(scene))[3] == [], "the retried one still has to run alone"
+
+
+async def test_one_that_crashed_in_company_is_not_let_out_beside_one_that_has_proved_its_life(scene: Scene) -> None:
+    jobs = await park(scene, 3)
+    entries = {}
+    for consumer in ("w9", "w1", "w1"):
+        await release(scene, journal=False)
+        [one] = await read(scene, consumer)
+        await scene.deliver(one, consumer=consumer, idle_ms=10_000)
+        await look(scene)
+        assert await scene.extend(one, consumer=consumer) == [1]
+        entries[one] = consumer
+    together = [one for one, consumer in entries.items() if consumer == "w1"]
+    await stall(scene, *together)
+    assert [row[0] for row in rows(await scene.recover(*together))] == [SUSPECTED] * 2
+    assert (await release(scene))[1:] == (1, 0, []), "the one that was alone on its consumer is out, and proved"
+    assert sorted(job for _, job, _ in await parked(scene)) == sorted(jobs[1:])
 
 
 async def test_one_that_runs_alone_is_in_nobodys_way_after_a_visibility_timeout_and_after_a_second_crash_it_is(

@@ -35,7 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
         for mutant in wanted
         if not mutant.harmless and (its := results.get(mutant.name)) and its.ended and not its.caught
     ]
-    print(f"{len(wanted)} mutants, {len(survivors)} survived" + (f": {', '.join(survivors)}" if survivors else ""))
+    found = sum(1 for mutant in wanted if (its := results.get(mutant.name)) and its.caught)
+    print(f"{found} of {len(wanted)} mutants were found, {len(survivors)} survived: {', '.join(survivors) or 'none'}")
     return 1 if survivors else 0
 
 

@@ -24,9 +24,9 @@ it goes on where it was ended); `make mutants MUTANTS="--only NAME"` runs one.
 
 _PURE_HEAD = """## Pure parts
 
-[mutmut](https://mutmut.readthedocs.io) changes each operator, number and word of these modules, one at a time, and
-runs their unit tests. What nothing found are words of log lines, limits by one millisecond, and values that come to the
-same.
+mutmut changes each operator, number and word of these modules, one at a time, and
+runs their unit tests. Not all that nothing found is a gap: there are words of log lines among it, limits by one
+millisecond, and values that come to the same.
 """
 
 

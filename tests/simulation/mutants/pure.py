@@ -18,6 +18,7 @@ from tests.simulation.mutants.tree import copied
 PLACE = FOLDER / "pure.json"
 _RESULT = re.compile(r"^\s*(?P<module>[\w.]+)\.[^.\s]+__mutmut_\d+: (?P<state>[a-z ]+)$", re.MULTILINE)
 _NOT_FOUND = frozenset({"survived", "no tests"})
+_NOT_RUN = "not checked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ def read(told: str) -> dict[str, dict[str, int]]:
     """Read ``mutmut results``: of each module, how many changes ended how."""
     states: dict[str, Counter[str]] = {}
     for row in _RESULT.finditer(told):
-        states.setdefault(row["module"], Counter())[row["state"]] += 1
+        if row["state"] != _NOT_RUN:
+            states.setdefault(row["module"], Counter())[row["state"]] += 1
     return {module: dict(found) for module, found in sorted(states.items())}
 
 
