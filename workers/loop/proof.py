@@ -1,6 +1,6 @@
 """The call that proves life: of one delivery from the event loop, of many from the heartbeat's thread."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -18,11 +18,17 @@ class ProofOfLife:
 
     commands: Redis
     extend: Extend[Job]
+    server_ms: Callable[[float], int]
+    """Returns the server's time, in ms, of a moment on the monotonic clock."""
+
+    def proven_ms(self, batch: Iterable[Held]) -> int:
+        """Return since when nothing of ``batch`` was without a proof of life, by the server's clock."""
+        return self.server_ms(min(held.proven for held in batch))
 
     async def prove(self, held: Held) -> bool:
         """Extend one delivery; returns False where it is not ours."""
         asked_at = monotonic()
-        [result] = await self.extend.run(self.commands, held.source.key, [held.job])
+        [result] = await self.extend.run(self.commands, held.source.key, [held.job], self.proven_ms([held]))
         if result is Extension.VANISHED:
             return (await self.hold_again(held.source, [held]))[0]
         if result is Extension.REFUSED:
@@ -33,7 +39,7 @@ class ProofOfLife:
     def prove_many(self, client: "redis.Redis", source: Source, batch: Sequence[Held]) -> list[Extension]:
         """Extend deliveries of one source over ``client``, which may block."""
         asked_at = monotonic()
-        results = self.extend.run_blocking(client, source.key, [held.job for held in batch])
+        results = self.extend.run_blocking(client, source.key, [held.job for held in batch], self.proven_ms(batch))
         for held, result in zip(batch, results, strict=True):
             if result not in (Extension.REFUSED, Extension.VANISHED):
                 held.prove(asked_at)
@@ -42,7 +48,9 @@ class ProofOfLife:
     async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[bool]:
         """Take back deliveries that vanished; return of each whether it is ours again."""
         asked_at = monotonic()
-        results = await self.extend.hold_again(self.commands, source.key, [held.job for held in batch])
+        results = await self.extend.hold_again(
+            self.commands, source.key, [held.job for held in batch], self.proven_ms(batch)
+        )
         for held, ours in zip(batch, results, strict=True):
             if ours:
                 held.prove(asked_at)
