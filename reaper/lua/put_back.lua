@@ -2,20 +2,25 @@
 --
 -- Redis drops what a deleted consumer held, and that looks like an acknowledgement. A worker of ours that leaves takes its word
 -- away with its consumer (delete_consumer.lua), and so does who deletes silent ones (keep_house.lua): a word whose consumer is gone
--- says that it was somebody else, and what it held is put back. Without a word a consumer of ours has left by itself. A foreign
--- worker gives no word: whether it acknowledged and went, or was deleted, nobody can know. That is told, and nothing is done.
+-- says that it was somebody else, and what it held is put back. Not while the word counts: a worker that lives holds again by
+-- itself what it runs (hold_again.lua), and what it has settled since must not run again. Without a word a consumer of ours has
+-- left by itself. A foreign worker gives no word: whether it acknowledged and went, or was deleted, nobody can know. That is
+-- told, and nothing is done.
 --
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream whose pending entries are meant
 -- KEYS[2] fence      {orders}:fence:billing              string
 -- KEYS[3] agreement  {orders}:group:billing              hash
 -- KEYS[4] journal    {orders}:journal                    stream
 -- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] the consumer that is gone
--- ARGV[4] idle in ms that is given to what is put back; none where a worker of ours has given its word: it may run it
+-- ARGV[4] idle in ms that is given to what is put back; where some worker of ours lives, no more than the consumer's word has
+--         ended for: it may live, and run it
 -- ARGV[5] when the group was made, as of the caller's last look (ms)
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
--- ARGV[9…] entry IDs that were pending for it, and are not any more
+-- ARGV[9…] entry IDs that were pending for it, and are not any more; none: it is only asked what would be done
 --
--- Returns {'ok', entries put back, entries of which nobody can know}, {'made'} (the group is another one), or {'stale', fence found}.
+-- Returns {'ok', entries put back, entries of which nobody can know}, {'waits', until when its word counts (server's ms), visibility
+-- timeout that it lives by, in ms} (its worker may live: nothing was done), {'made'} (the group is another one), or
+-- {'stale', fence found}.
 -- Entries that are pending (again), or whose payload is gone, were not lost. Raises NOGROUP where the group is gone.
 -- Fence: the whole value is compared.
 
@@ -34,19 +39,25 @@ if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[5]) th
   return { 'made' }
 end
 open_for_writing(source, group)
-local is_certain = redis.call('HEXISTS', agreement, 'member:' .. consumer) == 1
-if not is_certain and string.find(consumer, OUR_CONSUMER) then
-  return { 'ok', 0, 0 }
-end
-if some_word_counts(agreement, now_ms()) then
-  idle = 0
-end
-
-local position = '0-0'
+local position
 for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
   if info_field(info, 'name') == group then
     position = info_field(info, 'last-delivered-id')
   end
+end
+if not position then -- else nothing would seem to be lost
+  return redis.error_reply("NOGROUP No such consumer group '" .. group .. "' for key '" .. source .. "'")
+end
+local at, given = now_ms(), redis.call('HGET', agreement, 'member:' .. consumer)
+local is_certain, word = given ~= false, read_word(given or '')
+if not is_certain and string.find(consumer, OUR_CONSUMER) then
+  return { 'ok', 0, 0 }
+end
+if word and word.until_ms > at then
+  return { 'waits', word.until_ms, word.visibility }
+end
+if some_word_counts(agreement, at) then
+  idle = word and math.min(idle, at - word.until_ms) or 0
 end
 
 local n = 0

@@ -16,6 +16,7 @@ from reaper.election.elector import EndOfTerm
 from reaper.layout import layout_refusal
 from reaper.recovery.ages import take_together
 from reaper.recovery.context import TermContext
+from reaper.recovery.dropped import BEGINNING, Dropped
 from reaper.recovery.housekeeping import Housekeeping
 from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
@@ -46,8 +47,6 @@ LEASES_SERVED = 2
 """For so many leases embedded workers stand by after the last sign of a leader: another may be elected meanwhile."""
 SPREAD = 0.2
 """Full scans come earlier than their interval by up to this part of it."""
-PUT_BACK_BATCH = 1_000
-"""Deliveries of a deleted consumer that are put back in one call."""
 GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
 """Timers outnumber pending entries by this ratio and number: a full scan now. Asked every n-th scan."""
 
@@ -75,6 +74,8 @@ class GroupWatch:
             longest_visibility=context.settings.longest_visibility_timeout,
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
+        self._dropped = Dropped(self._writer)
+        self._journal_at = BEGINNING
         self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
         self._schedules = Schedules(
             self._writer.move_due,
@@ -220,6 +221,7 @@ class GroupWatch:
     async def _full_scan(self, tasks: TaskGroup) -> None:
         await self._watch_retry_stream(tasks)
         entries, watched = 0, self._watched()
+        journal_at = await self._dropped.journal_position()
         recently_gone = self._sources[self._keys.stream].scanner.recently_gone()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
@@ -241,6 +243,7 @@ class GroupWatch:
                 await self._look_for_dropped()
             for source in self._sources.values():
                 source.scanner.forget_gone()
+            self._journal_at = journal_at
             self._suspects.wake()  # some may have been parked in an earlier term
             await self._journal_scan()
         self._has_scanned = True
@@ -248,23 +251,17 @@ class GroupWatch:
     async def _look_for_dropped(self) -> None:
         """Put back what consumers held that somebody deleted since the full scan before, and tell of it."""
         for key, source in list(self._sources.items()):
+            self._dropped.found(key, source.timers)
             absent = source.scanner.held_by_absent(await self._writer.consumers(key))
-            for consumer, ids in absent.items():
-                await self._put_back(key, consumer, ids)
-
-    async def _put_back(self, source: str, consumer: bytes, entry_ids: Sequence[bytes]) -> None:
-        put_back = in_doubt = 0
-        for first in range(0, len(entry_ids), PUT_BACK_BATCH):
-            result = await self._writer.put_back(
-                source, consumer, entry_ids[first : first + PUT_BACK_BATCH], made=self._made
-            )
+            self._dropped.note(key, absent, self._journal_at)
+        for key, consumer in self._dropped.waiting(self._sources):
+            result = await self._dropped.put_back(key, consumer, made=self._made)
             if isinstance(result, Refusal):
                 self._call_refused(result)
-                return
-            put_back, in_doubt = put_back + result.put_back, in_doubt + result.in_doubt
-        if put_back:
-            self._next_full = anyio.current_time()
-        self._notes.dropped(consumer, put_back, in_doubt)
+            elif result is not None:
+                if result.put_back:
+                    self._next_full = anyio.current_time()
+                self._notes.dropped(consumer, result.put_back, result.in_doubt)
 
     async def _journal_scan(self) -> None:
         """Journal what the scan found; nothing where it found nothing."""

@@ -90,7 +90,7 @@ class Timers:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __contains__(self, entry_id: bytes) -> bool:
+    def __contains__(self, entry_id: object) -> bool:
         return entry_id in self._by_id
 
     def ids(self) -> Iterable[bytes]:

@@ -79,6 +79,16 @@ class PutBack:
 
 
 @dataclass(frozen=True, slots=True)
+class StillCounts:
+    """The word of a deleted consumer still counts: its worker may live, and nothing was put back."""
+
+    until_ms: int
+    """Until when, by the server's clock."""
+    visibility_ms: int
+    """What the worker lives by."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupWriter:
     """Writes of one term in one group. All methods raise what redis-py raises; all are fenced."""
 
@@ -167,8 +177,11 @@ class GroupWriter:
 
     async def put_back(
         self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, made: int
-    ) -> PutBack | Refusal:
-        """Put back, or tell of, what somebody dropped by deleting ``consumer`` of ``source`` (``put_back.lua``)."""
+    ) -> PutBack | StillCounts | Refusal:
+        """Put back, or tell of, what somebody dropped by deleting ``consumer`` of ``source`` (``put_back.lua``).
+
+        Without ``entry_ids`` this only asks whether that may be done.
+        """
         keys = self.keys
         reply = await PUT_BACK.run(
             self.client,
@@ -178,7 +191,9 @@ class GroupWriter:
                 self.authority.token, *entry_ids,
             ],
         )  # fmt: skip
-        return PutBack(*reply[1:]) if reply[0] == b"ok" else read_refusal(reply)
+        if reply[0] == b"ok":
+            return PutBack(*reply[1:])
+        return StillCounts(*reply[1:]) if reply[0] == b"waits" else read_refusal(reply)
 
     async def consumers(self, source: str) -> set[bytes]:
         """Return the names of the group's consumers in ``source``."""

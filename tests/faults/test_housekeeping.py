@@ -1,5 +1,6 @@
 """What others do while a leader watches: groups come and go, entries are deleted, consumers fall silent."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,13 +9,14 @@ from redis.asyncio import Redis
 from reaper.operations.judgement import Trouble, judge
 from reaper.operations.snapshot import take_snapshot
 from reaper.recovery.writer import RESTORED_CONSUMER
+from reaper.replicas import GroupReport
 from tests.conftest import StartProxy
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
 from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.events import EventName
+from workers.protocol.events import EventName, encode_data
 from workers.protocol.keys import group_keys, namespace_keys
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
@@ -344,11 +346,35 @@ OURS = "host.0123456789ab"
 """As workers of ours name their consumers."""
 
 
-async def give_word(case: Case, consumer: str) -> None:
-    """Join as a worker of ours does that died a minute ago: its word counts no more."""
+async def give_word(case: Case, consumer: str, *, for_ms: int = -60_000) -> None:
+    """Join as a worker of ours does; its word counts for so long, or, of one that died, ended a minute ago."""
     seconds, _ = await case.client.time()
-    ended_ms = seconds * 1_000 - 60_000
-    await case.client.hset(case.keys.agreement, f"member:{consumer}", f"1,{VISIBILITY_MS},3,{ended_ms},")
+    until_ms = seconds * 1_000 + for_ms
+    await case.client.hset(case.keys.agreement, f"member:{consumer}", f"1,{VISIBILITY_MS},3,{until_ms},")
+
+
+async def drop(case: Case, consumer: str, *, acknowledged: str, journalled: bool) -> None:
+    """Let ``consumer`` settle one delivery, and somebody delete it with what it holds, before anybody looks."""
+    async with case.client.pipeline(transaction=True) as pipeline:
+        pipeline.xack("orders", "billing", acknowledged)
+        if journalled:
+            data = encode_data({"group": "billing", "consumer": consumer, "mode": "reaper", "entry": acknowledged})
+            pipeline.xadd(case.keys.journal, {"event": "acked", "job": acknowledged, "data": data})
+        pipeline.xgroup_delconsumer("orders", "billing", consumer)
+        await pipeline.execute()
+
+
+def _was_later(moment_ms: int, report: GroupReport) -> bool:
+    return report.last_full_scan_ms > moment_ms
+
+
+async def looked_again(case: Case) -> GroupReport:
+    """Wait until two full scans have begun and ended; returns what the leader reports then."""
+    report = await case.wait_for_report(lambda report: report.last_full_scan_ms > 0, "a full scan is over")
+    for _ in range(3):
+        is_newer = partial(_was_later, report.last_full_scan_ms)
+        report = await case.wait_for_report(is_newer, "the leader looks again")
+    return report
 
 
 @pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
@@ -372,6 +398,54 @@ async def test_what_a_dead_worker_of_ours_held_whose_consumer_is_deleted_is_put_
         (job, OURS, True) for job in jobs[:3]
     ]
     assert await case.violations() == []
+
+
+async def test_what_a_dead_worker_has_settled_before_does_not_run_again_if_it_is_journalled(case: Case) -> None:
+    jobs = await case.enqueue(3)
+    async with leading(quick_settings(case.server)):
+        await give_word(case, OURS)
+        await case.read(OURS, count=3)
+        await scanned_fully(case, 3)
+        await drop(case, OURS, acknowledged=jobs[1], journalled=True)
+        report = await case.wait_for_report(lambda report: report.put_back > 0, "what it held is put back")
+        assert report.put_back == 2
+        assert sorted(await case.work_off(nothing_left)) == [jobs[0], jobs[2]]
+    assert [event.job for event in await case.events(EventName.LOST_DELIVERY)] == [jobs[0], jobs[2]]
+
+
+async def test_what_may_still_run_is_put_back_when_the_word_of_its_worker_has_ended(case: Case) -> None:
+    jobs = await case.enqueue(3)
+    async with leading(quick_settings(case.server)):
+        await give_word(case, OURS, for_ms=600_000)
+        await case.read(OURS, count=3)
+        await scanned_fully(case, 3)
+        await drop(case, OURS, acknowledged=jobs[0], journalled=True)
+        report = await looked_again(case)
+        assert (report.put_back, report.in_doubt, await case.pending()) == (0, 0, [])
+        await case.client.execute_command(  # the worker holds again one of the two that it runs, and dies
+            "XCLAIM", "orders", "billing", OURS, 0, jobs[1], "IDLE", 0, "RETRYCOUNT", 1, "FORCE", "JUSTID"
+        )
+        await looked_again(case)
+        await give_word(case, OURS)
+        await case.wait_for_report(lambda report: report.put_back == 1, "the other one is put back")
+        await case.make_overdue(OURS)
+        assert sorted(await case.work_off(nothing_left)) == [jobs[1], jobs[2]]
+
+
+async def test_what_a_worker_settles_that_lives_on_does_not_run_again_with_or_without_a_journal(case: Case) -> None:
+    jobs = await case.enqueue(2)
+    async with leading(quick_settings(case.server), "error") as leader:
+        await give_word(case, OURS, for_ms=600_000)
+        await case.read(OURS, count=2)
+        await scanned_fully(case, 2)
+        await drop(case, OURS, acknowledged=jobs[0], journalled=False)
+        await looked_again(case)
+        for renewed_ms in (601_000, 603_000 + VISIBILITY_MS):  # it has beaten meanwhile, and settled the second
+            await give_word(case, OURS, for_ms=renewed_ms)
+            await looked_again(case)
+        await give_word(case, OURS)  # much later it dies
+        report = await looked_again(case)
+    assert (report.put_back, report.in_doubt, leader.errors(), await case.pending()) == (0, 0, [], [])
 
 
 async def test_what_went_with_a_foreign_consumer_is_told_and_nothing_that_was_acknowledged_runs_again(

@@ -188,6 +188,7 @@ class Scene:
         reply_was_lost: bool = False,
         delete_acked: bool = False,
         names_suspects: bool = True,
+        proven_ms: int | None = None,
     ) -> Any:
         """Run ``settle``; see `item`."""
         keys = self.keys
@@ -199,7 +200,7 @@ class Scene:
             ],
             [
                 keys.group, consumer, max_deliveries, policy, int(journal), 1_000, int(reply_was_lost),
-                int(delete_acked), *_runs(items),
+                int(delete_acked), *_runs(items, proven_ms),
             ],
         )  # fmt: skip
 
@@ -302,11 +303,11 @@ def item(
     return Settling(one, verb, times, facts, () if verb == "ack" else (reason, error, delay_ms, traceback))
 
 
-def _runs(items: Sequence[Settling]) -> Iterator[Word]:
+def _runs(items: Sequence[Settling], proven_ms: int | None) -> Iterator[Word]:
     """Yield the words of items, as ``settle`` reads them."""
     for (verb, times), run in groupby(items, key=lambda one: (one.verb, one.times)):
         together = list(run)
-        yield from (verb, times, len(together))
+        yield from (verb, times if proven_ms is None else f"{times},{proven_ms}", len(together))
         for one in together:
             yield from (one.entry_id, one.entry_id, one.data, *one.others)
 

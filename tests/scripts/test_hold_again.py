@@ -23,7 +23,7 @@ async def held(scene: Scene) -> Scene:
     return scene
 
 
-async def extend(scene: Scene, *, times: int = 1, source: str = "orders", stream: str = "orders") -> int:
+async def extend(scene: Scene, *, times: Word = 1, source: str = "orders", stream: str = "orders") -> int:
     """Run ``extend_visibility`` for the first entry; returns its result."""
     words: list[Word] = ["billing", "w1", 0, 1_000, E1, times, E1, "{}"]
     script = load_script("workers.protocol", "extend_visibility")
@@ -31,7 +31,7 @@ async def extend(scene: Scene, *, times: int = 1, source: str = "orders", stream
     return int(reply[0])
 
 
-async def hold_again(scene: Scene, *, times: int = 1) -> int:
+async def hold_again(scene: Scene, *, times: Word = 1) -> int:
     """Run ``hold_again`` for the first entry; returns its result."""
     reply: Any = await load_script("workers.protocol", "hold_again").run(
         scene.client, ["orders", "orders", scene.keys.agreement], ["billing", "w1", E1, times]
@@ -105,6 +105,61 @@ async def test_what_may_be_somebody_elses_is_refused(held: Scene, otherwise: str
     assert (await extend(held, times=times), await hold_again(held, times=times)) == (REFUSED, 0)
     assert (await held.settle(item(E1, "ack", times=times), journal=False)) == [REFUSED]
     assert await held.state() == before
+
+
+VISIBILITY_MS = 30_000
+
+
+async def proven(scene: Scene, times: int, ago_ms: int) -> str:
+    """Return a delivery count with when the delivery was proven alive."""
+    return f"{times},{await scene.now_ms() - ago_ms}"
+
+
+@pytest.mark.parametrize(("policy", "times"), [("retry-stream", 1), ("stream", 3), ("retry-stream", 3)])
+async def test_what_was_proven_alive_lately_can_only_have_vanished(held: Scene, policy: str, times: int) -> None:
+    await held.agree(policy=policy, visibility_ms=VISIBILITY_MS)
+    await vanish(held, "consumer")
+    alive = await proven(held, times, ago_ms=100)
+    assert await extend(held, times=alive) == VANISHED
+    assert await hold_again(held, times=alive) == 1
+    assert await held.pending() == [(E1, "w1", times)]
+    assert await extend(held, times=alive) == 1
+
+
+@pytest.mark.parametrize(("policy", "times"), [("retry-stream", 1), ("stream", 3)])
+@pytest.mark.parametrize("otherwise", ["long ago", "in the future", "no visibility timeout", "another's", "deleted"])
+async def test_a_late_call_and_what_has_another_owner_are_refused_however_lately_it_was_proven_alive(
+    held: Scene, policy: str, times: int, otherwise: str
+) -> None:
+    ago_ms = {"long ago": 20_001, "in the future": -10_000}.get(otherwise, 100)
+    await held.agree(policy=policy, visibility_ms=VISIBILITY_MS)
+    await vanish(held, "consumer")
+    match otherwise:
+        case "no visibility timeout":
+            await held.client.hdel(held.keys.agreement, "visibility_ms")
+        case "another's":
+            await held.deliver(E1, consumer="w2")
+        case "deleted":
+            await held.client.xdel("orders", E1)
+    before = await held.state()
+    late = await proven(held, times, ago_ms)
+    assert (await extend(held, times=late), await hold_again(held, times=late)) == (REFUSED, 0)
+    assert await held.settle(item(E1, "ack", times=times), journal=False, proven_ms=await held.now_ms() - ago_ms) == [
+        REFUSED
+    ]
+    assert await held.state() == before
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "reject"])
+async def test_a_verdict_on_what_was_proven_alive_lately_counts_once(held: Scene, verb: str) -> None:
+    await held.agree(policy="retry-stream", visibility_ms=VISIBILITY_MS)
+    await vanish(held, "consumer")
+    reply = await held.settle(
+        item(E1, verb), item(E1, verb), policy="retry-stream", proven_ms=await held.now_ms() - 100
+    )
+    assert reply[0] != REFUSED
+    assert reply[1] == REFUSED, "it is no longer ours, although its entry is still there"
+    assert await held.pending() == []
 
 
 async def test_what_the_leader_has_put_back_goes_to_the_worker_that_runs_it(held: Scene) -> None:

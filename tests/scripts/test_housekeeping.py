@@ -78,6 +78,18 @@ async def test_silent_consumers_are_deleted_only_when_asked_and_only_when_they_h
     assert [consumer["name"] for consumer in consumers] == [b"busy", b"restored-by-reaper"]
 
 
+@pytest.mark.parametrize(("ended_ms", "holds", "is_kept"), [(60_000, 0, True), (700_000, 0, False), (700_000, 1, True)])
+async def test_words_that_a_leader_may_still_want_to_see_are_kept(
+    scene: Scene, ended_ms: int, holds: int, is_kept: bool
+) -> None:
+    await scene.client.xgroup_createconsumer("orders", "billing", "w1")  # made again after somebody deleted it
+    for _ in range(holds):
+        await scene.stalled(consumer="w1")
+    await scene.agree(**{"member:w1": f"1,30000,3,{await scene.now_ms() - ended_ms},"})
+    await keep_house(scene)
+    assert await scene.client.hexists(scene.keys.agreement, "member:w1") == is_kept
+
+
 async def test_a_destroyed_group_is_recreated_where_it_was_with_what_it_held(scene: Scene) -> None:
     for _ in range(4):
         await scene.add()

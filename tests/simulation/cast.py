@@ -211,7 +211,7 @@ class BeatingTask:
                 step = next(self._steps)
                 continue
             try:
-                results = await self._extend.run(client, step.source.key, step.jobs)
+                results = await self._extend.run(client, step.source.key, step.jobs, step.proven_ms)
             except (RedisError, OSError) as error:
                 await client.connection_pool.disconnect()
                 step = self._steps.throw(error)

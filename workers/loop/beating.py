@@ -29,6 +29,8 @@ class Extending(NamedTuple):
 
     source: Source
     batch: Sequence[Held]
+    proven_ms: int
+    """Since when nothing of it was without a proof of life, by the server's clock."""
 
     @property
     def jobs(self) -> list[Job]:
@@ -90,7 +92,7 @@ class BeatingThread:
                     step = next(self._steps)
                     continue
                 try:
-                    results = self._extend.run_blocking(client, step.source.key, step.jobs)
+                    results = self._extend.run_blocking(client, step.source.key, step.jobs, step.proven_ms)
                 except (RedisError, OSError) as error:
                     client.connection_pool.disconnect()
                     step = self._steps.throw(error)

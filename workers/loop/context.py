@@ -45,7 +45,12 @@ class WorkerContext:
         telemetry = WorkerTelemetry.make(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
         extended = Journal.at(settings.journal, settings.journal_maxlen, EventName.EXTENDED)
-        proof = ProofOfLife(commands, Extend(settings.keys, consumer, extended, _facts(settings, consumer).of_delivery))
+        extend = Extend(settings.keys, consumer, extended, _facts(settings, consumer).of_delivery)
+
+        def server_ms(moment: float) -> int:
+            return membership.server_ms(moment)
+
+        proof = ProofOfLife(commands, extend, server_ms)
         membership = Membership(commands, settings, consumer, reporter, proof.prove)
         reads = reader_client(settings.redis_url)
         return cls(settings, consumer, commands, reads, membership, proof, reporter, telemetry)

@@ -180,7 +180,7 @@ class Heartbeat(Part):
         for source, deliveries in in_hand:
             for batch in _batches([held for held in deliveries if _is_due(held, now, period_s)]):
                 asked_at = monotonic()
-                results = yield Extending(source, batch)
+                results = yield Extending(source, batch, self._proof.proven_ms(batch))
                 assert results is not None
                 self._proof.note(batch, results, asked_at)
                 self._call_in_loop(self._learn, batch, results)

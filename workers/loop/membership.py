@@ -111,6 +111,10 @@ class Membership:
         """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch."""
         return int(monotonic() * 1000 + self._clock_offset_ms)
 
+    def server_ms(self, moment: float) -> int:
+        """Return what time the server had at ``moment`` of our monotonic clock (minus infinity: 0). For any thread."""
+        return int(max(0.0, moment * 1000 + self._clock_offset_ms))
+
     def set_clock(self, server_ms: int) -> None:
         """Note what time the server has now."""
         self._clock_offset_ms = server_ms - monotonic() * 1000

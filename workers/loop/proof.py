@@ -1,6 +1,6 @@
 """Proof of life: the call that extends one delivery from the event loop, and what is noted of many."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
@@ -17,11 +17,17 @@ class ProofOfLife:
 
     commands: Redis
     extend: Extend[Job]
+    server_ms: Callable[[float], int]
+    """Returns the server's time, in ms, of a moment on the monotonic clock."""
+
+    def proven_ms(self, batch: Iterable[Held]) -> int:
+        """Return since when nothing of ``batch`` was without a proof of life, by the server's clock."""
+        return self.server_ms(min(held.proven for held in batch))
 
     async def prove(self, held: Held) -> bool:
         """Extend one delivery; returns False where it is not ours."""
         asked_at = monotonic()
-        [result] = await self.extend.run(self.commands, held.source.key, [held.job])
+        [result] = await self.extend.run(self.commands, held.source.key, [held.job], self.proven_ms([held]))
         if result is Extension.VANISHED:
             return (await self.hold_again(held.source, [held]))[0]
         if result is Extension.REFUSED:
@@ -38,7 +44,9 @@ class ProofOfLife:
     async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[bool]:
         """Take back deliveries that vanished; return of each whether it is ours again."""
         asked_at = monotonic()
-        results = await self.extend.hold_again(self.commands, source.key, [held.job for held in batch])
+        results = await self.extend.hold_again(
+            self.commands, source.key, [held.job for held in batch], self.proven_ms(batch)
+        )
         for held, ours in zip(batch, results, strict=True):
             if ours:
                 held.prove(asked_at)

@@ -177,6 +177,7 @@ class Settlements(Part):
             deletes=self._settings.delete_settled,
             reply_was_lost=lost,
             facts=self._facts.of_settlement,
+            proven_ms=self._membership.server_ms(min(held.proven for held in batch)),
         )
 
     # ---- what came of it

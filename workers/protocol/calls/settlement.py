@@ -94,17 +94,19 @@ async def settle(
     deletes: bool,
     reply_was_lost: bool,
     facts: Callable[[DeliveryT, VerdictT, int], bytes],
+    proven_ms: int | None = None,
 ) -> Sequence[Settled] | None:
     """Settle many deliveries of one source (``settle.lua``), each with its verdict and run time in ms.
 
     Returns one result a delivery, or None where every one was acknowledged. ``facts`` says what is journalled of one.
     ``reply_was_lost``: an earlier call with these items got no answer. ``deletes``: what is acknowledged is deleted.
+    ``proven_ms``: all of them were proven alive then or later, by the server's clock.
     """
     words: list[Word] = [
         keys.group, consumer, agreement.max_deliveries, agreement.redelivery, *journal, int(reply_was_lost),
         int(deletes),
     ]  # fmt: skip
-    _add_verdicts(words, items, facts if journal.writes else _no_facts)
+    _add_verdicts(words, items, facts if journal.writes else _no_facts, _suffix(proven_ms))
     places = (source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects)
     reply = await SETTLE.run(client, places, words)
     if isinstance(reply, int):
@@ -116,6 +118,7 @@ def _add_verdicts(
     words: list[Word],
     items: Sequence[tuple[DeliveryT, VerdictT, int]],
     facts: Callable[[DeliveryT, VerdictT, int], bytes],
+    proven: str,
 ) -> None:
     """Write the items as the script reads them: in runs with verb and delivery count in common. Hot."""
     verb, times, head, n, succeeded = None, 0, 0, 0, False
@@ -125,13 +128,18 @@ def _add_verdicts(
                 words[head] = n
             verb, times, n = verdict.outcome, delivery.times_delivered, 0
             succeeded = verb == ACK
-            words += (verb, times, 0)
+            words += (verb, f"{times}{proven}", 0)
             head = len(words) - 1
         n += 1
         words += (delivery.raw_entry_id, delivery.raw_id, facts(delivery, verdict, run_ms))
         if not succeeded:
             words += (verdict.reason, verdict.error, verdict.delay_ms or "", verdict.traceback)
     words[head] = n
+
+
+def _suffix(proven_ms: int | None) -> str:
+    """Return what stands behind a delivery count."""
+    return "" if proven_ms is None else f",{proven_ms}"
 
 
 def _no_facts(_delivery: Delivery, _verdict: Verdict, _run_ms: int) -> bytes:
@@ -157,7 +165,10 @@ _EXTENSIONS = tuple(Extension)
 
 @dataclass(frozen=True, slots=True)
 class Extend(Generic[DeliveryT]):
-    """Extends many deliveries of one source and consumer (``extend_visibility.lua``); one result a delivery."""
+    """Extends many deliveries of one source and consumer (``extend_visibility.lua``); one result a delivery.
+
+    ``proven_ms``: all of them were proven alive then or later, by the server's clock.
+    """
 
     keys: GroupKeys
     consumer: str
@@ -165,30 +176,37 @@ class Extend(Generic[DeliveryT]):
     facts: Callable[[DeliveryT], bytes]
     """Says what is journalled of one."""
 
-    async def run(self, client: Redis, source: str, deliveries: Sequence[DeliveryT]) -> list[Extension]:
+    async def run(self, client: Redis, source: str, deliveries: Sequence[DeliveryT], proven_ms: int) -> list[Extension]:
         """Extend them, from the event loop."""
-        return _extensions(await EXTEND_VISIBILITY.run(client, self._places(source), self._words(deliveries)))
+        words = self._words(deliveries, proven_ms)
+        return _extensions(await EXTEND_VISIBILITY.run(client, self._places(source), words))
 
-    def run_blocking(self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT]) -> list[Extension]:
+    def run_blocking(
+        self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT], proven_ms: int
+    ) -> list[Extension]:
         """Extend them, from a thread that may block."""
-        return _extensions(EXTEND_VISIBILITY.run_blocking(client, self._places(source), self._words(deliveries)))
+        words = self._words(deliveries, proven_ms)
+        return _extensions(EXTEND_VISIBILITY.run_blocking(client, self._places(source), words))
 
-    async def hold_again(self, client: Redis, source: str, deliveries: Sequence[DeliveryT]) -> list[bool]:
+    async def hold_again(
+        self, client: Redis, source: str, deliveries: Sequence[DeliveryT], proven_ms: int
+    ) -> list[bool]:
         """Make deliveries that vanished ours again (``hold_again.lua``); tell of each whether it is."""
         words: list[Word] = [self.keys.group, self.consumer]
         for delivery in deliveries:
-            words += (delivery.raw_entry_id, delivery.times_delivered)
+            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proven_ms)}")
         reply = await HOLD_AGAIN.run(client, (source, self.keys.stream, self.keys.agreement), words)
         return [bool(result) for result in reply]
 
     def _places(self, source: str) -> tuple[str, ...]:
         return (source, self.keys.journal, self.keys.agreement, self.keys.stream)
 
-    def _words(self, deliveries: Sequence[DeliveryT]) -> list[Word]:
+    def _words(self, deliveries: Sequence[DeliveryT], proven_ms: int) -> list[Word]:
+        proven = _suffix(proven_ms)
         words: list[Word] = [self.keys.group, self.consumer, *self.journal]
         for delivery in deliveries:
             facts = self.facts(delivery) if self.journal.writes else b""
-            words += (delivery.raw_entry_id, delivery.times_delivered, delivery.raw_id, facts)
+            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{proven}", delivery.raw_id, facts)
         return words
 
 

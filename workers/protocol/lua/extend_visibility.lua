@@ -9,7 +9,8 @@
 -- KEYS[4] stream     orders                            stream: where they are named, result 3 is told from 0
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
--- ARGV[5…] per item: entry ID, PEL delivery count, job ID, data (JSON of the event)
+-- ARGV[5…] per item: entry ID, PEL delivery count (and behind a comma when it was proven alive last, see
+-- hold_again.lua), job ID, data (JSON of the event)
 --
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
 -- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen), 3 vanished:
@@ -32,9 +33,9 @@ local pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count, consumer)
 end, 128)
 
-local function judge(entry_id, times, left)
+local function judge(entry_id, times, proven, left)
   local row = pending(entry_id, left)
-  if not row and agreement and has_vanished(source, stream, group, agreement, consumer, entry_id, times) then
+  if not row and agreement and has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     return VANISHED
   end
   if not row or row[4] ~= times then
@@ -50,7 +51,8 @@ open_for_writing(source, group)
 local results, extended = {}, {}
 for i = 1, items do
   local item = first + (i - 1) * ITEM
-  results[i] = judge(ARGV[item], tonumber(ARGV[item + 1]), items - i + 1)
+  local times, proven = read_count(ARGV[item + 1])
+  results[i] = judge(ARGV[item], times, proven, items - i + 1)
   if results[i] == EXTENDED then
     extended[#extended + 1] = ARGV[item]
   end

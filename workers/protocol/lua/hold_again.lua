@@ -6,7 +6,8 @@
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream
 -- KEYS[2] stream     orders                              stream
 -- KEYS[3] agreement  {orders}:group:billing              hash
--- ARGV[1] group  ARGV[2] our consumer  ARGV[3…] per item: entry ID, its delivery count
+-- ARGV[1] group  ARGV[2] our consumer  ARGV[3…] per item: entry ID, its delivery count, and behind a comma when
+-- it was proven alive last (server's ms; may be left out: what is told apart by that alone is refused then)
 --
 -- Returns one number an item: 1 ours (again, or still), 0 not ours any more.
 -- Raises NOGROUP where the group is gone.
@@ -21,11 +22,12 @@ local first = 3
 open_for_writing(source, group)
 local results = {}
 for i = first, #ARGV, 2 do
-  local entry_id, times, result = ARGV[i], tonumber(ARGV[i + 1]), 0
+  local entry_id, result = ARGV[i], 0
+  local times, proven = read_count(ARGV[i + 1])
   local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
   if row and row[2] == consumer then
     result = row[4] == times and 1 or 0
-  elseif has_vanished(source, stream, group, agreement, consumer, entry_id, times) then
+  elseif has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     hold_again(source, group, consumer, entry_id, times)
     result = 1
   end

@@ -53,7 +53,7 @@ end
 local at = now_ms()
 forget_words(agreement, at, function(consumer)
   local pending = held_by[consumer]
-  return (not pending and ABSENT_MS) or (pending > 0 and math.huge) or 0
+  return pending and pending > 0 and math.huge or ABSENT_MS -- it may have been made again, and its worker died
 end)
 
 local made = redis.call('HMGET', agreement, 'made', 'made_seen')

@@ -491,12 +491,19 @@ end
 -- Tells whether a delivery that is not pending for its consumer any more was dropped by somebody's XGROUP DELCONSUMER or DESTROY:
 -- nobody holds it (or the leader that has put it back), and its payload is there. With policy `stream`, and in a retry stream,
 -- nobody of ours leaves it there who takes a delivery from its worker, but for a dead letter: it has had all its deliveries.
+-- Where these do not tell, time does: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than
+-- a visibility timeout ago. Two thirds of it, since clocks differ; and not in the future, for they are set, too.
 -- Embedded workers that set no policy and no limit agree on none: they go by the defaults, and the limit is their word's.
 local RESTORED_CONSUMER = 'restored-by-reaper'
-local function has_vanished(source, stream, group, agreement, consumer, entry_id, times)
-  local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'recovery', 'member:' .. consumer)
-  local policy = agreed[1] or agreed[3] == 'embedded' and 'stream'
-  if source == stream and policy ~= 'stream' then
+local function was_proven_lately(proven, visibility)
+  local ago = proven and now_ms() - proven
+  return ago and ago >= 0 and ago * 3 <= whole_number(visibility, 0) * 2
+end
+local function has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven)
+  local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'visibility_ms', 'recovery', 'member:' .. consumer)
+  local policy = agreed[1] or agreed[4] == 'embedded' and 'stream'
+  local is_safe = policy and was_proven_lately(proven, agreed[3])
+  if source == stream and policy ~= 'stream' and not is_safe then
     return false
   end
   local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
@@ -504,9 +511,16 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
   if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
     return false
   end
-  local word = read_word(agreed[4])
+  local word = read_word(agreed[5])
   local limit = whole_number(agreed[2], word and word.max_deliveries or 0)
-  return delivery_count(open_entry(entry_id, entry[2]), times, limit) < limit
+  return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, limit) < limit
+end
+
+-- Reads what a worker says of a delivery that it holds: its delivery count and, where it says so, behind a comma, when it was
+-- proven alive last, by the server's clock in ms.
+local function read_count(word)
+  local times, proven = string.match(word, '^(%d+),(%d+)$')
+  return tonumber(times or word), tonumber(proven or '')
 end
 
 -- Makes such a delivery its consumer's again.

@@ -15,7 +15,8 @@
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 -- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
 -- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)
--- ARGV[9…] runs of items that have verb and PEL delivery count in common, mostly one run: verb, count, number of items, and
+-- ARGV[9…] runs of items that have verb and PEL delivery count in common, mostly one run: verb, count (and behind a comma
+--          when all of them were proven alive last, see hold_again.lua), number of items, and
 --          per item: entry ID, job ID, data (JSON of the event), and unless the verb is ack: reason, error,
 --          delay in ms ('' or 0 = ready at once), traceback (for a dead letter; '' = none)
 -- Cheapest for the server where entry IDs ascend.
@@ -99,7 +100,9 @@ local function agreed()
   end
 end
 
+local left = {} -- by this call: an item may come twice, and the entry may still be there
 local function remove(entry_id, delete)
+  left[entry_id] = true
   redis.call('XACK', source, group, entry_id)
   if delete then
     redis.call('XDEL', source, entry_id)
@@ -220,8 +223,8 @@ local function refuse(entry_id, verb, data)
 end
 
 -- What somebody else made vanish while it ran is settled as if nothing had happened.
-local function taken_back(entry_id, times)
-  if reply_was_lost or not has_vanished(source, stream, group, agreement, consumer, entry_id, times) then
+local function taken_back(entry_id, times, proven)
+  if reply_was_lost or left[entry_id] or not has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     return false
   end
   hold_again(source, group, consumer, entry_id, times)
@@ -231,7 +234,8 @@ end
 local results, n_items = {}, 0
 local run = FIRST_RUN
 while words[run] do
-  local verb, times, n = words[run], tonumber(words[run + 1]), tonumber(words[run + 2])
+  local verb, n = words[run], tonumber(words[run + 2])
+  local times, proven = read_count(words[run + 1])
   local is_ack = verb == 'ack'
   local width = is_ack and ACK_WORDS or OTHER_WORDS
   local first = run + RUN_HEAD
@@ -239,7 +243,7 @@ while words[run] do
   for i = first, run - 1, width do
     local entry_id = words[i]
     n_items = n_items + 1
-    if pending(entry_id) ~= times and not taken_back(entry_id, times) then
+    if pending(entry_id) ~= times and not taken_back(entry_id, times, proven) then
       results[n_items] = refuse(entry_id, verb, i + 2)
     elseif is_ack then
       n_acked = n_acked + 1

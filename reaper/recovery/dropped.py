@@ -1,0 +1,148 @@
+"""What went with consumers that somebody deleted: it waits while its worker may live, and what was settled is left out.
+
+Redis drops what a deleted consumer held, and that looks like an acknowledgement. Three things tell one from the other,
+and each is asked: the worker's word (``put_back.lua``), the worker itself, which holds again what it runs as long as it
+lives, and the journal, which names what was settled.
+"""
+
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from reaper.recovery.writer import GroupWriter, PutBack, StillCounts
+from workers.protocol.calls.refusals import Refusal
+from workers.protocol.events import EventName, decode_event
+from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.messages import text
+
+BATCH = 1_000
+"""Deliveries that are put back in one call."""
+PAGE = 1_000
+"""Journal entries that are read in one call."""
+BEGINNING = b"0-0"
+
+SETTLED = frozenset({EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED})
+"""After these, a delivery is nobody's."""
+_ENTRY = re.compile(rb'"entry":"(\d+-\d+)"')
+
+
+@dataclass(slots=True)
+class Missing:
+    """What is gone of what one consumer held, while its worker may live."""
+
+    journal_at: bytes
+    """Where the journal ended when all of it was still pending, or before that."""
+    ids: dict[bytes, None] = field(default_factory=dict)
+    first_ms: int = 0
+    """Until when its word counted when it was asked for first, by the server's clock; 0 = it was not."""
+    renewed_ms: int = 0
+    """The same, when it was seen to be renewed for the first time."""
+
+    def is_held_again(self, word: StillCounts) -> bool:
+        """Note the word; tell whether the worker has lived for so long that it holds again all that it ran.
+
+        It does that at every beat, several times in a visibility timeout. So it has where it renewed its word once,
+        which was after the deletion, and once more a visibility timeout later.
+        """
+        if not self.first_ms:
+            self.first_ms = word.until_ms
+        elif word.until_ms > self.first_ms and not self.renewed_ms:
+            self.renewed_ms = word.until_ms
+        return 0 < self.renewed_ms < word.until_ms - word.visibility_ms
+
+
+class Dropped:
+    """What consumers of one group held that were deleted, for one term. Methods raise what redis-py raises."""
+
+    def __init__(self, writer: GroupWriter) -> None:
+        self._writer = writer
+        self._missing: dict[tuple[str, bytes], Missing] = {}
+
+    async def journal_position(self) -> bytes:
+        """Return where the journal ends; what is settled from now on stands behind."""
+        try:
+            newest: Any = await self._writer.client.xrevrange(self._writer.keys.journal, "+", "-", 1)
+        except ResponseError as error:
+            _raise_if_away(error)
+            return BEGINNING
+        return bytes(newest[0][0]) if newest else BEGINNING
+
+    def note(self, source: str, absent: Mapping[bytes, Sequence[bytes]], journal_at: bytes) -> None:
+        """Note what is gone of what ``absent`` consumers held; the journal ended there while it was pending."""
+        for consumer, ids in absent.items():
+            missing = self._missing.setdefault((source, consumer), Missing(journal_at))
+            missing.ids.update(dict.fromkeys(ids))
+
+    def found(self, source: str, pending: Container[bytes]) -> None:
+        """Forget what a full scan of ``source`` has found pending again: that is watched as any delivery."""
+        for (its_source, _), missing in self._missing.items():
+            if its_source == source:
+                for entry_id in [one for one in missing.ids if one in pending]:
+                    del missing.ids[entry_id]
+
+    def waiting(self, sources: Container[str]) -> list[tuple[str, bytes]]:
+        """Return the sources and consumers that something was noted of; forget what is of no source of ``sources``."""
+        self._missing = {where: missing for where, missing in self._missing.items() if where[0] in sources}
+        return list(self._missing)
+
+    async def put_back(self, source: str, consumer: bytes, *, made: int) -> PutBack | Refusal | None:
+        """Put back what went with ``consumer``, in a group ``made`` then; None where its worker may live yet."""
+        missing, total = self._missing[source, consumer], PutBack(0, 0)
+        answer = await self._writer.put_back(source, consumer, (), made=made)
+        if isinstance(answer, PutBack):
+            for entry_id in await self._settled(missing.ids, consumer, missing.journal_at):
+                del missing.ids[entry_id]
+        while isinstance(answer, PutBack) and missing.ids:
+            batch = list(islice(missing.ids, BATCH))
+            answer = await self._writer.put_back(source, consumer, batch, made=made)
+            if isinstance(answer, PutBack):
+                total = PutBack(total.put_back + answer.put_back, total.in_doubt + answer.in_doubt)
+                for entry_id in batch:
+                    del missing.ids[entry_id]
+        if isinstance(answer, Refusal):
+            return answer
+        if isinstance(answer, StillCounts) and not missing.is_held_again(answer):
+            return None
+        del self._missing[source, consumer]
+        return total
+
+    async def _settled(self, ids: Container[bytes], consumer: bytes, after: bytes) -> set[bytes]:
+        """Return which of ``ids`` the journal says that ``consumer`` has settled, behind entry ``after``."""
+        settled: set[bytes] = set()
+        name = text(consumer)
+        while True:
+            try:
+                rows: Any = await self._writer.client.execute_command(
+                    "XRANGE", self._writer.keys.journal, b"(" + after, "+", "COUNT", PAGE
+                )
+            except ResponseError as error:
+                _raise_if_away(error)
+                return settled
+            for entry_id, flat in rows:
+                settled.update(_settled_in(entry_id, flat or (), ids, name))
+            if len(rows) < PAGE:
+                return settled
+            after = rows[-1][0]
+
+
+def _settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], consumer: str) -> Iterable[bytes]:
+    """Return the one of ``ids`` that a journal entry says ``consumer`` has settled, or nothing. Hot."""
+    data = dict(zip(flat[::2], flat[1::2], strict=False)).get(b"data", b"")
+    found = _ENTRY.search(data)
+    if found is None or found[1] not in ids:
+        return ()
+    try:
+        event = decode_event(entry_id, flat)
+    except ValueError:
+        return ()
+    return (found[1],) if event.event in SETTLED and event.data.get("consumer") == consumer else ()
+
+
+def _raise_if_away(error: ResponseError) -> None:
+    """Raise an error that passes. Any other says that the journal cannot be read: what it would tell is not known."""
+    if meaning_of(error) in (Meaning.AWAY, Meaning.LOCKED_OUT):
+        raise error
