@@ -19,10 +19,14 @@ class NoClockError(StreamReaperError):
 
 
 class ServerClock:
-    """The wall clock of the servers that are started with `environment`. It goes on from where it is set to."""
+    """The wall clock of the servers that are started with `environment`. It goes on from where it is set to.
 
-    def __init__(self, folder: Path) -> None:
+    One that ``stands`` is where `stand_at` has put it: nothing passes between two commands that is not meant to.
+    """
+
+    def __init__(self, folder: Path, *, stands: bool = False) -> None:
         """Build the library in ``folder``. Raises NoClockError where there is no C compiler, or it is no Linux."""
+        self._stands = stands
         self._library, self._offset = folder / "clock_shim.so", folder / "clock_offset"
         self.step_to(0)
         _build(self._library)
@@ -30,14 +34,22 @@ class ServerClock:
     @property
     def environment(self) -> Mapping[str, str]:
         """What a server's process needs in its environment, besides what is there."""
-        return {"LD_PRELOAD": str(self._library), "STREAM_REAPER_CLOCK_OFFSET": str(self._offset)}
+        named = {"LD_PRELOAD": str(self._library), "STREAM_REAPER_CLOCK_OFFSET": str(self._offset)}
+        return {**named, "STREAM_REAPER_CLOCK_STANDS": "1"} if self._stands else named
 
     def step_to(self, ahead_s: float) -> None:
         """Set the clock to so many seconds ahead of ours (negative: behind), at once."""
+        self._write(round(ahead_s * 1e6))
+
+    def stand_at(self, now_us: int) -> None:
+        """Set a clock that stands to a moment, in microseconds since the epoch, at once."""
+        self._write(now_us)
+
+    def _write(self, number: int) -> None:
         # In place: the servers have mapped this file.
         descriptor = os.open(self._offset, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, _OFFSET.pack(round(ahead_s * 1e6)))
+            os.write(descriptor, _OFFSET.pack(number))
         finally:
             os.close(descriptor)
 

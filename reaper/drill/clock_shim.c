@@ -1,7 +1,8 @@
 /* Preloaded into a Redis server, moves its wall clock, and nothing else: monotonic clocks go on as they are.
  *
  * The environment names a file of eight bytes, a signed offset in microseconds of this machine's byte order. It is mapped,
- * so that a step takes effect with the next look at the clock. Built by `reaper.drill.clock` where a C compiler is at hand.
+ * so that a step takes effect with the next look at the clock. With STREAM_REAPER_CLOCK_STANDS in the environment the number
+ * is the time itself, and the clock stands still there. Built by `reaper.drill.clock` where a C compiler is at hand.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 static volatile int64_t *offset_us;
+static int stands;
 
 __attribute__((constructor)) static void map_offset(void) {
     const char *path = getenv("STREAM_REAPER_CLOCK_OFFSET");
@@ -21,10 +23,13 @@ __attribute__((constructor)) static void map_offset(void) {
     if (file < 0) return;
     void *mapped = mmap(NULL, sizeof *offset_us, PROT_READ, MAP_SHARED, file, 0);
     close(file);
-    if (mapped != MAP_FAILED) offset_us = mapped;
+    if (mapped == MAP_FAILED) return;
+    offset_us = mapped;
+    stands = getenv("STREAM_REAPER_CLOCK_STANDS") != NULL;
 }
 
 static int64_t shifted_us(void) {
+    if (stands) return *offset_us;
     struct timespec now;
     syscall(SYS_clock_gettime, CLOCK_REALTIME, &now);
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000 + (offset_us ? *offset_us : 0);

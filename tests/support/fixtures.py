@@ -25,12 +25,22 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch.setattr)
 
 
-@pytest.fixture
-def clock(tmp_path: Path) -> ServerClock:
-    """The clock of servers that are started with its environment; skips where there is no C compiler."""
+def _server_clock(folder: Path, *, stands: bool) -> ServerClock:
     try:
-        return ServerClock(tmp_path)
+        return ServerClock(folder, stands=stands)
     except NoClockError as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> ServerClock:
+    """The clock of servers that are started with its environment; skips where there is no C compiler."""
+    return _server_clock(tmp_path, stands=False)
+
+
+@pytest.fixture
+def standing_clock(tmp_path: Path) -> ServerClock:
+    """The same, which stands where the test puts it."""
+    return _server_clock(tmp_path, stands=True)

@@ -50,6 +50,8 @@ def xgroup_create(core: Core, words: list[bytes]) -> Reply:
         elif core.is_7 and option == b"ENTRIESREAD" and at + 1 < len(words):
             entries_read, at = _entries_read(words[at + 1]), at + 2
         else:
+            if not core.is_7:  # it looks at the words last
+                _stream_for(core, words[2])
             raise _bad_words(core, words)
     key = words[2]
     stream = core.keys.typed(key, Stream)
@@ -66,14 +68,11 @@ def xgroup_create(core: Core, words: list[bytes]) -> Reply:
 
 
 def _bad_words(core: Core, words: list[bytes]) -> ReplyError:
-    if core.is_7:
-        return ReplyError(b"ERR syntax error")
-    return ReplyError(b"ERR Unknown subcommand or wrong number of arguments for '%b'. Try XGROUP HELP." % words[1])
+    said = b"unknown" if core.is_7 else b"Unknown"
+    return ReplyError(b"ERR %b subcommand or wrong number of arguments for '%b'. Try XGROUP HELP." % (said, words[1]))
 
 
 def _group_id(word: bytes) -> int:
-    if word in (b"-", b"+"):
-        return 0 if word == b"-" else LAST_ID
     return entry_id(word)
 
 

@@ -26,19 +26,21 @@ def mget(core: Core, words: list[bytes]) -> Reply:
 @command("SET", -3, "grow")
 def set_(core: Core, words: list[bytes]) -> Reply:
     """SET key value [NX|XX] [EX s|PX ms] [KEEPTTL]"""
-    at, options, expires_ms = 3, set[bytes](), None
+    at, options = 3, set[bytes]()
+    lifetime: tuple[bytes, int] | None = None
     while at < len(words):
         option = words[at].upper()
         if option in (b"NX", b"XX", b"KEEPTTL"):
             options.add(option)
-        elif option in (b"EX", b"PX") and at + 1 < len(words) and expires_ms is None:
+        elif option in (b"EX", b"PX") and at + 1 < len(words) and lifetime is None:
             at += 1
-            expires_ms = _lifetime_ms(words[at], 1000 if option == b"EX" else 1, "set") + core.now_ms
+            lifetime = words[at], 1000 if option == b"EX" else 1
         else:
             raise syntax_error()
         at += 1
-    if {b"NX", b"XX"} <= options or (expires_ms is not None and b"KEEPTTL" in options):
+    if {b"NX", b"XX"} <= options or (lifetime is not None and b"KEEPTTL" in options):
         raise syntax_error()
+    expires_ms = core.now_ms + _lifetime_ms(core, *lifetime) if lifetime else None
     key, is_there = words[1], core.keys.find(words[1]) is not None
     if (b"NX" in options and is_there) or (b"XX" in options and not is_there):
         return None
@@ -50,15 +52,16 @@ def set_(core: Core, words: list[bytes]) -> Reply:
     return OK
 
 
-def _lifetime_ms(word: bytes, unit: int, verb: str) -> int:
+def _lifetime_ms(core: Core, word: bytes, unit: int) -> int:
     lifetime = integer(word) * unit
     if lifetime <= 0:
-        raise ReplyError(f"ERR invalid expire time in '{verb}' command")
+        raise ReplyError("ERR invalid expire time in " + ("'set' command" if core.is_7 else "set"))
     return lifetime
 
 
 def _add(core: Core, key: bytes, step: int) -> int:
-    value = integer(core.keys.typed(key, bytes) or b"0") + step
+    found = core.keys.typed(key, bytes)
+    value = integer(b"0" if found is None else found) + step
     if not -(1 << 63) <= value < 1 << 63:
         raise ReplyError("ERR increment or decrement would overflow")
     core.keys.values[key] = b"%d" % value

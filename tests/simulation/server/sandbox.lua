@@ -14,16 +14,31 @@ local env = {
 }
 env._G = env
 
--- The line of the script that is running.
+-- The line of the script that is running, or 0 where nobody knows; nil outside a script.
 local function line_of_script()
   for level = 2, 30 do
     local info = getinfo(level, 'Sl')
     if not info then
       return nil
     end
-    if info.source == '@user_script' and info.currentline > 0 then
+    if info.source == '=(tail call)' then
+      return 0 -- `return redis.call(…)`: for a server that is C, and here it is Lua
+    elseif info.source == '@user_script' and info.currentline > 0 then
       return info.currentline
     end
+  end
+end
+
+-- From 7.0 on, an error that is a table comes as its text.
+local function plainly(ok, err, ...)
+  if not ok and type(err) == 'table' and type(err.err) == 'string' then
+    return false, err.err
+  end
+  return ok, err, ...
+end
+if is_7 then
+  env.pcall = function(...)
+    return plainly(pcall(...))
   end
 end
 
@@ -32,16 +47,17 @@ env.redis = redis
 
 local function with_line(reply)
   if not is_7 and reply.raised_as then -- 6.2 says where, in what the server itself objects to
-    reply.err = '@user_script: ' .. (line_of_script() or 0) .. ': ' .. reply.raised_as
+    local caller = getinfo(3, 'S')
+    local where = caller and caller.what == 'C' and '=[C]: -1' or '@user_script: ' .. (line_of_script() or 0)
+    reply.err = where .. ': ' .. reply.raised_as
   end
   reply.raised_as = nil
-  return reply
 end
 
 function redis.pcall(...)
   local reply = bridge_call(...)
   if type(reply) == 'table' and reply.err then
-    return with_line(reply)
+    with_line(reply)
   end
   return reply
 end
@@ -118,16 +134,13 @@ env.cmsgpack = {
   end,
 }
 
-local NO_SUCH, NO_WRITE = 'Script attempted to access nonexistent global variable ', 'Script attempted to create global variable '
+local NO_SUCH = 'Script attempted to access nonexistent global variable '
 setmetatable(env, {
   __index = function(_, name)
     error(NO_SUCH .. "'" .. tostring(name) .. "'", 2)
   end,
-  __newindex = function(_, name)
-    if is_7 then
-      error('Attempt to modify a readonly table', 2)
-    end
-    error(NO_WRITE .. "'" .. tostring(name) .. "'", 2)
+  __newindex = function()
+    error('Attempt to modify a readonly table', 2)
   end,
 })
 
@@ -148,7 +161,7 @@ local append
 local function append_table(value, out)
   local err, ok = rawget(value, 'err'), rawget(value, 'ok')
   if type(err) == 'string' then
-    out[#out + 1] = '-' .. one_line(err) .. '\r\n'
+    out[#out + 1] = '-' .. one_line((string.gsub(err, '[\r\n]+$', ''))) .. '\r\n'
     return
   elseif type(ok) == 'string' then
     out[#out + 1] = '+' .. one_line(ok) .. '\r\n'
@@ -188,15 +201,18 @@ local function on_error(err)
     err.line = err.line or line
     return err
   end
+  if type(err) == 'table' then -- what its own handler trips over
+    return "@err_handler_def:9: err_handler_def:9: attempt to concatenate local 'err' (a table value)"
+  end
   return (line and '@user_script:' .. line .. ': ' or '') .. tostring(err)
 end
 
 local function failed(digest, err)
   if is_7 then
-    local where = err.line and ' script: f_' .. digest .. ', on @user_script:' .. err.line .. '.' or ''
+    local where = err.line and ' script: ' .. digest .. ', on @user_script:' .. err.line .. '.' or ''
     return '-' .. one_line(tostring(err.err) .. where) .. '\r\n'
   end
-  return '-ERR Error running script (call to f_' .. digest .. '): ' .. one_line(err) .. ' \r\n'
+  return '-ERR Error running script (call to f_' .. digest .. '): ' .. one_line((string.gsub(err, '[\r\n]+$', ''))) .. '\r\n'
 end
 
 local sandbox = {}

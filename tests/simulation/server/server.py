@@ -14,7 +14,7 @@ from tests.simulation.server import (  # each fills the table of commands
     stream_info,
 )
 from tests.simulation.server.blocking import Queue, Waiter
-from tests.simulation.server.commands import COMMANDS, CONTAINERS, Command
+from tests.simulation.server.commands import COMMANDS, CONTAINERS, Command, Kind
 from tests.simulation.server.core import Core, ServerClock
 from tests.simulation.server.history import History
 from tests.simulation.server.replies import NO_REPLY, OK, Reply, ReplyError, Status
@@ -30,6 +30,7 @@ OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 READ_ONLY = "READONLY You can't write against a read only replica."
 LOADING = "LOADING Redis is loading the dataset in memory"
 NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
+DEMOTED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 QUEUED = Status(b"QUEUED")
 
 
@@ -59,13 +60,13 @@ class ModelServer(Core):
         self._run_id = 0
 
     # ---- connections
-    def connect(self, send: Callable[[bytes], None]) -> Session:
-        """Take a connection; ``send`` gets what the server sends, at any time."""
-        session = Session(self, self._next_id, send)
+    def connect(self, send: Callable[[bytes], None], on_close: Callable[[], None] = lambda: None) -> Session:
+        """Take a connection. ``send`` gets what is sent, at any time; ``on_close``: the server hangs up."""
+        session = Session(self, self._next_id, send, on_close)
         self._next_id += 1
         if len(self.sessions) >= self.max_clients:
             session.push(ReplyError("ERR max number of clients reached"))
-            session.closed = True
+            session.hang_up()
             return session
         session.is_known = self.passwords["default"] is None
         self.sessions[session.id] = session
@@ -183,9 +184,12 @@ class ModelServer(Core):
         if len(words) < 2:
             raise ReplyError(b"ERR wrong number of arguments for '%b' command" % name.lower())
         found = container.get(words[1].upper())
-        if found is None or (not self.is_7 and not found.takes(len(words))):
-            raise control.unknown_subcommand(self, words)
-        return found
+        if found is not None and (self.is_7 or found.takes(len(words))):
+            return found
+        unknown = control.unknown_subcommand(self, words)
+        if self.is_7:
+            raise unknown
+        return _failing(name.decode().lower(), unknown)  # 6.2 looks at subcommands when they run
 
     def _unknown(self, words: list[bytes]) -> bytes:
         if self.is_7:
@@ -199,17 +203,39 @@ class ModelServer(Core):
             raise ReplyError("NOAUTH Authentication required.")
         if found.name in self.denied.get(session.user, ()):
             raise self._denied(session.user, found.name)
-        if self.is_loading and found.kind != "control":
-            raise ReplyError(LOADING)
-        if self.is_replica and found.writes:
-            raise ReplyError(READ_ONLY)
-        if self.is_full and found.kind == "grow":
-            raise ReplyError(OUT_OF_MEMORY)
+        refused = self._refused_now(session, found)
+        if refused is None:
+            return
+        if found.name == "exec" and session.in_transaction:
+            session.end_transaction()
+            raise ReplyError("EXECABORT Transaction discarded because of: " + refused)
+        raise ReplyError(refused)
+
+    def _kind(self, found: Command) -> Kind:
+        """Return what a command may do; 6.2 knows no difference between subcommands."""
+        return "grow" if not self.is_7 and found.name.startswith("xgroup|") else found.kind
+
+    def _refused_now(self, session: Session, found: Command) -> str | None:
+        """Return why the server does not run a command in its state."""
+        if not (self.is_full or self.is_replica or self.is_loading):
+            return None
+        kinds = {self._kind(found)}
+        if found.name == "exec":
+            kinds |= {self._kind(self.find(words)) for words in session.queued}
+        has_no_room = self.is_full and not self.is_replica  # a replica keeps what its primary keeps
+        if has_no_room and ("grow" in kinds or (session.in_transaction and found.name not in ("exec", "discard"))):
+            return OUT_OF_MEMORY  # a transaction takes memory while it waits
+        if self.is_replica and kinds & {"grow", "write"}:
+            return READ_ONLY
+        if self.is_loading and kinds != {"control"}:
+            return LOADING
+        return None
 
     def _denied(self, user: str, name: str) -> ReplyError:
-        if self.capabilities.is_7:
+        if self.capabilities.is_7_2:
             return ReplyError(f"NOPERM User {user} has no permissions to run the '{name}' command")
-        return ReplyError(f"NOPERM this user has no permissions to run the '{name}' command or its subcommand")
+        more = "" if self.is_7 else " or its subcommand"
+        return ReplyError(f"NOPERM this user has no permissions to run the '{name}' command{more}")
 
     def _wait(self, session: Session) -> None:
         read, self.waiting = self.waiting, None
@@ -258,7 +284,7 @@ class ModelServer(Core):
     def _call_of_script(self, words: list[bytes]) -> Reply:
         if not words:
             raise CallRefusedError(
-                "ERR Please specify at least one argument for this redis.call() call",
+                "ERR Please specify at least one argument for this redis lib call",
                 "Please specify at least one argument for redis.call()",
             )
         try:
@@ -274,9 +300,9 @@ class ModelServer(Core):
             raise self._denied_in_script(self.session.user, found.name)
         if found.writes:
             if self.is_replica:
-                raise CallRefusedError(READ_ONLY, "-" + READ_ONLY)
-            if self.is_full and found.kind == "grow" and not self._script_wrote:
-                raise CallRefusedError(OUT_OF_MEMORY, "-" + OUT_OF_MEMORY)
+                raise CallRefusedError(READ_ONLY, f"-{READ_ONLY}\r\n")
+            if self.is_full and self._kind(found) == "grow" and not self._script_wrote:
+                raise CallRefusedError(OUT_OF_MEMORY, f"-{OUT_OF_MEMORY}\r\n")
             self._script_wrote = True
         return self._run(found, words)
 
@@ -355,7 +381,11 @@ class ModelServer(Core):
         self.is_loading = is_loading
 
     def readonly(self, *, is_replica: bool) -> None:
-        """Be a replica, or a primary."""
+        """Be a replica, or a primary. A new replica hangs up on those who wait."""
+        if is_replica and not self.is_replica:
+            for session in [session for session in self.sessions.values() if session.waiter is not None]:
+                session.push(ReplyError(DEMOTED))
+                session.hang_up()
         self.is_replica = is_replica
 
     def revoke(self, user: str, command: str) -> None:
@@ -367,9 +397,9 @@ class ModelServer(Core):
         self.denied.get(user, set()).discard(command)
 
     def end_connections(self) -> None:
-        """Close all connections, as at the end of the process; who sends on them notices nothing by itself."""
+        """Close all connections, as at the end of the process."""
         for session in list(self.sessions.values()):
-            session.close()
+            session.hang_up()
 
     def restart(self, lose_last_ms: int = 0) -> None:
         """Start anew: no connections, no scripts, and what was written in the last moments is lost."""
@@ -390,3 +420,10 @@ class ModelServer(Core):
         replica._history.restart(replica.keys)
         replica._run_id = self._run_id + 1_000_000
         return replica
+
+
+def _failing(container: str, error: ReplyError) -> Command:
+    def fail(_core: Core, _words: list[bytes]) -> Reply:
+        raise error
+
+    return Command(f"{container}|", -2, "read", fail, in_scripts=True)

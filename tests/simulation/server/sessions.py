@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 class Session(Answered):
     """One client's connection."""
 
-    def __init__(self, server: "ModelServer", number: int, send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, server: "ModelServer", number: int, send: Callable[[bytes], None], on_close: Callable[[], None]
+    ) -> None:
         self.id = number
         self.name = b""
         self.user = "default"
@@ -32,6 +34,7 @@ class Session(Answered):
         self.closed = False
         self._server = server
         self._send = send
+        self._on_close = on_close
         self._requests = hiredis.Reader()
         self._later: deque[list[bytes]] = deque()
 
@@ -70,6 +73,12 @@ class Session(Answered):
         """Close the transaction; return its commands."""
         queued, self.queued, self.in_transaction = self.queued, [], False
         return queued
+
+    def hang_up(self) -> None:
+        """Close the connection from the server's side."""
+        if not self.closed:
+            self.close()
+            self._on_close()
 
     def close(self) -> None:
         """The connection is gone: what it waits for is dropped, and subscriptions end."""

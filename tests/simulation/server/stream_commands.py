@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from tests.simulation.server.commands import command
 from tests.simulation.server.core import Core
+from tests.simulation.server.nodes import NODE_ENTRIES
 from tests.simulation.server.replies import NULL_ARRAY, Reply, ReplyError, syntax_error
-from tests.simulation.server.streams import NODE_ENTRIES, Stream
+from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import (
     LAST_SEQUENCE,
     SEQUENCE_BITS,
@@ -26,7 +27,8 @@ class Limits:
     maxlen: int = -1
     minid: int = -1
     approximate: bool = False
-    limit: int = 0
+    limit: int = 100 * NODE_ENTRIES
+    """How many entries may go at once, where it is approximate; 0: any number."""
 
     @property
     def given(self) -> bool:
@@ -40,7 +42,7 @@ class Limits:
         ids = stream.entries.ids
         excess = len(ids) - self.maxlen if self.maxlen >= 0 else bisect_left(ids, self.minid)
         if self.approximate:
-            excess -= excess % NODE_ENTRIES
+            excess = stream.nodes.in_whole_nodes(excess, self.minid if self.minid >= 0 else None, self.limit)
         return stream.trim(excess)
 
 
@@ -96,7 +98,7 @@ def xadd(core: Core, words: list[bytes]) -> Reply:
         if not may_make:
             return None
         stream = core.keys.values[key] = Stream()
-    text = stream.add(_next_id(core, stream, wish), [*fields])
+    text = stream.add(_next_id(core, stream, wish), fields)
     if limits:
         limits.cut(stream)
     core.ready.append(key)
@@ -169,7 +171,7 @@ def xrevrange(core: Core, words: list[bytes]) -> Reply:
 def xlen(core: Core, words: list[bytes]) -> Reply:
     """XLEN key"""
     stream = core.keys.typed(words[1], Stream)
-    return len(stream) if stream else 0
+    return stream.length if stream else 0
 
 
 @command("XDEL", -3, "write")

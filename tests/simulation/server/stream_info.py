@@ -15,9 +15,8 @@ def _stream_for(core: Core, key: bytes) -> Stream:
 
 
 def _head(core: Core, stream: Stream) -> list[Reply]:
-    nodes = -(-len(stream) // 100)
     head: list[Reply] = [
-        b"length", len(stream), b"radix-tree-keys", nodes, b"radix-tree-nodes", nodes + 1,
+        b"length", stream.length, b"radix-tree-keys", len(stream.nodes), b"radix-tree-nodes", len(stream.nodes) + 1,
         b"last-generated-id", id_text(stream.last_id),
     ]  # fmt: skip
     if core.is_7:
@@ -64,7 +63,7 @@ def _full_group(core: Core, stream: Stream, name: bytes, most: int) -> Reply:
     told: list[Reply] = [b"name", name, b"last-delivered-id", id_text(group.last_id)]
     if core.is_7:
         told += [b"entries-read", group.entries_read, b"lag", stream.lag(group)]
-    return [*told, b"pel-count", len(group.pending), b"pel", rows, b"consumers", _full_consumers(core, group, most)]
+    return [*told, b"pel-count", len(group.pending), b"pending", rows, b"consumers", _full_consumers(core, group, most)]
 
 
 def _full_consumers(core: Core, group: Group, most: int) -> Reply:
@@ -84,7 +83,7 @@ def _full_consumers(core: Core, group: Group, most: int) -> Reply:
                 *active,
                 b"pel-count",
                 len(consumer.pending),
-                b"pel",
+                b"pending",
                 rows,
             ]
         )

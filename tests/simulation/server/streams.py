@@ -4,11 +4,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from tests.simulation.server.nodes import Nodes
 from tests.simulation.server.replies import Reply
 from tests.simulation.server.words import LAST_ID, id_text
 
 ValueT = TypeVar("ValueT")
-NODE_ENTRIES = 100
 UNKNOWN = None
 """Entries read, of a group that has lost count."""
 
@@ -163,22 +163,26 @@ class Group:
 class Stream:
     """A stream. An entry is held as XRANGE answers it: ``[ID, fields]``."""
 
-    __slots__ = ("entries", "entries_added", "first_id", "groups", "last_id", "max_deleted_id")
+    __slots__ = ("entries", "entries_added", "first_id", "groups", "last_id", "max_deleted_id", "nodes")
 
     def __init__(self) -> None:
         self.entries: ById[list[Reply]] = ById()
         self.groups: dict[bytes, Group] = {}
+        self.nodes = Nodes()
         self.last_id = self.first_id = self.max_deleted_id = 0
         self.entries_added = 0
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
+        """Return how many entries there are. An empty stream is one all the same, so it has no `len`."""
         return len(self.entries.ids)
 
-    def add(self, number: int, fields: list[Reply]) -> bytes:
+    def add(self, number: int, fields: list[bytes]) -> bytes:
         """Append an entry, whose ID lies behind all others; return the ID as text."""
         text = id_text(number)
         self.entries.ids.append(number)
-        self.entries.values[number] = [text, fields]
+        self.entries.values[number] = [text, [*fields]]
+        self.nodes.add(number, fields)
         self.last_id = number
         self.entries_added += 1
         if len(self.entries.ids) == 1:
@@ -189,6 +193,7 @@ class Stream:
         """Delete one entry; tell whether it was there."""
         if self.entries.remove(number) is None:
             return False
+        self.nodes.delete(number)
         self.max_deleted_id = max(self.max_deleted_id, number)
         self._learn_first()
         return True
@@ -197,6 +202,7 @@ class Stream:
         """Delete the first ``count`` entries."""
         if count > 0:
             self.entries.drop_first(count)
+            self.nodes.cut(count)
             self._learn_first()
         return max(count, 0)
 
@@ -233,9 +239,9 @@ class Stream:
             return UNKNOWN
         if not self.max_deleted_id or self.max_deleted_id < self.first_id:
             if number < self.first_id:
-                return self.entries_added - len(self)
+                return self.entries_added - self.length
             if number == self.first_id:
-                return self.entries_added - len(self) + 1
+                return self.entries_added - self.length + 1
         return UNKNOWN
 
     def has_read(self, group: Group, number: int) -> None:
@@ -263,5 +269,5 @@ class Stream:
         twin.entries.ids, twin.entries.values = self.entries.ids[:], dict(self.entries.values)
         twin.groups = {name: group.copy() for name, group in self.groups.items()}
         twin.last_id, twin.first_id, twin.max_deleted_id = self.last_id, self.first_id, self.max_deleted_id
-        twin.entries_added = self.entries_added
+        twin.entries_added, twin.nodes = self.entries_added, self.nodes.copy()
         return twin

@@ -16,14 +16,18 @@ NOT_AN_INTEGER = "ERR value is not an integer or out of range"
 BAD_ID = "ERR Invalid stream ID specified as stream command argument"
 
 
+def is_integer(word: bytes) -> bool:
+    """Tell whether a word is a signed number of 64 bits, written as Redis writes it."""
+    if not word or len(word) > 20 or word[0] > 57 or not _INTEGER.fullmatch(word):
+        return False
+    return len(word) < 19 or -(1 << 63) <= int(word) < 1 << 63
+
+
 def integer(word: bytes, said: str = NOT_AN_INTEGER) -> int:
     """Read a signed number of 64 bits. Raises ReplyError with ``said``."""
-    if not _INTEGER.fullmatch(word):
+    if not is_integer(word):
         raise ReplyError(said)
-    number = int(word)
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ReplyError(said)
-    return number
+    return int(word)
 
 
 def double(word: bytes, said: str = "ERR value is not a valid float") -> float:
@@ -58,7 +62,7 @@ def interval(start: bytes, end: bytes) -> tuple[int, int]:
 def interval_start(word: bytes) -> int:
     """Read the lower bound of an interval, inclusive."""
     if word[:1] == b"(":
-        bound = bound_id(word[1:], 0)
+        bound = entry_id(word[1:])
         if bound == LAST_ID:
             raise ReplyError("ERR invalid start ID for the interval")
         return bound + 1
@@ -68,7 +72,7 @@ def interval_start(word: bytes) -> int:
 def interval_end(word: bytes) -> int:
     """Read the upper bound of an interval, inclusive."""
     if word[:1] == b"(":
-        bound = bound_id(word[1:], LAST_SEQUENCE)
+        bound = entry_id(word[1:], LAST_SEQUENCE)
         if bound == 0:
             raise ReplyError("ERR invalid end ID for the interval")
         return bound - 1

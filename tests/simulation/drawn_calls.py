@@ -1,0 +1,420 @@
+"""Random calls of the shipped scripts, with arguments as workers and leaders have them: they look at the model's state.
+
+Whoever calls knows the deliveries that are pending, the fence and the agreement, or what these were a while ago.
+"""
+
+from random import Random
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from tests.simulation.drawn_commands import FAULTS, Step, run, weighted
+from tests.simulation.server.streams import Stream
+from tests.simulation.server.words import id_text
+from tests.simulation.twins import Twins, Word
+from workers.protocol.keys import group_keys, namespace_keys, stream_keys
+from workers.protocol.scripts import load_script
+
+KEYS, STREAM_KEYS, SPACE = group_keys("orders", "billing"), stream_keys("orders"), namespace_keys("reaper")
+GROUP = KEYS.group
+CONSUMERS = ("w1.0123456789ab", "w2.0123456789ab", "bare")
+POLICIES = ("stream", "retry-stream")
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+VISIBILITY_MS = (20, 50)
+DATA = '{"v":1,"group":"billing"}'
+Row = tuple[str, str, int]
+ItemT = TypeVar("ItemT")
+
+
+class Scene:
+    """What a caller knows, and how it calls."""
+
+    def __init__(self, twins: Twins, seed: int) -> None:
+        self.twins = twins
+        self.random = Random(seed)
+        self.connection = self.random.randrange(3)
+
+    def call(self, name: str, keys: tuple[str, ...], *words: Word, package: str = "workers.protocol") -> None:
+        """Run a script on both."""
+        self.twins.call(self.connection, load_script(package, name), keys, words)
+
+    def lead(self, name: str, keys: tuple[str, ...], *words: Word) -> None:
+        """Run a script of the reaper's on both."""
+        self.call(name, keys, *words, package="reaper")
+
+    def command(self, *words: Word) -> None:
+        """Run a command on both."""
+        self.twins.run(self.connection, *words)
+
+    # ---- what it knows
+    def source(self) -> str:
+        """Return one of the streams that the group reads."""
+        return self.random.choice((KEYS.stream, KEYS.stream, KEYS.retry))
+
+    def stream(self, key: str) -> Stream | None:
+        """Return a stream as it is in the model."""
+        found = self.twins.fake.model.keys.values.get(key.encode())
+        return found if isinstance(found, Stream) else None
+
+    def entries(self, key: str) -> list[str]:
+        """Return some IDs of a stream's entries."""
+        found = self.stream(key)
+        return self.some([id_text(number).decode() for number in found.entries.ids]) if found else []
+
+    def pending(self, key: str) -> list[Row]:
+        """Return some pending entries, in order: ID, consumer, count."""
+        found = self.stream(key)
+        group = found.groups.get(GROUP.encode()) if found else None
+        rows = [
+            (id_text(number).decode(), row.consumer.name.decode() if row.consumer else "", row.times)
+            for number, row in (sorted(group.pending.values.items()) if group else ())
+        ]
+        return self.some(rows)
+
+    def some(self, items: list[ItemT]) -> list[ItemT]:
+        """Return some of the items, in order; mostly all."""
+        return [item for item in items if self.random.random() < 0.7]
+
+    def hash_value(self, key: str, field: str) -> str:
+        """Return a field of a hash, or ''."""
+        found = self.twins.fake.model.keys.values.get(key.encode())
+        return found.get(field.encode(), b"").decode() if isinstance(found, dict) else ""
+
+    def fence(self) -> str:
+        """Return the fence, or sometimes another one."""
+        found = self.twins.fake.model.keys.values.get(KEYS.fence.encode())
+        return (
+            found.decode()
+            if isinstance(found, bytes) and self.random.random() < 0.9
+            else self.random.choice(("", "x:1:y"))
+        )
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        return self.twins.now_us // 1000
+
+    def visibility(self) -> int:
+        """Return a visibility timeout."""
+        return self.random.choice(VISIBILITY_MS)
+
+    def policy(self) -> str:
+        """Return a policy."""
+        return self.random.choice(POLICIES)
+
+    def consumer(self) -> str:
+        """Return a consumer's name."""
+        return self.random.choice(CONSUMERS)
+
+    def limit(self) -> int:
+        """Return a max_deliveries."""
+        return self.random.choice((1, 2, 3, 3))
+
+
+def add(scene: Scene) -> None:
+    """A bare producer adds jobs; some say what they are."""
+    extra = scene.random.choice(
+        (
+            (),
+            (),
+            ("traceparent", TRACEPARENT),
+            ("reaper.deliveries", 1),
+            ("reaper.visibility_ms", 100),
+            ("reaper.suspect", 1),
+        )
+    )
+    scene.command(
+        "XADD",
+        scene.source() if scene.random.random() < 0.1 else KEYS.stream,
+        "*",
+        "n",
+        scene.random.randrange(9),
+        *extra,
+    )
+
+
+def enqueue(scene: Scene) -> None:
+    """A producer of ours enqueues."""
+    jobs: list[Word] = []
+    for number in range(scene.random.randrange(1, 4)):
+        delay = scene.random.choice((0, 0, 10, 5000))
+        jobs += [
+            f"job-{scene.random.randrange(6)}",
+            scene.random.randrange(2),
+            delay,
+            2,
+            "n",
+            scene.random.choice((number, "y" * 40)),
+        ]
+    call = scene.random.choice(("", "c1", "c2"))
+    scene.call("enqueue", (STREAM_KEYS.stream, STREAM_KEYS.schedule, STREAM_KEYS.enqueued), call, 1000, 500, *jobs)
+
+
+def join(scene: Scene) -> None:
+    """A worker joins."""
+    mode, policy, consumer = (
+        scene.random.choice(("reaper", "embedded")),
+        scene.policy(),
+        scene.consumer(),
+    )
+    version = scene.hash_value(KEYS.agreement, "version") or 0
+    scene.call(
+        "join_group", (KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.fence), GROUP, "0",
+        scene.random.choice(("", policy)), scene.random.choice(("", scene.visibility())),
+        scene.random.choice(("", scene.limit())),
+        mode, "w", scene.random.choice(("", consumer, consumer)), 60, scene.random.choice((0, version)),
+        scene.random.choice((0, 50)), policy, scene.visibility(), scene.limit(),
+    )  # fmt: skip
+
+
+def read(scene: Scene) -> None:
+    """A worker reads."""
+    sources = [
+        key for key in (KEYS.stream, KEYS.retry) if (found := scene.stream(key)) and GROUP.encode() in found.groups
+    ]
+    if sources:
+        block = scene.random.choice(((), (), ("BLOCK", 30)))
+        scene.command(
+            "XREADGROUP", "GROUP", GROUP, scene.consumer(), "COUNT", scene.random.randrange(1, 4), *block,
+            "STREAMS", *sources, *(">" for _ in sources),
+        )  # fmt: skip
+
+
+def _mine(scene: Scene) -> tuple[str, str, list[Row]]:
+    source = scene.source()
+    rows = scene.pending(source)
+    consumer = scene.random.choice([row[1] for row in rows] or [*CONSUMERS])
+    mine = [row for row in rows if row[1] == consumer or scene.random.random() < 0.1]
+    return source, consumer, [(row[0], row[1], row[2] + (scene.random.random() < 0.05)) for row in mine]
+
+
+def settle(scene: Scene) -> None:
+    """A worker settles."""
+    source, consumer, rows = _mine(scene)
+    words: list[Word] = []
+    for entry_id, _, times in rows[:4]:
+        verb = scene.random.choice(("ack", "ack", "nack", "retry", "hand_back", "reject"))
+        words += [verb, times, 1, entry_id, f"job-{entry_id}", DATA]
+        if verb != "ack":
+            words += [
+                "failed",
+                "ValueError: x",
+                scene.random.choice(("", 0, 10, 4000)),
+                scene.random.choice(("", "trace")),
+            ]
+    keys = (source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.schedule, KEYS.suspects)
+    scene.call(
+        "settle", keys, GROUP, consumer, scene.limit(), scene.policy(), "1", 50, scene.random.randrange(2),
+        scene.random.randrange(2), *words,
+    )  # fmt: skip
+
+
+def extend(scene: Scene) -> None:
+    """A worker proves that it lives."""
+    source, consumer, rows = _mine(scene)
+    words = [word for entry_id, _, times in rows for word in (entry_id, times, f"job-{entry_id}", DATA)]
+    scene.call(
+        "extend_visibility", (source, KEYS.journal, KEYS.agreement, KEYS.stream), GROUP, consumer, "1", 50, *words
+    )
+
+
+def hold_again(scene: Scene) -> None:
+    """A worker takes back what vanished."""
+    source, consumer, rows = _mine(scene)
+    held = rows or [(entry_id, consumer, 1) for entry_id in scene.entries(source)]
+    words = [word for entry_id, _, times in held for word in (entry_id, times)]
+    scene.call("hold_again", (source, KEYS.stream, KEYS.agreement), GROUP, consumer, *words)
+
+
+def adopt(scene: Scene) -> None:
+    """A worker takes over."""
+    source, consumer, rows = _mine(scene)
+    keys = (source, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.stream, KEYS.suspects, KEYS.schedule, KEYS.retry)
+    scene.call(
+        "adopt", keys, GROUP, scene.consumer(), consumer, scene.random.choice(("restart", "reread")),
+        scene.random.choice((1, 10)), scene.random.choice((0, 1)), scene.limit(), "1", 50, "-",
+        *(row[0] for row in rows[:1]),
+    )  # fmt: skip
+
+
+def autoclaim(scene: Scene) -> None:
+    """An embedded worker recovers."""
+    keys = (
+        scene.source(),
+        KEYS.stream,
+        KEYS.retry,
+        KEYS.dead,
+        KEYS.schedule,
+        KEYS.suspects,
+        KEYS.agreement,
+        KEYS.journal,
+    )
+    scene.call(
+        "autoclaim", keys, GROUP, scene.consumer(), scene.visibility(), scene.limit(), scene.policy(),
+        "1", 50, scene.now_ms() + scene.random.choice((1000, 1000, -1)), "-", scene.random.choice((0, 1, 10)),
+        scene.random.choice((0, 30)), scene.random.choice((2, 100)), 100_000, 50,
+    )  # fmt: skip
+
+
+def recover(scene: Scene) -> None:
+    """A leader recovers."""
+    source = scene.source()
+    keys = (
+        source,
+        KEYS.stream,
+        KEYS.retry,
+        KEYS.dead,
+        KEYS.schedule,
+        KEYS.suspects,
+        KEYS.fence,
+        KEYS.agreement,
+        KEYS.journal,
+    )
+    made = scene.hash_value(KEYS.agreement, "made") or 0
+    scene.lead(
+        "recover_entries", keys, scene.fence(), GROUP, scene.visibility(), scene.limit(), scene.policy(), "1", 50, 1,
+        100_000, scene.now_ms() + 1000, made, 60_000, *(row[0] for row in scene.pending(source)),
+    )  # fmt: skip
+
+
+def take_over(scene: Scene) -> None:
+    """A leader takes the group over."""
+    token = scene.random.choice((1, 1, 1, 2))
+    scene.lead(
+        "take_over_group", (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.retry), "reaper", token, "alice", GROUP,
+        scene.policy(), scene.visibility(), scene.limit(), "reaper", 1000,
+    )  # fmt: skip
+
+
+def _own(scene: Scene) -> str:
+    return "" if scene.hash_value(KEYS.agreement, "recovery") == "embedded" else scene.fence()
+
+
+def release(scene: Scene) -> None:
+    """Suspects are let out."""
+    keys = (KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.fence, KEYS.agreement, KEYS.journal)
+    scene.call("release_suspects", keys, _own(scene), GROUP, scene.policy(), "1", 50, 1)
+
+
+def move_due(scene: Scene) -> None:
+    """What is due becomes ready."""
+    keys = (
+        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.fence, KEYS.agreement, KEYS.journal
+    )  # fmt: skip
+    scene.call("move_due", keys, _own(scene), GROUP, scene.policy(), "1", 50, 1, 10, 100_000, 1000)
+
+
+def keep_house(scene: Scene) -> None:
+    """The house is kept."""
+    scene.call(
+        "keep_house", (KEYS.stream, KEYS.fence, KEYS.agreement), _own(scene), GROUP, scene.random.choice(("", 40))
+    )
+
+
+def restore(scene: Scene) -> None:
+    """A leader puts back a group that was destroyed."""
+    scene.lead(
+        "restore_group", (KEYS.stream, KEYS.fence, KEYS.agreement), scene.fence(), GROUP, "restored-by-reaper", 30,
+        scene.hash_value(KEYS.agreement, "made") or 0, *scene.entries(KEYS.stream),
+    )  # fmt: skip
+
+
+def operate(scene: Scene) -> None:
+    """An operator does something."""
+    scene.random.choice((_redrive, _pause, _forget, _look, _find))(scene)
+
+
+def _redrive(scene: Scene) -> None:
+    keys = (KEYS.dead, KEYS.stream, KEYS.retry, KEYS.agreement, KEYS.journal)
+    ids = scene.entries(KEYS.dead)
+    scene.lead("redrive_dead_letters", keys, GROUP, "stream", 3, scene.random.randrange(2), "1", 50, 100_000, *ids)
+
+
+def _pause(scene: Scene) -> None:
+    scene.lead("pause_group", (KEYS.agreement,), scene.random.choice((1, 0, 0)))
+
+
+def _forget(scene: Scene) -> None:
+    keys = (
+        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.dead, KEYS.fence, KEYS.agreement, KEYS.journal
+    )  # fmt: skip
+    scene.lead("forget_group", keys, GROUP, scene.fence(), scene.random.randrange(2), 100_000, "stream", "1", 50)
+
+
+def _look(scene: Scene) -> None:
+    keys = (KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.suspects, KEYS.dead)
+    scene.call("look_at_group", keys, GROUP)
+    scene.lead("count_after", (KEYS.stream,), "0-0", 100, 10_000)
+    scene.lead("inspect_layout", (KEYS.stream,), "stream")
+
+
+def _find(scene: Scene) -> None:
+    scene.lead("find_scheduled", (scene.random.choice((KEYS.schedule, KEYS.stream_schedule)),), "job-1", 0, 100)
+    scene.call("list_scheduled", (KEYS.stream_schedule,), "0", 100, package="reaper.pipeline")
+
+
+def elect(scene: Scene) -> None:
+    """Replicas and their lease."""
+    holder, what = scene.random.choice(("alice", "bob")), scene.random.randrange(7)
+    match what:
+        case 0 | 1:
+            keys = (SPACE.lease, SPACE.token, SPACE.replicas, SPACE.journal, SPACE.step_down)
+            scene.lead("acquire_lease", keys, holder, 40, 50)
+        case 2:
+            scene.lead("renew_lease", (SPACE.lease, SPACE.step_down), holder, 40)
+        case 3:
+            scene.lead("release_lease", (SPACE.lease, SPACE.journal), holder, 1, "stopped", 50)
+        case 4:
+            scene.lead("raise_token", (SPACE.lease, SPACE.token), holder, 5)
+            scene.lead("next_token", (SPACE.token,), 3)
+        case 5:
+            scene.lead("step_down", (SPACE.lease, SPACE.step_down), holder, 60)
+        case _:
+            scene.lead("register_replica", (SPACE.replicas,), holder, '{"v":1}')
+            scene.lead("tell_scan", (KEYS.fence, KEYS.journal), scene.fence(), 50, DATA)
+
+
+def tell(scene: Scene) -> None:
+    """A worker tells, and clears up."""
+    scene.call("write_events", (KEYS.journal,), 50, "started", "job-1", DATA, "delivered", "job-2", DATA)
+    scene.call("delete_consumer", (scene.source(), KEYS.agreement), GROUP, *scene.some([*CONSUMERS]))
+
+
+def disturb(scene: Scene) -> None:
+    """Somebody who knows nothing of us."""
+    source = scene.source()
+    ids = scene.entries(source)
+    words: tuple[Word, ...] = scene.random.choice(
+        (
+            ("XDEL", source, *(ids[:2] or ["1-1"])), ("XTRIM", source, "MAXLEN", 2),
+            ("XGROUP", "DESTROY", source, GROUP),
+            ("XGROUP", "DELCONSUMER", source, GROUP, scene.consumer()), ("DEL", KEYS.agreement),
+            ("XGROUP", "CREATE", source, "other", "0", "MKSTREAM"), ("ZADD", KEYS.schedule, 5, "no job"),
+            ("DEL", KEYS.fence),
+            ("XGROUP", "SETID", source, GROUP, "0"), ("SET", KEYS.journal, "x"), ("DEL", KEYS.suspects),
+            ("DEL", KEYS.journal),
+        )
+    )  # fmt: skip
+    scene.command(*words)
+
+
+_ACTIONS = (
+    (8, add), (4, enqueue), (4, join), (10, read), (8, settle), (4, extend), (2, hold_again), (4, adopt),
+    (6, autoclaim),
+    (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, restore), (3, operate), (3, elect),
+    (1, tell), (3, disturb),
+)  # fmt: skip
+_action = st.sampled_from([action for weight, action in _ACTIONS for _ in range(weight)])
+_calls = st.builds(
+    lambda action, seed: Step(lambda twins: action(Scene(twins, seed)), f"{action.__name__} {seed}"),
+    _action, st.integers(0, 1 << 16),
+)  # fmt: skip
+_passes = st.sampled_from((1, 15, 25, 60, 6000)).map(
+    lambda ms: Step(lambda twins: twins.pass_time(ms), f"{ms} ms pass")
+)
+_begin = [run(0, "XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")]
+
+
+def call_stories(*, steps: int) -> st.SearchStrategy[list[Step]]:
+    """Return stories of calls, about ``steps`` long."""
+    step = weighted((60, _calls), (8, _passes), (1, FAULTS))
+    return st.lists(step, min_size=steps // 2, max_size=steps).map(lambda story: [*_begin, *story])

@@ -1,0 +1,85 @@
+"""The model of the server is not believed: it and the real servers at hand get the same commands, and must agree.
+
+Their clock stands but for the time that a story lets pass, so everything is compared as it is: every reply, and in the
+end every key, with each pending entry's owner, count and moment. A difference is a bug in the model.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import SearchStrategy
+
+from reaper.drill.clock import ServerClock
+from tests.simulation import drawn_calls
+from tests.simulation.drawn_calls import call_stories
+from tests.simulation.drawn_commands import Step, command_stories, undo
+from tests.simulation.twins import START_US, Twins
+from tests.support.fixtures import standing_clock
+from tests.support.servers import RedisServer
+from tests.support.tiers import OPTION
+
+pytestmark = pytest.mark.contract
+__all__ = ["standing_clock"]
+
+
+@pytest.fixture
+def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server whose clock stands."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    standing_clock.stand_at(START_US)
+    server = RedisServer(binary, folder, environment=standing_clock.environment)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def times(request: pytest.FixtureRequest) -> int:
+    """How many times as many stories are told as in `make test`."""
+    return 20 if request.config.getoption(OPTION) else 1
+
+
+def _tell(stories: SearchStrategy[list[Step]], server: RedisServer, clock: ServerClock, *, examples: int) -> None:
+    """Tell so many stories, each to an empty server and a new model."""
+
+    @settings(max_examples=examples, report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
+    @given(stories)
+    def tell(story: list[Step]) -> None:
+        with closing(Twins(server, clock)) as twins:
+            try:
+                for step in story:
+                    step.do(twins)
+                twins.compare_state()
+            finally:
+                undo(twins)
+
+    tell()
+
+
+def test_model_answers_commands_as_the_server_does(
+    standing: RedisServer, standing_clock: ServerClock, times: int
+) -> None:
+    """Plain commands, transactions, channels, blocked reads; a server that is full, a replica, or takes rights away."""
+    _tell(command_stories(steps=50), standing, standing_clock, examples=80 * times)
+
+
+def test_model_runs_scripts_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
+    """Every script that is shipped, called as workers, leaders and operators do, in the same states of the server."""
+    _tell(call_stories(steps=40), standing, standing_clock, examples=60 * times)
+
+
+def test_stories_call_every_script() -> None:
+    """A script that is new is drawn as well, or the model is believed where it was not looked at."""
+    shipped = {
+        script.stem
+        for package in ("workers.protocol", "reaper", "reaper.pipeline")
+        for script in (Path(str(files(package))) / "lua").glob("*.lua")
+    }
+    called = set(re.findall(r'"([a-z]+(?:_[a-z]+)*)"', Path(drawn_calls.__file__).read_text()))
+    assert shipped - called <= {"prelude", "recovery"}  # parts of the others
