@@ -147,6 +147,34 @@ def _fill(world: "World", step: Step) -> None:
     world.refuse_writes(step.seconds)
 
 
+def _restart_with_loss(world: "World", step: Step) -> None:
+    world.restart_server(step.seconds, lose_last_ms=step.value)
+
+
+def _fail_over(world: "World", step: Step) -> None:
+    world.fail_over(step.seconds, lag_ms=step.value)
+
+
+def _delete(world: "World", step: Step) -> None:
+    world.delete_an_entry(step.value)
+
+
+def _flush(world: "World", step: Step) -> None:  # noqa: ARG001
+    world.flush()
+
+
+def _deny(world: "World", step: Step) -> None:
+    world.deny(step.value, step.seconds)
+
+
+def _any_lag(random: Random, setting: Setting) -> int:  # noqa: ARG001
+    return random.choice((100, 1_000, 1_000, 5_000))
+
+
+def _any_denied(random: Random, setting: Setting) -> str:  # noqa: ARG001
+    return random.choice(("xreadgroup", "evalsha", "xpending", "xack", "xadd", "get", "set", "hget", "subscribe"))
+
+
 def _flush_scripts(world: "World", step: Step) -> None:  # noqa: ARG001
     world.server.script_flush()
 
@@ -233,6 +261,31 @@ FAULTS = {
             value=lambda random, _: random.choice((-3600.0, -90.0, -6.0, -1.0, 1.0, 6.0, 90.0, 3600.0)),
         ),
         Fault("memory", "The server's memory is full for {seconds}.", _fill, None, (0.02, 2)),
+        Fault(
+            "loss",
+            "The server restarts; it is away for {seconds}, and has lost what was written in the last {value} ms.",
+            _restart_with_loss,
+            None,
+            (0.01, 2),
+            _any_lag,
+        ),
+        Fault(
+            "failover",
+            "The server ends; after {seconds} a replica takes its place that lagged by {value} ms.",
+            _fail_over,
+            None,
+            (0.01, 0.5),
+            _any_lag,
+        ),
+        Fault(
+            "delete",
+            "Somebody deletes an entry of the stream (at {value:.2f} of its length).",
+            _delete,
+            None,
+            value=lambda random, _: random.random(),
+        ),
+        Fault("flush", "Somebody calls FLUSHALL.", _flush, None),
+        Fault("deny", "Everybody is refused {value} for {seconds}.", _deny, None, (0.02, 2), _any_denied),
         Fault("scripts", "The server forgets all scripts.", _flush_scripts, None),
         Fault("visibility", "The reapers are told: {value}.", _reload, value=_other_visibility, modes=_ONLY_REAPER),
         Fault("limit", "The reapers are told: {value}.", _reload, value=_other_limit, modes=_ONLY_REAPER),

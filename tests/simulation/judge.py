@@ -21,11 +21,12 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
     state = await read_state(client, KEYS)
     events = await read_events(client, KEYS)
     ledger = world.ledger
-    enqueued = dict(ledger.enqueued)
+    enqueued = {job: payload for job, payload in ledger.enqueued.items() if job not in ledger.lost}
     for job, payload in ledger.payloads.items():
-        enqueued.setdefault(job, payload)  # whose producer never knew
+        if job not in ledger.lost:
+            enqueued.setdefault(job, payload)  # whose producer never knew
     for letter in state.dead:
-        enqueued.setdefault(letter.job, list(letter.payload))
+        enqueued.setdefault(letter.job, ledger.enqueued.get(letter.job, list(letter.payload)))
     return History(
         enqueued=enqueued,
         state=state,
@@ -37,6 +38,7 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
         max_deliveries=max(world.limits),
         least_deliveries=min(world.limits),
         recovery_bound_ms=None,
+        counts_kept=not world.has_lost_writes,
         finished=finished,
     )
 

@@ -84,6 +84,8 @@ class Ledger:
     starts: list[Execution] = field(default_factory=list)
     completions: list[Execution] = field(default_factory=list)
     endings: list[Execution] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+    """Jobs that the story has taken from Redis."""
     running: dict[Execution, set[str]] = field(default_factory=dict)
     """By execution: the processes that are at it."""
     payloads: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)

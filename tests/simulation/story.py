@@ -61,8 +61,8 @@ class NewJob:
 
     @property
     def name(self) -> str:
-        """Its ID, where its producer gives it one."""
-        return f"job-{self.number}"
+        """Its ID, where its producer gives it one; none is a part of another."""
+        return f"job-{self.number:03}"
 
     @property
     def sentence(self) -> str:

@@ -6,26 +6,31 @@ Everything that is simulated is the shipping code: `Producer`, `WorkerProcess`, 
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import hiredis
+
 from tests.simulation.cast import Actor, Operators, Producers, make_actors
 from tests.simulation.entropy import number_tasks
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Link, Network
-from tests.simulation.places import EPOCH_S
+from tests.simulation.places import EPOCH_S, KEYS
 from tests.simulation.plays import Ledger
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.story import EMBEDDED, Story
 from tests.simulation.undisturbed import take_down
 from tests.support.invariants import Execution
 from workers.protocol.errors import StreamReaperError, UnreachableError
+from workers.protocol.messages import pair_up, read_metadata, text
 
 logger = logging.getLogger(__name__)
 
+DENIED = ("xreadgroup", "evalsha", "xpending", "xack", "xadd", "get", "set", "hget", "zadd", "subscribe", "info")
+"""Commands that a story may take from everybody."""
 SUPERVISED_S = (1.0, 3.0)
 """How soon a process that ended by itself is started again."""
 
@@ -99,6 +104,7 @@ class World:
         self._numbers: dict[int, int] = {}
         self._errands = 0
         self.healed = False
+        self.has_lost_writes = False
         self.visibilities = [story.setting.visibility_s]
         """All visibility timeouts that were agreed on."""
         self.limits = [story.setting.max_deliveries]
@@ -264,6 +270,8 @@ class World:
         self.network.refusing = True
         self.network.drop_all()
         self.server.restart(lose_last_ms)
+        if lose_last_ms:
+            self.note_what_is_lost()
         self.later(seconds, self._server_is_back)
 
     def _server_is_back(self) -> None:
@@ -271,6 +279,57 @@ class World:
             self.clock.restarted()
             self.network.refusing = False
             self.say("The server is there again.")
+
+    def fail_over(self, seconds: float, *, lag_ms: int) -> None:
+        """End the server; a replica that lags takes its place."""
+        self.network.refusing = True
+        self.network.drop_all()
+        self.server = self.server.copy(lag_ms=lag_ms)
+        self.server.readonly(is_replica=False)
+        self.later(seconds, self._server_is_back)
+        self.note_what_is_lost()
+
+    def command(self, *words: str | bytes | int) -> Any:
+        """Run a command at once, as nobody's."""
+        answers = hiredis.Reader()
+        session = self.server.connect(answers.feed)
+        session.feed(hiredis.pack_command(words))  # type: ignore[arg-type]
+        session.close()
+        return answers.gets()
+
+    def note_what_is_lost(self) -> None:
+        """Look which jobs the server does not know any more: nobody can be blamed for their loss but the story."""
+        self.has_lost_writes = True
+        kept = {text(word) for word in self._words_of_jobs()}
+        ledger = self.ledger
+        ledger.lost |= {job for job in (*ledger.enqueued, *ledger.payloads) if job not in kept}
+
+    def _words_of_jobs(self) -> Iterator[bytes]:
+        for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.journal):
+            for entry_id, flat in self.command("XRANGE", key, "-", "+") or ():
+                yield entry_id
+                yield from flat
+        for key in (KEYS.schedule, KEYS.stream_schedule):
+            for member in self.command("ZRANGE", key, 0, -1) or ():
+                yield from (job.encode() for job in self.ledger.enqueued if job.encode() in member)
+
+    def delete_an_entry(self, which: float) -> None:
+        """Delete one of the stream's entries, as anybody may."""
+        rows = self.command("XRANGE", KEYS.stream, "-", "+")
+        if rows:
+            entry_id, flat = rows[int(which * len(rows))]
+            self.command("XDEL", KEYS.stream, entry_id)
+            self.ledger.lost.add(text(read_metadata(entry_id, pair_up(flat)).job_id))
+
+    def flush(self) -> None:
+        """Delete everything, as anybody may."""
+        self.server.flush_all()
+        self.note_what_is_lost()
+
+    def deny(self, command: str, seconds: float) -> None:
+        """Take everybody the right to a command, for some time."""
+        self.server.revoke("default", command)
+        self.later(seconds, lambda: self.server.grant("default", command))
 
     def refuse_writes(self, seconds: float) -> None:
         """Let the server's memory be full."""
@@ -308,6 +367,8 @@ class World:
         self.server_process.resume()
         self._server_is_back()
         self.server.fill(full=False)
+        for command in DENIED:
+            self.server.grant("default", command)
         for role, actor in self.actors.items():
             self.network.release(role)
             if actor.process is not None and not actor.process.dead:
