@@ -13,7 +13,7 @@ from reaper.settings import WatchedGroup
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
-from workers.protocol.keys import GroupKeys, NamespaceKeys
+from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys, NamespaceKeys
 from workers.protocol.meaning import is_nothing_there
 from workers.protocol.messages import entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
@@ -167,6 +167,7 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
     pipe.xinfo_consumers(key, group)
     pipe.execute_command("XPENDING", key, group, "-", "+", 1)
     entries, groups, consumers, oldest = _readable(await pipe.execute(raise_on_error=False))
+    readers = [one for one in consumers or () if text(one["name"]) != RESTORED_CONSUMER]
     info = next((one for one in groups or () if text(one["name"]) == group), None)
     if info is None:
         return SourceState(entries=entries or 0)
@@ -178,11 +179,11 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
         oldest_ready_ms=max(0, now_ms - entry_ms(first)) if first else None,
         pending=int(info["pending"]),
         oldest_pending_ms=int(oldest[0][2]) if oldest else None,
-        consumers=len(consumers or ()),
-        last_read_ms=min((int(one["idle"]) for one in consumers or ()), default=None),
+        consumers=len(readers),
+        last_read_ms=min((int(one["idle"]) for one in readers), default=None),
         silent=tuple(
             SilentConsumer(text(one["name"]), int(one["pending"]), int(one["idle"]))
-            for one in consumers or ()
+            for one in readers
             if one["pending"] and visibility_ms and one["idle"] > visibility_ms
         ),
     )

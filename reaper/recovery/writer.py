@@ -19,13 +19,11 @@ from workers.protocol.calls.recovery import OUTCOMES, Recovered
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
 from workers.protocol.events import encode_data
-from workers.protocol.keys import GroupKeys
+from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
 from workers.protocol.messages import RecoveryMode, text, told
 from workers.protocol.scripts import load_script
 from workers.runtime.settings import to_ms
 
-RESTORED_CONSUMER = "restored-by-reaper"
-"""Whose the entries are that are put back."""
 SHIELD_S = 30.0
 """Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
 

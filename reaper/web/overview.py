@@ -18,7 +18,7 @@ from reaper.operations.streams import newest_first
 from reaper.operations.terms import read_terms
 from reaper.service import Reaper
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
-from workers.protocol.keys import GroupKeys
+from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 
@@ -151,6 +151,7 @@ class Overview:
                     "idle_ms": int(one["idle"]),
                 }
                 for one in consumers
+                if one["pending"] or text(one["name"]) != RESTORED_CONSUMER
             ]
         found.sort(key=lambda one: (-one["pending"], one["idle_ms"]))  # who holds most comes first
         return found[:CONSUMERS]

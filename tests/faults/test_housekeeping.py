@@ -8,7 +8,6 @@ from redis.asyncio import Redis
 
 from reaper.operations.judgement import Trouble, judge
 from reaper.operations.snapshot import take_snapshot
-from reaper.recovery.writer import RESTORED_CONSUMER
 from reaper.replicas import GroupReport
 from tests.conftest import StartProxy
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
@@ -17,7 +16,7 @@ from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.events import EventName, encode_data
-from workers.protocol.keys import group_keys, namespace_keys
+from workers.protocol.keys import RESTORED_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 

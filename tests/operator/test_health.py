@@ -190,7 +190,14 @@ def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool
 
 def test_every_problem_is_told() -> None:
     report = replace(
-        ALL_WELL, refusal="several_groups", held=1, foreign_claims=1, error="x", last_scan_ms=1, late_ms=9_999
+        ALL_WELL,
+        refusal="several_groups",
+        held=1,
+        foreign_claims=1,
+        error="x",
+        last_scan_ms=1,
+        late_ms=9_999,
+        dropped=1,
     )
     snapshot = a_snapshot(report=report, paused=True, mismatches=("m",), retry=WAITING)
     assert set(_troubles(snapshot)) == set(Trouble) - {

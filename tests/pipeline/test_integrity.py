@@ -34,7 +34,7 @@ def _job(name: str) -> str:
 
 def test_jobs_that_went_well_have_no_history(troubled: DataFrame) -> None:
     told = {_job(row.job) for row in troubled.select("job").distinct().collect()}
-    assert told == {str(n * 1_000) for n in range(2, 21)} - {"18000"}
+    assert told == {str(n * 1_000) for n in range(2, 21)} - {"18000"} | {"25000"}
 
 
 def test_every_second_start_has_its_cause(starts: DataFrame) -> None:

@@ -6,11 +6,12 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.recovery.housekeeping import Housekeeping, Lost
-from reaper.recovery.writer import RESTORED_CONSUMER, GroupWriter
+from reaper.recovery.writer import GroupWriter
 from reaper.settings import ReaperSettings, WatchedGroup
 from tests.scripts.scene import Scene, entry_id
 from workers.protocol.calls import Journal
 from workers.protocol.calls.upkeep import Authority
+from workers.protocol.keys import RESTORED_CONSUMER
 from workers.protocol.messages import Redelivery
 
 pytestmark = pytest.mark.anyio

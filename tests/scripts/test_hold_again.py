@@ -12,29 +12,37 @@ pytestmark = pytest.mark.anyio
 E1 = entry_id(1)
 REFUSED, VANISHED = 0, 3
 RESTORED = "restored-by-reaper"
+VISIBILITY_MS = 30_000
+WORD = {"member:w1": "1,30000,3,9999999999999,"}
+"""What the worker goes by. Who deletes its consumer and is one of ours takes it away as well."""
 
 
 @pytest.fixture
 async def held(scene: Scene) -> Scene:
     """A worker runs the first of two entries, in a group that has agreed on something."""
-    await scene.agree(policy="stream", max_deliveries=3)
+    await scene.agree(policy="stream", max_deliveries=3, visibility_ms=VISIBILITY_MS, **WORD)
     await scene.stalled()
     await scene.add()
     return scene
 
 
-async def extend(scene: Scene, *, times: Word = 1, source: str = "orders", stream: str = "orders") -> int:
-    """Run ``extend_visibility`` for the first entry; returns its result."""
-    words: list[Word] = ["billing", "w1", 0, 1_000, E1, times, E1, "{}"]
+async def proven(scene: Scene, times: int = 1, ago_ms: int = 100) -> str:
+    """Return a delivery count with when the delivery was proven alive."""
+    return f"{times},{await scene.now_ms() - ago_ms}"
+
+
+async def extend(scene: Scene, *, times: Word = "", source: str = "orders", stream: str = "orders") -> int:
+    """Run ``extend_visibility`` for the first entry, proven alive lately; returns its result."""
+    words: list[Word] = ["billing", "w1", 0, 1_000, E1, times or await proven(scene), E1, "{}"]
     script = load_script("workers.protocol", "extend_visibility")
     reply: Any = await script.run(scene.client, [source, scene.keys.journal, scene.keys.agreement, stream], words)
     return int(reply[0])
 
 
-async def hold_again(scene: Scene, *, times: Word = 1) -> int:
-    """Run ``hold_again`` for the first entry; returns its result."""
+async def hold_again(scene: Scene, *, times: Word = "") -> int:
+    """Run ``hold_again`` for the first entry, proven alive lately; returns its result."""
     reply: Any = await load_script("workers.protocol", "hold_again").run(
-        scene.client, ["orders", "orders", scene.keys.agreement], ["billing", "w1", E1, times]
+        scene.client, ["orders", "orders", scene.keys.agreement], ["billing", "w1", E1, times or await proven(scene)]
     )
     return int(reply[0])
 
@@ -58,25 +66,38 @@ async def test_what_vanished_is_told_from_what_is_lost_and_can_be_held_again(hel
     assert (await held.idle_ms())[E1] < 5_000
 
 
+EMBEDDED = {"recovery": "embedded", **WORD}
+"""Embedded workers that set nothing agree on nothing else: their timeout stands in their words."""
+
+
 @pytest.mark.parametrize("how", ["consumer", "group"])
-@pytest.mark.parametrize(("limit", "result"), [(3, VANISHED), (1, REFUSED)])
-async def test_embedded_workers_that_set_nothing_go_by_the_defaults_and_hold_on(
-    scene: Scene, how: str, limit: int, result: int
+@pytest.mark.parametrize("set_by_somebody", [{}, {"policy": "stream"}, {"policy": "retry-stream"}])
+async def test_embedded_workers_hold_on_to_what_they_have_proven_alive_lately(
+    scene: Scene, how: str, set_by_somebody: dict[str, Word]
 ) -> None:
-    """Nobody has agreed on a policy there, nor on a limit: that stands in the worker's word."""
-    await scene.agree(recovery="embedded", **{"member:w1": f"1,30000,{limit},9999999999999,"})
+    await scene.agree(**EMBEDDED, **set_by_somebody)
     await scene.stalled()
     await vanish(scene, how)
-    assert await extend(scene) == result
-    assert await hold_again(scene) == (1 if result == VANISHED else 0)
-    assert await scene.pending() == ([(E1, "w1", 1)] if result == VANISHED else [])
+    alive = await proven(scene, 1, ago_ms=100)
+    assert await extend(scene, times=alive) == VANISHED
+    assert await hold_again(scene, times=alive) == 1
+    assert await scene.pending() == [(E1, "w1", 1)]
 
 
-async def test_embedded_workers_of_a_retry_stream_are_refused_as_before(scene: Scene) -> None:
-    await scene.agree(recovery="embedded", policy="retry-stream", **{"member:w1": "1,30000,3,9999999999999,"})
+@pytest.mark.parametrize("set_by_somebody", [{}, {"policy": "stream"}, {"policy": "retry-stream"}])
+@pytest.mark.parametrize("ago_ms", [20_001, None])
+async def test_an_entry_that_another_embedded_worker_has_settled_where_it_lies_is_not_settled_again(
+    scene: Scene, set_by_somebody: dict[str, Word], ago_ms: int | None
+) -> None:
+    await scene.agree(**EMBEDDED, **set_by_somebody)
     await scene.stalled()
-    await vanish(scene, "consumer")
-    assert (await extend(scene), await hold_again(scene)) == (REFUSED, 0)
+    await scene.deliver(E1, consumer="w2", times=2)
+    await scene.client.xack("orders", "billing", E1)
+    before = await scene.state()
+    late = 1 if ago_ms is None else await proven(scene, 1, ago_ms)
+    assert (await extend(scene, times=late), await hold_again(scene, times=late)) == (REFUSED, 0)
+    assert (await scene.settle(item(E1, "ack"), journal=False)) == [REFUSED]
+    assert await scene.state() == before
 
 
 async def test_callers_that_name_no_agreement_are_refused_as_before(held: Scene) -> None:
@@ -85,10 +106,9 @@ async def test_callers_that_name_no_agreement_are_refused_as_before(held: Scene)
 
 
 @pytest.mark.parametrize(
-    "otherwise", ["another's", "deleted", "no policy", "retry-stream", "its last delivery", "counted anew"]
+    "otherwise", ["another's", "deleted", "no policy", "no word", "counted anew", "not proven alive"]
 )
 async def test_what_may_be_somebody_elses_is_refused(held: Scene, otherwise: str) -> None:
-    times = 3 if otherwise == "its last delivery" else 1
     await vanish(held, "consumer")
     match otherwise:
         case "another's":
@@ -96,26 +116,20 @@ async def test_what_may_be_somebody_elses_is_refused(held: Scene, otherwise: str
         case "deleted":  # as by a recovery, which makes a copy
             await held.client.xdel("orders", E1)
         case "no policy":
-            await held.client.delete(held.keys.agreement)
-        case "retry-stream":  # a recovery leaves the entry there
-            await held.agree(policy="retry-stream")
+            await held.client.hdel(held.keys.agreement, "policy")
+        case "no word":  # a later process of the same name has taken the delivery over, and settled it
+            await held.client.hdel(held.keys.agreement, "member:w1")
         case "counted anew":
             await held.deliver(E1, consumer="w1", times=2)
     before = await held.state()
+    times = 1 if otherwise == "not proven alive" else ""
     assert (await extend(held, times=times), await hold_again(held, times=times)) == (REFUSED, 0)
-    assert (await held.settle(item(E1, "ack", times=times), journal=False)) == [REFUSED]
+    proven_ms = None if times else await held.now_ms() - 100
+    assert (await held.settle(item(E1, "ack"), journal=False, proven_ms=proven_ms)) == [REFUSED]
     assert await held.state() == before
 
 
-VISIBILITY_MS = 30_000
-
-
-async def proven(scene: Scene, times: int, ago_ms: int) -> str:
-    """Return a delivery count with when the delivery was proven alive."""
-    return f"{times},{await scene.now_ms() - ago_ms}"
-
-
-@pytest.mark.parametrize(("policy", "times"), [("retry-stream", 1), ("stream", 3), ("retry-stream", 3)])
+@pytest.mark.parametrize(("policy", "times"), [("retry-stream", 1), ("stream", 1), ("stream", 3), ("retry-stream", 3)])
 async def test_what_was_proven_alive_lately_can_only_have_vanished(held: Scene, policy: str, times: int) -> None:
     await held.agree(policy=policy, visibility_ms=VISIBILITY_MS)
     await vanish(held, "consumer")
@@ -127,7 +141,7 @@ async def test_what_was_proven_alive_lately_can_only_have_vanished(held: Scene, 
 
 
 @pytest.mark.parametrize(("policy", "times"), [("retry-stream", 1), ("stream", 3)])
-@pytest.mark.parametrize("otherwise", ["long ago", "in the future", "no visibility timeout", "another's", "deleted"])
+@pytest.mark.parametrize("otherwise", ["long ago", "in the future", "another's", "deleted"])
 async def test_a_late_call_and_what_has_another_owner_are_refused_however_lately_it_was_proven_alive(
     held: Scene, policy: str, times: int, otherwise: str
 ) -> None:
@@ -135,8 +149,6 @@ async def test_a_late_call_and_what_has_another_owner_are_refused_however_lately
     await held.agree(policy=policy, visibility_ms=VISIBILITY_MS)
     await vanish(held, "consumer")
     match otherwise:
-        case "no visibility timeout":
-            await held.client.hdel(held.keys.agreement, "visibility_ms")
         case "another's":
             await held.deliver(E1, consumer="w2")
         case "deleted":
@@ -174,7 +186,7 @@ async def test_what_the_leader_has_put_back_goes_to_the_worker_that_runs_it(held
 @pytest.mark.parametrize("verb", ["ack", "nack", "retry", "hand_back", "reject"])
 async def test_a_verdict_on_what_vanished_counts(held: Scene, how: str, verb: str) -> None:
     await vanish(held, how)
-    reply = await held.settle(item(E1, verb))
+    reply = await held.settle(item(E1, verb), proven_ms=await held.now_ms() - 100)
     assert reply == 1 or reply[0] == 1 or reply[0][0] == 2
     state = await held.state()
     assert (await held.pending(), [event for event, _, _ in state["{orders}:journal"]]) == (

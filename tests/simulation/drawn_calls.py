@@ -318,6 +318,15 @@ def restore(scene: Scene) -> None:
     )  # fmt: skip
 
 
+def put_back(scene: Scene) -> None:
+    """A leader puts back what went with a consumer that somebody deleted."""
+    scene.lead(
+        "put_back", (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
+        scene.random.choice(CONSUMERS), 30, scene.hash_value(KEYS.agreement, "made") or 0, "1", 1000, 7,
+        *scene.entries(KEYS.stream),
+    )  # fmt: skip
+
+
 def operate(scene: Scene) -> None:
     """An operator does something."""
     scene.random.choice((_redrive, _pause, _forget, _look, _find))(scene)
@@ -400,8 +409,8 @@ def disturb(scene: Scene) -> None:
 _ACTIONS = (
     (8, add), (4, enqueue), (4, join), (10, read), (8, settle), (4, extend), (2, hold_again), (4, adopt),
     (6, autoclaim),
-    (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, restore), (3, operate), (3, elect),
-    (1, tell), (3, disturb),
+    (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, restore), (2, put_back), (3, operate),
+    (3, elect), (1, tell), (3, disturb),
 )  # fmt: skip
 _action = st.sampled_from([action for weight, action in _ACTIONS for _ in range(weight)])
 _calls = st.builds(

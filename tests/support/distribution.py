@@ -13,6 +13,8 @@ from pathlib import Path
 from xdist.scheduler import LoadScopeScheduling
 
 _SERVER = re.compile(r"[-\[]((?:valkey-)?\d+\.\d+\.\d+)[-\]]")
+_EACH_BY_ITSELF = {"test_stories"}
+"""Files whose tests share nothing, and compute for long."""
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
 _SPARK_FILES = {
     file.stem: "spark with redis" if re.search(r"RedisServer|StartServer", text) else "spark"
@@ -31,6 +33,8 @@ def group_of(node_id: str) -> str:
     path = Path(node_id.partition("::")[0])
     if uses_spark(path):
         return _SPARK_FILES[path.stem]  # one session for many files: each start of Java costs as much as ten tests
+    if path.stem in _EACH_BY_ITSELF:
+        return node_id
     server = _SERVER.search(node_id)
     return f"{path.stem} {server[1] if server else ''}"
 

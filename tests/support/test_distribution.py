@@ -17,6 +17,8 @@ def test_a_group_is_a_spark_session_or_a_file_with_a_server() -> None:
     assert groups["test_redis_stream_reading.py"] == "test_redis_stream_reading ", (
         "it needs Spark's types, not its Java"
     )
+    story = "tests/simulation/test_stories.py::test_x[26]"
+    assert group_of(story) == story
     cases = ("", "[7.0.15]", "[7.0.15-a]", "[a-6.2.14-b]", "[valkey-9.1.2]", "[valkey-9.1.2-b]")
     named = [group_of(f"tests/web/test_api.py::test_x{case}") for case in cases]
     servers = ["", "7.0.15", "7.0.15", "6.2.14", "valkey-9.1.2", "valkey-9.1.2"]

@@ -17,6 +17,8 @@ OPTION = "--matrix"
 LANE = "--server"
 CONTRACTS = ("scripts", "protocol")
 """Folders whose tests are contracts. Others are marked: ``pytest.mark.contract``."""
+ONLY = "only_on"
+"""The mark of what is about some releases alone, by the beginnings of their names: ``pytest.mark.only_on("6.2.")``."""
 HEAVY = "matrix"
 """The mark of what is left out of ``make test``."""
 
@@ -28,6 +30,11 @@ def in_matrix(*values: Any) -> Any:
 
 def servers_for(item: pytest.Item | pytest.Function) -> tuple[Path, ...]:
     """Return the servers that a test runs on."""
+    only = item.get_closest_marker(ONLY)
+    return tuple(binary for binary in _servers_for(item) if only is None or lane_of(binary).startswith(only.args))
+
+
+def _servers_for(item: pytest.Item | pytest.Function) -> tuple[Path, ...]:
     asked = asked_for(item.config)
     if asked:
         return asked

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from workers.protocol.errors import ConfigurationError
 
 MAX_NAME_LENGTH = 255
+RESTORED_CONSUMER = "restored-by-reaper"
+"""The consumer that holds what a leader puts back into a group. It reads nothing; leaders know the group by it."""
 
 
 def _check_name(kind: str, name: str) -> None:

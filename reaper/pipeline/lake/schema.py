@@ -47,6 +47,7 @@ DATA_COLUMNS: dict[str, DataType] = {
     "new_entry": _STRING,
     "dead_letter": _STRING,
     "counts": _BOOL,
+    "put_back": _BOOL,
     "verb": _STRING,
     "fence": _STRING,
     "entries": _LONG,

@@ -489,21 +489,27 @@ local function dead_letter_fields(job, letter)
 end
 
 -- Tells whether a delivery that is not pending for its consumer any more was dropped by somebody's XGROUP DELCONSUMER or DESTROY:
--- nobody holds it (or the leader that has put it back), and its payload is there. With policy `stream`, and in a retry stream,
--- nobody of ours leaves it there who takes a delivery from its worker, but for a dead letter: it has had all its deliveries.
--- Where these do not tell, time does: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than
--- a visibility timeout ago. Two thirds of it, since clocks differ; and not in the future, for they are set, too.
--- Embedded workers that set no policy and no limit agree on none: they go by the defaults, and the limit is their word's.
+-- nobody holds it (or the leader that has put it back), and its payload is there. From a retry stream nobody of ours takes a
+-- delivery without deleting the entry, but for a dead letter: it has had all its deliveries. Elsewhere an entry that another one
+-- took over where it is (embedded, or a later process of the same name) and settled lies there as if it had vanished, and only time
+-- tells: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than a visibility timeout ago. Two
+-- thirds of it, since clocks differ; and not in the future, for they are set, too. A later process of the same name does not
+-- wait for that; it takes the word of the earlier one away.
+-- What embedded workers have not set stands in the word.
 local RESTORED_CONSUMER = 'restored-by-reaper'
 local function was_proven_lately(proven, visibility)
   local ago = proven and now_ms() - proven
-  return ago and ago >= 0 and ago * 3 <= whole_number(visibility, 0) * 2
+  return ago and ago >= 0 and ago * 3 <= visibility * 2
 end
 local function has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven)
   local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'visibility_ms', 'recovery', 'member:' .. consumer)
-  local policy = agreed[1] or agreed[4] == 'embedded' and 'stream'
-  local is_safe = policy and was_proven_lately(proven, agreed[3])
-  if source == stream and policy ~= 'stream' and not is_safe then
+  local word = read_word(agreed[5])
+  if not word then
+    return false
+  end
+  local has_rules = agreed[1] or agreed[4] == 'embedded'
+  local is_safe = has_rules and was_proven_lately(proven, whole_number(agreed[3], word.visibility))
+  if source == stream and not is_safe then
     return false
   end
   local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
@@ -511,8 +517,7 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
   if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
     return false
   end
-  local word = read_word(agreed[5])
-  local limit = whole_number(agreed[2], word and word.max_deliveries or 0)
+  local limit = whole_number(agreed[2], word.max_deliveries)
   return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, limit) < limit
 end
 
