@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tests.simulation.draw import draw
 from tests.simulation.faults import FAULTS
-from tests.simulation.play import Outcome, play
+from tests.simulation.play import Outcome, play, play_seed
 from tests.simulation.shrink import kinds_of, shrink
 from tests.simulation.story import Story
 
@@ -75,10 +75,6 @@ def _play_one(story: Story, *, verbose: bool) -> int:
     return 1 if outcome.violations else 0
 
 
-def _play_seed(seed: int) -> Outcome:
-    return play(draw(seed))
-
-
 def _play_many(outcomes: Iterable[Outcome], *, short: bool) -> int:
     played, failed, virtual_s, began = 0, 0, 0.0, time.process_time()
     for outcome in outcomes:
@@ -108,9 +104,9 @@ def main() -> int:
         return _play_one(_chosen(draw(options.seed), options.steps, options.jobs), verbose=options.verbose)
     seeds = range(options.seed, options.seed + options.count)
     if options.processes == 1:
-        return _play_many(map(_play_seed, seeds), short=options.short)
+        return _play_many(map(play_seed, seeds), short=options.short)
     with ProcessPoolExecutor(options.processes, max_tasks_per_child=500) as pool:
-        return _play_many(pool.map(_play_seed, seeds, chunksize=10), short=options.short)
+        return _play_many(pool.map(play_seed, seeds, chunksize=10), short=options.short)
 
 
 if __name__ == "__main__":

@@ -409,8 +409,8 @@ def disturb(scene: Scene) -> None:
 _ACTIONS = (
     (8, add), (4, enqueue), (4, join), (10, read), (8, settle), (4, extend), (2, hold_again), (4, adopt),
     (6, autoclaim),
-    (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, restore), (2, put_back), (3, operate),
-    (3, elect), (1, tell), (3, disturb),
+    (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, restore), (2, put_back),
+    (3, operate), (3, elect), (1, tell), (3, disturb),
 )  # fmt: skip
 _action = st.sampled_from([action for weight, action in _ACTIONS for _ in range(weight)])
 _calls = st.builds(

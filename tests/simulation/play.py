@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.simulation.draw import draw
 from tests.simulation.entropy import drawn_from
 from tests.simulation.judge import is_over, judgement
 from tests.simulation.patience import patient
@@ -18,6 +19,8 @@ from workers.runtime.clock import going_by
 
 PATIENCE = 60
 """So many visibility timeouts may pass after the last fault until all work is done."""
+BUSY_TURNS, BUSY_TURNS_A_S = 30_000, 40
+"""So many turns of the event loop are much, at once and in a second. Who asks again and again takes ten times that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,11 @@ class Outcome:
     virtual_s: float
     turns: int
     executions: int
+
+
+def play_seed(seed: int) -> Outcome:
+    """Play the story of a seed."""
+    return play(draw(seed))
 
 
 def play(story: Story, tell: Callable[[float, str], None] | None = None) -> Outcome:
@@ -53,6 +61,9 @@ def _outcome(story: Story, tell: Callable[[float, str], None] | None) -> Outcome
                 violations = world.run(lambda: _play(world))
         finally:
             world.end()
+        if world.loop.turns > BUSY_TURNS + BUSY_TURNS_A_S * world.loop.now:
+            hot = f"hot: {world.loop.turns} turns in {world.loop.now:.0f} s: somebody never pauses"
+            violations = [*violations, hot]
         return Outcome(
             story, tuple(violations), world.digest, world.loop.now, world.loop.turns, len(world.ledger.starts)
         )

@@ -9,7 +9,7 @@ from tests.simulation.play import play
 from tests.simulation.shrink import shrink
 from tests.simulation.story import Story
 
-SEEDS = 300
+SEEDS = 150
 AT_A_TIME = 25
 
 

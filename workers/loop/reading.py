@@ -87,8 +87,9 @@ class Reader(Part):
                     continue
                 try:
                     with anyio.CancelScope(shield=True) as self._under_way:
-                        await self._fill_slots(self._slots.free)
-                    failures = 0
+                        was_read = await self._fill_slots(self._slots.free)
+                    if was_read:  # a refused read is not made up for by taking stock, which follows it
+                        failures = 0
                 except (RedisError, OSError, UnexpectedReplyError) as error:
                     failures += 1
                     await self._recover_from(error, failures)
@@ -105,7 +106,9 @@ class Reader(Part):
         with anyio.move_on_after(due_in_s):
             await self._slots.freed.wait()
 
-    async def _fill_slots(self, free: int) -> None:
+    async def _fill_slots(self, free: int) -> bool:
+        """Get deliveries from where it is time for; return whether that was a read, and Redis answered it."""
+        was_read = False
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
@@ -117,7 +120,7 @@ class Reader(Part):
             deliveries = await self._unless_refused(RECOVERING, taking, self._stalled.put_off)
         else:
             deliveries = await self._read(free)
-            self.has_read = True
+            self.has_read = was_read = True
             self._reporter.works(READING)
             self._reporter.counts.read += len(deliveries)
             if self._telemetry and deliveries:
@@ -131,6 +134,7 @@ class Reader(Part):
         self._slots.put(deliveries)
         if deliveries and self._slots.free:
             await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
+        return was_read
 
     async def _unless_refused(
         self, part: str, taking: Awaitable[list[Held]], put_off: Callable[[float], None]
