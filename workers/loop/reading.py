@@ -85,6 +85,7 @@ class Reader(Part):
                 if not self._slots.free and not self._stalled.is_due(0):
                     await self._wait_for_slot()
                     continue
+                was_read = False  # `stop` may cancel what is under way
                 try:
                     with anyio.CancelScope(shield=True) as self._under_way:
                         was_read = await self._fill_slots(self._slots.free)
