@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -120,19 +119,22 @@ def _serve(line: socket.socket, adoptive: int) -> list[str] | None:
         request, files, _, _ = socket.recv_fds(line, LONGEST_REQUEST, 1)
         if not request:
             return None
-        told, tell = os.pipe()
+        (told, tell), (gate, open_gate) = os.pipe(), os.pipe()
         middle = os.fork()
         if not middle:
             pid = os.fork()
             if pid:
                 os.write(tell, str(pid).encode())
                 os._exit(0)
-            for descriptor in (told, tell, line.detach()):
+            for descriptor in (told, tell, open_gate, line.detach()):
                 os.close(descriptor)
+            os.read(gate, 1)
+            os.close(gate)
             return _become(json.loads(request), files[0], adoptive)
-        os.waitpid(middle, 0)  # from now on the child is theirs
+        os.waitpid(middle, 0)  # from now on the child is theirs, and may begin
+        os.write(open_gate, b"!")
         line.send(os.read(told, 100))
-        files += [told, tell]
+        files += [told, tell, gate, open_gate]
         for file in files:
             os.close(file)
 
@@ -142,8 +144,6 @@ def _become(request: dict[str, object], output: int, adoptive: int) -> list[str]
     words, environment = request["words"], request["environment"]
     assert isinstance(words, list)
     assert isinstance(environment, dict)
-    while os.getppid() != adoptive:  # its parent is just ending
-        time.sleep(0.0005)
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != adoptive:
