@@ -9,6 +9,7 @@ server has put its entry into the pending entries list.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -18,6 +19,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -89,7 +91,14 @@ def _pool_options(timeout_s: float, max_connections: int) -> dict[str, Any]:
         "legacy_responses": False,
         "protocol": 2,
         "retry_on_error": [],
+        "driver_info": _driver_info(),
     }
+
+
+@cache
+def _driver_info() -> DriverInfo:
+    """Return what ``CLIENT LIST`` shows of us. redis-py's own finds its version anew, in files, at each connection."""
+    return DriverInfo()
 
 
 class KeptConnection:
