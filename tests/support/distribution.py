@@ -1,7 +1,7 @@
 """Which tests stay together in one process of ``make test``: those that share a Spark session, or a file and a server.
 
-Spark has two sessions: its tests with a Redis wait as much as they compute, those without only compute. One process for
-both would be what everything else waits for at the end.
+Spark has up to three sessions: its tests with a Redis wait as much as they compute, those with made-up rows compute
+only, and there are the others. One process for all would be what everything else waits for at the end.
 
 pytest-xdist has marks for that, and writes their names into node IDs. pytest 9.2 does not let it: silently, each test
 went by itself, and every process started Spark. So the scheduler itself is told.
@@ -16,8 +16,10 @@ _SERVER = re.compile(r"[-\[]((?:valkey-)?\d+\.\d+\.\d+)[-\]]")
 _EACH_BY_ITSELF = {"test_stories"}
 """Files whose tests share nothing, and compute for long."""
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
+_SPARK_GROUPS = {"spark with redis": r"RedisServer|StartServer", "spark with made-up rows": r"rehearsal", "spark": r""}
+"""The first whose pattern is in a file is the file's group."""
 _SPARK_FILES = {
-    file.stem: "spark with redis" if re.search(r"RedisServer|StartServer", text) else "spark"
+    file.stem: next(group for group, pattern in _SPARK_GROUPS.items() if re.search(pattern, text))
     for file in _PIPELINE.glob("test_*.py")
     if "SparkSession" in (text := file.read_text())
 }
