@@ -39,11 +39,12 @@ async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings
     if machine:
         show_json({"status": "findings" if wrong else "ok", "findings": [asdict(finding) for finding in shown]})
     else:
-        show(*map(_line, shown))
+        show(*map(finding_line, shown))
     context.exit(FINDINGS_EXIT if wrong else 0)
 
 
-def _line(finding: Finding) -> str:
+def finding_line(finding: Finding) -> str:
+    """Return a finding as people read it."""
     level = styled(f"{finding.level:<8}", _COLOURS[finding.level])
     about = f"{finding.pair}: " if finding.pair else ""
     return f"{level}{finding.check:<13}{about}{finding.text}"

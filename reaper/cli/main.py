@@ -9,6 +9,7 @@ from reaper.cli.dead_letters import dead_letters
 from reaper.cli.doctor import doctor
 from reaper.cli.explain import explain_command
 from reaper.cli.groups import forget, pause, resume
+from reaper.cli.init import init
 from reaper.cli.lazy import LazyGroup
 from reaper.cli.leader import leader
 from reaper.cli.run import run
@@ -37,7 +38,7 @@ def main(context: click.Context) -> None:
         context.color = False
 
 
-for command in (run, status, pause, resume, forget, dead_letters, acl, doctor, explain_command, leader, top):
+for command in (init, run, status, pause, resume, forget, dead_letters, acl, doctor, explain_command, leader, top):
     main.add_command(command)
 main.add_lazy("drill", "reaper.drill.cli", "Kill workers and leaders on purpose, and account for every job.")
 main.add_lazy("demo", "reaper.drill.cli", "Show the failure drill in three acts: without recovery, reaper, embedded.")

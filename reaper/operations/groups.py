@@ -1,4 +1,4 @@
-"""Operations on one stream/group pair: find it, pause and resume its recovery, forget it.
+"""Operations on one stream/group pair: create it, find it, pause and resume its recovery, forget it.
 
 A pair is known from the settings of whoever asks and from the replicas' heartbeats, so that an operator needs no
 settings file at hand.
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from reaper.replicas import Replica, read_replicas
 from reaper.settings import GroupSettings
@@ -16,9 +17,40 @@ from workers.protocol.calls.sight import group_names
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
+from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
+
+# --- creating -----------------------------------------------------------------------------------------------
+
+FROM_START, FROM_NOW = "0", "$"
+"""Where a new group begins: with everything that is in its stream, or with what is added from then on."""
+
+
+async def create_group(client: Redis, keys: GroupKeys, start: str) -> bool:
+    """Create the group, and its stream where there is none; ``start``: `FROM_START` or `FROM_NOW`.
+
+    Returns False where the group was there. Raises ConfigurationError where the key holds something else, or our user
+    may not do that, and what redis-py raises.
+    """
+    try:
+        await client.xgroup_create(keys.stream, keys.group, start, mkstream=True)
+    except RedisError as error:
+        if str(error).startswith("BUSYGROUP"):
+            return False
+        if is_nothing_there(error):
+            raise ConfigurationError(
+                f"key {keys.stream!r} holds something that is no stream: choose another name, or remove it."
+            ) from error
+        if meaning_of(error) is Meaning.DENIED:
+            raise ConfigurationError(
+                f"the user of redis_url may not create groups: have an administrator run "
+                f"`XGROUP CREATE {keys.stream} {keys.group} {start} MKSTREAM`."
+            ) from error
+        raise
+    return True
+
 
 # --- finding ------------------------------------------------------------------------------------------------
 

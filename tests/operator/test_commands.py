@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 
 NOWHERE = "redis://127.0.0.1:1/0"
 COMMANDS = [
-    "acl", "compare", "dead-letters", "demo", "doctor", "drill", "explain", "forget", "leader", "pause", "pipeline",
-    "resume", "run", "status", "top",
+    "acl", "compare", "dead-letters", "demo", "doctor", "drill", "explain", "forget", "init", "leader", "pause",
+    "pipeline", "resume", "run", "status", "top",
 ]  # fmt: skip
 
 

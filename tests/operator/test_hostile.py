@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import re
 from collections.abc import Iterator
 
@@ -46,6 +47,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "acl": SETTINGS,
     "leader show": (),
     "leader step-down": ("--alone", "--timeout", "0"),
+    "init": (f"{STREAM}/{GROUP}", "--config", os.devnull),
     "pause": (GROUP, *SETTINGS),
     "resume": (GROUP, *SETTINGS),
     "forget": (GROUP, "--yes", *SETTINGS),
