@@ -32,20 +32,30 @@ dead_letters.add_command(redrive_dead_letters)
 
 @dead_letters.command(
     "list",
-    epilog=examples("reaper dead-letters list --group billing", "reaper dead-letters list --reason timeout --json"),
+    epilog=examples("reaper dead-letters list billing", "reaper dead-letters list --reason timeout --json"),
 )
+@click.argument("name", metavar="[GROUP]", required=False)
 @pair_options
 @filter_options
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many to print.")
 @json_option
 @operator_options
 async def list_(
-    pair: Wanted, reason: str | None, signature: str | None, limit: int, machine: bool, settings: ReaperSettings
+    name: str | None,
+    pair: Wanted,
+    reason: str | None,
+    signature: str | None,
+    limit: int,
+    machine: bool,
+    settings: ReaperSettings,
 ) -> None:
-    """List dead letters, oldest first, of every known group or of one.
+    """List dead letters, oldest first, of every known group or of GROUP (which --group names, too).
 
     Exit code 0, also where there are none; 2 not possible.
     """
+    if name is not None and pair.group not in (None, name):
+        raise ConfigurationError(f"which group: {name!r}, or {pair.group!r} (--group)? Name one.")
+    pair = pair._replace(group=pair.group or name)
     found: list[DeadLetter] = []
     more = False
     async with connected(settings) as (client, _):

@@ -4,12 +4,11 @@ from dataclasses import asdict
 
 import click
 
-from reaper.cli.options import connected, json_option, reaper_settings, show_unreachable
+from reaper.cli.options import connected, json_option, reaper_settings
 from reaper.operations.doctor import Finding, Level, diagnose
 from reaper.operations.examination import examine
 from reaper.settings import ReaperSettings
-from workers.protocol.errors import StreamReaperError
-from workers.runtime.options import USAGE_EXIT, examples
+from workers.runtime.options import examples
 from workers.runtime.printing import show, show_json, styled
 
 FINDINGS_EXIT = 1
@@ -28,12 +27,8 @@ async def doctor(context: click.Context, /, machine: bool, quiet: bool, settings
     Give it the service's own settings (--config), so that it can compare. Nothing is written. Exit code 0 nothing is
     wrong, 1 there are findings, 2 Redis cannot be reached.
     """
-    try:
-        async with connected(settings) as (client, server):
-            findings = diagnose(await examine(client, settings, server))
-    except StreamReaperError as error:
-        show_unreachable(error, machine=machine)
-        context.exit(USAGE_EXIT)
+    async with connected(settings) as (client, server):
+        findings = diagnose(await examine(client, settings, server))
     wrong = any(finding.level is Level.WRONG for finding in findings)
     shown = [finding for finding in findings if not (quiet and finding.level is Level.OK)]
     if machine:

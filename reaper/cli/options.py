@@ -1,7 +1,7 @@
 """What the operator's commands share: options, a connection, and finding the pair that is meant."""
 
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from inspect import iscoroutinefunction, unwrap
 from pathlib import Path
@@ -12,15 +12,16 @@ import click
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.groups import check_exists, choose_pair, known_pairs, matching
 from reaper.replicas import read_replicas
 from reaper.settings import ReaperSettings
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
-from workers.protocol.errors import StreamReaperError, UnreachableError
+from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import GroupKeys
-from workers.runtime.options import as_sentences, errors_as_sentences, settings_options
-from workers.runtime.printing import show, show_json
+from workers.protocol.meaning import is_wrong_type
+from workers.runtime.options import errors_as_sentences, settings_options
 from workers.runtime.settings import load_settings
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -74,23 +75,29 @@ def pair_options(command: CommandT) -> CommandT:
 
 @asynccontextmanager
 async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]]:
-    """Yield a client and what the server is. Raises UnreachableError or UnsupportedServerError, also later on."""
+    """Yield a client and what the server is.
+
+    Raises, also later on, UnreachableError, UnsupportedServerError, or ConfigurationError where a key of ours holds
+    something foreign.
+    """
     client = commands_client(settings.redis_url)
     try:
         server = str(await check_server(client, settings.redis_url))
         yield client, server
     except RedisError as error:
+        found = await _foreign(client, settings) if is_wrong_type(error) else ""
+        if found:
+            raise ConfigurationError(f"{found}: somebody else uses this name. Rename the one or the other.") from error
         raise UnreachableError(f"Redis at {hide_password(settings.redis_url)!r} failed: {error}") from error
     finally:
         await client.aclose()
 
 
-def show_unreachable(error: StreamReaperError, *, machine: bool) -> None:
-    """Say that a command that judges cannot."""
-    if machine:
-        show_json({"status": "unreachable", "error": str(error)})
-    else:
-        show(*as_sentences(error), err=True)
+async def _foreign(client: Redis, settings: ReaperSettings) -> str:
+    with suppress(RedisError):
+        found = await foreign_keys(client, [settings.namespace_keys, *(group.keys for group in settings.groups)])
+        return found or await foreign_keys(client, await known(client, settings))
+    return ""
 
 
 async def known(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import anyio
 import click
 
-from reaper.cli.options import connected, operator_options, show_unreachable
+from reaper.cli.options import connected, operator_options
 from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
@@ -15,7 +15,7 @@ from reaper.replicas import STANDALONE
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capability, capabilities_quietly, in_words
 from workers.protocol.errors import StreamReaperError
-from workers.runtime.options import USAGE_EXIT, examples
+from workers.runtime.options import USAGE_EXIT, examples, show_error
 from workers.runtime.printing import show, show_json, styled
 
 DEGRADED_EXIT = 1
@@ -45,7 +45,7 @@ async def _look(settings: ReaperSettings, asked: dict[Capability, bool | None], 
                 asked.update(await capabilities_quietly(client))
     except StreamReaperError as error:
         _clear(machine=machine, watch=watch)
-        show_unreachable(error, machine=machine)
+        show_error(error, machine=machine)
         return USAGE_EXIT
     snapshot = replace(snapshot, capabilities=asked)
     problems = judge(snapshot)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 
-from reaper.cli.options import connected, json_option, operator_options, show_unreachable
+from reaper.cli.options import connected, json_option, operator_options
 from reaper.operations.judgement import Problem, as_json, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError, StreamReaperError
-from workers.runtime.options import examples
+from workers.runtime.options import examples, show_error
 from workers.runtime.printing import printable, show_json
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class _Lines:
         show_json(as_json(snapshot, judge(snapshot)))
 
     def failed(self, before: Snapshot, error: StreamReaperError) -> None:  # noqa: ARG002 - as `_Screen`
-        show_unreachable(error, machine=True)
+        show_error(error, machine=True)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -62,6 +62,7 @@ def diagnose(examined: Examination) -> tuple[Finding, ...]:
     return (
         *_server(examined.server),
         _rights(examined.server),
+        *_keys(examined.foreign),
         *_leadership(examined, problems),
         *(finding for facts in examined.groups for finding in _group(examined, facts, problems)),
     )
@@ -149,6 +150,11 @@ def _rights(server: ServerFacts) -> Finding:
         lacks = " ".join(f"+{command}" for command in server.missing_rights)
         return wrong("rights", f"user {server.user} lacks {lacks} for a reaper's work: see `reaper acl reaper`")
     return ok("rights", f"user {server.user} may do what a reaper does")
+
+
+def _keys(foreign: str) -> Iterator[Finding]:
+    if foreign:
+        yield wrong("keys", f"{foreign}: somebody else uses this name; rename the one or the other")
 
 
 # --- leadership ---------------------------------------------------------------------------------------------

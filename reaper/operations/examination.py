@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from reaper.layout import layout_refusal
 from reaper.operations.acl import Role, rules_of
+from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.groups import known_pairs
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Snapshot
@@ -76,6 +77,8 @@ class Examination:
     """Of whoever asks."""
     server: ServerFacts
     snapshot: Snapshot
+    foreign: str = ""
+    """Which of our keys hold something else."""
     groups: Sequence[GroupFacts] = field(default_factory=tuple)
 
 
@@ -84,8 +87,9 @@ async def examine(client: Redis, settings: ReaperSettings, release: str) -> Exam
     snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, release)
     pairs = known_pairs(settings.watched, snapshot.live or snapshot.replicas)
     server = await _examine_server(client, settings, release, pairs)
+    foreign = await foreign_keys(client, [settings.namespace_keys, *pairs])
     groups = [await _examine_group(client, keys, snapshot) for keys in pairs]
-    return Examination(settings=settings, server=server, snapshot=snapshot, groups=groups)
+    return Examination(settings=settings, server=server, snapshot=snapshot, foreign=foreign, groups=groups)
 
 
 async def _allowed(client: Redis, *words: Any) -> Any:

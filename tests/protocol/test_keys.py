@@ -1,5 +1,6 @@
 """Keys of a group lie in one hash slot, never collide, and refuse names that cannot work."""
 
+import re
 from dataclasses import astuple, fields
 
 import pytest
@@ -7,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
+from tests.support.processes import ROOT
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import (
     MAX_NAME_LENGTH,
+    TYPES,
     GroupKeys,
     check_apart,
     group_keys,
@@ -17,6 +20,9 @@ from workers.protocol.keys import (
     stream_keys,
 )
 
+DESCRIBED = re.compile(
+    r"^-- KEYS\[\d+\] .*?(\S*(?:orders|\{reaper\})\S*) +(stream|hash|string|sorted|counter)\b", re.MULTILINE
+)
 names = st.text(st.sampled_from("{}ab:é") | st.characters(), min_size=1, max_size=30)
 
 
@@ -106,3 +112,17 @@ def test_a_stream_may_not_have_the_name_of_the_namespace() -> None:
 
 def test_a_pair_reads_as_people_write_it() -> None:
     assert group_keys("orders", "billing").pair == "orders/billing"
+
+
+def test_every_key_has_a_type_and_scripts_say_the_same() -> None:
+    places = (group_keys("orders", "billing"), stream_keys("orders"), namespace_keys("reaper"))
+    assert {one.name for place in places for one in fields(place)} - TYPES.keys() == {"group", "namespace"}
+    spelt = {
+        getattr(place, one.name): TYPES[one.name] for place in places for one in fields(place) if one.name in TYPES
+    }
+    scripts = [file for folder in ("workers/protocol/lua", "reaper/lua") for file in (ROOT / folder).glob("*.lua")]
+    told = {row for script in scripts for row in DESCRIBED.findall(script.read_text(encoding="utf-8"))}
+    kinds = {"sorted": "zset", "counter": "string"}
+    found = {(key, kinds.get(kind, kind)) for key, kind in told if key in spelt}
+    assert {key for key, _ in found} == set(spelt), "a key that no script describes"
+    assert {(key, kind) for key, kind in found if spelt[key] != kind} == set()

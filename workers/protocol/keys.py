@@ -5,7 +5,9 @@ in Redis Cluster: the stream's name is wrapped as a hash tag (``{orders}:dead:bi
 A name that already holds a tag (``{shop}orders``) keeps it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from workers.protocol.errors import ConfigurationError
 
@@ -144,6 +146,17 @@ def namespace_keys(namespace: str) -> NamespaceKeys:
     return NamespaceKeys(
         namespace, f"{tag}:lease", f"{tag}:token", f"{tag}:replicas", f"{tag}:journal", f"{tag}:step_down"
     )
+
+
+TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
+        **dict.fromkeys(("stream_schedule", "schedule", "enqueued"), "zset"),
+        **dict.fromkeys(("agreement", "suspects", "replicas"), "hash"),
+        **dict.fromkeys(("fence", "lease", "token", "step_down"), "string"),
+    }
+)
+"""What Redis's ``TYPE`` says of our keys, by the names of the fields above."""
 
 
 def check_apart(namespace: str, stream: str) -> None:

@@ -98,6 +98,11 @@ def is_nothing_there(error: object) -> bool:
     return isinstance(error, ResponseError) and _NOTHING_THERE.search(str(error)) is not None
 
 
+def is_wrong_type(error: object) -> bool:
+    """Tell whether the server met a key that holds something foreign; it does not say which."""
+    return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
+
+
 def is_not_known(error: BaseException) -> bool:
     """Tell whether the server does not know the command that it was asked for, or its options."""
     return meaning_of(error) in (Meaning.UNCLEAR, Meaning.REFUSED) and _NOT_KNOWN.search(str(error)) is not None

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import click
 from pydantic.fields import FieldInfo
 
-from workers.protocol.errors import StreamReaperError
+from workers.protocol.errors import StreamReaperError, UnreachableError
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
-from workers.runtime.printing import show
+from workers.runtime.printing import show, show_json
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, plain
 
@@ -118,7 +118,10 @@ def log_options(command: CommandT) -> CommandT:
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Print our own errors as they are, without a traceback, and exit with ``USAGE_EXIT``."""
+    """Print our own errors as they are, without a traceback, and exit with ``USAGE_EXIT``.
+
+    Where the command was asked for JSON, by a flag named ``machine``, they are JSON too (`show_error`).
+    """
     try:
         yield
     except StreamReaperError as error:
@@ -138,12 +141,20 @@ def _first(group: BaseExceptionGroup[StreamReaperError]) -> StreamReaperError:
     return error
 
 
-def as_sentences(error: StreamReaperError) -> list[str]:
-    """Return the lines by which an error is told."""
+def show_error(error: StreamReaperError, *, machine: bool) -> None:
+    """Print one of our errors: its sentences, each on a line.
+
+    For a machine, a document on standard output: ``{"status": "unreachable" | "impossible", "error": …}``.
+    """
+    if machine:
+        status = "unreachable" if isinstance(error, UnreachableError) else "impossible"
+        show_json({"status": status, "error": str(error)})
+        return
     first, *others = map(str, error.args or [error])
-    return [f"error: {first}", *others]
+    show(f"error: {first}", *others, err=True)
 
 
 def _give_up(error: StreamReaperError) -> None:
-    show(*as_sentences(error), err=True)
+    command = click.get_current_context(silent=True)
+    show_error(error, machine=command is not None and command.params.get("machine") is True)
     raise SystemExit(USAGE_EXIT) from error

@@ -5,6 +5,8 @@ reading order round, or forge a line. So whatever cannot be printed is shown by 
 and colours are marked by what nobody outside can spell.
 """
 
+import errno
+import io
 import json
 import re
 import secrets
@@ -20,6 +22,7 @@ from workers.protocol.messages import on_one_line
 _SECRET = secrets.token_hex(8)
 """Of this process alone: text from outside cannot hold a mark."""
 _MARK = re.compile(rf"\x1b<{_SECRET}:([0-9;]*)>")
+UNWRITABLE_EXIT = 2
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
 
 
@@ -42,12 +45,24 @@ def printable(line: str) -> str:
 
 def show(*lines: str, err: bool = False) -> None:
     """Print lines for people; a newline inside of one is from outside, and does not begin another."""
-    click.echo("\n".join(map(printable, lines)), err=err)
+    _echo("\n".join(map(printable, lines)), err=err)
 
 
 def show_json(document: Any) -> None:
     """Print a document for machines, exactly and in ASCII, on one line."""
-    click.echo(json.dumps(document, default=str))
+    _echo(json.dumps(document, default=str))
+
+
+def _echo(text: str, *, err: bool = False) -> None:
+    """Print, or end the command with a sentence: a full disk may lie behind standard output."""
+    try:
+        click.echo(text, err=err)
+    except OSError as error:
+        if err or error.errno == errno.EPIPE:  # nobody reads any more: click ends the command
+            raise
+        sys.stdout = io.StringIO()  # Python, too, writes to it at its end, and would complain
+        click.echo(f"error: standard output cannot be written to: {error.strerror}.", err=True)
+        raise SystemExit(UNWRITABLE_EXIT) from error
 
 
 def show_crashes() -> None:
