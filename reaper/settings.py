@@ -227,9 +227,9 @@ class ReaperSettings(Settings):
 
     @property
     def watched(self) -> tuple[WatchedGroup, ...]:
-        """The pairs with the defaults filled in."""
+        """The pairs with the defaults filled in. Each value has been checked where it came from."""
         return tuple(
-            WatchedGroup(
+            WatchedGroup.model_construct(
                 stream=group.stream,
                 group=group.group,
                 visibility_timeout=group.visibility_timeout or self.visibility_timeout,

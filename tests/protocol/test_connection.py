@@ -425,3 +425,16 @@ def test_a_server_is_called_what_it_is(says: dict[str, str], release: str) -> No
 )
 def test_what_will_pass_is_told_from_what_will_not(error: Exception, passes: bool) -> None:
     assert is_contact_error(error) is passes
+
+
+async def test_a_connect_reads_nothing_from_disk(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with commands_client(server.url) as first:
+        await first.ping()
+
+    def asked() -> str:
+        raise AssertionError("redis-py's version is read from disk again, and nothing else runs meanwhile")
+
+    monkeypatch.setattr("redis.utils.get_lib_version", asked)
+    async with commands_client(server.url) as second, reader_client(server.url) as third:
+        assert await second.ping()
+        assert await third.ping()

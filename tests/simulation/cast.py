@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
@@ -15,7 +16,7 @@ from reaper.service import Reaper
 from reaper.settings import GroupSettings, ReaperSettings
 from tests.simulation import plays
 from tests.simulation.loop import Process
-from tests.simulation.patience import BLOCK_MS
+from tests.simulation.patience import block_ms
 from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import NewJob
 from tests.support.invariants import Execution
@@ -127,6 +128,7 @@ class OurWorker(Actor):
         super().__init__(world, role)
         self._worker: WorkerProcess | None = None
 
+    @cached_property
     def _settings(self) -> WorkerSettings:
         setting = self.world.story.setting
         knows = setting.own_timeout or self.world.is_embedded
@@ -163,7 +165,7 @@ class OurWorker(Actor):
         def beating(steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> "BeatingTask":
             return BeatingTask(process, steps, extend, url, timeout_s)
 
-        self._worker = WorkerProcess(self._settings(), stage.handle, Callbacks(EVENTS), beating)
+        self._worker = WorkerProcess(self._settings, stage.handle, Callbacks(EVENTS), beating)
         await self._worker.run(handle_signals=False, task_status=_UNTOLD)
 
     async def stop(self) -> None:
@@ -261,7 +263,7 @@ class BareWorker(Actor):
             "COUNT",
             1,
             "BLOCK",
-            BLOCK_MS,
+            block_ms(self.world.story.setting),
             "STREAMS",
             STREAM,
             KEYS.retry,
@@ -318,7 +320,7 @@ class Replica(Actor):
             lease_ttl=timedelta(seconds=setting.lease_s),
             scan_interval=timedelta(seconds=setting.visibility_s / 8),
             full_scan_interval=timedelta(seconds=setting.visibility_s / 2),
-            heartbeat_interval=timedelta(seconds=setting.lease_s),
+            heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
             grace=timedelta(seconds=setting.visibility_s),
             journal=setting.journal,
             journal_maxlen=1_000_000,

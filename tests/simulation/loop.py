@@ -14,9 +14,10 @@ from typing import Any
 
 TURN_S = 10e-6
 """What one turn of the loop takes."""
-SPINNING = 2_000
-"""So many turns in a row without a wait are no work any more; each then takes `SPIN_S`, so that time goes on."""
-SPIN_S = 1e-3
+SPINNING = 1_000
+"""So many turns in a row without a wait are no work any more: cancellation is told again and again to who swallows it,
+say. Each then takes `SPIN_S`, so that time goes on."""
+SPIN_S = 20e-3
 LATE_S = 1e-6
 """A timer fires so much after it is due: no sum of floats may leave it a moment too early for ever."""
 

@@ -19,9 +19,6 @@ SLOW_PART = 0.01
 """So many messages take longer…"""
 SLOW_S = 0.1
 """… up to this."""
-REFUSED_S = 1e-3
-LOOK_S = 0.5
-"""How often somebody who connects finds out whether anything gets through."""
 NOTICED_S = (0.01, 2.0)
 """How long it takes until one end notices that the other one is gone."""
 
@@ -53,6 +50,8 @@ class Weather:
     losing_replies: float = 0.0
     """… or after it has acted on it."""
     links: "list[Link]" = field(default_factory=list)
+    connecting: "list[asyncio.Future[None]]" = field(default_factory=list)
+    """Who waits for a connection while nothing gets through."""
 
     def calm(self) -> None:
         """Let the network be as usual, but for what is held."""
@@ -88,8 +87,10 @@ class Network:
         owner = process.parent or process if process else None
         weather = self.weather(owner.role if owner else "")
         await asyncio.sleep(self._latency(weather))
-        while weather.held_requests or weather.held_replies or self._server.closed:  # noqa: ASYNC110 - time is free
-            await asyncio.sleep(LOOK_S)
+        while weather.held_requests or weather.held_replies or self._server.closed:
+            waiting = self._loop.create_future()
+            weather.connecting.append(waiting)
+            await waiting
         if self.refusing:
             raise ConnectionRefusedError("simulated: nobody listens there")
         protocol = protocol_factory()
@@ -147,6 +148,7 @@ class Network:
         """Let go on what was held for a process."""
         weather = self.weather(role)
         weather.held_requests = weather.held_replies = False
+        self._let_connect(weather)
         for link in list(weather.links):
             requests, link.requests = link.requests, []
             replies, link.replies = link.replies, []
@@ -154,6 +156,17 @@ class Network:
                 self._send_request(link, data)
             for data in replies:
                 self._send_reply(link, data)
+
+    def server_goes_on(self) -> None:
+        """Have those connect that could not, since the server stood still."""
+        for weather in self._weathers.values():
+            self._let_connect(weather)
+
+    def _let_connect(self, weather: Weather) -> None:
+        waiting, weather.connecting = weather.connecting, []
+        for one in waiting:
+            if not one.done():  # else it was given up
+                one.set_result(None)
 
     # ---- what befalls it
 

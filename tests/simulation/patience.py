@@ -1,48 +1,71 @@
 """Has the product look less often at what nobody waits for: virtual time is free, but commands are not.
 
 A worker asks every 2 seconds whether there is a job, and a replica looks ten times a second for answers that do not
-come; visibility timeouts of the simulation are minutes long, so both may take longer by an order of
-magnitude, and nothing else is changed by it.
+come. Timeouts of the simulation are minutes long, so both may take longer, in proportion to them: an hour of a story
+with long timeouts holds no more looks than some minutes of one with short ones. Nothing else is changed by it.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest import mock
 
 from reaper import metrics
 from reaper.election import elector
-from reaper.recovery import source_watch
-from workers.loop import heartbeat, reading
+from reaper.recovery import group_watch, source_watch
+from tests.simulation.story import Setting
+from workers.embedded import upkeep
+from workers.loop import heartbeat, membership, reading
 from workers.protocol import connection
-from workers.runtime import contact, notices
+from workers.runtime import contact, notices, pauses
 from workers.upkeep import schedules, suspects
 
-BLOCK_MS = 20_000
-LOOK_S = 4.0
-"""How often it is looked for answers that do not come: trust windows are 14 s or longer here."""
-_LONGER = (
-    (elector, "LOOK_S", LOOK_S),
-    (contact, "PAUSED_S", 3 * LOOK_S),
-    (heartbeat, "LONGEST_SLEEP_S", 10.0),
-    (reading, "BLOCK_MS", BLOCK_MS),
-    (metrics, "LEADING_POLL_S", 10.0),
-    (notices, "PING_S", 60.0),
-    (schedules, "LATEST_LOOK_S", 30.0),
-    (source_watch, "LATEST_WAKE_S", 30.0),
-    (suspects, "POLL_S", (0.02, 5.0)),
-)
-_LONGER_DEFAULTS = (
-    (contact.Contact.__init__, "look_s", LOOK_S),
-    (connection.reader_client, "block_ms", BLOCK_MS),
-)
+
+def block_ms(setting: Setting) -> int:
+    """Return how long a read blocks."""
+    return round(setting.visibility_s / 3 * 1000)
+
+
+def _unnamed() -> None:
+    """Have connections not tell the server whose library they are of: two calls each, that nobody asks for."""
+
+
+def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what waits for how long: the module or function, the name there, and the value."""
+    visibility_s = setting.visibility_s
+    look_s = min(visibility_s / 10, setting.lease_s / 4)  # well within the trust window, 0.7 of the lease
+    retry_s = visibility_s / 60
+    yield elector, "LOOK_S", look_s
+    yield elector, "FAILURE_PAUSE_S", min(retry_s, setting.lease_s / 8)
+    yield contact.Contact.__init__, "look_s", look_s
+    yield contact, "PAUSED_S", 3 * look_s
+    yield pauses, "LONGEST_PAUSE_S", 2 * retry_s
+    yield heartbeat, "LONGEST_SLEEP_S", visibility_s / 6
+    yield reading, "REFUSED_S", visibility_s / 12
+    yield reading, "BLOCK_MS", block_ms(setting)
+    yield connection.reader_client, "block_ms", block_ms(setting)
+    yield connection, "_driver", _unnamed
+    yield metrics, "LEADING_POLL_S", visibility_s / 6
+    yield notices, "PING_S", visibility_s
+    yield notices, "RECONNECT_S", retry_s
+    yield membership, "UNAGREED_S", retry_s
+    yield group_watch, "INSIST_S", (0.1, retry_s)
+    yield group_watch, "SUSPECTS_RETRY_S", retry_s
+    yield group_watch, "SCHEDULES_RETRY_S", retry_s
+    yield source_watch, "RETRY_MS", round(retry_s * 1000)
+    yield schedules, "LATEST_LOOK_S", visibility_s / 2
+    yield source_watch, "LATEST_WAKE_S", visibility_s / 2
+    yield suspects, "POLL_S", (0.02, visibility_s / 12)
+    yield upkeep, "HOUSE_INTERVAL_S", visibility_s / 2
 
 
 @contextmanager
-def patient() -> Iterator[None]:
+def patient(setting: Setting) -> Iterator[None]:
     """Look less often while the block runs."""
     with ExitStack() as stack:
-        for module, name, value in _LONGER:
-            stack.enter_context(mock.patch.object(module, name, value))
-        for function, name, value in _LONGER_DEFAULTS:
-            stack.enter_context(mock.patch.dict(function.__kwdefaults__, {name: value}))
+        for where, name, value in _longer(setting):
+            if callable(where):
+                stack.enter_context(mock.patch.dict(where.__kwdefaults__, {name: value}))
+            else:
+                stack.enter_context(mock.patch.object(where, name, value))
         yield

@@ -10,6 +10,7 @@ from tests.simulation.entropy import drawn_from
 from tests.simulation.judge import is_over, judgement
 from tests.simulation.patience import patient
 from tests.simulation.places import KEYS, URL
+from tests.simulation.python_312 import as_in_312
 from tests.simulation.story import Story
 from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
@@ -54,10 +55,10 @@ def play(story: Story, tell: Callable[[float, str], None] | None = None) -> Outc
 
 
 def _outcome(story: Story, tell: Callable[[float, str], None] | None) -> Outcome:
-    with drawn_from(str(story.seed)), patient():
+    with drawn_from(str(story.seed)), patient(story.setting):
         world = World(story, tell)
         try:
-            with going_by(world.loop.time):
+            with going_by(world.loop.time), as_in_312(world.loop):
                 violations = world.run(lambda: _play(world))
         finally:
             world.end()

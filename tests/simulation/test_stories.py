@@ -9,8 +9,8 @@ from tests.simulation.play import play
 from tests.simulation.shrink import shrink
 from tests.simulation.story import Story
 
-SEEDS = 150
-AT_A_TIME = 25
+SEEDS = 300
+AT_A_TIME = 50
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_A_TIME))

@@ -263,7 +263,12 @@ class World:
     def freeze_server(self, seconds: float) -> None:
         """Let the server stand still."""
         self.server_process.pause()
-        self.later(seconds, self.server_process.resume)
+        self.later(seconds, self.thaw_server)
+
+    def thaw_server(self) -> None:
+        """Let the server go on."""
+        self.server_process.resume()
+        self.network.server_goes_on()
 
     def restart_server(self, seconds: float, *, lose_last_ms: int = 0) -> None:
         """End the server, and start it again later."""
@@ -364,7 +369,7 @@ class World:
         self.say("Nothing befalls anybody any more.")
         for weather in self.network.weathers():
             weather.calm()
-        self.server_process.resume()
+        self.thaw_server()
         self._server_is_back()
         self.server.fill(full=False)
         for command in DENIED:
