@@ -13,6 +13,7 @@ from tests.support.servers import free_port
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKER_MB = 1100
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Compile once, and with one thread less: most of what a test calls is called a few times."""
 PATIENT = {
     "spark.network.timeout": "3600s",
     "spark.sql.broadcastTimeout": "3600",

@@ -17,9 +17,9 @@ from reaper.pipeline.advice.histogram import of_durations
 from reaper.pipeline.advice.model import GroupRecord, Record, Weights, Workers, advise, advise_group
 from reaper.pipeline.advice.records import read_records
 from reaper.pipeline.cli import pipeline
-from reaper.pipeline.rehearsal.synthetic import generate_lake
 from reaper.settings import ReaperSettings
 from tests.pipeline import stories
+from tests.pipeline.conftest import Generated
 from tests.pipeline.stories import Row, about, acked, event, frame, nacked, recovered, refused
 from workers.protocol.keys import group_keys
 from workers.runtime.settings import load_settings
@@ -269,13 +269,10 @@ def test_machines_get_curves_and_reasons() -> None:
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("advisor") / "lake"
-    generate_lake(spark, path, events=20_000, seed=5)
-    return path
+def lake(generated: Generated) -> Path:
+    return generated.path
 
 
-@pytest.mark.usefixtures("spark")
 def test_the_command_writes_settings_that_the_reaper_reads(lake: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(pipeline, ["advise", "--lake", str(lake)])
     assert result.exit_code == 0, result.output
@@ -285,7 +282,6 @@ def test_the_command_writes_settings_that_the_reaper_reads(lake: Path, tmp_path:
     assert "# visibility_timeout = " in result.stdout  # the group that recovers by itself
 
 
-@pytest.mark.usefixtures("spark")
 def test_the_command_advises_on_one_group_for_machines_and_into_a_file(lake: Path, tmp_path: Path) -> None:
     file = tmp_path / "advice.toml"
     words = ["advise", "--lake", str(lake), "--group", "sender", "--json", "--output", str(file), "--pause", "2"]
@@ -296,7 +292,6 @@ def test_the_command_advises_on_one_group_for_machines_and_into_a_file(lake: Pat
     assert read_back(file.read_text(), tmp_path) == {"mail/sender": told["recommended_ms"] / 1000}
 
 
-@pytest.mark.usefixtures("spark")
 def test_a_group_that_is_not_there_is_a_sentence(lake: Path) -> None:
     result = CliRunner().invoke(pipeline, ["advise", "--lake", str(lake), "--group", "nobody"])
     assert result.exit_code == 2

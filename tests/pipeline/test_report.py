@@ -11,21 +11,17 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.cli import pipeline
-from reaper.pipeline.rehearsal.synthetic import generate_lake
 from reaper.pipeline.report import words
 from reaper.pipeline.report.queries import questions, shelf
 from reaper.pipeline.report.reading import read_tables, tune
 from reaper.pipeline.report.scope import Scope
+from tests.pipeline.conftest import Generated
 from tests.support.processes import Processes
-
-EVENTS = 8_000
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("report") / "lake"
-    generate_lake(spark, path, events=EVENTS)
-    return str(path)
+def lake(generated: Generated) -> str:
+    return str(generated.path)
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ def test_no_question_sorts_to_aggregate(spark: SparkSession, lake: str, capsys: 
         asked = dict(questions(tables, lambda: 60_000, kept.keep, threads.submit))
         capsys.readouterr()
         for question in asked.values():
-            question.explain(extended=True)
+            question.explain()
     plans = capsys.readouterr().out
     assert plans.count("== Physical Plan ==") == len(asked)
     assert "HashAggregate" in plans
@@ -81,7 +77,7 @@ def test_the_page_has_charts_and_unique_ids_and_is_small(reported: Reported) -> 
     assert len(reported.page.encode()) < 1_000_000
 
 
-def test_the_scope_cuts_groups_and_time(spark: SparkSession, lake: str) -> None:
+def test_the_scope_cuts_groups_and_time(spark: SparkSession, lake: str, generated: Generated) -> None:
     everything = read_tables(spark, lake, Scope()).events
     (middle_ms,) = everything.selectExpr("percentile_approx(unix_millis(at), 0.5)").first() or (0,)
     tables = read_tables(spark, lake, Scope(since=words.moment(middle_ms), groups=("mail/sender", "billing")))
@@ -91,7 +87,7 @@ def test_the_scope_cuts_groups_and_time(spark: SparkSession, lake: str) -> None:
         "count_if(`group` = 'sender') mails",
     ).collect()
     assert (counts.early, counts.others) == (0, 0)
-    assert 0 < counts.mails < EVENTS / 2
+    assert 0 < counts.mails < generated.events / 2
     assert {row.group for row in tables.dead_letters.collect()} <= {"billing", "sender"}
     none = read_tables(spark, lake, Scope(groups=("orders/sender",))).events
     assert none.where("`group` is not null").isEmpty()

@@ -34,6 +34,14 @@ EVERYWHERE: Mapping[str, str] = {
 
 _QUIET: Mapping[str, str] = {"spark.ui.showConsoleProgress": "false"}
 
+_UNTRACED: Mapping[str, str] = {
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+}
+"""Spark notes for each column which line of Python made it, to name that line in errors. These lines are ours and not
+our users', and noting them doubles what it takes to put a question into words: five more calls to Java a column.
+"""
+
 _EMBEDDED: Mapping[str, str] = {
     "spark.ui.enabled": "false",  # opens a port
     "spark.driver.bindAddress": _LOOPBACK,
@@ -156,7 +164,7 @@ def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cac
         raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
     classes = using_classes(find_java()) if class_cache and is_embedded(master) else ""
     options = f"-Xss8m -Dlog4j2.configurationFile={_log4j_file().as_uri()} {classes} {java_options}".strip()
-    conf = {**EVERYWHERE, **_QUIET, "spark.driver.memory": heap, "spark.driver.extraJavaOptions": options}
+    conf = {**EVERYWHERE, **_QUIET, **_UNTRACED, "spark.driver.memory": heap, "spark.driver.extraJavaOptions": options}
     return conf | dict(_EMBEDDED) if is_embedded(master) else conf
 
 
