@@ -162,12 +162,12 @@ async def test_what_was_never_agreed_on_is_not_made_an_agreement(scene: Scene) -
 
 
 async def test_words_of_workers_that_have_gone_are_forgotten_when_another_one_comes(scene: Scene) -> None:
-    for consumer in ("lives.1", "gone.1"):
-        await join(scene, word=GoesBy(consumer, counts_for_ms=35_000 if consumer == "lives.1" else -1))
+    for consumer, counts_for_ms in {"lives.1": 35_000, "went.1": -1, "gone.1": -700_000}.items():
+        await join(scene, word=GoesBy(consumer, counts_for_ms=counts_for_ms))
     await join(scene, word=GoesBy("lives.1"))
-    assert set(await words(scene)) == {"gone.1", "lives.1"}, "who is known need not look at all the others"
+    assert set(await words(scene)) == {"gone.1", "lives.1", "went.1"}, "who is known need not look at all the others"
     await join(scene, word=GoesBy("new.1"))
-    assert set(await words(scene)) == {"lives.1", "new.1"}
+    assert set(await words(scene)) == {"lives.1", "new.1", "went.1"}, "whoever keeps house is to see it"
 
 
 async def test_a_worker_that_leaves_takes_its_word_back(scene: Scene) -> None:

@@ -101,7 +101,9 @@ end
 local mismatch = table.concat(differing, '; ')
 if consumer ~= '' then
   local field = 'member:' .. consumer
-  if redis.call('HEXISTS', agreement, field) == 0 and not is_served then -- a leader looks at them first (keep_house.lua)
+  -- Before 7.2 a read that finds nothing makes none: a word whose consumer is missing is to say that somebody deleted it.
+  redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
+  if redis.call('HEXISTS', agreement, field) == 0 then
     forget_words(agreement, at)
   end
   local visibility = math.max(whole_number(agreed[2], nil) or tonumber(knew[2]), tonumber(ARGV[11]))

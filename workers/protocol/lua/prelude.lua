@@ -128,11 +128,12 @@ local function each_word(agreement, visit)
   end
 end
 
--- Removes the words that count no more: their workers are gone. `kept_ms`: by consumer, for how much longer a word stands
--- that a leader may still want to see.
-local function forget_words(agreement, at, kept_ms)
+-- Removes the words that have counted no more for long: their workers are gone, and whoever wants to see that has seen it.
+-- `is_kept`: tells by consumer whether its word stands for longer.
+local WORD_KEPT_MS = 600000 -- longer than from one look at the house to the next
+local function forget_words(agreement, at, is_kept)
   each_word(agreement, function(field, word)
-    if not word or word.until_ms + (kept_ms and kept_ms(string.sub(field, 8)) or 0) <= at then
+    if not word or (word.until_ms + WORD_KEPT_MS <= at and not (is_kept and is_kept(string.sub(field, 8)))) then
       redis.call('HDEL', agreement, field)
     end
   end)
