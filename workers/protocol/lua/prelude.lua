@@ -41,6 +41,28 @@ local function info_field(info, name)
   end
 end
 
+-- Reads what a caller says of the server's clock: until when its call may run (ms), and, where it has seen it set ahead, behind a
+-- comma each what it would have shown then, and by how much it was set: `1700000000000,1699999000000+3600000`.
+local function read_clock(word)
+  local steps = {}
+  for before, by in string.gmatch(word, ',(%d+)%+(%d+)') do
+    steps[#steps + 1] = { tonumber(before), tonumber(by) }
+  end
+  return tonumber(string.match(word, '^%d+')), steps
+end
+
+-- Takes the steps of the clock out of the idle time of what was touched before them. What is left is never 0: that says that a
+-- delivery has just been handed out, or is of the future.
+local function without_steps(idle, at, steps)
+  local touched = at - idle
+  for _, step in ipairs(steps) do
+    if idle > 0 and touched <= step[1] then
+      idle = math.max(1, idle - step[2])
+    end
+  end
+  return idle
+end
+
 local function entry_ms(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or 0
 end
