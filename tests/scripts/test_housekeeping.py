@@ -298,7 +298,7 @@ async def test_a_word_that_has_ended_and_whose_consumer_is_gone_is_told_once(sce
     assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"]
     assert await keep_house(scene) == [b"ok", 0, 0, 0]
     words: Any = await scene.client.hmget(scene.keys.agreement, "member:gone", "member:there", "member:lives")
-    assert [word.decode() for word in words] == [ended + "told", ended, counts]
+    assert [word.decode() for word in words] == [ended + "0,told", ended, counts]
     told = {"group": "billing", "mode": "reaper", "token": 7, "consumer": "gone", "visibility_ms": 30_000}
     ((event, job, data),) = (await scene.state())["{orders}:journal"]
     assert (event, job, data.keys() - told.keys()) == ("lost_consumer", "", {"until_ms"})

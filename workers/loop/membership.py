@@ -92,6 +92,8 @@ class Membership:
         self._lives_by_ms = 0
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
+        self._word_stands = (0, -inf)
+        """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
         self.steps = ClockSteps()
         """How the server's clock was set meanwhile."""
         self._warned = ""
@@ -117,8 +119,12 @@ class Membership:
         return int(monotonic() * 1000 + self._clock_offset_ms)
 
     def server_ms(self, moment: float) -> int:
-        """Return what time the server had at ``moment`` of our monotonic clock (minus infinity: 0). For any thread."""
-        return int(max(0.0, moment * 1000 + self._clock_offset_ms))
+        """Return what time the server had at ``moment`` of our monotonic clock (minus infinity: 0). For any thread.
+
+        That is about so; but it is no earlier than our word stands where we knew of that word then, and else earlier.
+        """
+        about, (since_ms, known_at) = int(max(0.0, moment * 1000 + self._clock_offset_ms)), self._word_stands
+        return max(about, since_ms) if moment >= known_at else min(about, since_ms - 1)
 
     def set_clock(self, server_ms: int, asked: float) -> None:
         """Note what time the server has, as it answered to what was asked at ``asked`` (monotonic).
@@ -179,6 +185,8 @@ class Membership:
 
     def _take(self, joined: Joined, asked: float) -> None:
         self.set_clock(joined.server_ms, asked)
+        if joined.word_since_ms != self._word_stands[0]:
+            self._word_stands = (joined.word_since_ms, monotonic())
         agreement = agreement_of(joined, self._assumed)
         self._log(joined, agreement)
         self.agreement = agreement

@@ -66,8 +66,8 @@ each_word(agreement, function(field, word)
   local consumer = string.sub(field, 8)
   if not held_by[consumer] and word.until_ms <= at and word.mismatch ~= TOLD and #absent < MOST then
     absent[#absent + 1] = consumer
-    redis.call('HSET', agreement, field,
-      string.format('%.0f,%.0f,%.0f,%.0f,', word.version, word.visibility, word.max_deliveries, word.until_ms) .. TOLD)
+    word.mismatch = TOLD
+    redis.call('HSET', agreement, field, written_word(word))
     if write_journal then
       journal_event(journal, maxlen, 'lost_consumer', '', '{"v":1,"group":' .. json_string(group)
         .. (own == '' and ',"mode":"embedded"' or ',"mode":"reaper","token":' .. token) .. ',"consumer":' .. json_string(consumer)

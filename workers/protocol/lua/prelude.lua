@@ -93,15 +93,22 @@ local function whole_digits(value, default)
 end
 
 -- A worker's word in the agreement, field `member:<consumer>`: which version of the agreement it goes by, its visibility
--- timeout and max_deliveries, until when that counts (the server's ms), and, where its settings differ, in what.
+-- timeout and max_deliveries, until when that counts (the server's ms), since when it stands, and, where its settings differ, in
+-- what. One that was taken away, or from whose consumer a later process of the name has taken over, stands since after that.
 local function read_word(value)
-  local version, visibility, limit, until_ms, mismatch = string.match(value or '', '^(%d+),(%d+),(%d+),(%d+),?(.*)$')
+  local version, visibility, limit, until_ms, since, rest =
+    string.match(value or '', '^(%d+),(%d+),(%d+),(%d+),?(%d*),?(.*)$')
   if version then
     return {
       version = tonumber(version), visibility = tonumber(visibility), max_deliveries = tonumber(limit),
-      until_ms = tonumber(until_ms), mismatch = mismatch,
+      until_ms = tonumber(until_ms), since = tonumber(since) or 0, mismatch = rest,
     }
   end
+end
+
+local function written_word(word)
+  return string.format('%.0f,%.0f,%.0f,%.0f,%.0f,', word.version, word.visibility, word.max_deliveries, word.until_ms, word.since)
+    .. word.mismatch
 end
 
 -- What the deliveries of a consumer are judged by. A worker proves its life by the agreement that it has joined, so where
@@ -517,7 +524,7 @@ end
 -- took over where it is (embedded, or a later process of the same name) and settled lies there as if it had vanished, and only time
 -- tells: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than a visibility timeout ago. Two
 -- thirds of it, since clocks differ; and not in the future, for they are set, too. A later process of the same name does not
--- wait for that; it takes the word of the earlier one away.
+-- wait for that; so it must have been proven alive since the word stands (read_word).
 -- What embedded workers have not set stands in the word.
 local RESTORED_CONSUMER = 'restored-by-reaper'
 local function was_proven_lately(proven, visibility)
@@ -531,7 +538,7 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
     return false
   end
   local has_rules = agreed[1] or agreed[4] == 'embedded'
-  local is_safe = has_rules and was_proven_lately(proven, whole_number(agreed[3], word.visibility))
+  local is_safe = has_rules and was_proven_lately(proven, whole_number(agreed[3], word.visibility)) and proven >= word.since
   if source == stream and not is_safe then
     return false
   end
