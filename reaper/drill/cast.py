@@ -8,11 +8,15 @@ from pathlib import Path
 
 from reaper import failpoints
 from reaper.drill import bare_worker_path, published_worker_path
+from reaper.drill.faults import FaultKind
 from reaper.drill.records import Role
 from reaper.drill.recoveries import Cast
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
 from workers.runtime.settings import to_ms
+
+REFRESH_S = 5.0
+"""Where consumers are deleted: the word of a dead worker is waited for, which ends 5 s after this."""
 
 Flags = dict[str, str | float]
 
@@ -60,6 +64,8 @@ def _worker(stage: Stage) -> Callable[[str], Command]:
         }
         if stage.recovery.cast is Cast.EMBEDDED:
             flags["recovery"] = "embedded"
+        if any(fault.kind is FaultKind.DELETE_CONSUMER for fault in settings.faults):
+            flags["refresh-interval"] = REFRESH_S
         argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
         own = {"WORKER_REDIS_URL": stage.server.url, "DRILL_LEDGER": str(stage.ledger_of(name))}
         return Command(argv, {**_environment(stage), **own})

@@ -24,8 +24,8 @@ _STEP_S = 0.25
 
 BLOWS = frozenset({FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER})
 """Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover)."""
-NOT_WITHOUT_US = frozenset({FaultKind.SHORTEN_VISIBILITY, FaultKind.DESTROY_GROUP})
-"""What only our workers survive: a bare loop makes no group again, and extends nothing."""
+NOT_WITHOUT_US = frozenset({FaultKind.SHORTEN_VISIBILITY, FaultKind.DESTROY_GROUP, FaultKind.DELETE_CONSUMER})
+"""What only our workers survive: a bare loop makes no group again, extends nothing, and gives no word."""
 DELAYS = AGAINST_LEADERS | {FaultKind.PAUSE_REDIS, FaultKind.CLOCK_STEP, FaultKind.DESTROY_GROUP}
 """Kinds that put off the recovery of what others have stalled."""
 
@@ -78,6 +78,18 @@ APART = (
         [*DELAYS],
         "What a leader watched is known to its term only: where none leads, or a second destruction comes before it "
         "has put anything back, nothing is put back (decision 24).",
+    ),
+    _apart(
+        [FaultKind.DELETE_CONSUMER],
+        [*BLOWS, FaultKind.POISON],
+        "A live worker holds again what it runs with its next beat, or some beats later: one that dies before then, or "
+        "is stopped for longer, has lost it (decision 27).",
+    ),
+    _apart(
+        [FaultKind.DELETE_CONSUMER],
+        [*DELAYS, FaultKind.SHORTEN_VISIBILITY],
+        "What is not proven alive for two thirds of a visibility timeout is not held again (decision 24), and what "
+        "waits for the end of a word is known to those who saw it.",
     ),
     _apart(
         [FaultKind.PAUSE_LEADER],
@@ -133,6 +145,7 @@ CATALOGUE: Mapping[FaultKind, Draft] = {
     FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
     FaultKind.SHORTEN_VISIBILITY: Draft(),
     FaultKind.DESTROY_GROUP: Draft(),
+    FaultKind.DELETE_CONSUMER: Draft(lambda _dice, _conditions: "live"),  # a word outlasts most chaos
     FaultKind.CLOCK_STEP: Draft(lambda dice, _conditions: dice.choice(["back", "ahead"])),
     FaultKind.POISON: Draft(),
     FaultKind.LONG_JOBS: Draft(lambda dice, _conditions: str(dice.randint(5, 30)), lasts=(0.4, 2.0)),
@@ -288,6 +301,8 @@ def calm_s(kind: FaultKind, conditions: Conditions) -> float:
             return conditions.visibility_s  # no grace is longer
         case FaultKind.DESTROY_GROUP:
             return PUT_BACK_S + conditions.visibility_s
+        case FaultKind.DELETE_CONSUMER:
+            return rerun_s
         case FaultKind.SHORTEN_VISIBILITY:
             return conditions.visibility_s
         case FaultKind.LONG_JOBS:
@@ -320,6 +335,7 @@ _DEEDS: Mapping[FaultKind, str] = {
     FaultKind.PAUSE_REDIS: "Redis is stopped for {seconds}",
     FaultKind.SHORTEN_VISIBILITY: "the visibility timeout becomes a quarter",
     FaultKind.DESTROY_GROUP: "the group is destroyed",
+    FaultKind.DELETE_CONSUMER: "the consumer of {worker} with the most jobs in flight is deleted",
     FaultKind.CLOCK_STEP: "the clock of Redis is set an hour {amount} of the true time",
     FaultKind.POISON: "{jobs} every worker that takes it",
     FaultKind.LONG_JOBS: "{amount} more jobs of {seconds} each",
@@ -334,6 +350,7 @@ def _deed(fault: Fault) -> str:
         after=f"{seconds} later" if seconds else "never",
         jobs="a job that kills" if fault.amount == "1" else f"{fault.amount} jobs, each of which kills",
         workers=_which_workers(fault.amount),
+        worker="the worker, killed before," if fault.amount == "killed" else "the worker",
     )
 
 

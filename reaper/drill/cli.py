@@ -61,6 +61,8 @@ Faults, at so many seconds after the first job (* or as soon after as there is s
   clock-step:ahead@4       the server's clock is set ahead by an hour (or :back); needs a C compiler
   shorten-visibility@4     the visibility timeout becomes a quarter, and no worker is told
   destroy-group@4          the group is destroyed (XGROUP DESTROY), with what is pending
+  delete-consumer:killed@4 a worker is killed, and its consumer deleted (XGROUP DELCONSUMER), with what it
+                           holds (or :live, and the worker goes on) *
   long-jobs:20@4+6         no fault: 20 more jobs at once, 6 s each
 --chaos 60 draws faults of all kinds for 60 s instead, at random moments and on random targets: the same for the same
 seed, mode and options, and told beforehand. What would cost an innocent job its last delivery is not drawn together.

@@ -48,6 +48,14 @@ class Evidence:
         """Tell whether the group was destroyed, and not yet restored, between two starts of a job."""
         return any(before.at <= until and at <= line.at for at, until in self.destructions)
 
+    @cached_property
+    def told_lost(self) -> frozenset[int]:
+        """Jobs that were held by a consumer when it was deleted, and of which somebody told that it is gone."""
+        told = {event.data.get("consumer") for event in self.named(EventName.LOST_CONSUMER)}
+        runs = {run.name for consumer in told if (run := self.process_named(str(consumer)))}
+        deleted = [fault for fault in self.faults if fault.kind == FaultKind.DELETE_CONSUMER]
+        return frozenset(n for fault in deleted if fault.target in runs for n in fault.jobs)
+
     @property
     def lives(self) -> int:
         """How many lives the group had: what was settled in one may run, and be settled, in the next."""

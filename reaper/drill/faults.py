@@ -33,6 +33,8 @@ class FaultKind(StrEnum):
     none, in the agreement itself."""
     DESTROY_GROUP = "destroy-group"
     """Somebody destroys the group (XGROUP DESTROY), while jobs run and wait."""
+    DELETE_CONSUMER = "delete-consumer"
+    """Somebody deletes a consumer with jobs in flight (XGROUP DELCONSUMER): a live worker's, or a killed one's."""
     CLOCK_STEP = "clock-step"
     """The clock of the Redis server is set back, or ahead, by an hour, and stays so."""
     POISON = "poison"
@@ -66,6 +68,7 @@ FORMS = {
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", lasts=True, lasts_required=True),
     FaultKind.SHORTEN_VISIBILITY: Form("shorten-visibility@4"),
     FaultKind.DESTROY_GROUP: Form("destroy-group@4"),
+    FaultKind.DELETE_CONSUMER: Form("delete-consumer:killed@4", words=("live", "killed")),
     FaultKind.CLOCK_STEP: Form("clock-step:ahead@4", words=("back", "ahead")),
     FaultKind.POISON: Form("poison@4", amount=True),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", amount=True, lasts=True, lasts_required=True),

@@ -10,6 +10,7 @@ from functools import partial
 
 import anyio
 
+from reaper.drill.consumer_faults import ConsumerFaults
 from reaper.drill.faults import AFTER_PAUSE_S, Fault, FaultKind
 from reaper.drill.gate import Gate
 from reaper.drill.group_faults import GroupFaults
@@ -33,12 +34,14 @@ class Injector:
     _workers: WorkerFaults = field(init=False)
     _leaders: LeaderFaults = field(init=False)
     _groups: GroupFaults = field(init=False)
+    _consumers: ConsumerFaults = field(init=False)
     _gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
         self._workers = WorkerFaults(self.tools)
         self._leaders = LeaderFaults(self.tools, self._workers)
         self._groups = GroupFaults(self.tools)
+        self._consumers = ConsumerFaults(self.tools, self._workers)
         self._gate = Gate(self.tools)
 
     async def run(self, faults: Sequence[Fault]) -> None:
@@ -75,6 +78,7 @@ class Injector:
             FaultKind.CLOCK_STEP: partial(self._set_clock, fault),
             FaultKind.SHORTEN_VISIBILITY: groups.shorten_visibility,
             FaultKind.DESTROY_GROUP: groups.destroy,
+            FaultKind.DELETE_CONSUMER: partial(self._consumers.delete, fault),
         }
         return await plays[fault.kind]()
 

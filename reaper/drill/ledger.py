@@ -41,6 +41,8 @@ class LossCause(StrEnum):
 
     DROPPED = "dropped"
     """Its worker gave it up: acknowledged, with a line in a log, and no dead letter."""
+    TOLD = "told"
+    """Somebody deleted the consumer that held it, nobody knew what that held, and it was told (`lost_consumer`)."""
     UNKNOWN = "unknown"
     """There is no trace of it."""
 
@@ -110,14 +112,19 @@ class Ledger:
         return sum(loss.cause is LossCause.DROPPED for loss in self.losses)
 
     @property
+    def told(self) -> int:
+        """Those of them that others made Redis forget, of which it was told: I1 asks for that, and no more."""
+        return sum(loss.cause is LossCause.TOLD for loss in self.losses)
+
+    @property
     def stuck(self) -> int:
         """Jobs that are still somewhere in Redis at the end."""
         return self.fates[Fate.READY] + self.fates[Fate.PENDING] + self.fates[Fate.PARKED]
 
     @property
     def balanced(self) -> bool:
-        """Every job is settled or dead-lettered, and nothing else is there: the same in every mode."""
-        return self.enqueued == self.settled + self.dead_lettered and not self.strays
+        """Every job is settled or dead-lettered, or its loss by others' hands told; and nothing else is there."""
+        return self.enqueued == self.settled + self.dead_lettered + self.told and not self.strays
 
 
 def build_ledger(evidence: Evidence) -> Ledger:
@@ -170,7 +177,7 @@ def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
     robbed = [start.n for start in ledger.second_starts if start.cause is Cause.ROBBED]
     stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_refused == 0
     found = {
-        f"{ledger.lost} jobs are lost": ledger.lost,
+        f"{ledger.lost - ledger.told} jobs are lost": ledger.lost - ledger.told,
         f"{ledger.stuck} jobs are stuck": ledger.stuck,
         f"jobs that nobody enqueued, or in two places: {_some(ledger.strays)}": ledger.strays,
         f"poison jobs that are no dead letters: {_some(poison - dead)}": poison - dead,
@@ -283,12 +290,12 @@ def _keeps_entry(event: LifecycleEvent) -> bool:
 
 def _losses(evidence: Evidence, fates: Mapping[int, Fate]) -> tuple[Loss, ...]:
     dropped = {line.n for line in evidence.lines if line.step is Step.DROPPED}
-    starts = evidence.lines_of(Step.START)
+    starts, told = evidence.lines_of(Step.START), evidence.told_lost
     return tuple(
         Loss(
             n=n,
             job=evidence.jobs[n].entry_id,
-            cause=LossCause.DROPPED if n in dropped else LossCause.UNKNOWN,
+            cause=LossCause.DROPPED if n in dropped else LossCause.TOLD if n in told else LossCause.UNKNOWN,
             starts=len(starts.get(n, ())),
             poison=evidence.jobs[n].poison,
         )

@@ -114,6 +114,8 @@ class InjectedFault:
     """When a paused process went on, or killed ones were started again."""
     in_flight: int = 0
     """Jobs the target held, or jobs that were put in."""
+    jobs: tuple[int, ...] = ()
+    """Which jobs the target held, where somebody made Redis forget them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "stuck": ledger.stuck,
         "lost": ledger.lost,
         "dropped": ledger.dropped,
+        "told": ledger.told,
         "losses": [asdict(loss) for loss in ledger.losses],
         "altered": list(ledger.altered),
         "ended_twice": list(ledger.ended_twice),
@@ -122,6 +123,8 @@ def as_text(ledger: Ledger, *, recovery: Recovery, started_at: float) -> str:
 
 
 def _losses(ledger: Ledger) -> str:
+    if ledger.told:
+        return f"{ledger.lost}   (held by a consumer that somebody deleted, and told: {ledger.told})"
     if not ledger.dropped:
         return str(ledger.lost)
     innocent = sum(not loss.poison for loss in ledger.losses)

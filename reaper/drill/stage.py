@@ -46,10 +46,11 @@ class Stage:
     def set_visibility(self, seconds: float) -> None:
         """Write the visibility timeout that reapers read, at their start or when they are told to.
 
-        Where the group is to be destroyed, they know well where it stood, and put back what they watched.
+        Where the group is to be destroyed, or a consumer deleted, they know well where it stood and who held what, and
+        put back what they watched.
         """
-        lines = [f"visibility_timeout = {seconds!r}"]
-        if any(fault.kind is FaultKind.DESTROY_GROUP for fault in self.settings.faults):
+        lines, kinds = [f"visibility_timeout = {seconds!r}"], {fault.kind for fault in self.settings.faults}
+        if kinds & {FaultKind.DESTROY_GROUP, FaultKind.DELETE_CONSUMER}:
             lines += ["recreate_groups = true", "full_scan_interval = 1"]
         self.reaper_settings.write_text("\n".join([*lines, ""]), encoding="utf-8")
 

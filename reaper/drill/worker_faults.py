@@ -7,7 +7,7 @@ import anyio
 
 from reaper.drill import queries
 from reaper.drill.faults import Fault, FaultKind
-from reaper.drill.records import WORKERS, InjectedFault, ProcessRun
+from reaper.drill.records import WORKERS, InjectedFault, ProcessRun, Role
 from reaper.drill.toolbox import Toolbox
 from workers.protocol.messages import Pending
 
@@ -50,15 +50,18 @@ class WorkerFaults:
         drill must know its dead letters beforehand.
         """
         stage, supervisor = self.tools.stage, self.tools.supervisor
-        found = await self._busiest(least)
+        found = await self.busiest(least)
         if not found or not supervisor.kill(found[0]):
             return None
         run = found[0]
         return run, (await queries.pending_by_process(stage, [run.name]))[run.name]
 
-    async def _busiest(self, least: int) -> tuple[ProcessRun, int] | None:
-        """Return the worker that holds the most jobs, and how many, of those that hold ``least`` and may be hit."""
-        stage, workers = self.tools.stage, self.tools.supervisor.alive(*WORKERS)
+    async def busiest(self, least: int, *roles: Role) -> tuple[ProcessRun, int] | None:
+        """Return the worker that holds the most jobs, and how many, of those that hold ``least`` and may be hit.
+
+        Any worker, or one of these roles.
+        """
+        stage, workers = self.tools.stage, self.tools.supervisor.alive(*(roles or WORKERS))
         held = await queries.pending_by_process(stage, [run.name for run in workers])
         for run in sorted(workers, key=lambda run: -len(held[run.name])):
             if len(held[run.name]) >= least and not await queries.must_not_crash(stage, held[run.name]):
@@ -105,7 +108,7 @@ class WorkerFaults:
 
     async def _freeze(self) -> tuple[ProcessRun, int] | None:
         """Stop the worker that holds the most jobs; None where none holds any. Spares whom `_strand` spares."""
-        found = await self._busiest(1)
+        found = await self.busiest(1)
         if found:
             self.tools.supervisor.pause(found[0])
         return found

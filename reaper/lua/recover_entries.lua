@@ -14,7 +14,7 @@
 --         those hold for its deliveries (prelude.lua)  ARGV[5] policy: stream | retry-stream
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] payload bytes after which the rest of the batch is put off
--- ARGV[10] server time in ms after which the call is void
+-- ARGV[10] server time in ms after which the call is void, and steps of its clock that are in no idle time (read_clock)
 -- ARGV[11] when the group was made, as of the caller's last look (ms)
 -- ARGV[12] longest visibility timeout that a job may ask for, in ms  ARGV[13…] entry IDs, ascending
 --
@@ -54,8 +54,8 @@ end
 if redis.call('HGET', agreement, 'paused') == '1' then
   return { 'paused' }
 end
-local at = now_ms()
-if at > tonumber(ARGV[10]) then
+local at, not_after, steps = now_ms(), read_clock(ARGV[10])
+if at > not_after then
   return { 'late' }
 end
 if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[11]) then
@@ -88,6 +88,7 @@ local function recover(entry_id, left)
   if not row then
     return { GONE }
   end
+  row[3] = without_steps(row[3], at, steps)
   local consumer, idle, times = row[2], row[3], row[4]
   if idle >= 0 and idle < visibility then
     start_over(row)

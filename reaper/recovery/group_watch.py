@@ -98,6 +98,7 @@ class GroupWatch:
     async def run(self) -> None:
         """Take the group over, then watch it until cancelled or stopped. Redis errors never end it."""
         with self._scope:
+            self._telemetry.watching()
             await self._insist("take over", self._take_over_in_turn)
             async with anyio.create_task_group() as tasks:
                 self._add_source(self._keys.stream, tasks)
@@ -238,7 +239,7 @@ class GroupWatch:
                 held = [*watched, *recently_gone] if kept.by_stranger else watched
                 await self._restore(held, was_there=kept.is_remade)
             elif kept.is_remade and not self._has_scanned:
-                self._notes.group_was_lost(put_back=0, dropped=0, was_watched=False)
+                self._group_was_lost(put_back=0, dropped=0)
             else:
                 await self._look_for_dropped()
             for source in self._sources.values():
@@ -262,6 +263,7 @@ class GroupWatch:
                 if result.put_back:
                     self._next_full = anyio.current_time()
                 self._notes.dropped(consumer, result.put_back, result.in_doubt)
+                self._telemetry.vanished(put_back=result.put_back, in_doubt=result.in_doubt)
 
     async def _journal_scan(self) -> None:
         """Journal what the scan found; nothing where it found nothing."""
@@ -331,8 +333,15 @@ class GroupWatch:
         self._made, self._was_made = lost.made, False
         self._next_full = anyio.current_time()
         if lost.was_there or was_there:
-            self._notes.group_was_lost(put_back=lost.put_back, dropped=lost.dropped, was_watched=self._has_scanned)
+            self._group_was_lost(put_back=lost.put_back, dropped=lost.dropped)
             self._has_scanned = True
+
+    def _group_was_lost(self, *, put_back: int, dropped: int) -> None:
+        """Tell that the group was destroyed, and is there again; who has scanned nothing yet has watched nothing."""
+        self._notes.group_was_lost(put_back=put_back, dropped=dropped, was_watched=self._has_scanned)
+        self._telemetry.vanished(put_back=put_back, dropped=dropped)
+        if not self._has_scanned:
+            self._telemetry.lost_group()
 
     # ---- suspects and schedules
 

@@ -46,9 +46,9 @@ class Housekeeping:
     async def run(self) -> Kept:
         """Remember the group's position; delete silent consumers if asked to. Returns what was found."""
         self._not_restored = ""
-        kept = await tidy(
-            self._writer.client, self._writer.keys, self._writer.authority, self._settings.consumer_retention
-        )
+        writer = self._writer
+        retention = self._settings.consumer_retention
+        kept = await tidy(writer.client, writer.keys, writer.authority, writer.journal, retention)
         return Kept((), False, False) if isinstance(kept, Refusal) else kept
 
     async def restore(self, watched: Sequence[bytes], made: int) -> Lost:

@@ -147,7 +147,11 @@ class SourceWatch:
         not_after_ms = self._context.server_ms() + CALL_VALID_MS
         began_ns = time_ns()
         result = await self._writer.recover(
-            self._source, sorted(due, key=entry_order), not_after_ms=not_after_ms, made=self._made()
+            self._source,
+            sorted(due, key=entry_order),
+            not_after_ms=not_after_ms,
+            made=self._made(),
+            steps=self._context.grace.steps.ahead,
         )
         if isinstance(result, Refusal):
             self._rate.spend(-len(due))

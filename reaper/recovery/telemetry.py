@@ -55,6 +55,25 @@ class GroupTelemetry:
                 late_s = max(0, row.idle_ms - self._visibility_ms) / 1000
                 instruments.RECOVERY_LATENCY.record(late_s, by_mode)
 
+    # ---- what others have destroyed
+
+    def watching(self) -> None:
+        """Show that nothing is lost yet: a count that begins with a loss does not seem to rise."""
+        self.vanished(put_back=0, in_doubt=0, dropped=0)
+        self.lost_group(0)
+
+    def vanished(self, *, put_back: int = 0, in_doubt: int = 0, dropped: int = 0) -> None:
+        """Count deliveries that others made Redis forget, by what has become of them."""
+        if self._measures:
+            instruments.VANISHED.add(put_back, self._labels | {telemetry.LOSS: telemetry.PUT_BACK})
+            instruments.VANISHED.add(in_doubt, self._labels | {telemetry.LOSS: telemetry.IN_DOUBT})
+            instruments.VANISHED.add(dropped, self._labels | {telemetry.LOSS: telemetry.DROPPED})
+
+    def lost_group(self, times: int = 1) -> None:
+        """Count a group that others destroyed while nobody watched what it held."""
+        if self._measures:
+            instruments.LOST.add(times, self._labels | {telemetry.LOSS: telemetry.LOST_GROUP})
+
     # ---- the rest
 
     def refused(self, refusal: Refusal) -> None:

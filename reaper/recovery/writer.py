@@ -17,6 +17,7 @@ from reaper.settings import LONGEST_VISIBILITY, WatchedGroup
 from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.calls.recovery import OUTCOMES, Recovered
 from workers.protocol.calls.refusals import Refusal, read_refusal
+from workers.protocol.calls.server_clock import Step, clock_word
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
 from workers.protocol.events import encode_data
 from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
@@ -118,11 +119,12 @@ class GroupWriter:
         return TakeOver(TakeOverCode(code), told(detail), tuple(map(text, before)), made)
 
     async def recover(
-        self, source: str, entry_ids: Sequence[bytes], *, not_after_ms: int, made: int
+        self, source: str, entry_ids: Sequence[bytes], *, not_after_ms: int, made: int, steps: Sequence[Step] = ()
     ) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
 
-        Not after that server time, and not in a group that was ``made`` later.
+        Not after that server time, and not in a group that was ``made`` later. ``steps`` of the server's clock are in
+        no idle time.
         """
         keys, group = self.keys, self.group
         places = [
@@ -131,7 +133,8 @@ class GroupWriter:
         ]  # fmt: skip
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
-            group.redelivery, *self.journal, self.authority.token, CALL_BYTES, not_after_ms, made,
+            group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
+            clock_word(not_after_ms, steps), made,
             to_ms(self.longest_visibility), *entry_ids,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))

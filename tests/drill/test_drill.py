@@ -158,6 +158,25 @@ async def test_a_group_that_is_destroyed_under_way_loses_nothing_that_anybody_ru
     assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "destroy-group"]
 
 
+@pytest.mark.parametrize("recovery", BOTH)
+async def test_what_went_with_consumers_that_somebody_deleted_is_done_or_told(
+    processes: Processes, tmp_path: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    drill = processes.python(
+        "-m", "reaper", "drill", "--recovery", recovery, "--visibility-timeout", f"{scaled(4):g}", "--limit", "100",
+        "--no-bare-worker", "--json", str(report),
+        *_faults(f"long-jobs:30@0.2+{scaled(3):g}", "delete-consumer@0.5", "delete-consumer:killed@2.5"), name="drill",
+    )  # fmt: skip
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["balanced"], told["objections"], told["dead_lettered"], told["stuck"]) == (True, [], 0, 0)
+    assert {fault["kind"] for fault in told["faults"]} == {"long-jobs", "delete-consumer"}
+    *_, killed = sorted(told["faults"], key=lambda fault: fault["until"] or 0)
+    assert killed["in_flight"] > 0
+    assert told["lost"] == told["told"] == (0 if recovery == "reaper" else killed["in_flight"])
+
+
 @pytest.mark.parametrize("recovery", ["reaper", "embedded"])
 async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_it_when_it_goes_on(
     processes: Processes, tmp_path: Path, recovery: str

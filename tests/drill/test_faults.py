@@ -35,6 +35,7 @@ def test_the_example_of_every_kind_can_be_read(kind: FaultKind) -> None:
 
 def test_without_a_word_a_clock_is_set_back() -> None:
     assert str(parse_fault("clock-step@4")) == "clock-step:back@4"
+    assert str(parse_fault("delete-consumer@4")) == "delete-consumer:live@4"
 
 
 def test_help_and_documentation_show_every_kind() -> None:

@@ -23,6 +23,7 @@ from tests.drill.rows import (
     start,
     stopped,
 )
+from workers.protocol.events import LifecycleEvent
 
 
 def _fates(ledger: Ledger) -> dict[Fate, int]:
@@ -56,6 +57,25 @@ def test_a_job_that_its_worker_gave_up_is_lost_and_the_cause_is_told() -> None:
         Loss(2, "2000-0", LossCause.UNKNOWN, starts=0, poison=True),
     )
     assert (ledger.lost, ledger.dropped, ledger.settled, ledger.balanced) == (2, 1, 1, False)
+
+
+def test_a_job_that_went_with_a_deleted_consumer_is_accounted_for_once_that_is_told() -> None:
+    run = process(7, ended_at=2.0, killed=True)
+    held = [InjectedFault("delete-consumer", run.name, 2, in_flight=2, jobs=(1, 2))]
+
+    def account(*events: LifecycleEvent) -> Ledger:
+        rows = evidence([job(1), job(2)], processes=[run, process(8)], faults=held, events=[acked(2, 3.0), *events])
+        return build_ledger(rows)
+
+    untold, told = account(), account(event("lost_consumer", consumer=f"{run.name}.0123456789ab"))
+    other = account(event("lost_consumer", consumer=f"{process(8).name}.0123456789ab"))
+    assert [(one.balanced, one.lost, one.told) for one in (untold, told, other)] == [
+        (False, 1, 0),
+        (True, 1, 1),
+        (False, 1, 0),
+    ]
+    assert objections(told, []) == []
+    assert objections(untold, []) == ["1 jobs are lost"]
 
 
 def test_claims_of_published_workers_are_recoveries_timed_by_the_delivery_before() -> None:

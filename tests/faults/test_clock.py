@@ -14,6 +14,7 @@ from reaper.drill.clock import ServerClock
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
 from tests.faults import scene
+from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
@@ -153,11 +154,13 @@ async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         await scene.enqueue(client, STRANDED)
-        await scene.strand(client, STRANDED)
+        stranded = await scene.strand(client, STRANDED)
         await scene.enqueue(client, STRANDED, hold="")
         handler = scene.Handler()
         async with (
-            scene.running_reaper(clocked.url, grace=HOUR_S, visibility_timeout=HOUR_S) as reaper,
+            scene.running_reaper(
+                clocked.url, grace=HOUR_S, visibility_timeout=HOUR_S, full_scan_interval=0.5
+            ) as reaper,
             scene.running_worker(clocked.url, handler, visibility_timeout=HOUR_S),
         ):
             await scene.leads(reaper)
@@ -170,7 +173,82 @@ async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(
 
             await wait_until(young, "the living extend what they hold")
             over.append(True)
+            idle_ms = (2 + 2) * HOUR_S * 1_000  # two hours in truth
+            await client.execute_command(
+                "XCLAIM", scene.STREAM, scene.GROUP, "gone", 0, *stranded, "IDLE", idle_ms, "JUSTID"
+            )
             await _is_recovered(client)
             handler.open_gate()
             await scene.nothing_left(client)
         assert set(scene.times(handler.starts).values()) == {1}
+
+
+# ---- ahead, and nobody has extended anything since
+
+
+async def _deliver_to_stranger(client: Redis) -> bytes:
+    """Hand a job of its own to somebody who never extends; nobody else can read it."""
+    found = await client.execute_command(
+        "EVAL",
+        "redis.call('XADD', KEYS[1], '*', 'n', '0') "
+        "return redis.call('XREADGROUP', 'GROUP', ARGV[1], 'plain', 'STREAMS', KEYS[1], '>')[1][2][1][1]",
+        1, scene.STREAM, scene.GROUP,
+    )  # fmt: skip
+    return bytes(found)
+
+
+async def _hand_out(client: Redis) -> tuple[list[bytes], bytes]:
+    """Return deliveries that were just handed out, and one that is due soon by a timeout of an hour."""
+    young = [await _deliver_to_stranger(client) for _ in range(STRANDED)]
+    old = await _deliver_to_stranger(client)
+    idle_ms = round((HOUR_S - scaled(4)) * 1_000)
+    await client.execute_command("XCLAIM", scene.STREAM, scene.GROUP, "plain", 0, old, "IDLE", idle_ms, "JUSTID")
+    return young, old
+
+
+async def _has_joined(client: Redis) -> bool:
+    return len(await client.xinfo_consumers(scene.STREAM, scene.GROUP)) > 1
+
+
+async def _step_far_ahead(client: Redis, clock: ServerClock) -> None:
+    clock.step_to(2 * HOUR_S)
+    assert not await scene.events(client, "recovered"), "it is all to come"
+
+
+async def _only_the_old_one_is_recovered(client: Redis, young: list[bytes], old: bytes) -> None:
+    await _is_recovered(client, times=1)
+    (told,) = await scene.events(client, "recovered")
+    assert told.data["entry"] == old.decode()
+    assert HOUR_S * 1_000 <= told.data["idle_ms"] < 2 * HOUR_S * 1_000, "the step is in no idle time"
+    rows = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100, "plain")
+    assert [row[0] for row in rows] == young, "they have shown life an hour ago by the clock alone"
+
+
+@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+async def test_a_leader_takes_nothing_from_whoever_does_not_extend_after_a_step_ahead(
+    clocked: RedisServer, clock: ServerClock, policy: str
+) -> None:
+    async with commands_client(clocked.url) as client:
+        await scene.create_group(client)
+        settings = {"visibility_timeout": HOUR_S, "grace": 0.2, "lease_ttl": 3, "redelivery": policy}
+        async with scene.running_reaper(clocked.url, **settings) as reaper:
+            await scene.leads(reaper)
+            young, old = await _hand_out(client)
+            await scene.scanned_by_term_after(client, 0)
+            await _step_far_ahead(client, clock)
+            await _only_the_old_one_is_recovered(client, young, old)
+
+
+async def test_embedded_workers_take_nothing_from_whoever_does_not_extend_after_a_step_ahead(
+    clocked: RedisServer, clock: ServerClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.runtime.contact.LONGEST_GRACE_MS", 200)
+    embedded = {"recovery": "embedded", "redelivery": "stream", "visibility_timeout": HOUR_S}
+    async with commands_client(clocked.url) as client:
+        await scene.create_group(client)
+        young, old = await _hand_out(client)
+        async with scene.running_worker(clocked.url, handler := scene.Handler(), **embedded):
+            await wait_until(lambda: _has_joined(client), "it has joined, and knows what time it is")
+            await _step_far_ahead(client, clock)
+            await handler.has_started(1)
+            await _only_the_old_one_is_recovered(client, young, old)

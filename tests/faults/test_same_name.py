@@ -148,6 +148,37 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
     assert await violations(client, enqueued, finished=True) == []
 
 
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_its_successor_has_settled(
+    server: RedisServer, client: Redis, processes: Processes, recovery: str
+) -> None:
+    """It was alive a moment ago, by its own clock and timeout, and its word stands again when it ends its jobs."""
+    flags = ("--visibility-timeout", LONG_S, "--recovery", recovery, "--concurrency", str(JOBS))
+    enqueued = await scene.enqueue(client, JOBS, hold="")
+    first = start_worker(processes, server, *flags, "--refresh-interval", "1", name="w1")
+    await starts(client, JOBS)
+    (first_consumer,) = await owners(client)
+    first.pause()
+    second = start_worker(processes, server, *flags, name="w1")
+    await open_gate(client, second)
+    await scene.nothing_left(client)
+    assert not await has_word(client, first_consumer), "its successor has taken it away"
+
+    first.resume()
+    await wait_until(lambda: has_word(client, first_consumer), "it joins again")
+    await open_gate(client, first)
+    await refusals(client, JOBS)
+    acked = await scene.events(client, "acked")
+    assert {event.job for event in acked} == set(enqueued)
+    assert first_consumer not in {event.data["consumer"] for event in acked}
+    assert await violations(client, enqueued, finished=True) == []
+
+
+async def has_word(client: Redis, consumer: str) -> bool:
+    """Tell whether a worker's word stands in the agreement."""
+    return bool(await client.hexists(scene.KEYS.agreement, f"member:{consumer}"))
+
+
 @pytest.mark.parametrize("counted", [False, True], ids=["by somebody else, uncounted", "by itself, counted"])
 async def test_a_delivery_that_was_claimed_meanwhile_cannot_be_settled_under_its_old_owner_or_count(
     server: RedisServer, client: Redis, counted: bool

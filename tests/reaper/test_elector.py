@@ -305,7 +305,7 @@ async def test_who_cannot_release_stops_all_the_same(server: RedisServer, proxy:
 async def test_answers_that_are_read_late_are_not_taken_for_a_jump_of_the_servers_clock(
     server: RedisServer, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.runtime.grace.CLOCK_JUMP_MS", 100)
+    monkeypatch.setattr("workers.runtime.clock_steps.CLOCK_JUMP_MS", 100)
     monkeypatch.setattr("workers.runtime.contact.PAUSED_S", 0.1)
     through = await proxy(server)
     async with running(through.url) as alice:

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from workers.runtime.grace import CLOCK_JUMP_MS, LEAST_SPREAD_MS, Grace
+from workers.runtime.clock_steps import CLOCK_JUMP_MS
+from workers.runtime.grace import LEAST_SPREAD_MS, Grace
 
 LONGEST_MS = 30_000
 OUTAGE_MS = 7_000

@@ -119,7 +119,7 @@ class Scene:
         policy: str = "stream",
         journal: bool = True,
         budget_bytes: int = 10**9,
-        not_after_ms: int = 10**15,
+        not_after_ms: int | str = 10**15,
         made: int = 0,
         longest_ms: int = 10**9,
     ) -> Any:
@@ -146,7 +146,7 @@ class Scene:
         max_deliveries: int = 3,
         policy: str = "stream",
         journal: bool = True,
-        not_after_ms: int = 10**15,
+        not_after_ms: int | str = 10**15,
         cursor: str = "-",
         room: int = 100,
         patience_ms: int = 10**6,

@@ -202,3 +202,18 @@ async def test_nothing_to_adopt_is_said_at_once(scene: Scene) -> None:
     before = await scene.state()
     assert await scene.adopt() == [b"", 0, [], [], []]
     assert await scene.state() == before
+
+
+@pytest.mark.parametrize(("case", "is_renewed"), [("restart", True), ("reread", False)])
+async def test_from_then_on_the_word_of_the_earlier_process_says_nothing_of_what_it_ran(
+    scene: Scene, case: str, is_renewed: bool
+) -> None:
+    word = f"1,30000,3,{await scene.now_ms() + 60_000},"
+    await scene.agree(**{"member:w1": f"{word}17,"})
+    await scene.stalled()
+    began = await scene.now_ms()
+    await scene.adopt(case=case)
+    value: Any = await scene.client.hget(scene.keys.agreement, "member:w1")
+    assert value.decode().startswith(word), "by what its other deliveries are judged stays"
+    since = int(value.split(b",")[4])
+    assert since > began if is_renewed else since == 17

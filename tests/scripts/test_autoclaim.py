@@ -7,6 +7,7 @@ import pytest
 
 from tests.scripts.scene import BINARY, FENCE, TOO_MANY, Scene, Word, dead, entry_id, ready, shown
 from tests.support.dump import BASE_MS, Shown
+from workers.protocol.calls.server_clock import Step, clock_word
 
 pytestmark = pytest.mark.anyio
 
@@ -459,3 +460,15 @@ async def test_a_group_that_was_destroyed_is_an_error(scene: Scene) -> None:
     await scene.client.xgroup_destroy("orders", "billing")
     with pytest.raises(Exception, match="NOGROUP"):
         await scene.autoclaim()
+
+
+async def test_a_step_of_the_clock_is_in_no_idle_time(scene: Scene) -> None:
+    await scene.agree(recovery="embedded")
+    young, old = await scene.add(), await scene.add()
+    await scene.deliver(young, idle_ms=3_600_000)
+    await scene.deliver(old, idle_ms=3_700_000)
+    clock = clock_word(10**15, [Step(await scene.now_ms() - 3_590_000, 3_590_000)])
+    page = await scene.autoclaim(not_after_ms=clock)
+    assert [claimed[0].decode() for claimed in page[8]] == [old]
+    assert 0 < page[3] <= 20_000, "the other one is due a visibility timeout after it was handed out, in truth"
+    assert 110_000 <= page[8][0][4] < 130_000

@@ -106,7 +106,7 @@ async def test_callers_that_name_no_agreement_are_refused_as_before(held: Scene)
 
 
 @pytest.mark.parametrize(
-    "otherwise", ["another's", "deleted", "no policy", "no word", "counted anew", "not proven alive"]
+    "otherwise", ["another's", "deleted", "no policy", "no word", "counted anew", "not proven alive", "a word of after"]
 )
 async def test_what_may_be_somebody_elses_is_refused(held: Scene, otherwise: str) -> None:
     await vanish(held, "consumer")
@@ -119,12 +119,14 @@ async def test_what_may_be_somebody_elses_is_refused(held: Scene, otherwise: str
             await held.client.hdel(held.keys.agreement, "policy")
         case "no word":  # a later process of the same name has taken the delivery over, and settled it
             await held.client.hdel(held.keys.agreement, "member:w1")
+        case "a word of after":  # the same, and it has joined again
+            await held.agree(**{"member:w1": f"1,30000,3,9999999999999,{await held.now_ms() - 50},"})
         case "counted anew":
             await held.deliver(E1, consumer="w1", times=2)
     before = await held.state()
-    times = 1 if otherwise == "not proven alive" else ""
+    times: Word = 1 if otherwise == "not proven alive" else await proven(held, ago_ms=10_000)
     assert (await extend(held, times=times), await hold_again(held, times=times)) == (REFUSED, 0)
-    proven_ms = None if times else await held.now_ms() - 100
+    proven_ms = None if times == 1 else await held.now_ms() - 10_000
     assert (await held.settle(item(E1, "ack"), journal=False, proven_ms=proven_ms)) == [REFUSED]
     assert await held.state() == before
 

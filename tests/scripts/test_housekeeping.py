@@ -18,7 +18,9 @@ async def keep_house(scene: Scene, silence_ms: int | str = "", *, fence: str = F
     """Run ``keep_house``."""
     keys = scene.keys
     return await load_script("workers.protocol", "keep_house").run(
-        scene.client, [keys.stream, keys.fence, keys.agreement], [fence, keys.group, silence_ms]
+        scene.client,
+        [keys.stream, keys.fence, keys.agreement, keys.journal],
+        [fence, keys.group, silence_ms, 1, 1_000, 7],
     )
 
 
@@ -61,7 +63,7 @@ async def test_the_groups_position_is_remembered(scene: Scene) -> None:
     for _ in range(3):
         await scene.add()
     await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=2)
-    assert await keep_house(scene) == [b"ok", 0, 0]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
     assert (await scene.state())["{orders}:group:billing"]["last_id"] == entry_id(2)
 
 
@@ -71,9 +73,9 @@ async def test_silent_consumers_are_deleted_only_when_asked_and_only_when_they_h
     moment = await scene.now_ms()
     while await scene.now_ms() < moment + 2:
         pass
-    assert await keep_house(scene) == [b"ok", 0, 0]
-    assert await keep_house(scene, 3_600_000) == [b"ok", 0, 0]
-    assert await keep_house(scene, 0) == [b"ok", 1, 0, b"silent"]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    assert await keep_house(scene, 3_600_000) == [b"ok", 0, 0, 0]
+    assert await keep_house(scene, 0) == [b"ok", 1, 0, 0, b"silent"]
     consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
     assert [consumer["name"] for consumer in consumers] == [b"busy", b"restored-by-reaper"]
 
@@ -215,7 +217,7 @@ async def test_a_leader_keeps_house_when_memory_is_full(scene: Scene) -> None:
     await scene.fill_memory()
     kept, paused = await keep_house(scene), await pause(scene, 1)
     await scene.free_memory()
-    assert (kept, paused) == ([b"ok", 0, 0], 1)
+    assert (kept, paused) == ([b"ok", 0, 0, 0], 1)
 
 
 async def test_a_group_is_recreated_when_memory_is_full(scene: Scene) -> None:
@@ -284,3 +286,31 @@ async def test_a_replica_registers_even_when_memory_is_full(client: Redis) -> No
     assert await register.run(client, ["{reaper}:replicas"], ["r2", '{"leads":true}']) == 1
     await client.config_set("maxmemory", "0")
     assert await dump(client) == {"{reaper}:replicas": {"r1": "{}", "r2": '{"leads":true}'}}
+
+
+async def test_a_word_that_has_ended_and_whose_consumer_is_gone_is_told_once(scene: Scene) -> None:
+    await scene.client.xgroup_createconsumer("orders", "billing", "there")
+    now = await scene.now_ms()
+    ended, counts = f"1,30000,3,{now - 1_000},", f"1,30000,3,{now + 60_000},"
+    await scene.agree(
+        **{"member:there": ended, "member:gone": ended + "worker gone: it differs", "member:lives": counts}
+    )
+    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    words: Any = await scene.client.hmget(scene.keys.agreement, "member:gone", "member:there", "member:lives")
+    assert [word.decode() for word in words] == [ended + "0,told", ended, counts]
+    told = {"group": "billing", "mode": "reaper", "token": 7, "consumer": "gone", "visibility_ms": 30_000}
+    ((event, job, data),) = (await scene.state())["{orders}:journal"]
+    assert (event, job, data.keys() - told.keys()) == ("lost_consumer", "", {"until_ms"})
+    assert {name: data[name] for name in told} == told
+
+
+async def test_of_a_worker_that_has_joined_there_is_a_consumer_before_it_reads(scene: Scene) -> None:
+    keys, join = scene.keys, load_script("workers.protocol", "join_group")
+    await join.run(
+        scene.client,
+        [keys.stream, keys.retry, keys.agreement, keys.fence],
+        [keys.group, "0", "", "", "", "reaper", "w1", "w1.0", 35_000, 0, 0, "stream", 30_000, 3],
+    )
+    consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
+    assert [consumer["name"] for consumer in consumers] == [b"w1.0"]

@@ -73,8 +73,8 @@ async def words(scene: Scene) -> dict[str, tuple[str, str, str, str]]:
     shown = {}
     for name, value in fields.items():
         if name.startswith("member:"):
-            version, visibility_ms, limit, until, mismatch = value.split(",", 4)
-            assert until == "now"
+            version, visibility_ms, limit, until, since, mismatch = value.split(",", 5)
+            assert (until, since) == ("now", "now")
             shown[name.removeprefix("member:")] = (version, visibility_ms, limit, mismatch)
     return shown
 
@@ -162,12 +162,28 @@ async def test_what_was_never_agreed_on_is_not_made_an_agreement(scene: Scene) -
 
 
 async def test_words_of_workers_that_have_gone_are_forgotten_when_another_one_comes(scene: Scene) -> None:
-    for consumer in ("lives.1", "gone.1"):
-        await join(scene, word=GoesBy(consumer, counts_for_ms=35_000 if consumer == "lives.1" else -1))
+    for consumer, counts_for_ms in {"lives.1": 35_000, "went.1": -1, "gone.1": -700_000}.items():
+        await join(scene, word=GoesBy(consumer, counts_for_ms=counts_for_ms))
     await join(scene, word=GoesBy("lives.1"))
-    assert set(await words(scene)) == {"gone.1", "lives.1"}, "who is known need not look at all the others"
+    assert set(await words(scene)) == {"gone.1", "lives.1", "went.1"}, "who is known need not look at all the others"
     await join(scene, word=GoesBy("new.1"))
-    assert set(await words(scene)) == {"lives.1", "new.1"}
+    assert set(await words(scene)) == {"lives.1", "new.1", "went.1"}, "whoever keeps house is to see it"
+
+
+async def test_a_word_stands_since_it_was_given_first_or_again_after_it_was_taken_away(scene: Scene) -> None:
+    async def since() -> int:
+        value: Any = await scene.client.hget(scene.keys.agreement, "member:w1.1")
+        return int(value.split(b",")[4])
+
+    await join(scene, word=GoesBy())
+    given = await since()
+    assert await scene.now_ms() - 5_000 < given <= await scene.now_ms()
+    await scene.client.hset(scene.keys.agreement, "member:w1.1", "1,30000,3,5,7,")  # long ago, and ended
+    await join(scene, word=GoesBy())
+    assert await since() == 7
+    await scene.client.hdel(scene.keys.agreement, "member:w1.1")
+    await join(scene, word=GoesBy())
+    assert await since() >= given
 
 
 async def test_a_worker_that_leaves_takes_its_word_back(scene: Scene) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.scripts.scene import BINARY, FENCE, TOO_MANY, Scene, Word, dead, details, entry_id, ready, rows, shown
 from tests.support.dump import BASE_MS
+from workers.protocol.calls.server_clock import Step, clock_word
 
 pytestmark = pytest.mark.anyio
 
@@ -358,3 +359,30 @@ async def test_a_group_that_was_destroyed_is_an_error(scene: Scene) -> None:
     await scene.client.xgroup_destroy("orders", "billing")
     with pytest.raises(Exception, match="NOGROUP"):
         await scene.recover(E1)
+
+
+@pytest.mark.parametrize(
+    ("touched_before_step", "code"), [(True, 4), (False, 1)], ids=["touched before it", "touched after it"]
+)
+async def test_a_step_of_the_clock_is_in_no_idle_time(scene: Scene, touched_before_step: bool, code: int) -> None:
+    """The delivery looks idle for two hours; its clock was set ahead by 7,190 s meanwhile, or before."""
+    entry = await scene.add()
+    await scene.deliver(entry, idle_ms=7_200_000)
+    touched = await scene.now_ms() - 7_200_000
+    clock = clock_word(10**15, [Step(touched + (5_000 if touched_before_step else -5_000), 7_190_000)])
+    (row,) = (await scene.recover(entry, not_after_ms=clock))[1:]
+    assert row[0] == code
+    idle_ms = row[2]
+    assert (idle_ms >= 7_200_000) == (code == 1)
+    if code == 4:
+        assert 10_000 <= idle_ms < 30_000
+        assert row[1] == 30_000 - idle_ms
+
+
+async def test_what_is_overdue_without_the_step_is_recovered(scene: Scene) -> None:
+    entry = await scene.add()
+    await scene.deliver(entry, idle_ms=7_200_000)
+    now = await scene.now_ms()
+    clock = clock_word(10**15, [Step(now - 7_199_000, 3_600_000), Step(now - 3_000_000, 3_560_000)])
+    (row,) = (await scene.recover(entry, not_after_ms=clock))[1:]
+    assert (row[0], 40_000 <= row[2] < 60_000) == (1, True), "both steps are taken out"

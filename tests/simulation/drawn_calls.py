@@ -305,9 +305,8 @@ def move_due(scene: Scene) -> None:
 
 def keep_house(scene: Scene) -> None:
     """The house is kept."""
-    scene.call(
-        "keep_house", (KEYS.stream, KEYS.fence, KEYS.agreement), _own(scene), GROUP, scene.random.choice(("", 40))
-    )
+    keys = (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal)
+    scene.call("keep_house", keys, _own(scene), GROUP, scene.random.choice(("", 40)), "1", 50, 1)
 
 
 def restore(scene: Scene) -> None:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 ALLOWED = {
     "messaging.system", "messaging.operation.name", "messaging.operation.type", "messaging.destination.name",
     "messaging.consumer.group.name", "error.type", "app.recovery.mode", "app.recovery.outcome", "app.scan",
-    "app.namespace",
+    "app.namespace", "app.loss",
 }  # fmt: skip
 
 
@@ -32,7 +32,7 @@ async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(sce
     wanted = {
         "messaging.client.sent.messages", "messaging.client.consumed.messages", "messaging.client.operation.duration",
         "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.elections",
-        "reaper.scan.duration", *(gauge.name for gauge in GAUGES),
+        "reaper.scan.duration", "reaper.vanished", "reaper.lost", *(gauge.name for gauge in GAUGES),
     }  # fmt: skip
     await wait_until(lambda: wanted <= metrics.keys(), "every metric has come")
     ours = {name for name in metrics if name.startswith(("reaper.", "messaging."))}
@@ -57,7 +57,7 @@ async def test_embedded_workers_measure_all_but_leadership(scene: Scene) -> None
     wanted = {
         "messaging.client.sent.messages", "messaging.client.consumed.messages", "messaging.client.operation.duration",
         "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.scan.duration",
-        *(gauge.name for gauge in GAUGES if gauge not in (LEASE_HELD, TERM)),
+        "reaper.lost", *(gauge.name for gauge in GAUGES if gauge not in (LEASE_HELD, TERM)),
     }  # fmt: skip
     metrics = scene.received.metrics
     await wait_until(lambda: wanted <= metrics.keys(), "every metric has come")

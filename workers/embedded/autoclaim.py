@@ -183,6 +183,7 @@ class Autoclaim(Part, StalledDeliveries):
             agreement=self._membership.agreement,
             journal=self._journal,
             not_after_ms=self._membership.now_ms() + CALL_VALID_MS,
+            steps=self._membership.steps.ahead,
             cursor=walk.cursor,
             room=min(room, self._most),
             patience_ms=round(self._patience_s() * 1000),
@@ -271,7 +272,7 @@ class Autoclaim(Part, StalledDeliveries):
                 await self._membership.join()
             case RefusalKind.LATE:
                 logger.info("%s: a recovery call came too late to the server and did nothing", pair)
-                self._membership.set_clock(refusal.server_ms)
+                self._membership.set_clock(refusal.server_ms, self._asked_at)
                 self._contact.answered(refusal.server_ms)
             case RefusalKind.PAUSED:
                 self._stand_by(f"{pair} is paused (`reaper resume {self._settings.group}` ends it)")

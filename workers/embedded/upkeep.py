@@ -57,6 +57,7 @@ class Upkeep(Part):
         """Look after the group until cancelled, whenever it is the workers' to look after."""
         client = notices_client(self._settings.redis_url)
         notices = Notices(client)
+        self._reporter.watches_losses()
         try:
             with self._schedules.woken_by(notices, self._keys):
                 async with anyio.create_task_group() as tasks:
@@ -124,12 +125,15 @@ class Upkeep(Part):
     # ---- the house
 
     async def _keep_house(self) -> Refusal | None:
-        kept = await tidy(self._commands, self._keys, AGREEMENT, self._settings.consumer_retention)
+        retention = self._settings.consumer_retention
+        kept = await tidy(self._commands, self._keys, AGREEMENT, self._journal, retention)
         if isinstance(kept, Refusal):
             return kept
         self._reporter.works(TIDYING)
         if kept.is_remade:
             self._reporter.group_was_lost()
+        for consumer in kept.lost:
+            self._reporter.consumer_was_lost(consumer)
         await anyio.sleep(HOUSE_INTERVAL_S * random.uniform(0.9, 1.1))
         return None
 

@@ -18,6 +18,7 @@ from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.clock import monotonic
+from workers.runtime.clock_steps import ClockSteps
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
 from workers.settings import (
@@ -33,6 +34,8 @@ STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
 WORD_SLACK_S = COMMAND_TIMEOUT_S
 """For how long our word counts after we should have joined again: for late calls, and those that fail."""
+PROMPT_S = 1.0
+"""An answer that took longer does not say what time the server has now."""
 UNAGREED_S = 0.5
 """How soon a worker looks again that has found no visibility timeout agreed on; twice as long each time."""
 
@@ -89,6 +92,10 @@ class Membership:
         self._lives_by_ms = 0
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
+        self._word_stands = (0, -inf)
+        """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
+        self.steps = ClockSteps()
+        """How the server's clock was set meanwhile."""
         self._warned = ""
         self._served_s = 0.0
         self.joined = Change()
@@ -112,16 +119,26 @@ class Membership:
         return int(monotonic() * 1000 + self._clock_offset_ms)
 
     def server_ms(self, moment: float) -> int:
-        """Return what time the server had at ``moment`` of our monotonic clock (minus infinity: 0). For any thread."""
-        return int(max(0.0, moment * 1000 + self._clock_offset_ms))
+        """Return what time the server had at ``moment`` of our monotonic clock (minus infinity: 0). For any thread.
 
-    def set_clock(self, server_ms: int) -> None:
-        """Note what time the server has now."""
-        self._clock_offset_ms = server_ms - monotonic() * 1000
+        That is about so; but it is no earlier than our word stands where we knew of that word then, and else earlier.
+        """
+        about, (since_ms, known_at) = int(max(0.0, moment * 1000 + self._clock_offset_ms)), self._word_stands
+        return max(about, since_ms) if moment >= known_at else min(about, since_ms - 1)
+
+    def set_clock(self, server_ms: int, asked: float) -> None:
+        """Note what time the server has, as it answered to what was asked at ``asked`` (monotonic).
+
+        An answer that was long on its way, perhaps since we were paused with it at hand, says nothing of steps.
+        """
+        now = monotonic()
+        self._clock_offset_ms = server_ms - now * 1000
+        if now - asked <= PROMPT_S:
+            self.steps.seen(round(now * 1000), server_ms)
 
     async def join(self) -> None:
         """Join the group, creating what is missing. Raises what redis-py raises."""
-        settings, keys = self._settings, self._settings.keys
+        settings, keys, asked = self._settings, self._settings.keys, monotonic()
         self._take(
             await join_group(
                 self._client,
@@ -133,7 +150,8 @@ class Membership:
                 recovery=settings.recovery,
                 name=settings.base_name,
                 word=self._word(),
-            )
+            ),
+            asked,
         )
 
     def _word(self) -> Word:
@@ -165,8 +183,10 @@ class Membership:
         """Tell whether a shorter visibility timeout waits for `lived_by`. Read in another thread."""
         return self._lives_by_ms > self.agreement.visibility_ms
 
-    def _take(self, joined: Joined) -> None:
-        self.set_clock(joined.server_ms)
+    def _take(self, joined: Joined, asked: float) -> None:
+        self.set_clock(joined.server_ms, asked)
+        if joined.word_since_ms != self._word_stands[0]:
+            self._word_stands = (joined.word_since_ms, monotonic())
         agreement = agreement_of(joined, self._assumed)
         self._log(joined, agreement)
         self.agreement = agreement

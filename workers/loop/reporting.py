@@ -116,14 +116,27 @@ class Reporter:
             for held, row in zip(deliveries, rows, strict=True):
                 self._callbacks.report("recovered", **self._facts(held.job), owner=text(row.owner), idle_ms=row.idle_ms)
 
+    def watches_losses(self) -> None:
+        """Note that what others destroy is told by us from now on."""
+        if self._telemetry:
+            self._telemetry.lost()
+
     def group_was_lost(self) -> None:
         """Note that somebody destroyed the group and made it again, while no leader watched it."""
+        if self._telemetry:
+            self._telemetry.lost(groups=1)
         logger.error(
             "%s: somebody destroyed the group, and it was made again: what was pending there is forgotten, but for "
             "what live workers run; the jobs are in the stream still",
             self._keys.pair,
         )
         self._callbacks.report("error", part="recovering", error="group_destroyed")
+
+    def consumer_was_lost(self, consumer: bytes) -> None:
+        """Note that somebody deleted the consumer of a worker that is dead, with what that held."""
+        if self._telemetry:
+            self._telemetry.lost(consumers=1)
+        self._callbacks.report("error", part="recovering", error="lost_consumer", consumer=text(consumer))
 
     def recovered(self, job_id: str, **facts: Any) -> None:
         """Note that a stalled delivery was made ready again, for anybody. ``facts`` as in the journal."""

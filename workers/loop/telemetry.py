@@ -73,6 +73,12 @@ class WorkerTelemetry:
         """Show how many parts of the worker Redis has ``refused``, until `close`."""
         self._shown.callback(instruments.OBSERVATIONS.add(instruments.REFUSED, lambda: [(refused(), self._labels)]))
 
+    def lost(self, *, groups: int = 0, consumers: int = 0) -> None:
+        """Count what others destroyed with nobody knowing what it held. Nothing, at first: so it is seen to rise."""
+        if self._measures:
+            instruments.LOST.add(groups, self._labels | {telemetry.LOSS: telemetry.LOST_GROUP})
+            instruments.LOST.add(consumers, self._labels | {telemetry.LOSS: telemetry.LOST_CONSUMER})
+
     def close(self) -> None:
         """Show nothing any more."""
         self._shown.close()

@@ -32,6 +32,7 @@ class EventName(StrEnum):
     REFUSED = "refused"
     LOST_PAYLOAD = "lost_payload"
     LOST_DELIVERY = "lost_delivery"
+    LOST_CONSUMER = "lost_consumer"
     SCANNED = "scanned"
     LEASE_ACQUIRED = "lease_acquired"
     LEASE_LOST = "lease_lost"

@@ -9,9 +9,10 @@ stay without an answer, over some time in which we ran; a pause as none, or as a
 
 import logging
 
+from workers.runtime.clock_steps import ClockSteps
+
 logger = logging.getLogger(__name__)
 
-CLOCK_JUMP_MS = 5_000
 LEAST_SPREAD_MS = 300
 """Failures must lie at least this far apart to count as an outage."""
 
@@ -26,9 +27,10 @@ class Grace:
         self._last_contact: int | None = None
         self._first_failure: int | None = None
         self._last_failure = 0
-        self._clock_offset: int | None = None
         self._outage_ended: int | None = None
         self._server_started: int | None = None
+        self.steps = ClockSteps()
+        """How the server's clock was set meanwhile."""
 
     def failed(self, now_ms: int) -> None:
         """An attempt to reach Redis failed, or is still without an answer."""
@@ -50,14 +52,11 @@ class Grace:
         if self._was_outage(now_ms):
             self._wait_from(now_ms, "Redis was out of reach")
         if server_ms is not None:
-            self._compare_clocks(now_ms, server_ms - now_ms)
+            jump_ms = self.steps.seen(now_ms, server_ms)
+            if jump_ms:
+                self._wait_from(now_ms, f"the server's clock was set by {jump_ms / 1000:+.1f} s")
         self._last_contact = now_ms
         self._first_failure = None
-
-    def _compare_clocks(self, now_ms: int, offset: int) -> None:
-        if self._clock_offset is not None and abs(offset - self._clock_offset) > CLOCK_JUMP_MS:
-            self._wait_from(now_ms, "the server's clock jumped")
-        self._clock_offset = offset
 
     def server_uptime(self, now_ms: int, uptime_ms: int) -> None:
         """Redis said how long it has been up: by its clock, so less than nothing where that was set back meanwhile."""

@@ -37,6 +37,12 @@ WRITES_REFUSED = METER.create_counter(
     "{write}",
     "Writes that came too late: an earlier term's, or a worker's that lost its job.",
 )
+VANISHED = METER.create_counter(
+    "reaper.vanished", "{delivery}", "Deliveries that others made Redis forget, by deleting a consumer or the group."
+)
+LOST = METER.create_counter(
+    "reaper.lost", "{loss}", "Groups and consumers of dead workers that others destroyed, and nobody knows with what."
+)
 ELECTIONS = METER.create_counter("reaper.elections", "{term}", "Terms that began.")
 SCAN_DURATION = _duration("reaper.scan.duration", "How long a scan of a group's pending entries takes.")
 CONTEXT_MALFORMED = METER.create_counter(

@@ -5,22 +5,33 @@ from datetime import timedelta
 
 from redis.asyncio import Redis
 
+from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.calls.upkeep import Authority, Kept, keep_house
 from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import on_one_line
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
 
-async def tidy(client: Redis, keys: GroupKeys, authority: Authority, retention: timedelta | None) -> Kept | Refusal:
+async def tidy(
+    client: Redis, keys: GroupKeys, authority: Authority, journal: Journal, retention: timedelta | None
+) -> Kept | Refusal:
     """Note where the group stands, and delete consumers that were silent for ``retention`` (None: none).
 
     Returns what was found, or why it was refused. Raises what redis-py raises.
     """
-    kept = await keep_house(client, keys, authority, silence_ms=to_ms(retention) if retention else None)
+    kept = await keep_house(client, keys, authority, journal, silence_ms=to_ms(retention) if retention else None)
     if isinstance(kept, Refusal):
         return kept
     if kept.deleted:
         logger.info("%s: deleted %d silent consumers", keys.pair, len(kept.deleted))
+    for consumer in kept.lost:
+        logger.warning(
+            "%s: consumer %s is gone, and its worker has not left by itself: somebody deleted it. What it held, if "
+            "anything, and is not told of as put back, is lost",
+            keys.pair,
+            on_one_line(consumer),
+        )
     return kept

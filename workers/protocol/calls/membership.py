@@ -16,7 +16,7 @@ JOIN_GROUP = load_script("workers.protocol", "join_group")
 DELETE_CONSUMER = load_script("workers.protocol", "delete_consumer")
 
 _MEMBER = "member:"
-_WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(.*)", re.DOTALL)
+_WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(?:\d{0,15}),?(.*)", re.DOTALL)
 
 _POLICIES = {policy.value: policy for policy in Redelivery}
 _MODES = {mode.value: mode for mode in RecoveryMode}
@@ -97,6 +97,8 @@ class Joined:
     """Embedded recovery begins with us."""
     version: int
     """Of the agreement; 0 = nothing is agreed on."""
+    word_since_ms: int
+    """Since when our word stands, by the server's clock: nobody of our name has taken anything over from us since."""
 
 
 async def join_group(
@@ -138,6 +140,7 @@ async def join_group(
         served_ms=reply[9],
         begins=reply[10] == 1,
         version=reply[11],
+        word_since_ms=reply[12],
     )
 
 

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from workers.protocol.calls import CALL_BYTES, Journal
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.refusals import Refusal, read_refusal
+from workers.protocol.calls.server_clock import Step, clock_word
 from workers.protocol.connection import KeptConnection
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text, told
@@ -185,6 +186,7 @@ async def autoclaim(
     agreement: Agreement,
     journal: Journal,
     not_after_ms: int,
+    steps: Iterable[Step],
     cursor: str,
     room: int,
     patience_ms: int,
@@ -192,14 +194,16 @@ async def autoclaim(
 ) -> Page | Refusal:
     """Recover what is overdue on one page, claiming at most ``room`` deliveries (``autoclaim.lua``).
 
-    Not after that server time. ``abandoned``: entries of ours that are recovered like anybody's.
+    Not after that server time; ``steps`` of the server's clock are in no idle time. ``abandoned``: entries of ours that
+    are recovered like anybody's.
     """
     reply = await AUTOCLAIM.run(
         client,
         (source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement, keys.journal),
         (
             keys.group, consumer, agreement.visibility_ms, agreement.max_deliveries, agreement.redelivery,
-            *journal, not_after_ms, cursor, room, patience_ms, PAGE, CALL_BYTES, PAGE_OVERDUE, *abandoned,
+            *journal, clock_word(not_after_ms, steps), cursor, room, patience_ms, PAGE, CALL_BYTES, PAGE_OVERDUE,
+            *abandoned,
         ),
     )  # fmt: skip
     if reply[0] != b"ok":

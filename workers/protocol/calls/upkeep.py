@@ -114,11 +114,20 @@ class Kept:
     """The group was destroyed since the last look, and made again."""
     by_stranger: bool
     """… by somebody who told nobody (XGROUP CREATE)."""
+    lost: tuple[bytes, ...] = ()
+    """Consumers of workers of ours that somebody else has deleted, and whose workers have not come back: told once."""
 
 
-async def keep_house(client: Redis, keys: GroupKeys, authority: Authority, *, silence_ms: int | None) -> Kept | Refusal:
+async def keep_house(
+    client: Redis, keys: GroupKeys, authority: Authority, journal: Journal, *, silence_ms: int | None
+) -> Kept | Refusal:
     """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``)."""
     reply = await KEEP_HOUSE.run(
-        client, (keys.stream, keys.fence, keys.agreement), (authority.fence, keys.group, silence_ms or "")
+        client,
+        (keys.stream, keys.fence, keys.agreement, keys.journal),
+        (authority.fence, keys.group, silence_ms or "", *journal, authority.token),
     )
-    return Kept(tuple(reply[3:]), reply[2] > 0, reply[2] == BY_STRANGER) if reply[0] == b"ok" else read_refusal(reply)
+    if reply[0] != b"ok":
+        return read_refusal(reply)
+    _, deleted, remade, _, *names = reply
+    return Kept(tuple(names[:deleted]), remade > 0, remade == BY_STRANGER, tuple(names[deleted:]))

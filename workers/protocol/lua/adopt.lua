@@ -144,6 +144,13 @@ if #rows < PAGE and (#rows == 0 or last == rows[#rows][1]) then
   last = ''
 end
 finish_all()
+if restart then -- should it live: what it was proven to run before this is nobody's to hold again (has_vanished)
+  local word = read_word(redis.call('HGET', agreement, 'member:' .. from) or '')
+  if word then
+    word.since = at + 1
+    redis.call('HSET', agreement, 'member:' .. from, written_word(word))
+  end
+end
 if parked then
   wake(schedule, at) -- whoever looks at the schedule lets suspects out
 end

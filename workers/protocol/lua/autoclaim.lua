@@ -19,7 +19,8 @@
 -- ARGV[1] group  ARGV[2] our consumer
 -- ARGV[3] visibility timeout in ms, ARGV[4] max_deliveries and ARGV[5] policy, where the group has agreed on none; where
 --         a delivery's worker has joined with higher ones, those hold for it (prelude.lua)
--- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] server time in ms after which the call is void
+-- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] server time in ms after which the call is void,
+--         and steps of its clock that are in no idle time (read_clock)
 -- ARGV[9] the cursor: where the page starts, as XPENDING takes it ('-', or '(' and the last ID looked at)
 -- ARGV[10] room: how many may be claimed  ARGV[11] patience without room, in ms  ARGV[12] pending entries in a page
 -- ARGV[13] payload bytes after which the call ends  ARGV[14] overdue entries after which it ends
@@ -56,8 +57,8 @@ end
 if agreed[5] == '1' then
   return { 'paused' }
 end
-local at = now_ms()
-if at > tonumber(ARGV[8]) then
+local at, not_after, steps = now_ms(), read_clock(ARGV[8])
+if at > not_after then
   return { 'late', at }
 end
 local policy = agreed[1] or ARGV[5]
@@ -262,6 +263,7 @@ while page > 0 and ended == '' do
   local chunk = math.min(page, CHUNK, had_room and room + SPARE or CHUNK)
   local rows = redis.call('XPENDING', source, group, cursor, '+', chunk)
   for i = 1, #rows do
+    rows[i][3] = without_steps(rows[i][3], at, steps)
     look_at(rows[i], #rows - i + 1)
     if ended ~= '' then
       break -- the cursor stays in front of it

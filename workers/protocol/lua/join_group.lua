@@ -26,7 +26,7 @@
 -- Returns {policy, visibility_ms, max_deliveries, recovery ('' where not agreed), retry stream is to be read (1|0),
 -- start ID of the group if it was created now ('' if not), groups of the stream, server time in ms, mismatch (''),
 -- ms for which a leader is sure to serve the group (0 = none is), embedded recovery begins with us (1|0), version of the
--- agreement (0 = nothing is agreed on)}.
+-- agreement (0 = nothing is agreed on), since when our word stands (the server's ms; 0 = we give none)}.
 -- Raises WRONGTYPE where the stream's key holds something else.
 -- Fence: none; it only creates what is missing, and removes the fence of a leader that has gone.
 
@@ -98,17 +98,23 @@ if is_new then
   redis.call('HSET', agreement, 'version', string.format('%.0f', version))
 end
 
-local mismatch = table.concat(differing, '; ')
+local mismatch, since = table.concat(differing, '; '), 0
 if consumer ~= '' then
   local field = 'member:' .. consumer
-  if redis.call('HEXISTS', agreement, field) == 0 and not is_served then -- a leader looks at them first (keep_house.lua)
+  -- Before 7.2 a read that finds nothing makes none: a word whose consumer is missing is to say that somebody deleted it.
+  redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
+  local given = redis.call('HGET', agreement, field)
+  if not given then
     forget_words(agreement, at)
   end
+  local former = read_word(given or '')
+  since = former and math.min(former.since, at) or at
   local visibility = math.max(whole_number(agreed[2], nil) or tonumber(knew[2]), tonumber(ARGV[11]))
   local limit = whole_number(agreed[3], nil) or tonumber(knew[3])
-  local complaint = mismatch ~= '' and 'worker ' .. worker .. ': ' .. mismatch or ''
-  redis.call('HSET', agreement, field,
-    string.format('%.0f,%.0f,%.0f,%.0f,', version, visibility, limit, at + tonumber(word_ms)) .. complaint)
+  redis.call('HSET', agreement, field, written_word({
+    version = version, visibility = visibility, max_deliveries = limit, until_ms = at + tonumber(word_ms),
+    since = since, mismatch = mismatch ~= '' and 'worker ' .. worker .. ': ' .. mismatch or '',
+  }))
 end
 
 local read_retry = agreed[1] == 'retry-stream' or redis.call('EXISTS', retry) == 1
@@ -120,4 +126,4 @@ if read_retry then
 end
 
 return { agreed[1], agreed[2], agreed[3], agreed[4], read_retry and 1 or 0, created and start or '',
-  #redis.call('XINFO', 'GROUPS', stream), at, mismatch, is_served and served_until - at or 0, begins, version }
+  #redis.call('XINFO', 'GROUPS', stream), at, mismatch, is_served and served_until - at or 0, begins, version, since }

@@ -1,5 +1,10 @@
 -- Now and then: remembers where the group stands, forgets the words of workers that have gone, deletes consumers that hold
--- nothing and were silent, and sees whether the group is still the one it was. By the leader (embedded: by any worker).
+-- nothing and were silent, and sees whether the group is still the one it was, and whose consumer was deleted by somebody. By the
+-- leader (embedded: by any worker).
+--
+-- A word whose consumer is gone says that somebody else deleted it: workers of ours, and we, take both away. Once it counts no more,
+-- its worker is dead, or has no consumer to come back to: what it held went with it. That is told once, and noted in the word (in
+-- the place of what its worker's settings differ in, which concerns nobody then).
 --
 -- A group is known by a consumer of ours, the one that gets what is put back. Where it was seen before (`marked`, the moment),
 -- is not there, and nothing is pending since before that moment, somebody has destroyed the group, and made it again without a
@@ -8,18 +13,22 @@
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] fence      {orders}:fence:billing   string
 -- KEYS[3] agreement  {orders}:group:billing   hash
+-- KEYS[4] journal    {orders}:journal         stream
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
+-- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
 --
 -- Returns {'ok', consumers deleted, was the group made again since the last look: 0 no, 1 by one of ours, 2 by
--- somebody else; names of the consumers deleted…} or {'stale', fence found}.
+-- somebody else; consumers that somebody else has deleted, told for the first time; names of the consumers deleted…, and of
+-- those…} or {'stale', fence found}.
 -- Fence: the whole value is compared; without one, the group must have agreed on embedded recovery. A consumer with pending entries is never deleted: they would go with it.
 
 --- @prelude
 
-local stream, fence, agreement = KEYS[1], KEYS[2], KEYS[3]
+local stream, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local MOST_DELETED = 1000 -- in one call; the others go with the next
-local ABSENT_MS = 600000 -- longer than from one look of the leader to the next
+local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
+local MOST = 1000 -- consumers that are deleted, or told of, in one call; the others follow with the next
+local TOLD = 'told'
 
 local found = refused_by_fence(own, fence, agreement)
 if found then
@@ -40,7 +49,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
   local name, pending = info_field(info, 'name'), info_field(info, 'pending')
   if name == RESTORED_CONSUMER then
     is_marked = true
-  elseif silence and pending == 0 and #deleted < MOST_DELETED and info_field(info, 'idle') > silence then
+  elseif silence and pending == 0 and #deleted < MOST and info_field(info, 'idle') > silence then
     redis.call('XGROUP', 'DELCONSUMER', stream, group, name)
     redis.call('HDEL', agreement, 'member:' .. name)
     deleted[#deleted + 1] = name
@@ -49,11 +58,23 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
   end
 end
 
--- A word whose consumer is gone says that somebody else deleted it: workers of ours, and we, take both away.
-local at = now_ms()
+local at, absent = now_ms(), {}
 forget_words(agreement, at, function(consumer)
-  local pending = held_by[consumer]
-  return pending and pending > 0 and math.huge or ABSENT_MS -- it may have been made again, and its worker died
+  return (held_by[consumer] or 0) > 0 -- it may have been made again, and its worker died
+end)
+each_word(agreement, function(field, word)
+  local consumer = string.sub(field, 8)
+  if not held_by[consumer] and word.until_ms <= at and word.mismatch ~= TOLD and #absent < MOST then
+    absent[#absent + 1] = consumer
+    word.mismatch = TOLD
+    redis.call('HSET', agreement, field, written_word(word))
+    if write_journal then
+      journal_event(journal, maxlen, 'lost_consumer', '', '{"v":1,"group":' .. json_string(group)
+        .. (own == '' and ',"mode":"embedded"' or ',"mode":"reaper","token":' .. token) .. ',"consumer":' .. json_string(consumer)
+        .. ',"visibility_ms":' .. string.format('%.0f', word.visibility) .. ',"until_ms":' .. string.format('%.0f', word.until_ms)
+        .. '}')
+    end
+  end
 end)
 
 local made = redis.call('HMGET', agreement, 'made', 'made_seen')
@@ -73,4 +94,10 @@ if is_marked then
 else
   redis.call('HDEL', agreement, 'marked')
 end
-return { 'ok', #deleted, remade, unpack(deleted) }
+local reply = { 'ok', #deleted, remade, #absent }
+for _, names in ipairs({ deleted, absent }) do
+  for _, name in ipairs(names) do
+    reply[#reply + 1] = name
+  end
+end
+return reply

@@ -41,6 +41,28 @@ local function info_field(info, name)
   end
 end
 
+-- Reads what a caller says of the server's clock: until when its call may run (ms), and, where it has seen it set ahead, behind a
+-- comma each what it would have shown then, and by how much it was set: `1700000000000,1699999000000+3600000`.
+local function read_clock(word)
+  local steps = {}
+  for before, by in string.gmatch(word, ',(%d+)%+(%d+)') do
+    steps[#steps + 1] = { tonumber(before), tonumber(by) }
+  end
+  return tonumber(string.match(word, '^%d+')), steps
+end
+
+-- Takes the steps of the clock out of the idle time of what was touched before them. What is left is never 0: that says that a
+-- delivery has just been handed out, or is of the future.
+local function without_steps(idle, at, steps)
+  local touched = at - idle
+  for _, step in ipairs(steps) do
+    if idle > 0 and touched <= step[1] then
+      idle = math.max(1, idle - step[2])
+    end
+  end
+  return idle
+end
+
 local function entry_ms(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or 0
 end
@@ -71,15 +93,22 @@ local function whole_digits(value, default)
 end
 
 -- A worker's word in the agreement, field `member:<consumer>`: which version of the agreement it goes by, its visibility
--- timeout and max_deliveries, until when that counts (the server's ms), and, where its settings differ, in what.
+-- timeout and max_deliveries, until when that counts (the server's ms), since when it stands, and, where its settings differ, in
+-- what. One that was taken away, or from whose consumer a later process of the name has taken over, stands since after that.
 local function read_word(value)
-  local version, visibility, limit, until_ms, mismatch = string.match(value or '', '^(%d+),(%d+),(%d+),(%d+),?(.*)$')
+  local version, visibility, limit, until_ms, since, rest =
+    string.match(value or '', '^(%d+),(%d+),(%d+),(%d+),?(%d*),?(.*)$')
   if version then
     return {
       version = tonumber(version), visibility = tonumber(visibility), max_deliveries = tonumber(limit),
-      until_ms = tonumber(until_ms), mismatch = mismatch,
+      until_ms = tonumber(until_ms), since = tonumber(since) or 0, mismatch = rest,
     }
   end
+end
+
+local function written_word(word)
+  return string.format('%.0f,%.0f,%.0f,%.0f,%.0f,', word.version, word.visibility, word.max_deliveries, word.until_ms, word.since)
+    .. word.mismatch
 end
 
 -- What the deliveries of a consumer are judged by. A worker proves its life by the agreement that it has joined, so where
@@ -128,11 +157,12 @@ local function each_word(agreement, visit)
   end
 end
 
--- Removes the words that count no more: their workers are gone. `kept_ms`: by consumer, for how much longer a word stands
--- that a leader may still want to see.
-local function forget_words(agreement, at, kept_ms)
+-- Removes the words that have counted no more for long: their workers are gone, and whoever wants to see that has seen it.
+-- `is_kept`: tells by consumer whether its word stands for longer.
+local WORD_KEPT_MS = 600000 -- longer than from one look at the house to the next
+local function forget_words(agreement, at, is_kept)
   each_word(agreement, function(field, word)
-    if not word or word.until_ms + (kept_ms and kept_ms(string.sub(field, 8)) or 0) <= at then
+    if not word or (word.until_ms + WORD_KEPT_MS <= at and not (is_kept and is_kept(string.sub(field, 8)))) then
       redis.call('HDEL', agreement, field)
     end
   end)
@@ -494,7 +524,7 @@ end
 -- took over where it is (embedded, or a later process of the same name) and settled lies there as if it had vanished, and only time
 -- tells: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than a visibility timeout ago. Two
 -- thirds of it, since clocks differ; and not in the future, for they are set, too. A later process of the same name does not
--- wait for that; it takes the word of the earlier one away.
+-- wait for that; so it must have been proven alive since the word stands (read_word).
 -- What embedded workers have not set stands in the word.
 local RESTORED_CONSUMER = 'restored-by-reaper'
 local function was_proven_lately(proven, visibility)
@@ -508,7 +538,7 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
     return false
   end
   local has_rules = agreed[1] or agreed[4] == 'embedded'
-  local is_safe = has_rules and was_proven_lately(proven, whole_number(agreed[3], word.visibility))
+  local is_safe = has_rules and was_proven_lately(proven, whole_number(agreed[3], word.visibility)) and proven >= word.since
   if source == stream and not is_safe then
     return false
   end
