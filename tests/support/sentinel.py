@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ class Setup:
     """``user:password@`` of the nodes, for the address."""
     options: str = ""
     """What follows the address, with its question mark."""
-    _known: dict[int, RedisServer] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -77,12 +77,12 @@ class Setup:
 
     async def is_replica(self, node: RedisServer) -> None:
         """Wait until ``node`` follows another one, and has all that one has."""
+        await wait_until(partial(_follows, node), "it is a replica")
 
-        def follows() -> bool:
-            role = node.command("ROLE")
-            return bool(role[0] == b"slave" and role[3] == b"connected")
 
-        await wait_until(follows, "it is a replica")
+def _follows(node: RedisServer) -> bool:
+    role = node.command("ROLE")
+    return bool(role[0] == b"slave" and role[3] == b"connected")
 
 
 def _named_by(sentinel: SentinelServer) -> bytes:
@@ -101,6 +101,8 @@ def started_setup(binary: Path, *, replicas: int = 2, sentinels: int = 3, **conf
             replica = servers.enter_context(started_server(binary, **quick, **config))
             replica.command("REPLICAOF", "127.0.0.1", master.port)
             nodes.append(replica)
+            # Sentinels ask seldom how a replica is: what they see first, they believe for ten seconds.
+            wait_until_here(partial(_follows, replica), "the replica has what the master has")
         watching = [
             servers.enter_context(SentinelServer.started(binary, **_watching(master, sentinels, config)))
             for _ in range(sentinels)
@@ -129,5 +131,8 @@ def _complete(setup: Setup, master: RedisServer) -> bool:
         told: list[Any] = sentinel.command("SENTINEL", "MASTER", NAME)
         state = dict(zip(told[::2], told[1::2], strict=True))
         if (int(state[b"num-other-sentinels"]), int(state[b"num-slaves"])) != (others, replicas):
+            return False
+        rows: list[Any] = sentinel.command("SENTINEL", "REPLICAS", NAME)
+        if any(dict(zip(row[::2], row[1::2], strict=True))[b"master-link-status"] != b"ok" for row in rows):
             return False
     return all(node.command("ROLE")[0] == (b"master" if node is master else b"slave") for node in setup.nodes)

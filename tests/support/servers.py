@@ -107,6 +107,8 @@ class RedisServer(kit.RedisServer):
     def _client(self, port: int) -> "redis.Redis":
         """Return a client as those of ours, but one that does not ask who answers: tests look at replicas, too."""
         options: Any = {"socket_timeout": self.timeout_s, "socket_connect_timeout": self.timeout_s}
+        if "requirepass" in self.config:
+            options["password"] = self.config["requirepass"]
         never = Retry(NoBackoff(), 0)
         return redis.Redis(port=port, protocol=2, legacy_responses=False, retry=never, **options)
 

@@ -19,7 +19,6 @@ from typing import Any, cast
 import anyio
 import hiredis
 import redis
-import redis.sentinel
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.retry import Retry
@@ -35,7 +34,7 @@ from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 from workers.protocol.meaning import AllInUseError, WrongNodeError, is_failover_error
 from workers.protocol.nodes import HELLO, objection_to_node
-from workers.protocol.sentinels import BlockingSentinels, WatchedPool
+from workers.protocol.sentinels import LookingPool, WatchedPool
 from workers.protocol.server import Release, release_of
 
 logger = logging.getLogger(__name__)
@@ -186,13 +185,8 @@ def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis
     return redis.Redis.from_pool(pool)
 
 
-class _ManagedBlockingPool(redis.sentinel.SentinelConnectionPool, redis.BlockingConnectionPool):
+class _ManagedBlockingPool(LookingPool, redis.BlockingConnectionPool):
     """Whose connections lead to the master that Sentinels name."""
-
-    def __init__(self, address: Address, **options: Any) -> None:
-        super().__init__(  # type: ignore[no-untyped-call]
-            address.master, BlockingSentinels(address), **({"ssl": True} if address.tls else {}), **options
-        )
 
 
 def _served(url: str) -> Address:
@@ -241,6 +235,8 @@ def _improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstra
     """
 
     async def connect(self: AbstractConnection) -> None:
+        if isinstance(self, SSLConnection):
+            self.ssl_context.context = None  # certificates are renewed: their files are read at each connect
         try:
             await kind.connect(self)
         except RedisConnectionError as error:

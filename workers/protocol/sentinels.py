@@ -8,6 +8,7 @@ meets what he meets when a server ends: a lost contact.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -162,5 +163,35 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
                 await connection.disconnect(nowait=True)
 
 
-def _leads_to(connection: AbstractConnection) -> tuple[object, object]:
+class LookingPool(redis.sentinel.SentinelConnectionPool):
+    """Asks whether a connection still leads to the master before it is used, twice a second at most."""
+
+    def __init__(self, address: Address, **options: Any) -> None:
+        self._looked: float | None = None
+        super().__init__(  # type: ignore[no-untyped-call]
+            address.master, BlockingSentinels(address), **({"ssl": True} if address.tls else {}), **options
+        )
+
+    def get_connection(self, *words: Any, **options: Any) -> redis.Connection:
+        """Return a connection to the master. Raises what redis-py raises."""
+        connection: redis.Connection = super().get_connection(*words, **options)
+        try:
+            self._leave_others(connection)
+        except BaseException:
+            self.release(connection)
+            raise
+        return connection
+
+    def _leave_others(self, connection: redis.Connection) -> None:
+        now = time.monotonic()
+        if self._looked is None or now - self._looked > LOOK_S:
+            self._looked = now
+            with suppress(RedisError, OSError):
+                self.get_master_address()  # type: ignore[no-untyped-call]
+        if _leads_to(connection) != self.master_address:
+            connection.disconnect()
+            connection.connect()
+
+
+def _leads_to(connection: AbstractConnection | redis.Connection) -> tuple[object, object]:
     return getattr(connection, "host", None), getattr(connection, "port", None)
