@@ -29,9 +29,22 @@ A variable with `_FILE` at its end names a file that holds the value: `REAPER_RE
 So a password is in no list of processes and in no settings file ([secrets](deployment.md#secrets)).
 
 Durations are seconds: `30`, `0.5`.
-`redis_url` is `redis://[[user]:password@]host:port/db`, `rediss://…` (TLS) or `unix://path`. It takes the options
-`client_name`, `socket_keepalive` (`redis://…?socket_keepalive=true`) and, over TLS,
-`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile` and their like.
+`redis_url` is one of
+
+| address | of |
+|---|---|
+| `redis://[[user]:password@]host:port/db`, `unix://path` | one Redis or Valkey, which takes writes |
+| `redis+sentinel://[[user]:password@]h1:26379,h2,h3/mymaster/0` | the master called `mymaster` ([Sentinel](\
+deployment.md#sentinel)); user and password are those of Redis |
+| `redis+cluster://h1,h2` | nodes of a cluster: understood, and refused so far |
+
+and, over TLS, `rediss://…`, `rediss+sentinel://…` and `rediss+cluster://…`.
+It takes the options `client_name`, `socket_keepalive` (`redis://…?socket_keepalive=true`), over TLS
+`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile` and their like, for Sentinels `sentinel_username` and `sentinel_password`.
+The settings `redis_ca_file`, `sentinel_password` and their like are put into the address; where there are no settings
+(a `Producer`, the Spark data source), it says all by itself.
+Whoever connects asks first who answers: a replica, a Sentinel or a node of a cluster is refused with one sentence
+where the address does not say so.
 A setting that is unknown or cannot work stops the process with a sentence that names it, says why, and what to write
 instead; nothing is ignored silently.
 """

@@ -10,7 +10,8 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
-from workers.runtime.settings import HealthHost, JournalMaxlen, Seconds, Section, Settings, seconds
+from workers.runtime.redis_settings import RedisSettings
+from workers.runtime.settings import HealthHost, JournalMaxlen, Seconds, Section, seconds
 from workers.telemetry.names import TraceLinkage
 
 TRUST_MARGIN = timedelta(milliseconds=100)
@@ -65,14 +66,13 @@ def _read_pair(pair: str) -> dict[str, str]:
     return {"stream": stream, "group": group}
 
 
-class ReaperSettings(Settings):
+class ReaperSettings(RedisSettings):
     """Everything one replica needs to know. Durations are seconds."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="REAPER_")
     other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_FAILPOINTS", "REAPER_CONFIG"})
     other_prefixes: ClassVar[tuple[str, ...]] = ("REAPER_PIPELINE_",)
 
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Address of Redis.")
     namespace: str = Field(
         default="reaper",
         description="Replicas with the same namespace elect one leader; a group belongs to one namespace.",

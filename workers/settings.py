@@ -12,7 +12,8 @@ from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery
-from workers.runtime.settings import HealthHost, JournalMaxlen, Seconds, Settings, seconds, to_ms
+from workers.runtime.redis_settings import RedisSettings
+from workers.runtime.settings import HealthHost, JournalMaxlen, Seconds, seconds, to_ms
 from workers.telemetry.names import TraceLinkage
 
 DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
@@ -23,13 +24,12 @@ MAX_NAME_LENGTH = 200
 _GROUP_START = re.compile(r"\$|\d+(-\d+)?")
 
 
-class WorkerSettings(Settings):
+class WorkerSettings(RedisSettings):
     """Everything one worker process needs to know. Durations are seconds."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="WORKER_")
     other_env: ClassVar[frozenset[str]] = frozenset({"WORKER_CONFIG"})
 
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="Address of Redis.")
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group to work in; it is created where it is missing.")
     name: str = Field(

@@ -6,21 +6,21 @@ from typing import ClassVar
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from workers.runtime.settings import Seconds, Settings
+from workers.runtime.redis_settings import RedisSettings
+from workers.runtime.settings import Seconds
 
 
-class PipelineSettings(Settings):
+class PipelineSettings(RedisSettings):
     """Everything that the commands of `reaper pipeline` need to know. Durations are seconds."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="REAPER_PIPELINE_")
     other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_PIPELINE_CONFIG"})
 
     lake: str = Field("lake", description="Folder of the lake; on a cluster one that every machine sees.")
-    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Address of Redis, as Spark's machines see it.")
     redis_url_env: str = Field(
         "",
         description="Name of an environment variable of Spark's machines that holds the address, instead of "
-        "`redis_url`: so it is written down nowhere.",
+        "`redis_url`: so it is written down nowhere. What stands in files (`redis_ca_file` …) is theirs, too.",
     )
     journals: str = Field("*:journal", min_length=1, description="Pattern of the journals' keys.")
     dead_letters: str = Field("*:dead:*", description="Pattern of the dead-letter streams' keys; empty: none.")

@@ -53,8 +53,9 @@ async def test_what_is_asked_quietly_is_not_refused_whoever_asks(server: RedisSe
 
 async def test_a_replica_is_no_reason_to_deny_what_it_can(start_server: StartServer) -> None:
     server = start_server()
-    server.command("REPLICAOF", "127.0.0.1", str(server.port))
-    async with commands_client(server.url) as client:
+    async with commands_client(server.url, max_connections=1) as client:
+        await client.ping()  # whoever connects later is told that it is a replica
+        server.command("REPLICAOF", "127.0.0.1", str(server.port))
         found = await capabilities_of(client, "absent")
     expected = expected_of(server)
     assert all(can in (None, expected[name]) for name, can in found.items())

@@ -27,7 +27,7 @@ from workers.protocol.connection import (
     reader_client,
 )
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import WrongNodeError, is_contact_error
 from workers.protocol.scripts import load_script
 from workers.protocol.server import release_of
 
@@ -220,6 +220,9 @@ async def test_a_kept_connection_leaves_a_server_that_is_no_master_any_more(star
         server.command("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(ReadOnlyError):
             await kept.execute_command("SET", "n", 1)
+        with pytest.raises(WrongNodeError, match="a replica answers there"):
+            await kept.execute_command("CLIENT", "ID")
+        server.command("REPLICAOF", "NO", "ONE")
         assert await kept.execute_command("CLIENT", "ID") != first
 
 
@@ -249,6 +252,8 @@ async def test_a_kept_connection_is_closed_with_its_client(server: RedisServer, 
         ("redis://user@host", "redis://user@host"),
         ("unix:///run/redis.sock?password=secret&db=1", "unix:///run/redis.sock?password=***&db=1"),
         ("redis://host?db=1&password=secret", "redis://host?db=1&password=***"),
+        ("redis+sentinel://u:se,cr/et@h1:1,h2/m/0", "redis+sentinel://u:***@h1:1,h2/m/0"),
+        ("redis+sentinel://h/m?sentinel_password=secret", "redis+sentinel://h/m?sentinel_password=***"),
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
@@ -295,7 +300,7 @@ def test_options_that_cannot_work_are_all_named_and_what_can_is_told() -> None:
         "redis_url 'redis://:***@h?protocol=3&decode_responses=1&password=***&ssl_password=***' cannot be used: "
         "options 'decode_responses', 'protocol', 'ssl_password' are not for an address of redis://, which takes "
         "client_name, db, password, socket_keepalive, username. Write it as redis://[[user]:password@]host:port/db, "
-        "rediss://… or unix://path."
+        "rediss://…, unix://path or redis+sentinel://host:port,host:port/master/db."
     )
 
 
@@ -315,13 +320,13 @@ def test_other_words_that_cannot_work_are_refused(url: str, why: str) -> None:
             factory(url)
 
 
-@pytest.mark.parametrize("scheme", OPTIONS)
+@pytest.mark.parametrize("scheme", [scheme for scheme in OPTIONS if "cluster" not in scheme])
 def test_every_option_that_is_let_through_is_taken(scheme: str) -> None:
     """By redis-py, for each kind of connection."""
     values = {"db": "1", "ssl_cert_reqs": "none", "ssl_check_hostname": "false", "ssl_min_version": "771"}
     query = "&".join(f"{name}={values.get(name, 'x')}" for name in sorted(OPTIONS[scheme]))
     for factory in (commands_client, reader_client, blocking_client):
-        factory(f"{scheme}://h?{query}")
+        factory(f"{scheme}://h/{'m' if 'sentinel' in scheme else ''}?{query}")
 
 
 async def test_what_is_let_through_works(server: RedisServer) -> None:

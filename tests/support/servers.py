@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.support.patience import PATIENCE_S, scaled
 from workers.testing import server as kit
@@ -98,6 +103,14 @@ class RedisServer(kit.RedisServer):
 
     def __post_init__(self) -> None:
         self.timeout_s = scaled(PATIENCE_S)
+
+    def _client(self, port: int) -> "redis.Redis":
+        """Return a client as those of ours, but one that does not ask who answers: tests look at replicas, too."""
+        options: Any = {"socket_timeout": self.timeout_s, "socket_connect_timeout": self.timeout_s}
+        if "requirepass" in self.config:
+            options["password"] = self.config["requirepass"]
+        never = Retry(NoBackoff(), 0)
+        return redis.Redis(port=port, protocol=2, legacy_responses=False, retry=never, **options)
 
     def reset(self) -> None:
         """Make it as new: no data, no scripts, default memory limits, no clients of earlier tests."""

@@ -4,13 +4,18 @@ All switch redis-py's own retries off: a command whose *reply* was lost would be
 duplicate job of an ``XADD`` and swallows a batch read by ``XREADGROUP``. Idempotent scripts are retried by
 `workers.protocol.scripts` instead. Replies stay raw bytes: a value that is no UTF-8 would raise only after the
 server has put its entry into the pending entries list.
+
+Whatever connects asks first who answers (`workers.protocol.nodes`): nothing is ever sent to a replica, a Sentinel or
+a part of a cluster that an address was not meant for. Where Sentinels know the server, `workers.protocol.sentinels`
+finds it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import anyio
 import hiredis
@@ -19,17 +24,22 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.driver_info import DriverInfo
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
-from workers.protocol.address import hide_password, objection_to
+from workers.protocol.address import FORMS, Address, Topology, hide_password, parse_address
 from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
-from workers.protocol.meaning import AllInUseError, is_failover_error
+from workers.protocol.meaning import AllInUseError, WrongNodeError, is_failover_error
+from workers.protocol.nodes import HELLO, objection_to_node
+from workers.protocol.sentinels import LookingPool, WatchedPool
 from workers.protocol.server import Release, release_of
+
+logger = logging.getLogger(__name__)
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
@@ -41,8 +51,6 @@ BLOCK_MS = 2_000
 _RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAIM", "XAUTOCLAIM")
 
 _WRITER_METHODS = ("writelines", "drain")
-
-PoolT = TypeVar("PoolT", BlockingConnectionPool, redis.BlockingConnectionPool)
 
 
 def commands_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 16) -> "Redis":
@@ -71,9 +79,20 @@ class _Pool(BlockingConnectionPool):
         return cast("AbstractConnection", connection)
 
 
+class _ManagedPool(WatchedPool, _Pool):
+    """The same for a server that Sentinels know."""
+
+
 def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
-    pool = _pool(_Pool, url, retry=Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections))
-    pool.connection_class = _improved(pool.connection_class)
+    with _named(url):
+        address = _served(url)
+        options = {"retry": Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)}
+        if address.topology is Topology.SENTINEL:
+            pool: _Pool = _ManagedPool(address, **options, **_node_options(address))
+        else:
+            pool = _Pool.from_url(address.node, **options)
+        _complete(pool, url)
+    pool.connection_class = _improved(pool.connection_class, address.topology)
     client = Redis.from_pool(pool)
     for command in _RAW_REPLIES:
         client.set_response_callback(command, _as_it_comes)
@@ -163,45 +182,70 @@ def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis
 
     Whoever calls `close` must be the thread that uses it.
     """
-    options = _pool_options(timeout_s, 1)
-    pool = _pool(redis.BlockingConnectionPool, url, retry=BlockingRetry(NoBackoff(), 0), **options)
+    with _named(url):
+        address = _served(url)
+        options = {"retry": BlockingRetry(NoBackoff(), 0), **_pool_options(timeout_s, 1)}
+        if address.topology is Topology.SENTINEL:
+            pool: redis.BlockingConnectionPool = _ManagedBlockingPool(address, **options, **_node_options(address))
+        else:
+            pool = redis.BlockingConnectionPool.from_url(address.node, **options)
+        _complete(pool, url)
+    pool.connection_class = _asking(pool.connection_class, address.topology)
     return redis.Redis.from_pool(pool)
 
 
-def _ask_file(options: dict[str, Any], url: str) -> None:
-    """Have connections ask the file that ``url`` was read from for their credentials, if it was read from one."""
+class _ManagedBlockingPool(LookingPool, redis.BlockingConnectionPool):
+    """Whose connections lead to the master that Sentinels name."""
+
+
+def _served(url: str) -> Address:
+    """Return what an address means. Raises ValueError where we cannot go there."""
+    address = parse_address(url)
+    if address.topology is Topology.CLUSTER:
+        raise ValueError("a cluster, whose nodes share the keys among them, is not served yet")
+    return address
+
+
+@contextmanager
+def _named(url: str) -> Iterator[None]:
+    """Raise ConfigurationError where something in an address cannot work."""
+    try:
+        yield
+    except (ValueError, TypeError, RedisError) as error:
+        raise ConfigurationError(
+            f"redis_url {hide_password(url)!r} cannot be used: {str(error).rstrip('.')}. {FORMS}"
+        ) from error
+
+
+def _node_options(address: Address) -> dict[str, Any]:
+    """Return how the server is spoken to that others name."""
+    whose = ("host", "port", "connection_class")
+    return {name: value for name, value in parse_url(address.node).items() if name not in whose}
+
+
+def _complete(pool: BlockingConnectionPool | redis.BlockingConnectionPool, url: str) -> None:
+    """Have connections ask the file that ``url`` was read from for their credentials, if it was read from one.
+
+    Raises what redis-py raises where a connection does not take what the address says: here, not at the first call.
+    """
     credentials = credentials_of(url)
     if credentials:
-        options.pop("username", None)
-        options.pop("password", None)
-        options["credential_provider"] = credentials
+        for name in ("username", "password"):
+            pool.connection_kwargs.pop(name, None)
+        pool.connection_kwargs["credential_provider"] = credentials
+    pool.connection_class(**pool.connection_kwargs)
 
 
-def _pool(kind: type[PoolT], url: str, **options: Any) -> PoolT:
-    """Make a pool for an address. Raises ConfigurationError where something in it cannot work."""
-    try:
-        objection: str | Exception = objection_to(url)
-        if not objection:
-            pool: PoolT = kind.from_url(url, **options)
-            _ask_file(pool.connection_kwargs, url)
-            pool.connection_class(**pool.connection_kwargs)  # what it does not take shows here, not at the first call
-            return pool
-    except (ValueError, TypeError, RedisError) as error:
-        objection = error
-    raise ConfigurationError(
-        f"redis_url {hide_password(url)!r} cannot be used: {str(objection).rstrip('.')}. "
-        "Write it as redis://[[user]:password@]host:port/db, rediss://… or unix://path."
-    )
-
-
-def _improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Return ``kind`` with commands packed by hiredis, and with errors that tell what happened.
+def _improved(kind: type[AbstractConnection], topology: Topology) -> type[AbstractConnection]:
+    """Return ``kind`` with commands packed by hiredis, and with errors that tell what happened, or would happen.
 
     redis-py's asyncio connections pack in Python, which took a quarter of a worker's CPU time: a call that settles 64
     jobs has 460 arguments.
     """
 
     async def connect(self: AbstractConnection) -> None:
+        if isinstance(self, SSLConnection):
+            self.ssl_context.context = None  # certificates are renewed: their files are read at each connect
         try:
             await kind.connect(self)
         except RedisConnectionError as error:
@@ -209,6 +253,12 @@ def _improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
             if said:
                 raise RedisConnectionError(said) from error
             raise
+
+    async def on_connect_check_health(self: AbstractConnection, check_health: bool = True) -> None:
+        await kind.on_connect_check_health(self, check_health)
+        with _let_in():
+            await self.send_command(HELLO, check_health=False)
+            _require(await self.read_response(), topology)
 
     def pack_command(_self: AbstractConnection, *args: Any) -> list[bytes]:
         name, *rest = args
@@ -224,8 +274,38 @@ def _improved(kind: type[AbstractConnection]) -> type[AbstractConnection]:
             # Another task, that was reading, has met the end of the connection and taken the writer away.
             raise RedisConnectionError("the connection was closed while a command was being sent") from error
 
-    improved = {"connect": connect, "pack_command": pack_command, "send_packed_command": send_packed_command}
-    return type(kind.__name__, (kind,), improved)
+    improved = (connect, on_connect_check_health, pack_command, send_packed_command)
+    return type(kind.__name__, (kind,), {method.__name__: method for method in improved})
+
+
+def _asking(kind: type[redis.Connection], topology: Topology) -> type[redis.Connection]:
+    """Return ``kind``, which blocks, with the same question to who answers."""
+
+    def on_connect_check_health(self: redis.Connection, check_health: bool = True) -> None:
+        kind.on_connect_check_health(self, check_health)
+        with _let_in():
+            self.send_command(HELLO, check_health=False)
+            _require(self.read_response(), topology)
+
+    return type(kind.__name__, (kind,), {"on_connect_check_health": on_connect_check_health})
+
+
+@contextmanager
+def _let_in() -> Iterator[None]:
+    """Have who does not know HELLO believed, and who does not know us say so as at any other command."""
+    try:
+        yield
+    except AuthenticationError as error:
+        raise AuthenticationError("Authentication required.") from error
+    except ResponseError:
+        logger.debug("a server does not answer HELLO")
+
+
+def _require(hello: Any, topology: Topology) -> None:
+    """Raise WrongNodeError where ``hello`` is not the reply of a server that the address means."""
+    objection = objection_to_node(hello, topology)
+    if objection:
+        raise WrongNodeError(objection)
 
 
 def _as_it_comes(response: Any, **_options: Any) -> Any:

@@ -11,6 +11,7 @@ from redis.connection import parse_url
 from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
+from workers.protocol.address import parse_address
 from workers.protocol.address_files import file_of
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class FileCredentials(CredentialProvider):
 
 def _credentials_in(url: str) -> Credentials:
     """Return the credentials of an address. Raises ValueError where there is none, or what redis-py raises."""
-    found = parse_url(url)
+    found = parse_url(parse_address(url).node)
     name, password = found.get("username"), found.get("password")
     if not password:
         return ()

@@ -29,6 +29,14 @@ class AllInUseError(RedisConnectionError):
     """All connections of a client are in use, by ourselves: nothing was sent, and nothing is known of Redis."""
 
 
+class NoMasterError(RedisConnectionError):
+    """The Sentinels name no master now."""
+
+
+class WrongNodeError(RedisConnectionError):
+    """Who answers is not the server that the address means, as it says itself. Nothing was sent to it."""
+
+
 class Meaning(Enum):
     """What an error says of the server and of us."""
 
@@ -118,9 +126,12 @@ def is_outage(error: BaseException) -> bool:
     return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
+_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError)
+
+
 def kind_of(error: BaseException) -> str:
     """Return what tells ``error`` from others for people; '' for each of the many ways in which contact is lost."""
-    is_plain = type(error) in (RedisConnectionError, RedisTimeoutError) or isinstance(error, OSError)
+    is_plain = type(error) in _PLAIN or isinstance(error, OSError)
     if is_plain and not _SAID_BY_THE_SERVER.search(str(error)):
         return ""
     code = _FAILOVER_TEXT.search(str(error))

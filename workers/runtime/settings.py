@@ -138,13 +138,11 @@ def load_settings(
     in_environment = {name for name in kind.model_fields if prefix and os.environ.get(f"{prefix}{name.upper()}")}
     named_files = _named_files(kind, prefix, in_environment) if prefix else {}
     from_named = {name: _read_value(variable) for name, variable in named_files.items() if name not in given}
-    if ADDRESS in from_named:
-        came_from(from_named[ADDRESS], Path(os.environ[named_files[ADDRESS]]))
     # Weakest first: a value from a program or file counts only where neither a flag nor the environment speaks.
     weaker = dict(arguments or {}) | from_file
     values = {name: value for name, value in weaker.items() if name not in in_environment} | from_named | given
     try:
-        return kind(**values)
+        settings = kind(**values)
     except ValidationError as error:
         sources = {
             **dict.fromkeys(from_file, f"in {file}"),
@@ -153,6 +151,9 @@ def load_settings(
             **{name: f"as flag --{name.replace('_', '-')}" for name in given},
         }
         raise ConfigurationError(*explain(kind, error, sources)) from error
+    if ADDRESS in from_named:
+        came_from(getattr(settings, ADDRESS), Path(os.environ[named_files[ADDRESS]]))
+    return settings
 
 
 def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:

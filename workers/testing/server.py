@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -172,7 +172,11 @@ class RedisServer:
 
     def _launch(self, port: int) -> None:
         options = {"bind": "127.0.0.1", "port": port, "dir": self.folder, "save": "", "appendonly": "no", **self.config}
-        argv = [str(self.binary), *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+        self._start(
+            [str(self.binary), *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+        )
+
+    def _start(self, argv: Sequence[str]) -> None:
         with (self.folder / _LOG).open("ab") as log:
             self._process = launch(argv, output=log, cwd=self.folder, env={**os.environ, **self.environment})
 

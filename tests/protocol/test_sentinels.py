@@ -1,0 +1,214 @@
+"""Clients find the master that the Sentinels name, leave one that is demoted, and say why there is none."""
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from tests.conftest import StartServer
+from tests.support.sentinel import NAME, Setup, started_setup
+from tests.support.servers import RedisServer, free_port
+from tests.support.waiting import wait_until
+from workers.protocol import sentinels
+from workers.protocol.connection import (
+    KeptConnection,
+    blocking_client,
+    check_server,
+    commands_client,
+    connection_of_ones_own,
+    reader_client,
+)
+from workers.protocol.errors import UnreachableError
+from workers.protocol.meaning import NoMasterError, is_contact_error, kind_of
+
+pytestmark = pytest.mark.anyio
+
+PASSWORD = "p@ss/word"  # noqa: S105
+IN_URL = "p%40ss%2Fword"
+
+
+@pytest.fixture(scope="module")
+def setup(binary: Path) -> Iterator[Setup]:
+    """A master with a password, one replica and one Sentinel: enough to be asked, and to be told to fail over."""
+    with started_setup(binary, replicas=1, sentinels=1, requirepass=PASSWORD, masterauth=PASSWORD) as running:
+        running.login = f":{IN_URL}@"
+        yield running
+
+
+@pytest.fixture
+async def client(setup: Setup) -> AsyncIterator[Redis]:
+    async with commands_client(setup.url) as client:
+        yield client
+
+
+async def port_of(client: Redis) -> int:
+    """Return the port of the server that answers."""
+    return int((await client.info("server"))["tcp_port"])
+
+
+async def test_the_master_is_found_by_every_kind_of_client(setup: Setup, client: Redis) -> None:
+    port = setup.master.port
+    assert await port_of(client) == port
+    assert str(await check_server(client, setup.url))
+    assert await KeptConnection(client).execute_command("SET", "n", "1") == b"OK"
+    async with reader_client(setup.url) as reader, connection_of_ones_own(client) as own:
+        assert await port_of(reader) == port
+        await own.send_command("GET", "n")
+        assert await own.read_response() == b"1"
+    with closing(blocking_client(setup.url)) as blocking:
+        assert int(blocking.info("server")["tcp_port"]) == port
+
+
+async def test_a_planned_failover_is_followed_by_connections_that_wait_and_by_idle_ones(
+    setup: Setup, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=sentinels.__name__)
+    before, kept = setup.master, KeptConnection(client)
+    await kept.execute_command("PING")
+    ended: list[str] = []
+
+    async def wait_for_a_list() -> None:
+        async with reader_client(setup.url, block_ms=600_000) as reader:
+            with suppress(RedisError):
+                await reader.blpop(["list"], 600)
+        ended.append("read")
+
+    async def listen() -> None:
+        async with connection_of_ones_own(client) as own:
+            await own.send_command("SUBSCRIBE", "channel")
+            await own.read_response()
+            with suppress(RedisError):
+                await own.read_response()
+        ended.append("subscription")
+
+    with closing(blocking_client(setup.url)) as blocking:
+        blocking.ping()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_a_list)
+            tasks.start_soon(listen)
+            await wait_until(lambda: _blocked(before), "one waits, and one listens")
+            setup.sentinels[0].command("SENTINEL", "FAILOVER", NAME)
+            after = await setup.has_failed_over(before)
+            await wait_until(lambda: len(ended) == 2, "neither goes on at the old master")
+        await wait_until(lambda: _leads_to(client, after), "commands go to the new one")
+        await wait_until(lambda: _kept_leads_to(kept, after), "so does a connection that is kept")
+
+        async def follows() -> bool:
+            with suppress(RedisError):
+                return int(blocking.info("server")["tcp_port"]) == after.port
+            return False
+
+        await wait_until(follows, "and the one of a thread")
+    await wait_until(lambda: _nobody_is_left(before), "nothing of ours stays at the old master")
+    assert any(f"name 127.0.0.1:{after.port} as the master" in record.message for record in caplog.records)
+
+
+def _blocked(server: RedisServer) -> bool:
+    with server.client() as client:
+        return bool(client.info("clients")["blocked_clients"]) and bool(client.pubsub_numsub("channel")[0][1])
+
+
+async def _leads_to(client: Redis, node: RedisServer) -> bool:
+    with suppress(RedisError):
+        return await port_of(client) == node.port
+    return False
+
+
+async def _kept_leads_to(kept: KeptConnection, node: RedisServer) -> bool:
+    with suppress(RedisError):
+        return f"tcp_port:{node.port}\r\n".encode() in await kept.execute_command("INFO", "server")
+    return False
+
+
+def _nobody_is_left(server: RedisServer) -> bool:
+    """Tell whether all who are connected are Sentinels, which have names, and we who ask."""
+    return all(row["name"] or row["cmd"].startswith("client") for row in clients_of(server, "TYPE", "NORMAL"))
+
+
+def clients_of(server: RedisServer, *which: str) -> list[dict[str, str]]:
+    """Return who is connected."""
+    lines = server.command("CLIENT", "LIST", *which).decode().splitlines()
+    return [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
+
+
+async def test_nothing_is_asked_any_more_once_a_client_is_closed(setup: Setup) -> None:
+    def asking() -> int:
+        return sum(row["cmd"].startswith("sentinel") for row in clients_of(setup.sentinels[0]))
+
+    async with commands_client(setup.url) as client:
+        await client.ping()
+        await wait_until(asking, "it looks after its connections")
+        await client.connection_pool.disconnect(inuse_connections=False)
+        await client.ping()
+    await wait_until(lambda: not asking(), "nobody asks")
+    async with client:  # whoever uses it again has it look again
+        await client.ping()
+        await wait_until(asking, "it looks again")
+    await wait_until(lambda: not asking(), "nobody asks")
+
+
+async def test_a_sentinel_that_is_not_there_is_passed_over(setup: Setup) -> None:
+    hosts = f"127.0.0.1:{free_port()},127.0.0.1:{setup.sentinels[0].port}"
+    url = f"redis+sentinel://:{IN_URL}@{hosts}/{NAME}/0"
+    async with commands_client(url) as client:
+        assert await client.ping()
+    with closing(blocking_client(url)) as blocking:
+        assert blocking.ping()
+
+
+@pytest.mark.parametrize("master", ["another", NAME])
+async def test_why_there_is_no_master_is_told_in_one_sentence(setup: Setup, master: str) -> None:
+    port = free_port() if master == NAME else setup.sentinels[0].port
+    url = f"redis+sentinel://:{IN_URL}@127.0.0.1:{port}/{master}/0"
+    why = "Error 111" if master == NAME else "no master is called 'another'"
+    async with commands_client(url) as client:
+        with pytest.raises(NoMasterError, match=f"the Sentinels at 127.0.0.1:{port} name no master .*{why}") as caught:
+            await client.ping()
+        assert (is_contact_error(caught.value), kind_of(caught.value)) == (True, "")
+        with pytest.raises(UnreachableError, match=r"no usable Redis at redis_url 'redis.sentinel://:\*\*\*@"):
+            await check_server(client, url)
+    with closing(blocking_client(url)) as blocking, pytest.raises(NoMasterError):
+        blocking.ping()
+
+
+async def test_sentinels_have_users_of_their_own(setup: Setup) -> None:
+    (sentinel,) = setup.sentinels
+    rights = ("+sentinel|masters", "+hello", "+ping") if sentinel.version >= (7,) else ("+sentinel", "+hello", "+ping")
+    sentinel.command("ACL", "SETUSER", "watcher", "reset", "on", ">secret", *rights)
+    sentinel.command("ACL", "SETUSER", "stranger", "reset", "on", ">secret")
+    for user, password, why in (
+        ("watcher", "secret", ""),
+        ("watcher", "wrong", "invalid username-password pair|WRONGPASS"),
+        ("stranger", "secret", "no permissions"),
+    ):
+        url = f"{setup.url}?sentinel_username={user}&sentinel_password={password}"
+        async with commands_client(url) as client:
+            if not why:
+                assert await client.ping()
+                continue
+            with pytest.raises(NoMasterError, match=why) as caught:
+                await client.ping()
+            assert password not in str(caught.value)
+
+
+async def test_a_master_that_says_it_is_a_replica_is_not_believed_yet(
+    setup: Setup, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = start_server()
+    replica.command("REPLICAOF", "127.0.0.1", str(free_port()))
+
+    async def outdated(*_: object) -> tuple[str, int]:
+        return "127.0.0.1", replica.port
+
+    monkeypatch.setattr(sentinels.Sentinels, "discover_master", outdated)
+    async with commands_client(setup.url.replace(setup.login, "")) as client:
+        with pytest.raises(RedisError, match="they have not finished") as caught:
+            await client.ping()
+        assert is_contact_error(caught.value)
+        replica.command("REPLICAOF", "NO", "ONE")
+        assert await client.ping()

@@ -1,0 +1,98 @@
+"""TLS for servers that have none: certificates made by ``openssl``, and a tunnel that ends TLS in front of a server."""
+
+import select
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_HANDSHAKE = b"\x16"
+_DAYS = "30"
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM files: an authority, and what it has signed for 127.0.0.1 and for a client."""
+
+    ca: Path
+    server: Path
+    server_key: Path
+    client: Path
+    client_key: Path
+    """Encrypted with `KEY_PASSWORD`."""
+
+
+KEY_PASSWORD = "k&y=?"  # noqa: S105
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Make them all, in ``folder``."""
+    folder.mkdir(exist_ok=True)
+    ca, ca_key = folder / "ca.pem", folder / "ca-key.pem"
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+    _openssl("req", "-x509", *curve, "-nodes", "-keyout", ca_key, "-out", ca, "-days", _DAYS, "-subj", "/CN=tests")
+    made: list[Path] = []
+    for name, protection in (("server", ("-nodes",)), ("client", ("-passout", f"pass:{KEY_PASSWORD}"))):
+        key, request, signed = (folder / f"{name}{end}.pem" for end in ("-key", "-request", ""))
+        names = folder / f"{name}.names"
+        names.write_text("subjectAltName=IP:127.0.0.1\n")
+        _openssl("req", *curve, *protection, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
+        signing = ("-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", _DAYS, "-extfile", names)
+        _openssl("x509", "-req", "-in", request, "-out", signed, *signing)
+        made += [signed, key]
+    return Certificates(ca, *made)
+
+
+def _openssl(*words: object) -> None:
+    found = shutil.which("openssl")
+    assert found, "install openssl: the tests make certificates by it"
+    subprocess.run([found, *map(str, words)], check=True, capture_output=True)
+
+
+@contextmanager
+def tunnel(port: int, certificates: Certificates) -> Iterator[int]:
+    """Listen in front of ``port``, for who speaks TLS and has a certificate of the authority, and for who does not.
+
+    Yields the port: Sentinels, which speak plainly here, name the same one to clients that do not.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server, certificates.server_key)
+    context.load_verify_locations(certificates.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=_accept, args=(listening, port, context), daemon=True).start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(listening: socket.socket, port: int, context: ssl.SSLContext) -> None:
+    with suppress(OSError):
+        while True:
+            client, _ = listening.accept()
+            threading.Thread(target=_serve, args=(client, port, context), daemon=True).start()
+
+
+def _serve(client: socket.socket, port: int, context: ssl.SSLContext) -> None:
+    with suppress(OSError), client, socket.create_connection(("127.0.0.1", port)) as server:
+        if client.recv(1, socket.MSG_PEEK) != _HANDSHAKE:
+            _forward(client, server)
+            return
+        with context.wrap_socket(client, server_side=True) as inside:
+            _forward(inside, server)
+
+
+def _forward(client: socket.socket, server: socket.socket) -> None:
+    """Forward both ways until one side ends. One thread alone may use a socket with TLS."""
+    other = {client: server, server: client}
+    while True:
+        decrypted = isinstance(client, ssl.SSLSocket) and client.pending()
+        for ready in [client] if decrypted else select.select([client, server], [], [])[0]:
+            data = ready.recv(65_536)
+            if not data:
+                return
+            other[ready].sendall(data)

@@ -1,0 +1,197 @@
+"""Redis behind Sentinels: they are asked who takes writes, whenever a connection is made and while any lasts.
+
+redis-py does the first. It leaves connections alone that were made before: one to a master that hangs, or is cut off,
+waits for its timeout, and one to a master that was demoted goes on until it is refused a write. So a pool here looks
+after its connections: twice a second it asks, and it drops those that lead elsewhere. Whoever uses one of them then
+meets what he meets when a server ends: a lost contact.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import redis
+import redis.sentinel
+from redis.asyncio import sentinel as asyncio_sentinel
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry as BlockingRetry
+
+from workers.protocol.address import Address, Host
+from workers.protocol.meaning import NoMasterError, is_failover_error
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S = 1.0
+"""How long a Sentinel may take to answer before the next one is asked."""
+LOOK_S = 0.5
+"""How often a pool asks whether its connections still lead to the master."""
+
+_ABOUT_NODES = frozenset({"host", "port", "db", "username", "password", "connection_class"})
+
+
+class Sentinels(asyncio_sentinel.Sentinel):
+    """Those of an address. To be closed; connections are made when they are needed."""
+
+    def __init__(self, address: Address) -> None:
+        options = _options(address, Retry(NoBackoff(), 0))
+        super().__init__(address.hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        self._address = address
+
+    async def discover_master(self, service_name: str) -> Host:
+        """Return where the master is. Raises NoMasterError, which says what each of the Sentinels said."""
+        said: list[str] = []
+        for number, sentinel in enumerate(self.sentinels):
+            try:
+                masters: Any = await sentinel.sentinel_masters()
+            except (RedisError, OSError) as error:
+                said.append(str(error))
+                continue
+            state = masters.get(service_name)
+            if state and self.check_master_state(state, service_name):
+                self.sentinels.insert(0, self.sentinels.pop(number))  # who answers is asked first
+                return state["ip"], state["port"]
+            said.append(f"{service_name!r} is down" if state else f"no master is called {service_name!r}")
+        raise _no_master(self._address, said)
+
+
+class BlockingSentinels:
+    """The same for threads that may block. Nothing to close."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def discover_master(self, service_name: str) -> Host:
+        """Return where the master is. Raises NoMasterError."""
+        found = redis.sentinel.Sentinel(
+            self._address.hosts, sentinel_kwargs=_options(self._address, BlockingRetry(NoBackoff(), 0))
+        )
+        try:
+            host, port = found.discover_master(service_name)
+        except redis.sentinel.MasterNotFoundError:
+            raise _no_master(self._address, ()) from None
+        finally:
+            for sentinel in found.sentinels:
+                sentinel.close()
+        return host, port
+
+
+def _options(address: Address, retry: Any) -> dict[str, Any]:
+    """Return how the Sentinels are spoken to: with the nodes' TLS, and a login of their own."""
+    nodes = {name: value for name, value in parse_url(address.node).items() if name not in _ABOUT_NODES}
+    ours = {"protocol": 2, "socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S, "retry": retry}
+    return {**nodes, **({"ssl": True} if address.tls else {}), **address.sentinel_login, **ours}
+
+
+def _no_master(address: Address, said: Sequence[str]) -> NoMasterError:
+    why = f": {'; '.join(dict.fromkeys(said))}" if said else ""
+    return NoMasterError(f"the Sentinels at {address.shown_hosts} name no master {address.master!r} that is up{why}")
+
+
+class ManagedConnection(asyncio_sentinel.SentinelManagedConnection):
+    """Leads to the master of the moment in which it was made, and is dropped where that says it is none any more."""
+
+    async def read_response(self, *words: Any, **options: Any) -> Any:
+        """Return a reply. A script on an old server tells of READONLY inside its text, which redis-py passes on."""
+        try:
+            return await super().read_response(*words, **options)
+        except ResponseError as error:
+            if is_failover_error(error):
+                await self.disconnect(nowait=True)
+            raise
+
+
+class ManagedTLSConnection(ManagedConnection, asyncio_sentinel.SentinelManagedSSLConnection):
+    """The same over TLS."""
+
+
+class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
+    """Looks after its connections from the first one on, until it is closed."""
+
+    def __init__(self, address: Address, **options: Any) -> None:
+        kind = ManagedTLSConnection if address.tls else ManagedConnection
+        self._address = address
+        self._watching: asyncio.Task[None] | None = None
+        super().__init__(address.master, None, connection_class=kind, **options)  # type: ignore[no-untyped-call]
+
+    async def get_master_address(self) -> Host:
+        """Return where the master is; connections that lead elsewhere are dropped. Raises NoMasterError."""
+        async with self._sentinels() as sentinels:
+            found = await sentinels.discover_master(self._address.master)
+        await self._leave_others(found)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), name=f"watching {self._address.master}")
+        return found
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Drop connections; where those in use are meant, too, nothing is looked after until the next one."""
+        if inuse_connections and self._watching is not None:
+            watching, self._watching = self._watching, None
+            if not watching.done():  # its event loop may be over
+                watching.cancel()
+                await asyncio.wait([watching])
+        await super().disconnect(inuse_connections)
+
+    @asynccontextmanager
+    async def _sentinels(self) -> AsyncIterator[Sentinels]:
+        sentinels = Sentinels(self._address)
+        try:
+            yield sentinels
+        finally:
+            await sentinels.aclose()
+
+    async def _watch(self) -> None:
+        async with self._sentinels() as sentinels:
+            while self._watching is asyncio.current_task():  # a cancellation alone may be lost inside redis-py
+                await asyncio.sleep(LOOK_S)
+                with suppress(RedisError, OSError):  # a failover is under way, or they are away: nothing is known
+                    await self._leave_others(await sentinels.discover_master(self._address.master))
+
+    async def _leave_others(self, master: Host) -> None:
+        """Drop connections that lead to another server than ``master``, those in use included."""
+        if self.master_address is not None and self.master_address != master:
+            logger.info("the Sentinels name %s:%d as the master %s now", *master, self._address.master)
+        self.master_address = master
+        for connection in [*self._available_connections, *self._in_use_connections]:
+            if connection.is_connected and _leads_to(connection) != master:
+                await connection.disconnect(nowait=True)
+
+
+class LookingPool(redis.sentinel.SentinelConnectionPool):
+    """Asks whether a connection still leads to the master before it is used, twice a second at most."""
+
+    def __init__(self, address: Address, **options: Any) -> None:
+        self._looked: float | None = None
+        super().__init__(  # type: ignore[no-untyped-call]
+            address.master, BlockingSentinels(address), **({"ssl": True} if address.tls else {}), **options
+        )
+
+    def get_connection(self, *words: Any, **options: Any) -> redis.Connection:
+        """Return a connection to the master. Raises what redis-py raises."""
+        connection: redis.Connection = super().get_connection(*words, **options)
+        try:
+            self._leave_others(connection)
+        except BaseException:
+            self.release(connection)
+            raise
+        return connection
+
+    def _leave_others(self, connection: redis.Connection) -> None:
+        now = time.monotonic()
+        if self._looked is None or now - self._looked > LOOK_S:
+            self._looked = now
+            with suppress(RedisError, OSError):
+                self.get_master_address()  # type: ignore[no-untyped-call]
+        if _leads_to(connection) != self.master_address:
+            connection.disconnect()
+            connection.connect()
+
+
+def _leads_to(connection: AbstractConnection | redis.Connection) -> tuple[object, object]:
+    return getattr(connection, "host", None), getattr(connection, "port", None)

@@ -1,0 +1,67 @@
+"""Where Redis is, how it is trusted and who we are to it: the settings of whatever talks to it.
+
+They all become one address, ``redis_url``, which is what clients are made of.
+"""
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from pydantic import Field, model_validator
+
+from workers.protocol.address import with_options
+from workers.runtime.settings import ADDRESS, Settings
+
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+
+_TLS = {
+    "redis_ca_file": "ssl_ca_certs",
+    "redis_cert_file": "ssl_certfile",
+    "redis_key_file": "ssl_keyfile",
+    "redis_key_password": "ssl_password",
+}
+_SENTINELS = {"sentinel_username": "sentinel_username", "sentinel_password": "sentinel_password"}
+"""Options of an address by the settings that they are made of."""
+
+
+class RedisSettings(Settings):
+    """Base of settings with a Redis in them."""
+
+    redis_url: str = Field(
+        default=DEFAULT_URL,
+        description="Address of Redis, or of its Sentinels. Read from a file, its password is read again at each "
+        "connect.",
+    )
+    redis_ca_file: str = Field(
+        default="",
+        description="PEM file of authorities that sign the certificates of Redis and its Sentinels, besides "
+        "those that the system trusts.",
+    )
+    redis_cert_file: str = Field(
+        default="", description="PEM file of our own certificate, where Redis asks for one. Read at each connect."
+    )
+    redis_key_file: str = Field(default="", description="PEM file of the key to `redis_cert_file`.")
+    redis_key_password: str = Field(default="", repr=False, description="Password of `redis_key_file`, if it has one.")
+    sentinel_username: str = Field(default="", description="User at the Sentinels themselves, where they have users.")
+    sentinel_password: str = Field(
+        default="", repr=False, description="Password at the Sentinels themselves; that of Redis is in `redis_url`."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_address(cls, given: Any) -> Any:
+        """Put into ``redis_url`` what says how to get there."""
+        if not isinstance(given, dict) or not isinstance(given.get(ADDRESS, DEFAULT_URL), str):
+            return given  # pydantic says so
+        url = given.get(ADDRESS, cls.model_fields[ADDRESS].default)
+        scheme, _, rest = url.partition("://")
+        for names, fits, which in (
+            (_TLS, scheme.startswith("rediss"), "rediss:// or rediss+sentinel://"),
+            (_SENTINELS, scheme.endswith("+sentinel"), "redis+sentinel:// or rediss+sentinel://"),
+        ):
+            misplaced = [name for name in names if given.get(name)]
+            if misplaced and not fits:
+                raise ValueError(f"{misplaced[0]} is for a redis_url that begins with {which}")
+        options = {option: given[name] for name, option in (_TLS | _SENTINELS).items() if given.get(name)}
+        known = parse_qsl(rest.partition("?")[2], keep_blank_values=True)
+        new = {option: value for option, value in options.items() if (option, value) not in known}
+        return {**given, ADDRESS: with_options(url, new)} if new else given
