@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from workers.producer import NewJob as NewJob
     from workers.producer import Producer as Producer
     from workers.protocol.errors import ConfigurationError as ConfigurationError
+    from workers.protocol.errors import InvalidFieldError as InvalidFieldError
     from workers.protocol.errors import InvalidJobError as InvalidJobError
     from workers.protocol.errors import StreamReaperError as StreamReaperError
     from workers.protocol.errors import UnreachableError as UnreachableError
@@ -45,6 +46,7 @@ else:
     _HOMES = {
         "ConfigurationError": "workers.protocol.errors",
         "Counts": "workers.loop.reporting",
+        "InvalidFieldError": "workers.protocol.errors",
         "InvalidJobError": "workers.protocol.errors",
         "Job": "workers.loop.job",
         "JournalLevel": "workers.protocol.events",

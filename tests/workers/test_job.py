@@ -1,8 +1,11 @@
+from collections.abc import Callable
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.workers.scene import KEYS, make_held, make_job
+from workers import InvalidFieldError, Job
 from workers.loop.held import Source
 from workers.protocol.messages import MAX_JOB_ID_BYTES
 
@@ -137,3 +140,100 @@ def test_nonsense_from_a_producer_stays_within_its_part_of_the_token(copies: str
 def token_of(times: int = 1, copies: int = 0, generation: int = 0) -> int:
     flat = (b"reaper.copies", b"%d" % copies, b"reaper.generation", b"%d" % generation)
     return make_job(*flat, times=times).fencing_token
+
+
+# ---- fields as text, and as JSON
+
+
+def test_a_field_is_read_as_text_of_duplicates_the_last_one() -> None:
+    job = make_job(b"order", b"1", b"note", "gr\u00fcn".encode(), b"order", b"17", b"empty", b"")
+    assert (job.text("order"), job.text("note"), job.text("empty"), job.text("empty", "-")) == (
+        "17",
+        "gr\u00fcn",
+        "",
+        "",
+    )
+
+
+@pytest.mark.parametrize("default", ["-", "", None, b"\xff", 0])
+def test_a_default_stands_in_for_a_field_that_is_missing(default: object) -> None:
+    job = make_job(b"order", b"17")
+    assert job.text("note", default) is default
+    assert job.json("note", default) is default
+
+
+def test_a_field_with_a_name_that_is_no_ascii_is_found() -> None:
+    assert make_job("stra\u00dfe".encode(), b"17").text("stra\u00dfe") == "17"
+
+
+@pytest.mark.parametrize(
+    ("flat", "sentence"),
+    [
+        ((b"order", b"17"), "field 'note' of job 1700000000000-0 is missing: it has 'order'."),
+        ((b"a", b"1", b"b", b"2", b"a", b"3"), "field 'note' of job 1700000000000-0 is missing: it has 'a', 'b'."),
+        ((b"note\n", b"1"), r"field 'note' of job 1700000000000-0 is missing: it has 'note\n'."),
+        ((b"reaper.job", b"j-7"), "field 'note' of job j-7 is missing: it has no fields."),
+        (
+            tuple(word for number in range(12) for word in (b"%d" % number, b"")),
+            (
+                "field 'note' of job 1700000000000-0 is missing: it has '0', '1', '2', '3', '4', '5', '6', '7', '8', "
+                "'9' and 2 more."
+            ),
+        ),
+        (
+            (b"note", b"\xff"),
+            (
+                "field 'note' of job 1700000000000-0 is no UTF-8 text: 'utf-8' codec can't decode byte 0xff in "
+                "position 0: invalid start byte."
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("read", [Job.text, Job.json])
+def test_what_cannot_be_read_as_text_is_named_with_its_job(
+    read: Callable[[Job, str], object], flat: tuple[bytes, ...], sentence: str
+) -> None:
+    with pytest.raises(InvalidFieldError) as raised:
+        read(make_job(*flat), "note")
+    assert str(raised.value) == sentence
+
+
+def test_our_own_fields_are_no_fields_of_the_users() -> None:
+    job = make_job(b"reaper.job", b"j-7", b"order", b"17")
+    assert job.text("reaper.job", None) is None
+    assert job.json() == 17
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(b'{"order": 17}', {"order": 17}), (b"null", None), (b'"gr\xc3\xbcn"', "gr\u00fcn"), (b" [1.5] ", [1.5])],
+)
+def test_a_field_is_read_as_json_by_name_or_because_it_is_the_only_one(value: bytes, expected: object) -> None:
+    assert make_job(b"kind", b"mail", b"payload", value).json("payload") == expected
+    assert make_job(b"payload", value, b"reaper.job", b"j-7").json() == expected
+    assert make_job(b"\xffodd", value).json() == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b"{'order': 17}", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        (b"[" * 100_000, ""),
+        (b"9" * 5_000, ""),
+    ],
+    ids=["empty", "Python", "too deep", "too long a number"],
+)
+def test_what_is_no_json_is_named_with_its_job(value: bytes, why: str) -> None:
+    with pytest.raises(InvalidFieldError) as raised:
+        make_job(b"payload", value, b"reaper.job", b"j-7").json("payload", default=None)
+    assert str(raised.value).startswith(f"field 'payload' of job j-7 is no JSON: {why}")
+
+
+@pytest.mark.parametrize(
+    ("flat", "has"), [((b"a", b"1", b"b", b"2"), "'a', 'b'"), ((b"reaper.job", b"1700000000000-0"), "no fields")]
+)
+def test_without_a_name_there_must_be_one_field(flat: tuple[bytes, ...], has: str) -> None:
+    with pytest.raises(InvalidFieldError) as raised:
+        make_job(*flat).json(default=None)
+    assert str(raised.value) == f"job 1700000000000-0 has {has}: say which one is to be read as JSON."

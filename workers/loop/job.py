@@ -1,10 +1,13 @@
 """What a handler gets: one job, in one of its deliveries."""
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
+from enum import Enum, auto
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, overload
 
+from workers.protocol.errors import InvalidFieldError
 from workers.protocol.messages import (
     FIELD_TRACEPARENT,
     RESERVED_PREFIX,
@@ -18,8 +21,20 @@ from workers.protocol.messages import (
 TRACEPARENT_BYTES = 55
 _EVEN_DIGITS = b"02468ace"
 
+_FIELDS_NAMED = 10
+"""Fields that an error lists; a job may have thousands."""
+
 _TOKEN_BITS = 20
 _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
+
+
+DefaultT = TypeVar("DefaultT")
+
+
+class _No(Enum):
+    """Stands where a caller gave nothing: None is a value as any other."""
+
+    DEFAULT = auto()
 
 
 class Origin(Protocol):
@@ -145,6 +160,59 @@ class Job:
         if self._fields is None:
             self._fields = dict(self.pairs)
         return self._fields
+
+    @overload
+    def text(self, name: str) -> str: ...
+    @overload
+    def text(self, name: str, default: DefaultT) -> str | DefaultT: ...
+    def text(self, name: str, default: object = _No.DEFAULT) -> object:
+        """Return a field as text, of duplicates the last one; ``default``, where it is given, for one that is missing.
+
+        Raises InvalidFieldError for a field that is missing, or is no UTF-8.
+        """
+        value = self._value(name, default)
+        return self._decoded(name, value) if isinstance(value, bytes) else default
+
+    def json(self, name: str | None = None, default: object = _No.DEFAULT) -> Any:
+        """Return what a field holds as JSON, of duplicates the last one; without ``name``, the job's only field.
+
+        ``default``, where it is given, is returned for a field that is missing. Raises InvalidFieldError for a field
+        that is missing or is no JSON, and where no field is named and the job has several, or none.
+        """
+        if name is None:
+            name = self._only_field()
+        value = self._value(name, default)
+        if not isinstance(value, bytes):
+            return default
+        try:
+            return json.loads(self._decoded(name, value))
+        except (ValueError, RecursionError) as error:
+            raise InvalidFieldError(f"field {name!r} of job {self.id} is no JSON: {error}.") from error
+
+    def _value(self, name: str, default: object) -> bytes | None:
+        """Return the value of a user's field, or None where it is missing and ``default`` stands in for it."""
+        encoded = name.encode("utf-8", "surrogateescape")
+        value = None if encoded.startswith(RESERVED_PREFIX) else self.value_of(encoded)
+        if value is None and default is _No.DEFAULT:
+            raise InvalidFieldError(f"field {name!r} of job {self.id} is missing: it has {self._listed()}.")
+        return value
+
+    def _decoded(self, name: str, value: bytes) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidFieldError(f"field {name!r} of job {self.id} is no UTF-8 text: {error}.") from error
+
+    def _only_field(self) -> str:
+        names = list(self.fields)
+        if len(names) != 1:
+            raise InvalidFieldError(f"job {self.id} has {self._listed()}: say which one is to be read as JSON.")
+        return names[0].decode("utf-8", "surrogateescape")
+
+    def _listed(self) -> str:
+        names = [repr(text(name)) for name in self.fields]
+        more = f" and {len(names) - _FIELDS_NAMED} more" if len(names) > _FIELDS_NAMED else ""
+        return f"{', '.join(names[:_FIELDS_NAMED])}{more}" if names else "no fields"
 
     def value_of(self, name: bytes) -> bytes | None:
         """Return the value of one field, of duplicates the last one, or None; faster than `fields` for one of many."""

@@ -30,5 +30,9 @@ class InvalidJobError(StreamReaperError):
     """A job cannot be enqueued as it is; nothing was sent. The message says what to change."""
 
 
+class InvalidFieldError(StreamReaperError):
+    """A field of a job is not there, or is not what its handler reads it as. The message names field and job."""
+
+
 class UnexpectedReplyError(StreamReaperError):
     """Redis answered something that no supported server answers."""
