@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.operator.conftest import Command, run_command
+from tests.support.servers import RedisServer
 from workers.protocol.keys import group_keys, namespace_keys
 from workers.runtime.printing import show, show_json
 
@@ -110,3 +111,21 @@ async def test_dead_letters_are_listed_by_the_name_that_pause_takes(reaper: Comm
         assert (await reaper("dead-letters", "list", *words, *PAIR)).code == 0
     answer = await reaper("dead-letters", "list", "billing", "--group", "sender", *PAIR)
     assert (answer.code, "which group: 'billing', or 'sender'" in answer.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("login", "path", "advice"),
+    [
+        ("nobody:wrong@", "0", "It does not let us in: correct user name and password in redis_url."),
+        ("", "99", "It has fewer databases: end redis_url with a lower number, or with none."),
+        ("pinger:pass@", "0", "It lets us in, but not do our work: give its user the rights that `reaper acl` prints."),
+    ],
+    ids=["password", "database", "rights"],
+)
+async def test_a_server_that_is_there_and_of_no_use_is_told_from_one_that_is_not(
+    client: Redis, server: RedisServer, login: str, path: str, advice: str
+) -> None:
+    await client.execute_command("ACL", "SETUSER", "pinger", "on", ">pass", "+ping", "+select")
+    answer = await run_command(f"redis://{login}127.0.0.1:{server.port}/{path}", "status")
+    assert answer.code == 2
+    assert answer.err.rstrip().endswith(advice)

@@ -34,7 +34,7 @@ from redis.retry import Retry as BlockingRetry
 from workers.protocol.address import FORMS, Address, Topology, hide_password, parse_address
 from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
-from workers.protocol.meaning import AllInUseError, WrongNodeError, is_failover_error
+from workers.protocol.meaning import AllInUseError, Meaning, WrongNodeError, is_failover_error, meaning_of
 from workers.protocol.nodes import HELLO, objection_to_node
 from workers.protocol.sentinels import LookingPool, WatchedPool
 from workers.protocol.server import Release, release_of
@@ -333,14 +333,25 @@ async def _said_to_newcomers(connection: AbstractConnection) -> str:
     return ""
 
 
+def _advice(error: RedisError) -> str:
+    """Return what to do about a server that was asked in vain."""
+    if isinstance(error, WrongNodeError):
+        return ""  # it says so itself
+    if "DB index" in str(error):
+        return "It has fewer databases: end redis_url with a lower number, or with none."
+    return {
+        Meaning.LOCKED_OUT: "It does not let us in: correct user name and password in redis_url.",
+        Meaning.DENIED: "It lets us in, but not do our work: give its user the rights that `reaper acl` prints.",
+    }.get(meaning_of(error), "Start one there, or set redis_url (or its environment variable) to the right address.")
+
+
 async def check_server(client: "Redis", url: str) -> Release:
     """Return what the server is. Raises UnreachableError or UnsupportedServerError, naming ``redis_url``."""
     try:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
         raise UnreachableError(
-            f"no usable Redis at redis_url {hide_password(url)!r}: {str(error).rstrip('.')}. "
-            "Start one there, or set redis_url (or its environment variable) to the right address."
+            f"no usable Redis at redis_url {hide_password(url)!r}: {str(error).rstrip('.')}. {_advice(error)}".rstrip()
         ) from error
     except OSError as error:
         raise UnreachableError(f"no Redis at redis_url {hide_password(url)!r}: {error}") from error
