@@ -154,7 +154,8 @@ def _programme(settings: DrillSettings, recovery: Recovery, *, faults_given: boo
     if settings.chaos and faults_given:
         raise ConfigurationError("--chaos draws all faults by itself: leave --fault away.")
     jobs = _plan(settings)
-    return Programme(settings.in_chaos(recovery, jobs), jobs, [recovery])
+    meant = settings if faults_given or settings.chaos else settings.fitting(jobs)
+    return Programme(meant.in_chaos(recovery, jobs), jobs, [recovery])
 
 
 def _plan(settings: DrillSettings) -> list[PlannedJob]:

@@ -73,7 +73,8 @@ class DrillSettings(Section):
         False, description="Leave this drill's streams and journals in the Redis of --redis-url (see --json)."
     )
     faults: Annotated[tuple[Fault, ...], BeforeValidator(_read_faults)] = Field(
-        DEFAULT_FAULTS, description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}."
+        DEFAULT_FAULTS,
+        description=f"Repeatable; or none. Default: {' '.join(map(str, DEFAULT_FAULTS))}, as far as the trace goes.",
     )
     chaos: Seconds | None = Field(
         None,
@@ -125,6 +126,11 @@ class DrillSettings(Section):
             shortest /= SHORTENED
         survives = longest < shortest and FaultKind.DESTROY_GROUP not in kinds
         return self.model_copy(update={"bare_worker": self.bare_worker and survives})
+
+    def fitting(self, jobs: Sequence[PlannedJob]) -> "DrillSettings":
+        """Return the settings with those faults that come while jobs still do: a short trace has no room for all."""
+        last = max((job.at for job in jobs), default=timedelta(0))
+        return self.model_copy(update={"faults": tuple(fault for fault in self.faults if fault.at < last)})
 
     def in_chaos(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> "DrillSettings":
         """Return the settings with the faults that are drawn; as they are where no chaos was asked for."""

@@ -62,6 +62,22 @@ def theatre(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Theatre:
 
 
 @pytest.mark.parametrize(
+    ("words", "played"),
+    [
+        ((), ["kill-worker", "poison", "kill-leader", "pause-leader"]),
+        (("--limit", "450"), ["kill-worker", "poison"]),
+        (("--limit", "60"), []),
+        (("--limit", "60", "--fault", "kill-leader@8"), ["kill-leader"]),
+    ],
+    ids=["whole trace", "a part", "hardly any", "asked for"],
+)
+def test_faults_that_nobody_asked_for_come_while_jobs_do(theatre: Theatre, words: list[str], played: list[str]) -> None:
+    assert theatre.exit_code(cli.drill, *words) == 0
+    (programme,) = theatre.played
+    assert [str(fault.kind) for fault in programme.settings.faults] == played
+
+
+@pytest.mark.parametrize(
     ("bad", "code"), [(set(), 0), ({"none"}, 0), ({"reaper"}, 1), ({"embedded"}, 1), ({"reaper", "embedded"}, 1)]
 )
 def test_the_demo_fails_where_the_reaper_or_embedded_workers_do(theatre: Theatre, bad: set[str], code: int) -> None:
