@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from reaper.operations.groups import set_paused
+from reaper.operations.groups import forget, set_paused
 from reaper.operations.redrive import Redrive, redrive
 from reaper.operations.terms import ask_to_step_down
 from reaper.service import Reaper
@@ -30,7 +30,7 @@ from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.messages import pair_up, read_metadata, text
-from workers.runtime.callbacks import Callbacks
+from workers.runtime.callbacks import Callbacks, Report
 from workers.runtime.event_loop import require_asyncio
 from workers.settings import WorkerSettings
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 AGAIN_S = 1.0
+FULL_SCANS_PART = 0.5
+"""How often replicas scan fully here, in visibility timeouts."""
 
 
 class Actor:
@@ -165,12 +167,17 @@ class OurWorker(Actor):
         def beating(steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> "BeatingTask":
             return BeatingTask(process, steps, extend, url, timeout_s)
 
-        self._worker = WorkerProcess(self._settings, stage.handle, Callbacks(EVENTS), beating)
+        callbacks: Callbacks[str] = Callbacks(EVENTS)
+        callbacks.on("error")(self._hear)
+        self._worker = WorkerProcess(self._settings, stage.handle, callbacks, beating)
         await self._worker.run(handle_signals=False, task_status=_UNTOLD)
 
     async def stop(self) -> None:
         if self._worker is not None:
             self._worker.stop()
+
+    async def _hear(self, report: Report) -> None:
+        self.world.told(str(report.facts.get("error", "")))
 
     def in_hand(self) -> list[Execution]:
         return super().in_hand() + [Execution(one.job.id, one.job.generation) for one in self._held()]
@@ -180,7 +187,7 @@ class OurWorker(Actor):
 
     def _blame_last_deliveries(self) -> None:
         for one in self._held():
-            if one.job.deliveries >= min(self.world.limits):
+            if one.job.deliveries >= self.world.story.least_limit:  # it may be lowered until they are looked at
                 self.world.ledger.blame(Execution(one.job.id, one.job.generation))
 
 
@@ -318,8 +325,9 @@ class Replica(Actor):
             max_deliveries=setting.max_deliveries,
             redelivery=setting.redelivery,
             lease_ttl=timedelta(seconds=setting.lease_s),
+            leader_election=setting.election,
             scan_interval=timedelta(seconds=setting.visibility_s / 8),
-            full_scan_interval=timedelta(seconds=setting.visibility_s / 2),
+            full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
             heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
             grace=timedelta(seconds=setting.visibility_s),
             journal=setting.journal,
@@ -330,7 +338,11 @@ class Replica(Actor):
 
     async def run(self, process: Process) -> None:  # noqa: ARG002
         self.reaper = Reaper(self.settings)
+        self.reaper.on("error")(self._hear)
         await self.reaper.run()
+
+    async def _hear(self, report: Report) -> None:
+        self.world.told(str(report.facts.get("error", "")))
 
     async def stop(self) -> None:
         if self.reaper is not None:
@@ -377,6 +389,15 @@ class Operators:
             await ask_to_step_down(client, NAMESPACE, cooldown_ms=5_000, alone=True)
         finally:
             await client.aclose()
+
+    async def forget(self) -> None:
+        """Have the group forgotten, whoever may know it still; refused where a leader or workers serve it."""
+        client = commands_client(URL)
+        try:
+            await forget(client, KEYS, namespace=NAMESPACE.namespace)
+        finally:
+            await client.aclose()
+        self._world.has_lost_writes = True  # the journal, and what was counted
 
     async def redrive_all(self) -> None:
         """Redrive all dead letters."""

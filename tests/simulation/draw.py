@@ -21,6 +21,7 @@ def draw(seed: int) -> Story:
 
 def _draw_setting(random: Random) -> Setting:
     recovery = random.choice((REAPER, REAPER, REAPER, EMBEDDED))
+    replicas = random.choice((1, 2, 2, 3))
     return Setting(
         version=random.choice(VERSIONS),
         recovery=recovery,
@@ -30,7 +31,8 @@ def _draw_setting(random: Random) -> Setting:
         lease_s=random.choice((20.0, 60.0, 120.0)),
         workers=random.choice((1, 2, 2, 3)),
         bare_workers=random.choice((0, 0, 0, 1)) if recovery == REAPER else 0,
-        replicas=random.choice((1, 2, 2, 3)),
+        replicas=replicas,
+        election=replicas > 1 or random.random() < 0.7,
         concurrency=random.choice((1, 2, 4, 8)),
         named=random.random() < 0.3,
         delete_settled=random.random() < 0.2,

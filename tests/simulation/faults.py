@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.places import KEYS
 from tests.simulation.story import EMBEDDED, REAPER, Setting, Step
 
 if TYPE_CHECKING:
@@ -159,6 +160,34 @@ def _delete(world: "World", step: Step) -> None:
     world.delete_an_entry(step.value)
 
 
+def _destroy(world: "World", step: Step) -> None:
+    world.drop_group(KEYS.stream if step.value == "stream" else KEYS.retry)
+
+
+def _drop_consumer(world: "World", step: Step) -> None:
+    world.drop_consumer(step.value)
+
+
+def _limit_clients(world: "World", step: Step) -> None:
+    world.limit_clients(step.seconds, step.value)
+
+
+def _load(world: "World", step: Step) -> None:
+    world.load_data(step.seconds)
+
+
+def _refuse(world: "World", step: Step) -> None:
+    weather = world.network.weather(step.who)
+    weather.refused = True
+    world.network.reset(step.who)
+    world.lose_sight_of(step.who, step.seconds)
+
+    def end() -> None:
+        weather.refused = False
+
+    world.later(step.seconds, end)
+
+
 def _flush(world: "World", step: Step) -> None:  # noqa: ARG001
     world.flush()
 
@@ -196,6 +225,10 @@ def _step_down(world: "World", step: Step) -> None:  # noqa: ARG001
 
 def _redrive(world: "World", step: Step) -> None:  # noqa: ARG001
     world.operate("redrive", world.operators.redrive_all)
+
+
+def _forget(world: "World", step: Step) -> None:  # noqa: ARG001
+    world.operate("forget the group", world.operators.forget)
 
 
 def _other_visibility(random: Random, setting: Setting) -> dict[str, Any]:
@@ -293,6 +326,29 @@ FAULTS = {
         Fault("brake", "An operator pauses the group for {seconds}.", _brake, None, (0.1, 3), modes=_ONLY_REAPER),
         Fault("step-down", "An operator asks the leader to step down.", _step_down, modes=_ONLY_REAPER),
         Fault("redrive", "An operator redrives all dead letters.", _redrive),
+        Fault(
+            "destroy-group",
+            "Somebody destroys the group of the {value}.",
+            _destroy,
+            value=lambda random, _: random.choice(("stream", "stream", "retry stream")),
+        ),
+        Fault(
+            "delete-consumer",
+            "Somebody deletes a consumer of the group (at {value:.2f} of their list).",
+            _drop_consumer,
+            value=lambda random, _: random.random(),
+        ),
+        Fault("forget", "An operator has the group forgotten.", _forget),
+        Fault(
+            "clients",
+            "The server takes no more than {value} clients on top of those it has, for {seconds}.",
+            _limit_clients,
+            None,
+            (0.05, 2),
+            lambda random, _: random.choice((0, 0, 1, 2)),
+        ),
+        Fault("load", "The server restarts, and reads its data for {seconds}.", _load, None, (0.05, 2)),
+        Fault("refuse", "{who} is refused each connection for {seconds}.", _refuse, _everybody, (0.05, 3)),
     )
 }  # fmt: skip
 """Every kind that a story may be drawn with."""

@@ -1,5 +1,7 @@
 """Judges a world: the invariants, and what is to be said of the time in between."""
 
+from collections.abc import Iterable, Iterator
+
 from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge as judge_status
@@ -8,6 +10,7 @@ from tests.simulation.places import KEYS, NAMESPACE
 from tests.simulation.world import World
 from tests.support.history import read_events, read_state
 from tests.support.invariants import FinalState, History, check
+from workers.protocol.events import EventName, LifecycleEvent
 
 
 def is_over(state: FinalState) -> bool:
@@ -25,6 +28,8 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
     for job, payload in ledger.payloads.items():
         if job not in ledger.lost:
             enqueued.setdefault(job, payload)  # whose producer never knew
+    for job in _lost_and_told(world, events):
+        enqueued.pop(job, None)
     for letter in state.dead:
         enqueued.setdefault(letter.job, ledger.enqueued.get(letter.job, list(letter.payload)))
     return History(
@@ -38,9 +43,21 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
         max_deliveries=max(world.limits),
         least_deliveries=min(world.limits),
         recovery_bound_ms=None,
-        counts_kept=not world.has_lost_writes,
+        counts_kept=not (world.has_lost_writes or world.has_lost_ends),
+        ends_kept=not world.has_lost_ends,
         finished=finished,
     )
+
+
+def _lost_and_told(world: World, events: Iterable[LifecycleEvent]) -> Iterator[str]:
+    """Yield the jobs whose delivery others have dropped, where somebody has told since: a loss by their hands.
+
+    One of which nobody tells stays a violation. An event names its job; a lost group is told as a whole.
+    """
+    named = {event.job for event in events if event.event == EventName.LOST_DELIVERY}
+    for job, at in world.ledger.dropped.items():
+        if job in named or any(error == "group_destroyed" and told >= at for told, error in world.tellings):
+            yield job
 
 
 async def judgement(world: World, client: Redis, *, finished: bool) -> list[str]:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Any, Protocol
 
@@ -33,7 +34,8 @@ class Session(Protocol):
         """The link is gone."""
 
 
-Accept = Callable[[Callable[[bytes], None]], Session]
+Accept = Callable[[Callable[[bytes], None], Callable[[], None]], Session]
+"""Takes what sends a reply, and what closes the link from the server's side."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,8 @@ class Weather:
     """With this probability a message is lost, and its link with it: before the server has seen it…"""
     losing_replies: float = 0.0
     """… or after it has acted on it."""
+    refused: bool = False
+    """A firewall answers instead of the server."""
     links: "list[Link]" = field(default_factory=list)
     connecting: "list[asyncio.Future[None]]" = field(default_factory=list)
     """Who waits for a connection while nothing gets through."""
@@ -56,6 +60,7 @@ class Weather:
     def calm(self) -> None:
         """Let the network be as usual, but for what is held."""
         self.latency_s, self.losing_requests, self.losing_replies = LATENCY_S, 0.0, 0.0
+        self.refused = False
 
 
 class Network:
@@ -91,7 +96,7 @@ class Network:
             waiting = self._loop.create_future()
             weather.connecting.append(waiting)
             await waiting
-        if self.refusing:
+        if self.refusing or weather.refused:
             raise ConnectionRefusedError("simulated: nobody listens there")
         protocol = protocol_factory()
         link = Link(self, weather, process, protocol)
@@ -198,7 +203,11 @@ class Link(asyncio.Transport):
         self._network = network
         self._protocol = protocol
         self._closing = False
-        self.session: Session | None = network._accept(self._reply)
+        self.session: Session | None = None
+        self._served = True
+        session = network._accept(self._reply, self._hung_up)
+        if self._served:
+            self.session = session
 
     # ---- the process's end
 
@@ -269,12 +278,24 @@ class Link(asyncio.Transport):
     # ---- the server's end
 
     def _reply(self, data: bytes) -> None:
-        if self.session is not None:
+        if self._served:
             self._network.reply(self, data)
+
+    def _hung_up(self) -> None:
+        """The server closes the link; what it said before arrives before. Who was broken off notices by himself."""
+        self._served, self.session = False, None
+        if self.replied_at != inf:
+            due = max(self.replied_at, self._network._loop.now + self.weather.latency_s[1])
+            self._network._loop.call_when(due, self._end, context=self.context)
+
+    def _end(self) -> None:
+        if not self._closing:
+            self._lost(None)
 
     def end_session(self) -> None:
         """The server has met the end."""
         session, self.session = self.session, None
+        self._served = False
         if session is not None:
             session.close()
         self._forget()
@@ -286,7 +307,7 @@ class Link(asyncio.Transport):
         loop = self._network._loop
         self.requests, self.replies = [], []
         if not self._closing:
-            self.requested_at = self.replied_at = float("inf")  # what is sent from now on never arrives
+            self.requested_at = self.replied_at = inf  # what is sent from now on never arrives
             loop.call_when(loop.now + process_after_s, self._reset, context=self.context)
         loop.call_when(loop.now + server_after_s, self.end_session, context=self._network._server.context)
 

@@ -86,6 +86,8 @@ class Ledger:
     endings: list[Execution] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
     """Jobs that the story has taken from Redis."""
+    dropped: dict[str, float] = field(default_factory=dict)
+    """Jobs whose delivery others have dropped from the pending entries list, and when they did it last, in seconds."""
     running: dict[Execution, set[str]] = field(default_factory=dict)
     """By execution: the processes that are at it."""
     payloads: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)

@@ -26,6 +26,8 @@ class Setting:
     workers: int = 2
     bare_workers: int = 0
     replicas: int = 2
+    election: bool = True
+    """Off only where there is one replica: it leads without being elected."""
     concurrency: int = 4
     named: bool = False
     """Workers have names of their own, and adopt."""
@@ -40,11 +42,15 @@ class Setting:
         named = "named " if self.named else ""
         crew = [f"{self.workers} {named}workers ({self.concurrency} slots each)"]
         crew += [f"{self.bare_workers} bare workers"] if self.bare_workers else []
-        crew += [f"{self.replicas} replicas (lease {self.lease_s:g} s)"] if self.recovery == REAPER else []
+        crew += [f"{self.replicas} replicas ({self._lease})"] if self.recovery == REAPER else []
         return (
             f"Redis {self.version}; recovery {self.recovery}, policy {self.redelivery}, visibility timeout "
             f"{self.visibility_s:g} s, {self.max_deliveries} deliveries; {', '.join(crew)}."
         )
+
+    @property
+    def _lease(self) -> str:
+        return f"lease {self.lease_s:g} s" if self.election else "without an election"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +100,9 @@ class Story:
     steps: tuple[Step, ...]
     length_s: float = field(default=0.0)
     """When the faults end."""
+
+    @property
+    def least_limit(self) -> int:
+        """The lowest limit on deliveries that there will have been."""
+        changed: list[int] = [step.value["max_deliveries"] for step in self.steps if step.kind == "limit"]
+        return min((self.setting.max_deliveries, *changed))

@@ -49,7 +49,7 @@ def play(loop: SimulatedLoop, program: Coroutine[Any, Any, Any]) -> Any:
 
 
 def network_of(loop: SimulatedLoop, echo: Echo) -> Network:
-    network = Network(loop, Random(1), lambda send: echo.accept(loop, send), Process(loop, "redis"))
+    network = Network(loop, Random(1), lambda send, _: echo.accept(loop, send), Process(loop, "redis"))
     loop.connect = network.connect
     return network
 

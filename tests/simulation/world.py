@@ -14,11 +14,11 @@ from typing import Any
 
 import hiredis
 
-from tests.simulation.cast import Actor, Operators, Producers, make_actors
+from tests.simulation.cast import FULL_SCANS_PART, Actor, Operators, Producers, make_actors
 from tests.simulation.entropy import number_tasks
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Link, Network
-from tests.simulation.places import EPOCH_S, KEYS
+from tests.simulation.places import EPOCH_S, GROUP, KEYS
 from tests.simulation.plays import Ledger
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.story import EMBEDDED, Story
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 DENIED = ("xreadgroup", "evalsha", "xpending", "xack", "xadd", "get", "set", "hget", "zadd", "subscribe", "info")
 """Commands that a story may take from everybody."""
+MOST_CLIENTS = 10_000
+LOADS_AFTER_S = 0.1
 SUPERVISED_S = (1.0, 3.0)
 """How soon a process that ended by itself is started again."""
 
@@ -105,13 +107,17 @@ class World:
         self._errands = 0
         self.healed = False
         self.has_lost_writes = False
+        self.has_lost_ends = False
+        """The server has lost which deliveries are over."""
+        self.tellings: list[tuple[float, str]] = []
+        """When a replica or a worker has told of something lost, and of what."""
         self.visibilities = [story.setting.visibility_s]
         """All visibility timeouts that were agreed on."""
         self.limits = [story.setting.max_deliveries]
         """All limits on deliveries, in the same way."""
 
-    def _accept(self, send: Callable[[bytes], None]) -> Session:
-        return self.server.connect(send)  # whichever server is there now
+    def _accept(self, send: Callable[[bytes], None], on_close: Callable[[], None]) -> Session:
+        return self.server.connect(send, on_close)  # whichever server is there now
 
     # ---- what is told
 
@@ -296,10 +302,13 @@ class World:
 
     def command(self, *words: str | bytes | int) -> Any:
         """Run a command at once, as nobody's."""
-        answers = hiredis.Reader()
-        session = self.server.connect(answers.feed)
+        answers, server = hiredis.Reader(), self.server
+        kept = server.max_clients, server.is_loading
+        server.max_clients, server.is_loading = MOST_CLIENTS, False
+        session = server.connect(answers.feed)
         session.feed(hiredis.pack_command(words))  # type: ignore[arg-type]
         session.close()
+        server.max_clients, server.is_loading = kept
         return answers.gets()
 
     def note_what_is_lost(self) -> None:
@@ -325,6 +334,60 @@ class World:
             entry_id, flat = rows[int(which * len(rows))]
             self.command("XDEL", KEYS.stream, entry_id)
             self.ledger.lost.add(text(read_metadata(entry_id, pair_up(flat)).job_id))
+
+    def drop_group(self, source: str) -> None:
+        """Destroy the group of the stream, or of its retry stream, as anybody may."""
+        self._note_what_is_dropped(source)
+        self.command("XGROUP", "DESTROY", source, GROUP)
+        self.has_lost_ends = True
+
+    def drop_consumer(self, which: float) -> None:
+        """Delete one of the group's consumers, as anybody may."""
+        rows = self.command("XINFO", "CONSUMERS", KEYS.stream, GROUP)
+        if isinstance(rows, list) and rows:
+            consumer = rows[int(which * len(rows))][1]
+            self.say(f"It is {text(consumer)}.")
+            self._note_what_is_dropped(KEYS.stream, consumer)
+            self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
+            self.has_lost_ends = True
+
+    def _note_what_is_dropped(self, source: str, *consumer: bytes) -> None:
+        """Note what is pending: it may run again at once, and if it is lost, somebody has to tell.
+
+        Nobody can where there is no agreement to tell one group from another, and of a consumer's deliveries where
+        workers recover by themselves, or no full scan can have seen them (decision 27).
+        """
+        rows = self.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
+        is_forgotten = not self.command("EXISTS", KEYS.agreement)
+        seen_ms = self.story.setting.visibility_s * 1000 * FULL_SCANS_PART
+        for entry_id, _, idle_ms, _ in rows if isinstance(rows, list) else ():
+            for _, flat in self.command("XRANGE", source, entry_id, entry_id):
+                metadata = read_metadata(entry_id, pair_up(flat))
+                job = text(metadata.job_id)
+                self.ledger.dropped[job] = self.loop.now
+                if is_forgotten or (consumer and (self.is_embedded or idle_ms < seen_ms)):
+                    self.ledger.lost.add(job)
+                self.ledger.blame(Execution(job, metadata.generation))
+
+    def told(self, error: str) -> None:
+        """Note that a replica or a worker tells of something lost."""
+        self.tellings.append((self.loop.now, error))
+
+    def limit_clients(self, seconds: float, more: int) -> None:
+        """Have the server take ``more`` clients than it has now, and no others."""
+        server = self.server
+        server.max_clients = len(server.sessions) + more
+        self.later(seconds, lambda: self._take_all_clients(server))
+
+    def _take_all_clients(self, server: ModelServer) -> None:
+        server.max_clients = MOST_CLIENTS
+
+    def load_data(self, seconds: float) -> None:
+        """Have the server restart, and be busy with reading its data."""
+        self.restart_server(LOADS_AFTER_S)
+        server = self.server
+        server.loading(is_loading=True)
+        self.later(LOADS_AFTER_S + seconds, lambda: server.loading(is_loading=False))
 
     def flush(self) -> None:
         """Delete everything, as anybody may."""
@@ -372,6 +435,8 @@ class World:
         self.thaw_server()
         self._server_is_back()
         self.server.fill(full=False)
+        self.server.loading(is_loading=False)
+        self._take_all_clients(self.server)
         for command in DENIED:
             self.server.grant("default", command)
         for role, actor in self.actors.items():

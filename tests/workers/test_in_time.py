@@ -1,0 +1,200 @@
+"""What depends on when something happened: the parts of a worker alone, on a clock that a test sets."""
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.workers.scene import make_held
+from workers import Job
+from workers.backoff import Backoff
+from workers.loop.beating import Extending
+from workers.loop.execution import Verdict
+from workers.loop.heartbeat import BEATS, Heartbeat
+from workers.loop.held import Held, Interruption, Source
+from workers.loop.proof import ProofOfLife
+from workers.loop.runner import Runner
+from workers.protocol.calls.settlement import Extension
+from workers.runtime.clock import going_by, monotonic
+
+pytestmark = pytest.mark.anyio
+
+VISIBILITY_S = 60.0
+
+
+class Clock:
+    """A monotonic clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    clock = Clock()
+    with going_by(clock):
+        yield clock
+
+
+class Redis:
+    """What extends: answers after ``takes_s``, that it did, or ``answer``."""
+
+    def __init__(self, clock: Clock, takes_s: float = 0.0, answer: Extension = Extension.EXTENDED) -> None:
+        self._clock = clock
+        self._takes_s = takes_s
+        self._answer = answer
+        self.asked = 0
+
+    async def run(self, *_words: Any) -> list[Extension]:
+        self.asked += 1
+        self._clock.now += self._takes_s
+        return [self._answer]
+
+
+class Settled:
+    """Notes what is to be settled."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[Verdict] = []
+
+    def add(self, _held: Held, verdict: Verdict, _began: float) -> bool:
+        self.verdicts.append(verdict)
+        return False
+
+
+class Silent:
+    """Whoever is told."""
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_facts, **_more: None
+
+
+def proof_by(redis: Redis) -> ProofOfLife:
+    parts: Any = redis
+    return ProofOfLife(parts, parts, lambda moment: round(moment * 1000))
+
+
+def hold(redis: Redis, number: int = 1, source: Source | None = None) -> Held:
+    """Return a delivery in hand, proved now, whose life is proved by ``redis``."""
+    source = source or Source("orders", "orders", prove=proof_by(redis).prove)
+    held = make_held(entry_id=b"1700000000000-%d" % number, source=source)
+    held.prove(monotonic())
+    source.hold(held)
+    return held
+
+
+def context_of(held: Held, redis: Redis) -> Any:
+    membership = Silent()
+    membership.both = [held.source]  # type: ignore[attr-defined]
+    membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
+    membership.has_to_prove = False  # type: ignore[attr-defined]
+    settings = SimpleNamespace(backoff=Backoff(1_000, 60_000, 86_400_000), concurrency=1)
+    return SimpleNamespace(
+        settings=settings,
+        consumer="us",
+        commands=None,
+        membership=membership,
+        proof=proof_by(redis),
+        reporter=Silent(),
+        telemetry=None,
+    )
+
+
+async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(clock: Clock) -> None:
+    redis = Redis(clock, takes_s=4.0)
+    held = hold(redis)
+    clock.now += 10.0
+    asked_at = monotonic()
+    assert await held.source.extend(held.job)
+    assert (held.proven, monotonic()) == (asked_at, asked_at + 4.0)
+
+
+@pytest.mark.parametrize("late_s", [-1.0, 1.0])
+async def test_what_was_not_proved_for_a_visibility_timeout_is_asked_for_before_it_starts(
+    clock: Clock, late_s: float
+) -> None:
+    started: list[str] = []
+
+    async def handle(job: Job) -> None:
+        started.append(job.id)
+
+    redis, settled = Redis(clock, answer=Extension.REFUSED), Settled()
+    held = hold(redis)
+    context, sink = context_of(held, redis), settled
+    runner = Runner(context, handle, sink, Heartbeat(context), None)  # type: ignore[arg-type]
+    clock.now += VISIBILITY_S + late_s
+    await runner.perform(held, None)
+    was_asked = late_s > 0
+    assert (redis.asked, len(started), len(settled.verdicts)) == (
+        int(was_asked),
+        int(not was_asked),
+        int(not was_asked),
+    )
+
+
+@pytest.mark.parametrize("says", ["nothing", "that it fails"])
+async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock: Clock, says: str) -> None:
+    running = asyncio.Event()
+
+    async def handle(_job: Job) -> None:
+        running.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if says == "nothing":
+                raise
+            raise ValueError("interrupted") from None
+
+    redis, settled = Redis(clock), Settled()
+    held = hold(redis)
+    context = context_of(held, redis)
+
+    async def perform() -> None:
+        task = asyncio.current_task()
+        runner = Runner(context, handle, settled, Heartbeat(context), None)  # type: ignore[arg-type]
+        runner._host = None
+        await runner.perform(held, task)
+
+    task = asyncio.get_running_loop().create_task(perform())
+    await running.wait()
+    assert held.lose()
+    await task
+    assert held.interruption is Interruption.LOST
+    assert settled.verdicts == []
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("is_overdue", [True, False])
+async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_is_extended(
+    clock: Clock, answers: bool, is_overdue: bool
+) -> None:
+    redis = Redis(clock)
+    held = hold(redis)
+    hold(redis, 2, held.source)
+    held.job.timeout_s = 5.0 if is_overdue else 10 * VISIBILITY_S
+    held.begin(clock.now, None)
+    heartbeat = Heartbeat(context_of(held, redis))
+
+    def call_in_loop(function: Any, *arguments: Any) -> None:
+        if answers:
+            function(*arguments)
+
+    loop: Any = SimpleNamespace(call_soon_threadsafe=call_in_loop)
+    heartbeat._loop = loop
+    extended: list[float] = []
+    began, steps = clock.now, heartbeat.steps()
+    step = next(steps)
+    while clock.now < began + VISIBILITY_S:  # one beat asks the loop, the next ones find whether it has answered
+        if isinstance(step, Extending):
+            extended.append(clock.now - began)
+            step = steps.send([Extension.EXTENDED] * len(step.jobs))
+        else:
+            clock.now += step
+            step = next(steps)
+    period_s = VISIBILITY_S / BEATS
+    assert extended == ([period_s] if is_overdue and not answers else [period_s, 2 * period_s])
