@@ -20,6 +20,7 @@ from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import NewJob
 from tests.support.invariants import Execution
 from workers.loop.beating import Extending, Steps
+from workers.loop.dispatch import Handlers
 from workers.loop.held import Held
 from workers.loop.job import Job
 from workers.loop.reporting import EVENTS
@@ -163,7 +164,7 @@ class OurWorker(Actor):
         def beating(steps: Steps, extend: Extend[Job], url: str, timeout_s: float) -> "BeatingTask":
             return BeatingTask(process, steps, extend, url, timeout_s)
 
-        self._worker = WorkerProcess(self._settings(), stage.handle, Callbacks(EVENTS), beating)
+        self._worker = WorkerProcess(self._settings(), Handlers(stage.handle), Callbacks(EVENTS), beating)
         await self._worker.run(handle_signals=False, task_status=_UNTOLD)
 
     async def stop(self) -> None:
