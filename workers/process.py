@@ -13,7 +13,7 @@ from workers.embedded.recovery import EmbeddedRecovery
 from workers.loop.adoption import Adoption
 from workers.loop.beating import BeatingThread, Carry
 from workers.loop.context import WorkerContext
-from workers.loop.handlers import Handler
+from workers.loop.dispatch import Handlers
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import Held
 from workers.loop.journal import JournalWriter
@@ -45,9 +45,13 @@ class WorkerProcess:
     """Runs once. `run` lasts until `stop` and the drain after it, or until cancelled. Make it in the event loop."""
 
     def __init__(
-        self, settings: WorkerSettings, handler: Handler, callbacks: Callbacks[str], carry: Carry = BeatingThread
+        self, settings: WorkerSettings, handlers: Handlers, callbacks: Callbacks[str], carry: Carry = BeatingThread
     ) -> None:
-        """``carry`` makes what carries out the heartbeat: a thread."""
+        """``carry`` makes what carries out the heartbeat: a thread.
+
+        Raises ConfigurationError where the handlers cannot run jobs by these settings.
+        """
+        calls = handlers.calls(settings)
         self.forced = False
         """Told to end at once, before everything was done."""
         self.finished = False
@@ -63,7 +67,7 @@ class WorkerProcess:
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, carry)
         self._settlements = Settlements(context)
-        self._runner = Runner(context, handler, self._settlements, self._heartbeat, self._journal)
+        self._runner = Runner(context, calls, self._settlements, self._heartbeat, self._journal)
         self._slots = Slots(self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back)
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
         self._reader = Reader(context, self._slots, self._adoption, self._journal, stalled)

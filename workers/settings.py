@@ -3,6 +3,7 @@
 import re
 import socket
 from datetime import timedelta
+from enum import StrEnum
 from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -21,6 +22,15 @@ DEFAULT_MAX_DELIVERIES = 3
 DEFAULT_REDELIVERY = Redelivery.STREAM
 
 MAX_NAME_LENGTH = 200
+
+
+class UnknownJobTypes(StrEnum):
+    """What becomes of jobs whose type no handler is for."""
+
+    DEAD_LETTER = "dead-letter"
+    LEAVE = "leave"
+
+
 _GROUP_START = re.compile(r"\$|\d+(-\d+)?")
 
 
@@ -128,7 +138,14 @@ class WorkerSettings(RedisSettings):
         default="",
         max_length=256,
         description="Name of the payload field that says what type a job has: lifecycle events then carry it as `type` "
-        "(at most 64 characters). Default: none, and reports cannot tell types of jobs apart.",
+        "(at most 64 characters), and a program may have a handler for each. Default: none, and reports cannot tell "
+        "types of jobs apart.",
+    )
+    unknown_job_types: UnknownJobTypes = Field(
+        default=UnknownJobTypes.DEAD_LETTER,
+        description="What becomes of a job whose type no handler of the program is for: `dead-letter` (at once, with a "
+        "sentence that says so) or `leave` (for other workers of the group: given back without counting, after the "
+        "backoff, until it is older than `uncounted_max_age`).",
     )
     journal_maxlen: JournalMaxlen = DEFAULT_JOURNAL_MAXLEN
     trace_linkage: TraceLinkage = Field(

@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, overload
 
 import anyio
 from anyio.abc import TaskStatus
 
+from workers.loop.around import Around, checked_around
+from workers.loop.dispatch import Handlers, no_type_field
 from workers.loop.handlers import Handler, checked
 from workers.loop.reporting import EVENTS, Counts, WorkerEvent
 from workers.process import WorkerProcess
@@ -21,6 +23,7 @@ from workers.runtime.settings_errors import did_you_mean
 from workers.settings import WorkerSettings
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
+AroundT = TypeVar("AroundT", bound=Around)
 
 
 class Worker:
@@ -54,23 +57,58 @@ class Worker:
         if settings is not None:
             self._arguments = {name: getattr(settings, name) for name in settings.model_fields_set}
         self._settings = settings
-        self._handler: Handler | None = None
+        self._handlers = Handlers()
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process: WorkerProcess | None = None
 
     # ---- what the program says
 
-    def handler(self, function: HandlerT) -> HandlerT:
-        """Use ``function`` to run jobs: an ``async def``, or a plain ``def`` that then runs in a thread.
+    @overload
+    def handler(self, function: HandlerT, /) -> HandlerT: ...
+    @overload
+    def handler(self, job_type: str, /, *more: str) -> Callable[[HandlerT], HandlerT]: ...
+    def handler(self, first: object, /, *more: str) -> object:
+        """Register what runs jobs: an ``async def``, or a plain ``def`` that then runs in a thread.
 
-        Raises ConfigurationError where there is one already, since a worker runs one kind of job, and for what would
-        run nothing when it is called: a generator function, a class.
+        ``@worker.handler("mail", "sms")``: for jobs of these types, which stand in the field that `job_type_field`
+        names. ``@worker.handler``: for all jobs that no other handler is for; without it, `unknown_job_types` says what
+        becomes of those.
+
+        Raises ConfigurationError where there is one for them already, where a type is named and the worker has no
+        `job_type_field`, and for what would run nothing when it is called: a generator function, a class.
         """
-        if self._handler is not None:
-            raise ConfigurationError("a worker has one handler: decide inside it, or use a worker for each stream.")
-        self._handler = checked(function)
+        if not isinstance(first, str):
+            if more:
+                raise ConfigurationError('name the types alone: @worker.handler("mail", "sms").')
+            handler = cast("Handler", first)
+            self._handlers.add(checked(handler), ())
+            return handler
+        types = (first, *more)
+        if not self._names_type_field():
+            raise no_type_field(first)
+
+        def decorate(function: HandlerT) -> HandlerT:
+            self._handlers.add(checked(function), types)
+            return function
+
+        return decorate
+
+    def around(self, function: AroundT) -> AroundT:
+        """Register what runs around every handler: a generator function of the job, with one ``yield``.
+
+        The first one is the outermost, and ``async`` ones are outside of plain ones, which run where the handler runs:
+        in the thread of a plain one. What the handler raises or returns as a verdict is raised at the ``yield``; caught
+        there, it still decides. What ``function`` raises itself decides instead.
+
+        Raises ConfigurationError for what is no generator function.
+        """
+        checked_around(function)
+        self._handlers.put_around(function)
         return function
+
+    def _names_type_field(self) -> bool:
+        return bool(self._settings.job_type_field if self._settings else self._arguments.get("job_type_field"))
 
     def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:
         """Register an async callback: ``@worker.on("dead_lettered")``. It gets a `Report`.
@@ -116,11 +154,9 @@ class Worker:
     # ---- running
 
     @property
-    def function(self) -> Handler:
-        """What runs the jobs. Raises ConfigurationError where there is nothing yet."""
-        if self._handler is None:
-            raise ConfigurationError("the worker has no handler: decorate a function with @worker.handler.")
-        return self._handler
+    def handlers(self) -> Handlers:
+        """What the program has registered to run its jobs, for `workers.testing`."""
+        return self._handlers
 
     async def run(
         self, *, handle_signals: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
@@ -132,10 +168,9 @@ class Worker:
         UnsupportedServerError where the work cannot begin; later outages are waited out.
         """
         loop = require_asyncio("a worker")
-        handler = self.function
         if self._process is not None and not self._process.finished:
             raise ConfigurationError("the worker runs already: make a second Worker to run twice.")
-        process = WorkerProcess(self.settings, handler, self._callbacks)
+        process = WorkerProcess(self.settings, self._handlers, self._callbacks)
         self._loop, self._process = loop, process
         await process.run(handle_signals=handle_signals, task_status=task_status)
 

@@ -21,6 +21,7 @@ from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
 from tests.simulation.story import NewJob
 from tests.support.invariants import Execution
 from workers.loop.beating import Extending, Steps
+from workers.loop.dispatch import Handlers
 from workers.loop.held import Held
 from workers.loop.job import Job
 from workers.loop.reporting import EVENTS
@@ -169,7 +170,7 @@ class OurWorker(Actor):
 
         callbacks: Callbacks[str] = Callbacks(EVENTS)
         callbacks.on("error")(self._hear)
-        self._worker = WorkerProcess(self._settings, stage.handle, callbacks, beating)
+        self._worker = WorkerProcess(self._settings, Handlers(stage.handle), callbacks, beating)
         await self._worker.run(handle_signals=False, task_status=_UNTOLD)
 
     async def stop(self) -> None:

@@ -115,7 +115,10 @@ def test_a_generator_function_is_refused_when_it_is_registered(handler: Handler)
 
 @pytest.mark.parametrize(
     ("handler", "sentence"),
-    [(Callables.Plain, "the class Callables.Plain cannot be a handler"), ("succeed", "cannot be called")],
+    [
+        (Callables.Plain, "the class Callables.Plain cannot be a handler"),
+        (7, "an instance of int cannot be a handler: it cannot be called"),
+    ],
 )
 def test_what_can_do_no_work_is_refused_when_it_is_registered(handler: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):

@@ -8,6 +8,7 @@ import anyio
 
 from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
+from workers.loop.dispatch import Calls
 from workers.loop.execution import (
     HANDED_BACK,
     REASON_TIMEOUT,
@@ -17,7 +18,6 @@ from workers.loop.execution import (
     failed,
     judge,
 )
-from workers.loop.handlers import Handler, invoker, is_async
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import QUEUED, Held, Interruption
 from workers.loop.journal import JournalWriter
@@ -27,20 +27,20 @@ from workers.runtime.clock import monotonic
 
 
 class Runner(Part):
-    """Executes deliveries with one handler, and hands their verdicts to the settler."""
+    """Executes deliveries with the handlers they are for, and hands their verdicts to the settler."""
 
     def __init__(
         self,
         context: WorkerContext,
-        handler: Handler,
+        calls: Calls,
         settlements: Settlements,
         heartbeat: Heartbeat,
         journal: JournalWriter | None,
     ) -> None:
         super().__init__(context)
         self._backoff = context.settings.backoff
-        self._invoke = invoker(handler, context.settings.concurrency)
-        self._runs_in_threads = not is_async(handler)
+        self._invoke = calls.invoke
+        self._runs_in_thread = calls.runs_in_thread
         self._deadlines = Deadlines(context.membership.both, self._expire)
         self._settlements = settlements
         self._heartbeat = heartbeat
@@ -125,7 +125,7 @@ class Runner(Part):
 
     def _expire(self, held: Held) -> None:
         """Take a job from its handler that runs longer than it may."""
-        self._reporter.timed_out(held.job, goes_on=self._runs_in_threads)
+        self._reporter.timed_out(held.job, goes_on=self._runs_in_thread(held.job))
         held.interrupt(Interruption.TIMEOUT)
 
     # ---- the end

@@ -11,8 +11,9 @@ import anyio
 
 from workers.backoff import Backoff
 from workers.loop.deadlines import Deadlines
+from workers.loop.dispatch import Handlers
 from workers.loop.execution import Outcome, Verdict, execute, judge
-from workers.loop.handlers import Handler, Invoke, checked, come_to, invoker
+from workers.loop.handlers import Handler, Invoke, checked, come_to
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.job import Job
 from workers.producer import Fields, NewJob, encode_job
@@ -116,9 +117,10 @@ async def run_handler_async(
     limit = max_deliveries or settings.max_deliveries or DEFAULT_MAX_DELIVERIES
     if not 1 <= deliveries <= limit:
         raise ValueError(f"there is no delivery {deliveries} of a job that has {limit}: give another max_deliveries.")
-    function = handler.function if isinstance(handler, Worker) else checked(handler)
+    registered = handler.handlers if isinstance(handler, Worker) else Handlers(checked(handler))
+    invoke = registered.calls(settings).invoke
     made_up = _make_up(job if isinstance(job, NewJob) else NewJob(job), settings, deliveries, limit, extend)
-    return await _Run(function, made_up, settings, is_last=deliveries == limit).result()
+    return await _Run(invoke, made_up, settings, is_last=deliveries == limit).result()
 
 
 def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int, extend: bool | Exception) -> Held:
@@ -148,8 +150,8 @@ def _make_up(new: NewJob, settings: WorkerSettings, deliveries: int, limit: int,
 class _Run:
     """One delivery on its way through a handler: what `workers.loop.runner` does between reading and settling."""
 
-    def __init__(self, handler: Handler, held: Held, settings: WorkerSettings, *, is_last: bool) -> None:
-        self._invoke: Invoke = invoker(handler, settings.concurrency)
+    def __init__(self, invoke: Invoke, held: Held, settings: WorkerSettings, *, is_last: bool) -> None:
+        self._invoke = invoke
         self._held = held
         self._backoff = _Backoff(0, 0, settings.backoff.uncounted_max_age_ms)
         self._is_last = is_last

@@ -1,0 +1,278 @@
+"""Handlers by the type of a job: which one runs, what is refused, and what becomes of jobs that none is for."""
+
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.history import read_events
+from tests.support.servers import RedisServer
+from tests.workers.scene import KEYS, add, dead_letters, field_of, make_job, pending_of, running, wait_for_settled
+from workers import ConfigurationError, Job, NewJob, Worker, WorkerSettings
+from workers.loop.dispatch import LEFT_S, Handlers
+from workers.loop.execution import Retry
+from workers.loop.handlers import Handler
+from workers.testing import Acknowledged, Failed, Rejected, Retried, run_handler
+
+pytestmark = pytest.mark.anyio
+
+
+class Kind(StrEnum):
+    MAIL = "mail"
+
+
+def worker_of(done: list[tuple[str, str]], *, default: bool = False, **settings: Any) -> Worker:
+    """Return a worker of two handlers, and perhaps a default one, which note what they run."""
+    worker = Worker("orders", "billing", job_type_field="kind", **settings)
+
+    @worker.handler("sms")
+    async def send(job: Job) -> None:
+        done.append(("send", job.text("kind")))
+
+    @worker.handler("push", "gr\u00fc\u00dfe")
+    def push(job: Job) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        done.append(("push", job.text("kind")))
+
+    if default:
+
+        @worker.handler
+        async def rest(job: Job) -> None:
+            done.append(("rest", job.text("kind", "-")))
+
+    return worker
+
+
+@pytest.mark.parametrize(
+    ("fields", "handler"),
+    [
+        ({"kind": "sms"}, ("send", "sms")),
+        ({"kind": "push"}, ("push", "push")),
+        ({"kind": "gr\u00fc\u00dfe"}, ("push", "gr\u00fc\u00dfe")),
+        ([("kind", "push"), ("kind", "sms")], ("send", "sms")),
+        ({"kind": "SMS"}, ("rest", "SMS")),
+        ({"kind": "sms "}, ("rest", "sms ")),
+        ({"kind": ""}, ("rest", "")),
+        ({"no": "kind"}, ("rest", "-")),
+        ({"x": "kind", "kind": "sms"}, ("send", "sms")),
+    ],
+)
+def test_a_job_is_run_by_the_handler_for_its_type_or_by_the_default_one(fields: Any, handler: tuple[str, str]) -> None:
+    done: list[tuple[str, str]] = []
+    assert run_handler(worker_of(done, default=True), fields) == Acknowledged()
+    assert done == [handler]
+
+
+def test_a_type_may_be_a_member_of_an_enum() -> None:
+    worker = Worker(job_type_field="kind")
+
+    @worker.handler(Kind.MAIL)
+    async def send(job: Job) -> None:
+        raise RuntimeError(job.text("kind"))
+
+    assert run_handler(worker, {"kind": "mail"}) == Failed("RuntimeError: mail")
+
+
+def test_decorators_return_the_function_and_may_be_stacked() -> None:
+    worker = Worker(job_type_field="kind")
+
+    async def send(job: Job) -> None: ...
+
+    assert worker.handler("a")(worker.handler("b")(worker.handler(send))) is send
+    for fields in ({"kind": "a"}, {"kind": "b"}, {"kind": "c"}):
+        assert run_handler(worker, fields) == Acknowledged()
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize(
+    ("register", "sentence"),
+    [
+        (lambda worker, run: worker.handler("sms")(run), "jobs of type 'sms' have a handler already, worker_of.*send"),
+        (lambda worker, run: worker.handler("a", "a")(run), "jobs of type 'a' have a handler already, .*run: give"),
+        (lambda worker, run: worker.handler("")(run), "'' is no type of jobs"),
+        (lambda worker, run: worker.handler("a", 7)(run), "7 is no type of jobs"),
+        (lambda worker, run: worker.handler(run, "a"), r'name the types alone: @worker\.handler\("mail", "sms"\)'),
+        (lambda worker, _run: worker.handler("a")(int), "the class int cannot be a handler"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused_with_a_sentence_and_changes_nothing(
+    register: Callable[[Worker, Handler], object], sentence: str
+) -> None:
+    async def run(job: Job) -> None: ...
+
+    done: list[tuple[str, str]] = []
+    worker = worker_of(done)
+    with pytest.raises(ConfigurationError, match=sentence):
+        register(worker, run)
+    assert run_handler(worker, {"kind": "sms"}) == Acknowledged()
+    assert isinstance(run_handler(worker, {"kind": "a"}), Rejected)
+
+
+def test_a_type_without_the_field_that_holds_it_is_refused_where_it_is_registered() -> None:
+    worker = Worker("orders", "billing")
+    with pytest.raises(ConfigurationError, match=r"type 'mail', and nothing says where .*job_type_field=\"type\""):
+        worker.handler("mail")
+
+
+def test_the_field_may_come_from_settings_that_the_program_made() -> None:
+    worker = Worker(settings=WorkerSettings(stream="orders", group="billing", job_type_field="kind"))
+
+    @worker.handler("mail")
+    async def send(job: Job) -> None: ...
+
+    assert run_handler(worker, {"kind": "mail"}) == Acknowledged()
+
+
+async def test_a_field_that_was_taken_away_when_the_worker_was_deployed_is_missed_before_it_begins() -> None:
+    worker = worker_of([])
+    worker.configure(flags={"job_type_field": ""})
+    with pytest.raises(ConfigurationError, match="nothing says where the type of a job stands"):
+        await worker.run()
+
+
+async def test_the_field_that_the_deployment_names_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_JOB_TYPE_FIELD", "type")
+    done: list[tuple[str, str]] = []
+    worker = worker_of(done)
+    job = make_job(b"type", b"sms", b"kind", b"x")
+    await worker.handlers.calls(worker.settings).invoke(job)
+    assert done == [("send", "x")]
+
+
+# ---- jobs that no handler is for
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"kind": "mail"}, "of type 'mail' (field 'kind')"),
+        ({"kind": "a\nb"}, r"of type 'a\nb' (field 'kind')"),
+        ({"kind": b"\xff" + b"x" * 100}, "of type '\\\\xff" + "x" * 60 + "' (field 'kind')"),
+        ({"other": "sms"}, "without a type (it has no field 'kind')"),
+    ],
+)
+def test_a_job_of_an_unknown_type_is_a_dead_letter_that_says_so(fields: Any, what: str) -> None:
+    sentence = f"no handler for a job {what}: this worker has handlers for 'sms', 'push', 'gr\u00fc\u00dfe'"
+    assert run_handler(worker_of([]), fields) == Rejected("unknown_type", f"UnknownTypeError: {sentence}")
+
+
+def test_or_it_is_left_to_others_which_does_not_count_until_it_is_old() -> None:
+    worker = worker_of([], unknown_job_types="leave")
+    result = run_handler(worker, {"kind": "mail"}, deliveries=3)
+    assert isinstance(result, Retried)
+    assert (result.delay, result.counts, result.dead_letter) == (None, False, False)
+    assert result.reason.startswith("no handler for a job of type 'mail' (field 'kind')")
+
+
+@pytest.mark.parametrize(
+    ("settings", "delay_ms"),
+    [
+        ({}, None),
+        ({"backoff_base": 0.5}, None),
+        ({"backoff_base": 0}, LEFT_S * 1000),
+        ({"backoff_cap": 0}, LEFT_S * 1000),
+        ({"backoff_cap": 0.5}, LEFT_S * 1000),
+    ],
+)
+async def test_what_is_left_never_comes_back_at_once(settings: dict[str, Any], delay_ms: float | None) -> None:
+    """Two workers would hand a job to and fro as fast as they can."""
+    worker = worker_of([], unknown_job_types="leave", **settings)
+    answer = await worker.handlers.calls(worker.settings).invoke(make_job(b"kind", b"mail"))
+    assert isinstance(answer, Retry)
+    assert (answer.delay_ms, answer.counts) == (delay_ms, False)
+
+
+async def test_a_type_that_is_left_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    worker = worker_of([], unknown_job_types="leave")
+    invoke = worker.handlers.calls(worker.settings).invoke
+    for kind in (b"mail", b"fax", b"mail", b"mail"):
+        await invoke(make_job(b"kind", kind))
+    warned = [record.message for record in caplog.records]
+    assert [message.partition(" (field")[0] for message in warned] == [
+        "no handler for a job of type 'mail'",
+        "no handler for a job of type 'fax'",
+    ]
+    for number in range(1_000):
+        await invoke(make_job(b"kind", b"%d" % number))
+    assert len(caplog.records) <= 100
+
+
+# ---- in a worker
+
+
+async def test_a_worker_dispatches_and_gives_up_what_it_has_no_handler_for(server: RedisServer, client: Redis) -> None:
+    done: list[tuple[str, str]] = []
+    worker = worker_of(done, redis_url=server.url)
+    for kind in ("sms", "mail", "push"):
+        await add(client, {"kind": kind})
+    async with running(worker):
+        await wait_for_settled(worker, 3)
+
+    assert sorted(done) == [("push", "push"), ("send", "sms")]
+    [(_, letter)] = await dead_letters(client)
+    assert field_of(letter, b"kind") == b"mail"
+    assert field_of(letter, b"reaper.dead.reason") == b"unknown_type"
+    assert field_of(letter, b"reaper.dead.error").startswith(b"UnknownTypeError: no handler for a job of type 'mail'")
+    assert await pending_of(client) == []
+    assert {event.data["type"] for event in await read_events(client, KEYS)} == {"sms", "mail", "push"}
+
+
+async def test_what_one_worker_leaves_another_one_runs_with_no_delivery_counted(
+    server: RedisServer, client: Redis
+) -> None:
+    """Each leaves what is the other's; nobody but they makes due what waits."""
+    ran: dict[str, int] = {}
+    ended = anyio.Event()
+    workers = []
+    kinds = ("sms", "mail")
+    for kind in kinds:
+        worker = Worker(
+            *("orders", "billing"), redis_url=server.url, recovery="embedded", job_type_field="kind",
+            unknown_job_types="leave", backoff_base=0.001, backoff_cap=1, max_deliveries=1,
+        )  # fmt: skip
+
+        @worker.handler(kind)
+        async def run(job: Job) -> None:
+            ran[job.text("kind")] = job.deliveries
+            if len(ran) == len(kinds):
+                ended.set()
+
+        workers.append(worker)
+    for kind in kinds:
+        await add(client, {"kind": kind})
+
+    async with running(*workers):
+        await ended.wait()
+
+    assert ran == {"sms": 1, "mail": 1}
+    assert await dead_letters(client) == []
+    assert await pending_of(client) == []
+
+
+def test_where_a_handler_runs_is_known_for_each_job() -> None:
+    worker = worker_of([], default=True)
+    runs_in_thread = worker.handlers.calls(worker.settings).runs_in_thread
+    assert [runs_in_thread(make_job(b"kind", kind)) for kind in (b"sms", b"push", b"x")] == [False, True, False]
+
+    def plain(job: Job) -> None: ...
+
+    settings = WorkerSettings(stream="orders", group="billing")
+    assert Handlers(plain).calls(settings).runs_in_thread(make_job())
+
+
+def test_one_handler_for_all_jobs_is_called_with_nothing_in_between() -> None:
+    """Who uses none of this pays for none of it."""
+
+    async def handle(job: Job) -> None: ...
+
+    assert Handlers(handle).calls(WorkerSettings(stream="orders", group="billing")).invoke is handle
+
+
+def test_a_new_jobs_fields_say_its_type() -> None:
+    assert run_handler(worker_of([]), NewJob({"kind": "sms"}, job_id="j-1")) == Acknowledged()

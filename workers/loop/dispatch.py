@@ -1,0 +1,161 @@
+"""Which handler runs a job: the one for its type, or the default one. Decided once, before the first job is read."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from workers.loop.around import Around, invoker_inside
+from workers.loop.execution import Reject, Retry
+from workers.loop.facts import MAX_TYPE_LENGTH
+from workers.loop.handlers import Handler, Invoke, is_async
+from workers.loop.job import Job
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.messages import text
+from workers.settings import UnknownJobTypes, WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+REASON_UNKNOWN_TYPE = "unknown_type"
+LEFT_S = 1.0
+"""How long a job is left alone that is left to others, where the backoff would give it back in no time at all."""
+_TYPES_WARNED_OF = 100
+
+
+class UnknownTypeError(Exception):
+    """A job is of a type that no handler is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How the handlers of a program are called."""
+
+    invoke: Invoke
+    """Runs the handler that a job is for."""
+    runs_in_thread: Callable[[Job], bool]
+    """Tells whether that is a plain function."""
+
+
+class Handlers:
+    """What a program has registered to run its jobs."""
+
+    def __init__(self, default: Handler | None = None) -> None:
+        self._default = default
+        self._by_type: dict[str, Handler] = {}
+        self._arounds: list[Around] = []
+
+    def add(self, handler: Handler, types: Sequence[object]) -> None:
+        """Run jobs of ``types`` by ``handler``; without types, all jobs that no other handler is for.
+
+        Raises ConfigurationError where there is one for them already.
+        """
+        if not types:
+            if self._default is not None:
+                raise ConfigurationError(
+                    f"a worker has one handler for every job, and {_name(self._default)} is it: say what types of jobs "
+                    'the others are for (@worker.handler("mail"), with job_type_field), or use a worker for each '
+                    "stream."
+                )
+            self._default = handler
+            return
+        named: dict[str, Handler] = {}
+        for job_type in types:
+            if not isinstance(job_type, str) or not job_type:
+                raise ConfigurationError(f"{job_type!r} is no type of jobs: give text that is not empty.")
+            there = self._by_type.get(job_type) or named.get(job_type)
+            if there is not None:
+                raise ConfigurationError(
+                    f"jobs of type {job_type!r} have a handler already, {_name(there)}: give them one."
+                )
+            named[job_type] = handler
+        self._by_type |= named
+
+    def put_around(self, around: Around) -> None:
+        """Run ``around`` around all handlers, inside of those that were given before."""
+        self._arounds.append(around)
+
+    def calls(self, settings: WorkerSettings) -> Calls:
+        """Return how jobs are run by these settings. Raises ConfigurationError where they cannot be."""
+        default, by_type, field = self._default, self._by_type, settings.job_type_field
+        if default is None and not by_type:
+            raise ConfigurationError("the worker has no handler: decorate a function with @worker.handler.")
+        if by_type and not field:
+            raise no_type_field(next(iter(by_type)))
+
+        def invoke_of(handler: Handler) -> Invoke:
+            return invoker_inside(self._arounds, handler, settings.concurrency)
+
+        if default is None:
+            otherwise: Invoke = _Unknown(settings, list(by_type)).conclude
+        else:
+            otherwise = invoke_of(default)
+        if not by_type:
+            in_thread = default is not None and not is_async(default)
+            return Calls(otherwise, lambda _job: in_thread)
+        return _dispatched(
+            field.encode(),
+            {_key(job_type): invoke_of(handler) for job_type, handler in by_type.items()},
+            otherwise,
+            {_key(job_type): not is_async(handler) for job_type, handler in by_type.items()},
+            otherwise_in_thread=default is not None and not is_async(default),
+        )
+
+
+def no_type_field(job_type: str) -> ConfigurationError:
+    """Return what is wrong where a handler is for a type, and nobody has said where a job's type stands."""
+    return ConfigurationError(
+        f"a handler is for jobs of type {job_type!r}, and nothing says where the type of a job stands: give the worker "
+        'the field\'s name, Worker(…, job_type_field="type").'
+    )
+
+
+def _dispatched(
+    field: bytes,
+    by_type: dict[bytes | None, Invoke],
+    otherwise: Invoke,
+    in_thread: dict[bytes | None, bool],
+    *,
+    otherwise_in_thread: bool,
+) -> Calls:
+    find = by_type.get
+
+    def invoke(job: Job) -> Awaitable[object]:
+        return find(job.value_of(field), otherwise)(job)
+
+    return Calls(invoke, lambda job: in_thread.get(job.value_of(field), otherwise_in_thread))
+
+
+class _Unknown:
+    """Says what becomes of jobs that no handler is for."""
+
+    def __init__(self, settings: WorkerSettings, types: Sequence[str]) -> None:
+        backoff = settings.backoff
+        self._leaves = settings.unknown_job_types is UnknownJobTypes.LEAVE
+        self._delay = LEFT_S if not backoff.base_ms or backoff.cap_ms < LEFT_S * 1000 else None
+        self._field = settings.job_type_field
+        self._known = ", ".join(map(repr, types))
+        self._warned_of: set[bytes | None] = set()
+
+    async def conclude(self, job: Job) -> Reject | Retry:
+        """Return the verdict on a job: a dead letter, or, for others to run, to be given back without counting."""
+        value = job.value_of(self._field.encode())
+        if value is None:
+            what = f"without a type (it has no field {self._field!r})"
+        else:
+            what = f"of type {text(value[: 4 * MAX_TYPE_LENGTH])[:MAX_TYPE_LENGTH]!r} (field {self._field!r})"
+        sentence = f"no handler for a job {what}: this worker has handlers for {self._known}"
+        if not self._leaves:
+            reject = Reject(REASON_UNKNOWN_TYPE)
+            reject.__cause__ = UnknownTypeError(sentence)
+            return reject
+        if value not in self._warned_of and len(self._warned_of) < _TYPES_WARNED_OF:
+            self._warned_of.add(value)
+            logger.warning("%s; it is left to others, as all of that type are", sentence)
+        return Retry(sentence, delay=self._delay, counts=False)
+
+
+def _key(job_type: str) -> bytes:
+    return job_type.encode("utf-8", "surrogateescape")
+
+
+def _name(handler: Handler) -> str:
+    return str(getattr(handler, "__qualname__", repr(handler)))
