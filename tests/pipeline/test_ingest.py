@@ -27,7 +27,7 @@ from reaper.pipeline.lake.ingest import (
     reason_of,
     source_options,
 )
-from reaper.pipeline.lake.layout import Layout, remove
+from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.tables import (
     LakeBusyError,
     lake_at,
@@ -182,13 +182,12 @@ def test_a_lake_that_is_being_filled_is_not_filled_by_another(redis_server: Redi
         ingest(settings(redis_server), layout, _no_session, NOW)
 
 
-def test_a_lake_whose_checkpoint_is_gone_is_not_filled_a_second_time(
-    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_a_lake_whose_checkpoint_is_gone_is_not_filled_a_second_time(redis_server: RedisServer, tmp_path: Path) -> None:
     layout = lake_at(tmp_path)
-    write_events(redis_server, 1)
-    run(spark, redis_server, layout)
-    remove(layout.checkpoint)
+    layout.create()
+    day = layout.staging / "batch-0" / "date=2026-01-01"
+    day.mkdir(parents=True)
+    layout.publish("events", 0, day.parent)
     with pytest.raises(ConfigurationError, match=r"its checkpoint .* is gone"):
         ingest(settings(redis_server), layout, _no_session, NOW)
 

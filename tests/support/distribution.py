@@ -1,7 +1,8 @@
 """Which tests stay together in one process of ``make test``: those that share a Spark session, or a file and a server.
 
-Spark has up to three sessions: its tests with a Redis wait as much as they compute, those with made-up rows compute
-only, and there are the others. One process for all would be what everything else waits for at the end.
+Spark has two sessions: one for what fills lakes, one for what asks them. Half of what a test costs there is code that
+Java loads and compiles when it is called first, and these two have little of it in common. One process for both would
+be what everything else waits for at the end.
 
 pytest-xdist has marks for that, and writes their names into node IDs. pytest 9.2 does not let it: silently, each test
 went by itself, and every process started Spark. So the scheduler itself is told.
@@ -15,11 +16,10 @@ from xdist.scheduler import LoadScopeScheduling
 _SERVER = re.compile(r"[-\[]((?:valkey-)?\d+\.\d+\.\d+)[-\]]")
 _EACH_BY_ITSELF = {"test_stories"}
 """Files whose tests share nothing, and compute for long."""
+_ASKS = re.compile(r"^from reaper\.pipeline\.(advice|analysis|rehearsal|report)\b", re.MULTILINE)
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
-_SPARK_GROUPS = {"spark with redis": r"RedisServer|StartServer", "spark with made-up rows": r"rehearsal", "spark": r""}
-"""The first whose pattern is in a file is the file's group."""
 _SPARK_FILES = {
-    file.stem: next(group for group, pattern in _SPARK_GROUPS.items() if re.search(pattern, text))
+    file.stem: "spark, asking" if _ASKS.search(text) else "spark, filling"
     for file in _PIPELINE.glob("test_*.py")
     if "SparkSession" in (text := file.read_text())
 }

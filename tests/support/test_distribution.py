@@ -12,9 +12,8 @@ from tests.support.processes import ROOT
 def test_a_group_is_a_spark_session_or_a_file_with_a_server() -> None:
     files = [file.name for file in (ROOT / "tests/pipeline").glob("test_*.py")]
     groups = {file: group_of(f"tests/pipeline/{file}::test_x") for file in files}
-    assert {groups[file] for file in ("test_lake.py", "test_events.py")} == {"spark"}
-    assert {groups[file] for file in ("test_advisor.py", "test_report.py")} == {"spark with made-up rows"}
-    assert {groups[file] for file in ("test_ingest.py", "test_redis_stream_spark.py")} == {"spark with redis"}
+    assert {groups[file] for file in ("test_reference.py", "test_report.py")} == {"spark, asking"}
+    assert {groups[file] for file in ("test_ingest.py", "test_redis_stream_spark.py")} == {"spark, filling"}
     assert groups["test_redis_stream_reading.py"] == "test_redis_stream_reading ", (
         "it needs Spark's types, not its Java"
     )
@@ -27,9 +26,9 @@ def test_a_group_is_a_spark_session_or_a_file_with_a_server() -> None:
 
 
 def test_groups_stay_together() -> None:
-    shared = (  # neither of them starts Spark
-        "tests/pipeline/test_advisor.py::test_machines_get_curves_and_reasons",
-        "tests/pipeline/test_synthetic.py::test_stories_are_shares_of_a_million",
+    shared = (  # none of them starts Spark
+        "tests/pipeline/test_maintenance.py::test_a_day_is_kept_while_a_part_of_it_is_young_enough",
+        "tests/pipeline/test_lake.py::test_a_lake_has_one_ingester_at_a_time",
     )
     assert len({group_of(file) for file in shared}) == 1, "choose two files of one group"
     files = (*shared, "tests/support/test_resp.py")
