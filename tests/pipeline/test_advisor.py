@@ -100,11 +100,6 @@ def test_everything_that_is_known_of_each_group_is_counted(spark: SparkSession) 
     ]
 
 
-def test_workers_may_be_told_to_be_bare(spark: SparkSession) -> None:
-    (record,) = read_records(frame(spark, stories.PLAIN), Workers.BARE)
-    assert record.workers is Workers.BARE
-
-
 # ---- what it is worth
 
 
@@ -274,12 +269,16 @@ def lake(generated: Generated) -> Path:
 
 
 def test_the_command_writes_settings_that_the_reaper_reads(lake: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(pipeline, ["advise", "--lake", str(lake)])
+    """Also where it is told that the workers, which extend what they hold as far as the journal tells, are bare."""
+    result = CliRunner().invoke(pipeline, ["advise", "--lake", str(lake), "--workers", "bare"])
     assert result.exit_code == 0, result.output
     read = read_back(result.stdout, tmp_path)
     assert read.keys() == {"events/search", "mail/sender", "orders/billing"}
     assert all(timeout > 0 for timeout in read.values())
     assert "# visibility_timeout = " in result.stdout  # the group that recovers by itself
+    sentences = " ".join(line.removeprefix("# ") for line in result.stdout.splitlines())
+    assert "do not extend what they hold" in sentences
+    assert "Its workers extend" not in sentences
 
 
 def test_the_command_advises_on_one_group_for_machines_and_into_a_file(lake: Path, tmp_path: Path) -> None:
@@ -288,7 +287,7 @@ def test_the_command_advises_on_one_group_for_machines_and_into_a_file(lake: Pat
     result = CliRunner().invoke(pipeline, words)
     assert result.exit_code == 0, result.output
     (told,) = json.loads(result.stdout)["groups"]
-    assert told["curve"][0]["timeout_ms"] == 3_000
+    assert (told["workers"], told["curve"][0]["timeout_ms"]) == ("extending", 3_000)
     assert read_back(file.read_text(), tmp_path) == {"mail/sender": told["recommended_ms"] / 1000}
 
 

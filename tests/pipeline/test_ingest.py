@@ -106,7 +106,7 @@ def test_every_journal_and_every_dead_letter_comes_into_the_lake_once(
     layout = lake_at(tmp_path / "lake")
     seen: list[Progress] = []
 
-    first = run(spark, redis_server, layout, replace(NOW, tell=seen.append), max_entries_per_trigger=400)
+    first = run(spark, redis_server, layout, replace(NOW, tell=seen.append), max_entries_per_trigger=500)
     assert (first.events, first.dead_letters, first.malformed) == (900, 1, 2)
     assert first.batches > 1
     assert seen[-1].events <= first.events
