@@ -1,12 +1,13 @@
 """Judges a world: the invariants, and what is to be said of the time in between."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge as judge_status
 from reaper.operations.snapshot import take_snapshot
 from tests.simulation.places import KEYS, NAMESPACE
+from tests.simulation.plays import Ledger
 from tests.simulation.world import World
 from tests.support.history import read_events, read_state
 from tests.support.invariants import FinalState, History, check
@@ -28,7 +29,7 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
     for job, payload in ledger.payloads.items():
         if job not in ledger.lost:
             enqueued.setdefault(job, payload)  # whose producer never knew
-    for job in _lost_and_told(world, events):
+    for job in lost_and_told(ledger, world.tellings, events):
         enqueued.pop(job, None)
     for letter in state.dead:
         enqueued.setdefault(letter.job, ledger.enqueued.get(letter.job, list(letter.payload)))
@@ -49,14 +50,16 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
     )
 
 
-def _lost_and_told(world: World, events: Iterable[LifecycleEvent]) -> Iterator[str]:
+def lost_and_told(
+    ledger: Ledger, tellings: Sequence[tuple[float, str]], events: Iterable[LifecycleEvent]
+) -> Iterator[str]:
     """Yield the jobs whose delivery others have dropped, where somebody has told since: a loss by their hands.
 
     One of which nobody tells stays a violation. An event names its job; a lost group is told as a whole.
     """
     named = {event.job for event in events if event.event == EventName.LOST_DELIVERY}
-    for job, at in world.ledger.dropped.items():
-        if job in named or any(error == "group_destroyed" and told >= at for told, error in world.tellings):
+    for job, at in ledger.dropped.items():
+        if job in named or any(error == "group_destroyed" and told >= at for told, error in tellings):
             yield job
 
 

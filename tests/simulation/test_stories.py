@@ -5,9 +5,12 @@ import pytest
 from tests.simulation.__main__ import tell_failure, tell_story
 from tests.simulation.draw import draw
 from tests.simulation.faults import FAULTS
+from tests.simulation.judge import lost_and_told
 from tests.simulation.play import play
+from tests.simulation.plays import Ledger
 from tests.simulation.shrink import shrink
 from tests.simulation.story import Story
+from workers.protocol.events import EventName, LifecycleEvent
 
 SEEDS = 300
 AT_A_TIME = 50
@@ -48,3 +51,21 @@ def test_a_story_that_fails_is_shrunk_to_what_it_needs() -> None:
     shortest = shrink(story, fails)
     assert (shortest.steps, shortest.jobs) == (needed, (story.jobs[5],))
     assert plays < 100
+
+
+@pytest.mark.parametrize(
+    ("tellings", "named", "told"),
+    [
+        ([], [], []),
+        ([(4.0, "group_destroyed")], [], []),
+        ([(6.0, "the network is slow")], [], []),
+        ([(6.0, "group_destroyed")], [], ["job-001", "job-002"]),
+        ([], ["job-002"], ["job-002"]),
+    ],
+)
+def test_what_others_drop_is_no_loss_only_where_somebody_has_told_of_it_since(
+    tellings: list[tuple[float, str]], named: list[str], told: list[str]
+) -> None:
+    ledger = Ledger(dropped={"job-001": 5.0, "job-002": 5.0})
+    events = [LifecycleEvent("1-0", 1, EventName.LOST_DELIVERY, job, {}) for job in named]
+    assert list(lost_and_told(ledger, tellings, events)) == told
