@@ -16,7 +16,9 @@
 --         ended for: it may live, and run it
 -- ARGV[5] when the group was made, as of the caller's last look (ms)
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
--- ARGV[9…] entry IDs that were pending for it, and are not any more; none: it is only asked what would be done
+-- ARGV[9] field of the agreement in which it is noted what waits, for the leader that may follow
+-- ARGV[10] '' = put back; '-' = nothing waits any more; else where the journal ended when all of it was pending: it is only noted
+-- ARGV[11…] entry IDs that were pending for it, and are not any more; none: it is only asked what would be done
 --
 -- Returns {'ok', entries put back, entries of which nobody can know}, {'waits', until when its word counts (server's ms), visibility
 -- timeout that it lives by, in ms} (its worker may live: nothing was done), {'made'} (the group is another one), or
@@ -29,7 +31,8 @@
 local source, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local own, group, consumer, idle = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
-local first = 9
+local field, what = ARGV[9], ARGV[10]
+local first = 11
 
 local found = redis.call('GET', fence) or ''
 if found ~= own then
@@ -39,6 +42,13 @@ if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[5]) th
   return { 'made' }
 end
 open_for_writing(source, group)
+if what == '-' then
+  redis.call('HDEL', agreement, field)
+  return { 'ok', 0, 0 }
+elseif what ~= '' then
+  redis.call('HSET', agreement, field, ARGV[5] .. ' ' .. what .. ' ' .. table.concat(ARGV, ' ', first))
+  return { 'ok', 0, 0 }
+end
 local position
 for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
   if info_field(info, 'name') == group then

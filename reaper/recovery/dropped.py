@@ -41,6 +41,8 @@ class Missing:
     """Until when its word counted when it was asked for first, by the server's clock; 0 = it was not."""
     renewed_ms: int = 0
     """The same, when it was seen to be renewed for the first time."""
+    noted: int = 0
+    """How many of them are noted for the leader that may follow."""
 
     def is_held_again(self, word: StillCounts) -> bool:
         """Note the word; tell whether the worker has lived for so long that it holds again all that it ran.
@@ -56,7 +58,7 @@ class Missing:
 
 
 class Dropped:
-    """What consumers of one group held that were deleted, for one term. Methods raise what redis-py raises."""
+    """What consumers of one group held that were deleted. Methods raise what redis-py raises."""
 
     def __init__(self, writer: GroupWriter) -> None:
         self._writer = writer
@@ -89,6 +91,20 @@ class Dropped:
         self._missing = {where: missing for where, missing in self._missing.items() if where[0] in sources}
         return list(self._missing)
 
+    async def take_over(self, source: str, *, made: int) -> None:
+        """Take over what waited in an earlier term, in a group ``made`` then."""
+        for consumer, (journal_at, ids) in (await self._writer.noted_waiting(source, made=made)).items():
+            missing = self._missing.setdefault((source, consumer), Missing(journal_at))
+            missing.ids.update(dict.fromkeys(ids))
+            missing.noted = len(ids)
+
+    async def _wait_on(self, source: str, consumer: bytes, missing: Missing, *, made: int) -> None:
+        """See to it that the leader that may follow knows what waits: of many the first ones."""
+        ids = list(islice(missing.ids, BATCH))
+        if len(ids) != missing.noted:
+            await self._writer.note_waiting(source, consumer, ids, made=made, journal_at=missing.journal_at)
+            missing.noted = len(ids)
+
     async def put_back(self, source: str, consumer: bytes, *, made: int) -> PutBack | Refusal | None:
         """Put back what went with ``consumer``, in a group ``made`` then; None where its worker may live yet."""
         missing, total = self._missing[source, consumer], PutBack(0, 0)
@@ -106,7 +122,10 @@ class Dropped:
         if isinstance(answer, Refusal):
             return answer
         if isinstance(answer, StillCounts) and not missing.is_held_again(answer):
+            await self._wait_on(source, consumer, missing, made=made)
             return None
+        if missing.noted:
+            await self._writer.note_waiting(source, consumer, (), made=made, journal_at=missing.journal_at)
         del self._missing[source, consumer]
         return total
 

@@ -252,6 +252,8 @@ class GroupWatch:
     async def _look_for_dropped(self) -> None:
         """Put back what consumers held that somebody deleted since the full scan before, and tell of it."""
         for key, source in list(self._sources.items()):
+            if not self._has_scanned:
+                await self._dropped.take_over(key, made=self._made)
             self._dropped.found(key, source.timers)
             absent = source.scanner.held_by_absent(await self._writer.consumers(key))
             self._dropped.note(key, absent, self._journal_at)

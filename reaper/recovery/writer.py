@@ -28,6 +28,9 @@ from workers.runtime.settings import to_ms
 SHIELD_S = 30.0
 """Bounds a write that was begun: it is let finish when the term ends, so that its result is known. It is fenced."""
 
+NOTHING_WAITS = b"-"
+"""As ``put_back.lua`` takes it."""
+
 Answer = TypeVar("Answer")
 
 TAKE_OVER_GROUP = load_script("reaper", "take_over_group")
@@ -183,13 +186,38 @@ class GroupWriter:
 
         Without ``entry_ids`` this only asks whether that may be done.
         """
+        return await self._put_back(source, consumer, entry_ids, made=made, what=b"")
+
+    async def note_waiting(
+        self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, made: int, journal_at: bytes
+    ) -> None:
+        """Note what waits until ``consumer`` cannot come back, for the leader that may follow; nothing: forget it."""
+        what = journal_at if entry_ids else NOTHING_WAITS
+        await self._put_back(source, consumer, entry_ids, made=made, what=what)
+
+    async def noted_waiting(self, source: str, *, made: int) -> dict[bytes, tuple[bytes, list[bytes]]]:
+        """Return by consumer what was noted, in a group ``made`` then: where the journal ended, and entry IDs."""
+        prefix, noted = self._waiting_field(source, b""), {}
+        fields: Any = await self.client.hgetall(self.keys.agreement)
+        for field, value in fields.items():
+            made_then, *rest = value.split(b" ")
+            if field.startswith(prefix) and made_then == b"%d" % made and rest:
+                noted[bytes(field).removeprefix(prefix)] = (rest[0], rest[1:])
+        return noted
+
+    def _waiting_field(self, source: str, consumer: bytes) -> bytes:
+        return (b"dropped:" if source == self.keys.stream else b"dropped_retry:") + consumer
+
+    async def _put_back(
+        self, source: str, consumer: bytes, entry_ids: Sequence[bytes], *, made: int, what: bytes
+    ) -> PutBack | StillCounts | Refusal:
         keys = self.keys
         reply = await PUT_BACK.run(
             self.client,
             [source, keys.fence, keys.agreement, keys.journal],
             [
                 self.authority.fence, keys.group, consumer, to_ms(self.group.visibility_timeout), made, *self.journal,
-                self.authority.token, *entry_ids,
+                self.authority.token, self._waiting_field(source, consumer), what, *entry_ids,
             ],
         )  # fmt: skip
         if reply[0] == b"ok":

@@ -431,6 +431,24 @@ async def test_what_may_still_run_is_put_back_when_the_word_of_its_worker_has_en
         assert sorted(await case.work_off(nothing_left)) == [jobs[1], jobs[2]]
 
 
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+async def test_what_waits_for_a_word_is_known_to_the_leader_that_follows(case: Case, redelivery: str) -> None:
+    jobs = await case.enqueue(3)
+    async with leading(quick_settings(case.server, redelivery=redelivery)):
+        await give_word(case, OURS, for_ms=600_000)
+        await case.read(OURS, count=3)
+        await scanned_fully(case, 3)
+        await drop(case, OURS, acknowledged=jobs[0], journalled=True)
+        await looked_again(case)
+    await give_word(case, OURS)  # its worker has died, before it held again what it ran
+    async with leading(quick_settings(case.server, redelivery=redelivery)):
+        await case.wait_for_report(lambda report: report.put_back == 2, "what it held is put back")
+        assert sorted(await case.work_off(nothing_left)) == jobs[1:]
+        await looked_again(case)
+    fields: Any = await case.client.hkeys(case.keys.agreement)
+    assert not [field for field in fields if field.startswith(b"dropped")]
+
+
 async def test_what_a_worker_settles_that_lives_on_does_not_run_again_with_or_without_a_journal(case: Case) -> None:
     jobs = await case.enqueue(2)
     async with leading(quick_settings(case.server), "error") as leader:

@@ -210,3 +210,20 @@ async def test_a_stream_that_is_none_or_has_no_group_is_an_error(dropped: Scene)
     await dropped.client.set("orders", "taken")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await put_back(dropped, E1)
+
+
+async def test_what_waits_is_noted_for_the_leader_that_follows_and_forgotten(dropped: Scene) -> None:
+    (group,) = ReaperSettings(groups="orders/billing", visibility_timeout=VISIBILITY_MS / 1000).watched
+    authority = Authority(namespace="reaper", token=7, holder="alice")
+    writer = GroupWriter(client=dropped.client, group=group, authority=authority, journal=Journal(1, 1_000))
+    before = await dropped.state()
+    consumer, ids = b"a b,c.0123456789ab", [E1.encode(), E3.encode()]
+    await writer.note_waiting("orders", consumer, ids, made=17, journal_at=b"5-0")
+    await writer.note_waiting("{orders}:retry:billing", consumer, ids[:1], made=17, journal_at=b"6-0")
+    assert await writer.noted_waiting("orders", made=17) == {consumer: (b"5-0", ids)}
+    assert await writer.noted_waiting("{orders}:retry:billing", made=17) == {consumer: (b"6-0", ids[:1])}
+    assert await writer.noted_waiting("orders", made=18) == {}, "it is another group"
+    assert await dropped.pending() == [], "noting is not putting back"
+    for source in ("orders", "{orders}:retry:billing"):
+        await writer.note_waiting(source, consumer, (), made=17, journal_at=b"5-0")
+    assert await dropped.state() == before

@@ -322,7 +322,7 @@ def put_back(scene: Scene) -> None:
     scene.lead(
         "put_back", (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal), scene.fence(), GROUP,
         scene.random.choice(CONSUMERS), 30, scene.hash_value(KEYS.agreement, "made") or 0, "1", 1000, 7,
-        *scene.entries(KEYS.stream),
+        "dropped:c", scene.random.choice(("", "", "-", "0-0")), *scene.entries(KEYS.stream),
     )  # fmt: skip
 
 
