@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache
+from queue import Empty
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -158,13 +159,45 @@ async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConne
             await pool.release(connection)
 
 
-def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis.Redis":
-    """Return a client with one connection for a thread of its own; it blocks that thread, up to ``timeout_s`` a call.
+class _BlockingPool(redis.BlockingConnectionPool):
+    """As `_Pool`, for threads; and what is idle can be dropped while other threads use the rest."""
 
-    Whoever calls `close` must be the thread that uses it.
+    def get_connection(self, *words: Any, **options: Any) -> Any:
+        try:
+            return super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
+        except RedisConnectionError as error:
+            if isinstance(error.__context__, Empty):
+                raise AllInUseError(
+                    f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
+                ) from error
+            raise
+
+    def drop_idle(self) -> None:
+        """Disconnect what nobody uses. redis-py's own way may meet a connection that was taken a moment ago."""
+        self._checkpid()
+        idle = []
+        with suppress(Empty):
+            while True:
+                idle.append(self.pool.get_nowait())
+        for connection in reversed(idle):
+            if connection is not None:
+                connection.disconnect()
+            self.pool.put_nowait(connection)
+
+
+def drop_idle(client: "redis.Redis") -> None:
+    """Have a blocking client of ours connect anew: the server was away. Others look after their connections."""
+    if isinstance(client.connection_pool, _BlockingPool):
+        client.connection_pool.drop_idle()
+
+
+def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 1) -> "redis.Redis":
+    """Return a client for threads, as many at a time as it has connections; it blocks them, up to ``timeout_s`` a call.
+
+    Nobody may use it while `close` is called.
     """
-    options = _pool_options(timeout_s, 1)
-    pool = _pool(redis.BlockingConnectionPool, url, retry=BlockingRetry(NoBackoff(), 0), **options)
+    options = _pool_options(timeout_s, max_connections)
+    pool = _pool(_BlockingPool, url, retry=BlockingRetry(NoBackoff(), 0), **options)
     return redis.Redis.from_pool(pool)
 
 
