@@ -12,7 +12,8 @@
 
 Run it by ``worker run module:worker``, or inside a program by ``await worker.run()``. A handler that returns
 acknowledges its job; one that raises makes it ready again after a backoff, and the last of `max_deliveries`
-deliveries makes it a dead letter. `Retry` and `Reject` say so on purpose. A `Producer` enqueues jobs.
+deliveries makes it a dead letter. `Retry` and `Reject` say so on purpose. A `Producer` enqueues jobs, and so does a
+`SyncProducer` in programs without asyncio.
 
 A name is imported when it is first asked for (PEP 562): `workers.protocol.keys` and its like need nothing but Python.
 Type checkers read the imports, programs the table below them; a test holds the two together. Type checkers must not
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from workers.loop.job import Job as Job
     from workers.loop.reporting import Counts as Counts
     from workers.loop.reporting import WorkerEvent as WorkerEvent
-    from workers.producer import NewJob as NewJob
+    from workers.new_jobs import NewJob as NewJob
     from workers.producer import Producer as Producer
     from workers.protocol.errors import ConfigurationError as ConfigurationError
     from workers.protocol.errors import InvalidFieldError as InvalidFieldError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from workers.protocol.messages import Redelivery as Redelivery
     from workers.runtime.callbacks import Report as Report
     from workers.settings import WorkerSettings as WorkerSettings
+    from workers.sync_producer import SyncProducer as SyncProducer
     from workers.worker import Worker as Worker
 else:
     _HOMES = {
@@ -50,7 +52,7 @@ else:
         "InvalidJobError": "workers.protocol.errors",
         "Job": "workers.loop.job",
         "JournalLevel": "workers.protocol.events",
-        "NewJob": "workers.producer",
+        "NewJob": "workers.new_jobs",
         "Producer": "workers.producer",
         "RecoveryMode": "workers.protocol.messages",
         "Redelivery": "workers.protocol.messages",
@@ -58,6 +60,7 @@ else:
         "Report": "workers.runtime.callbacks",
         "Retry": "workers.loop.execution",
         "StreamReaperError": "workers.protocol.errors",
+        "SyncProducer": "workers.sync_producer",
         "UnreachableError": "workers.protocol.errors",
         "UnsupportedServerError": "workers.protocol.errors",
         "Worker": "workers.worker",

@@ -31,7 +31,7 @@ LOOKS = [
     "reaper.cli.dead_letters:list_", "reaper.cli.dead_letters:show_", "reaper.web.overview",
 ]  # fmt: skip
 PROGRAMS = {
-    (Role.PRODUCER, REAPER): (["workers.producer"], []),
+    (Role.PRODUCER, REAPER): (["workers.producer", "workers.sync_producer"], []),
     (Role.WORKER, REAPER): (["workers.process"], ["workers.embedded", "workers.upkeep"]),
     (Role.WORKER, EMBEDDED): (["workers.process"], []),
     (Role.REAPER, REAPER): (["reaper.process"], ["reaper.web.actions"]),  # these need an operator's rights, too

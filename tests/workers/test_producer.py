@@ -1,7 +1,11 @@
-"""What a producer sends, what it refuses to send, and that a job is enqueued once."""
+"""What a producer sends, what it refuses to send, and that a job is enqueued once: with asyncio and without.
 
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+What the two share is tested with both; the rest of the synchronous one is in `test_sync_producer`.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
+from typing import Any, Self
 
 import anyio
 import pytest
@@ -14,8 +18,9 @@ from tests.conftest import StartProxy
 from tests.support.dump import dump
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
-from workers import NewJob, Producer, WorkerSettings, producer
-from workers.producer import CALL_JOBS, MAX_FIELDS, Fields
+from workers import NewJob, Producer, SyncProducer, WorkerSettings, new_jobs
+from workers.new_jobs import MAX_FIELDS, Fields
+from workers.outbox import CALL_JOBS
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.enqueueing import ENQUEUE
 from workers.protocol.connection import commands_client
@@ -24,9 +29,37 @@ from workers.protocol.errors import ConfigurationError, InvalidJobError, Unreach
 pytestmark = pytest.mark.anyio
 
 
+class InThreads:
+    """A synchronous producer, called as the other one is: each call is made in a thread."""
+
+    def __init__(self, redis: Any, stream: str, **settings: Any) -> None:
+        self._producer = SyncProducer(redis, stream, **settings)
+
+    async def enqueue(self, *words: Any, **settings: Any) -> str:
+        return await anyio.to_thread.run_sync(partial(self._producer.enqueue, *words, **settings))
+
+    async def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[str]:
+        return await anyio.to_thread.run_sync(self._producer.enqueue_many, jobs)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._producer.close()
+
+
+AProducer = Producer | InThreads
+Make = type[Producer] | type[InThreads]
+
+
+@pytest.fixture(params=[Producer, InThreads], ids=["asyncio", "threads"])
+def make(request: pytest.FixtureRequest) -> Make:
+    return request.param  # type: ignore[no-any-return]
+
+
 @pytest.fixture
-async def orders(server: RedisServer) -> AsyncIterator[Producer]:
-    async with Producer(server.url, "orders") as opened:
+async def orders(server: RedisServer, make: Make) -> AsyncIterator[AProducer]:
+    async with make(server.url, "orders") as opened:
         yield opened
 
 
@@ -42,12 +75,12 @@ async def delayed(client: Redis) -> int:
 # ---- what is sent
 
 
-async def test_an_enqueued_job_has_the_id_that_its_producer_gets(orders: Producer, client: Redis) -> None:
+async def test_an_enqueued_job_has_the_id_that_its_producer_gets(orders: AProducer, client: Redis) -> None:
     job_id = await orders.enqueue({"order": 17})
     assert await entries(client) == [[b"order", b"17", b"reaper.job", job_id.encode()]]
 
 
-async def test_each_job_without_an_id_is_a_job_of_its_own(orders: Producer, client: Redis) -> None:
+async def test_each_job_without_an_id_is_a_job_of_its_own(orders: AProducer, client: Redis) -> None:
     ids = {await orders.enqueue({"order": 17}) for _ in range(3)}
     assert (len(ids), len(await entries(client))) == (3, 3)
 
@@ -63,14 +96,14 @@ async def test_each_job_without_an_id_is_a_job_of_its_own(orders: Producer, clie
     ids=["kinds", "duplicates", "trace context", "none"],
 )
 async def test_fields_arrive_as_they_were_given(
-    orders: Producer, client: Redis, fields: Fields, words: list[str | bytes]
+    orders: AProducer, client: Redis, fields: Fields, words: list[str | bytes]
 ) -> None:
     await orders.enqueue(fields, job_id="j")
     sent = [word.encode() if isinstance(word, str) else word for word in words]
     assert await entries(client) == [[*sent, b"reaper.job", b"j"]]
 
 
-async def test_a_job_may_ask_for_its_own_times(orders: Producer, client: Redis) -> None:
+async def test_a_job_may_ask_for_its_own_times(orders: AProducer, client: Redis) -> None:
     await orders.enqueue({"a": 1}, job_id="j", visibility_timeout=90, timeout=1.5)
     [flat] = await entries(client)
     assert flat == [
@@ -78,13 +111,15 @@ async def test_a_job_may_ask_for_its_own_times(orders: Producer, client: Redis) 
     ]
 
 
-async def test_a_delayed_job_is_scheduled_and_not_ready(orders: Producer, client: Redis) -> None:
+async def test_a_delayed_job_is_scheduled_and_not_ready(orders: AProducer, client: Redis) -> None:
     await orders.enqueue({"a": 1}, delay=60)
     await orders.enqueue({"a": 1}, delay=0)
     assert (len(await entries(client)), await delayed(client)) == (1, 1)
 
 
-async def test_many_jobs_keep_their_order_over_many_calls(orders: Producer, client: Redis, server: RedisServer) -> None:
+async def test_many_jobs_keep_their_order_over_many_calls(
+    orders: AProducer, client: Redis, server: RedisServer
+) -> None:
     jobs: list[NewJob | Fields] = [{"n": n} for n in range(2 * CALL_JOBS + 1)]
     server.command("CONFIG", "RESETSTAT")
     ids = await orders.enqueue_many(jobs)
@@ -94,19 +129,19 @@ async def test_many_jobs_keep_their_order_over_many_calls(orders: Producer, clie
     assert await client.zcard("{orders}:enqueued") == 3  # one member a call, not one a job
 
 
-async def test_large_jobs_go_out_few_at_a_time(orders: Producer, client: Redis) -> None:
+async def test_large_jobs_go_out_few_at_a_time(orders: AProducer, client: Redis) -> None:
     await orders.enqueue_many([{"data": b"x" * (CALL_BYTES // 2)} for _ in range(6)])
     assert (len(await entries(client)), await client.zcard("{orders}:enqueued")) == (6, 3)
 
 
-async def test_jobs_of_one_call_may_differ_in_everything(orders: Producer, client: Redis) -> None:
+async def test_jobs_of_one_call_may_differ_in_everything(orders: AProducer, client: Redis) -> None:
     ids = await orders.enqueue_many([NewJob({"n": 1}, job_id="a"), NewJob({"n": 2}, delay=60), {"n": 3}])
     assert ids[0] == "a"
     assert [flat[1] for flat in await entries(client)] == [b"1", b"3"]
     assert await delayed(client) == 1
 
 
-async def test_nothing_to_enqueue_is_nothing_sent(orders: Producer, client: Redis) -> None:
+async def test_nothing_to_enqueue_is_nothing_sent(orders: AProducer, client: Redis) -> None:
     assert await orders.enqueue_many([]) == []
     assert await dump(client) == {}
 
@@ -120,8 +155,8 @@ async def test_a_client_that_is_given_stays_its_owners(client: Redis) -> None:
     assert await client.xlen("orders") == 1
 
 
-async def test_settings_say_where_redis_is(server: RedisServer, client: Redis) -> None:
-    async with Producer(WorkerSettings(redis_url=server.url, stream="s", group="g"), "orders") as orders:
+async def test_settings_say_where_redis_is(server: RedisServer, client: Redis, make: Make) -> None:
+    async with make(WorkerSettings(redis_url=server.url, stream="s", group="g"), "orders") as orders:
         await orders.enqueue({"a": 1})
     assert await client.xlen("orders") == 1
 
@@ -154,7 +189,7 @@ async def test_a_client_that_decodes_replies_will_do(server: RedisServer, client
     ],
 )
 async def test_what_cannot_be_a_job_is_refused_with_a_sentence(
-    orders: Producer, client: Redis, arguments: dict[str, Any], sentence: str
+    orders: AProducer, client: Redis, arguments: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InvalidJobError) as refused:
         await orders.enqueue(**arguments)
@@ -162,28 +197,28 @@ async def test_what_cannot_be_a_job_is_refused_with_a_sentence(
     assert await dump(client) == {}
 
 
-async def test_one_job_that_cannot_be_keeps_all_from_being_sent(orders: Producer, client: Redis) -> None:
+async def test_one_job_that_cannot_be_keeps_all_from_being_sent(orders: AProducer, client: Redis) -> None:
     with pytest.raises(InvalidJobError):
         await orders.enqueue_many([{"a": 1}, {"a": None}])
     assert await dump(client) == {}
 
 
-async def test_the_size_limit_is_the_programs_to_set(server: RedisServer) -> None:
-    async with Producer(server.url, "orders", max_bytes=10) as orders:
+async def test_the_size_limit_is_the_programs_to_set(server: RedisServer, make: Make) -> None:
+    async with make(server.url, "orders", max_bytes=10) as orders:
         await orders.enqueue({"a": "123456789"})
         with pytest.raises(InvalidJobError, match="raise max_bytes"):
             await orders.enqueue({"a": "1234567890"})
 
 
 @pytest.mark.parametrize("stream", ["", "{orders}"])
-def test_a_stream_name_that_cannot_work_is_refused(stream: str) -> None:
+def test_a_stream_name_that_cannot_work_is_refused(stream: str, make: Make) -> None:
     with pytest.raises(ConfigurationError):
-        Producer("redis://127.0.0.1", stream)
+        make("redis://127.0.0.1", stream)
 
 
-def test_a_window_shorter_than_a_lost_reply_takes_is_refused() -> None:
+def test_a_window_shorter_than_a_lost_reply_takes_is_refused(make: Make) -> None:
     with pytest.raises(ConfigurationError, match="at least 60 seconds"):
-        Producer("redis://127.0.0.1", "orders", dedup_window=59)
+        make("redis://127.0.0.1", "orders", dedup_window=59)
 
 
 words = st.text() | st.binary() | st.integers() | st.floats()
@@ -192,13 +227,13 @@ words = st.text() | st.binary() | st.integers() | st.floats()
 @given(st.lists(st.tuples(words, words), max_size=20))
 def test_whatever_can_be_sent_is_bytes_in_the_order_given(pairs: list[tuple[Any, Any]]) -> None:
     try:
-        encoded = producer._encode_fields(pairs)
+        encoded = new_jobs._encode_fields(pairs)
     except InvalidJobError as refused:
         assert "reserved" in str(refused)  # noqa: PT017
         return
     assert len(encoded) == 2 * len(pairs)
     assert all(isinstance(word, bytes) for word in encoded)
-    assert encoded[::2] == [producer._encode_word(name) for name, _ in pairs]
+    assert encoded[::2] == [new_jobs._encode_word(name) for name, _ in pairs]
 
 
 # ---- once
@@ -214,26 +249,26 @@ async def jobs_there(client: Redis) -> int:
 
 
 async def test_an_id_given_twice_is_one_job_also_from_two_producers(
-    server: RedisServer, orders: Producer, client: Redis, delay: float | None
+    server: RedisServer, orders: AProducer, client: Redis, delay: float | None, make: Make
 ) -> None:
-    async with Producer(server.url, "orders") as other, anyio.create_task_group() as tasks:
+    async with make(server.url, "orders") as other, anyio.create_task_group() as tasks:
         for enqueuer in (orders, other) * 20:
             tasks.start_soon(_enqueue, enqueuer, delay)
     assert await jobs_there(client) == 1
 
 
-async def _enqueue(enqueuer: Producer, delay: float | None) -> None:
+async def _enqueue(enqueuer: AProducer, delay: float | None) -> None:
     assert await enqueuer.enqueue({"from": id(enqueuer)}, job_id="mail-1", delay=delay) == "mail-1"
 
 
 @pytest.mark.parametrize("job_id", [None, "mail-1"])
 async def test_a_lost_reply_makes_no_second_job(
-    server: RedisServer, client: Redis, proxy: StartProxy, delay: float | None, job_id: str | None
+    server: RedisServer, client: Redis, proxy: StartProxy, delay: float | None, job_id: str | None, make: Make
 ) -> None:
     through = await proxy(server)
     await client.script_load(ENQUEUE.source)
     drop = through.drop_reply(runs(ENQUEUE))
-    async with Producer(through.url, "orders") as orders:
+    async with make(through.url, "orders") as orders:
         assert await orders.enqueue({"a": 1}, job_id=job_id, delay=delay) == (job_id or await _only_id(client))
     assert drop.happened
     assert await jobs_there(client) == 1
@@ -247,12 +282,12 @@ async def _only_id(client: Redis) -> str:
 
 
 async def test_a_lost_reply_to_many_jobs_makes_none_of_them_twice(
-    server: RedisServer, client: Redis, proxy: StartProxy
+    server: RedisServer, client: Redis, proxy: StartProxy, make: Make
 ) -> None:
     through = await proxy(server)
     await client.script_load(ENQUEUE.source)
     drops = [through.drop_reply(runs(ENQUEUE)) for _ in range(2)]
-    async with Producer(through.url, "orders") as orders:
+    async with make(through.url, "orders") as orders:
         await orders.enqueue_many([NewJob({"n": n}, delay=60 if n % 2 else None) for n in range(50)])
     assert all(drop.happened for drop in drops)
     assert await jobs_there(client) == 50
@@ -271,14 +306,14 @@ async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
     assert len(await entries(client)) == 2
 
 
-async def test_without_contact_it_says_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.producer.RETRY_FOR_S", 0)
-    async with Producer("redis://127.0.0.1:1", "orders") as orders:
+async def test_without_contact_it_says_that_nobody_knows(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    monkeypatch.setattr("workers.outbox.RETRY_FOR_S", 0)
+    async with make("redis://127.0.0.1:1", "orders") as orders:
         with pytest.raises(UnreachableError, match=r"nobody knows whether 1 jobs of orders .*the first is mail-1"):
             await orders.enqueue({"n": 1}, job_id="mail-1")
 
 
-async def test_without_memory_redis_says_so_and_nothing_is_enqueued(orders: Producer, client: Redis) -> None:
+async def test_without_memory_redis_says_so_and_nothing_is_enqueued(orders: AProducer, client: Redis) -> None:
     await orders.enqueue({"n": 1})
     await client.config_set("maxmemory", "1")
     with pytest.raises(ResponseError, match=r"(?i)maxmemory|oom"):

@@ -15,6 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
+from queue import Empty
 from typing import Any, cast
 
 import anyio
@@ -177,24 +178,56 @@ async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConne
             await pool.release(connection)
 
 
-def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S) -> "redis.Redis":
-    """Return a client with one connection for a thread of its own; it blocks that thread, up to ``timeout_s`` a call.
+class _BlockingPool(redis.BlockingConnectionPool):
+    """As `_Pool`, for threads; and what is idle can be dropped while other threads use the rest."""
 
-    Whoever calls `close` must be the thread that uses it.
+    def get_connection(self, *words: Any, **options: Any) -> Any:
+        try:
+            return super().get_connection(*words, **options)  # type: ignore[no-untyped-call]
+        except RedisConnectionError as error:
+            if isinstance(error.__context__, Empty):
+                raise AllInUseError(
+                    f"all {self.max_connections} connections to Redis were in use for {self.timeout} s"
+                ) from error
+            raise
+
+    def drop_idle(self) -> None:
+        """Disconnect what nobody uses. redis-py's own way may meet a connection that was taken a moment ago."""
+        self._checkpid()
+        idle = []
+        with suppress(Empty):
+            while True:
+                idle.append(self.pool.get_nowait())
+        for connection in reversed(idle):
+            if connection is not None:
+                connection.disconnect()
+            self.pool.put_nowait(connection)
+
+
+def drop_idle(client: "redis.Redis") -> None:
+    """Have a blocking client of ours connect anew: the server was away. Others look after their connections."""
+    if isinstance(client.connection_pool, _BlockingPool):
+        client.connection_pool.drop_idle()
+
+
+def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 1) -> "redis.Redis":
+    """Return a client for threads, as many at a time as it has connections; it blocks them, up to ``timeout_s`` a call.
+
+    Nobody may use it while `close` is called.
     """
     with _named(url):
         address = _served(url)
-        options = {"retry": BlockingRetry(NoBackoff(), 0), **_pool_options(timeout_s, 1)}
+        options = {"retry": BlockingRetry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)}
         if address.topology is Topology.SENTINEL:
-            pool: redis.BlockingConnectionPool = _ManagedBlockingPool(address, **options, **_node_options(address))
+            pool: _BlockingPool = _ManagedBlockingPool(address, **options, **_node_options(address))
         else:
-            pool = redis.BlockingConnectionPool.from_url(address.node, **options)
+            pool = _BlockingPool.from_url(address.node, **options)
         _complete(pool, url)
     pool.connection_class = _asking(pool.connection_class, address.topology)
     return redis.Redis.from_pool(pool)
 
 
-class _ManagedBlockingPool(LookingPool, redis.BlockingConnectionPool):
+class _ManagedBlockingPool(LookingPool, _BlockingPool):
     """Whose connections lead to the master that Sentinels name."""
 
 

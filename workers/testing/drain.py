@@ -17,7 +17,8 @@ from redis.exceptions import RedisError
 
 from workers.loop.held import RUNNING, Held
 from workers.loop.reporting import Counts
-from workers.producer import Fields, NewJob, Producer
+from workers.new_jobs import Fields, NewJob
+from workers.producer import Producer
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (

@@ -44,7 +44,7 @@ MODULES = {
     "workers/loop/runner": ["workers/test_in_time", "workers/test_execution", "workers/test_heartbeat",
                             "workers/test_timeouts", "workers/test_leaving", "workers/test_vanished"],
     "workers/loop/settlement": ["workers/test_settlement", "workers/test_refusals"],
-    "workers/producer": ["workers/test_producer"],
+    "workers/outbox": ["workers/test_producer", "workers/test_sync_producer"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/runtime/grace": ["reaper/test_grace", "reaper/test_trust", "workers/test_contact"],
 }  # fmt: skip

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import redis
 from redis.asyncio import Redis
 
 from workers.protocol.keys import StreamKeys
-from workers.protocol.scripts import load_script
+from workers.protocol.scripts import Keys, Words, load_script
 
 ENQUEUE = load_script("workers.protocol", "enqueue")
 
@@ -24,15 +25,32 @@ class PackedJob(NamedTuple):
     """Bytes of the words."""
 
 
-async def enqueue(
-    client: Redis, keys: StreamKeys, jobs: Sequence[PackedJob], *, call: str, call_ms: int, job_ms: int
-) -> None:
-    """Enqueue jobs, all or none (``enqueue.lua``). The same call again adds nothing.
+class Enqueueing(NamedTuple):
+    """One call that enqueues jobs, all or none (``enqueue.lua``). The same call again adds nothing."""
 
-    ``call``: its own ID, '' where every job has one that its producer chose; it is remembered for ``call_ms``, and a
-    job's for ``job_ms`` from when the job is ready.
-    """
-    words: list[str | bytes | int] = [call, call_ms, job_ms]
-    for job in jobs:
+    keys: StreamKeys
+    jobs: Sequence[PackedJob]
+    call: str
+    """Its own ID; '' where every job has one that its producer chose."""
+    call_ms: int
+    """How long the call is remembered."""
+    job_ms: int
+    """How long a job's ID that its producer chose is remembered, from when the job is ready."""
+
+
+async def enqueue(client: Redis, request: Enqueueing) -> None:
+    """Enqueue jobs."""
+    await ENQUEUE.run(client, *_spelt(request))
+
+
+def enqueue_blocking(client: redis.Redis, request: Enqueueing) -> None:
+    """Enqueue jobs, in a thread that may block."""
+    ENQUEUE.run_blocking(client, *_spelt(request))
+
+
+def _spelt(request: Enqueueing) -> tuple[Keys, Words]:
+    words: list[str | bytes | int] = [request.call, request.call_ms, request.job_ms]
+    for job in request.jobs:
         words += (job.job_id, int(job.chosen), job.delay_ms, len(job.words), *job.words)
-    await ENQUEUE.run(client, (keys.stream, keys.schedule, keys.enqueued), words)
+    keys = request.keys
+    return (keys.stream, keys.schedule, keys.enqueued), words

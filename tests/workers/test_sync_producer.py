@@ -1,0 +1,200 @@
+"""What is the synchronous producer's own: its client, its threads, and what it does without contact.
+
+What it sends and refuses, and that a job is enqueued once, is tested in `test_producer`, with both.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+
+import anyio
+import pytest
+import redis
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from tests.conftest import StartProxy, StartServer
+from tests.support.processes import Processes
+from tests.support.proxy import runs
+from tests.support.servers import RedisServer
+from workers import SyncProducer, UnreachableError
+from workers.protocol.calls.enqueueing import ENQUEUE
+from workers.protocol.connection import blocking_client, drop_idle
+from workers.protocol.meaning import AllInUseError
+from workers.sync_producer import MAX_CONNECTIONS
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def orders(server: RedisServer) -> Iterator[SyncProducer]:
+    with SyncProducer(server.url, "orders") as opened:
+        yield opened
+
+
+def ids_in(server: RedisServer) -> list[str]:
+    with redis.Redis.from_url(server.url) as client:
+        return [fields[b"reaper.job"].decode() for _, fields in client.xrange("orders")]
+
+
+def in_threads(count: int, work: Callable[[], object]) -> None:
+    """Call ``work`` in so many threads, all at once, and wait for them."""
+    gate = threading.Barrier(count)
+
+    def run() -> None:
+        gate.wait(60)
+        work()
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_it_connects_to_nothing_before_its_first_job() -> None:
+    with SyncProducer("redis://127.0.0.1:1/0", "orders") as orders:
+        assert orders.stream == "orders"
+
+
+def test_a_client_that_is_given_stays_its_owners(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        with SyncProducer(client, "orders") as orders:
+            job_id = orders.enqueue({"a": b"\xff"})
+        assert client.ping()
+    assert ids_in(server) == [job_id]
+
+
+def test_any_number_of_threads_may_use_one(server: RedisServer, orders: SyncProducer) -> None:
+    ids: list[str] = []
+
+    def send() -> None:
+        for _ in range(5):
+            ids.append(orders.enqueue({"thread": threading.get_ident()}))
+            orders.enqueue({"from": "all"}, job_id="one")
+
+    in_threads(2 * MAX_CONNECTIONS, send)
+    assert len(set(ids)) == 10 * MAX_CONNECTIONS
+    assert sorted(ids_in(server)) == sorted([*ids, "one"])
+
+
+async def test_a_lost_reply_in_one_thread_disturbs_no_other(
+    server: RedisServer, client: Redis, proxy: StartProxy
+) -> None:
+    """It has idle connections dropped, while other threads take them."""
+    through = await proxy(server)
+    await client.script_load(ENQUEUE.source)
+    for nth in range(1, 60, 7):
+        through.drop_reply(runs(ENQUEUE), nth)
+    ids: list[str] = []
+
+    def work() -> None:
+        with SyncProducer(through.url, "orders") as orders:
+            in_threads(8, lambda: ids.extend(orders.enqueue({"n": n}) for n in range(10)))
+
+    await anyio.to_thread.run_sync(work)
+    assert sorted(ids_in(server)) == sorted(ids)
+    assert len(ids) == 80
+
+
+async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server()
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            server.restart()
+
+    monkeypatch.setattr("workers.sync_producer.sleep", pause)
+    with SyncProducer(server.url, "orders") as orders:
+        orders.enqueue({"n": 1})
+        server.stop()
+        job_id = orders.enqueue({"n": 2})
+    assert ids_in(server) == [job_id]
+    assert len(pauses) >= 3
+
+
+def test_nothing_is_asked_again_where_redis_refuses(orders: SyncProducer, server: RedisServer) -> None:
+    server.command("SET", "orders", "no stream")
+    with pytest.raises(RedisError, match="WRONGTYPE"):
+        orders.enqueue({"n": 1})
+
+
+def test_without_contact_it_says_that_nobody_knows_and_has_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("workers.outbox.monotonic", lambda: now[0])
+    monkeypatch.setattr("workers.sync_producer.sleep", lambda seconds: now.append(now.pop() + seconds))
+    unknown = pytest.raises(UnreachableError, match=r"nobody knows whether 1 jobs of orders .*the first is mail-1")
+    with SyncProducer("redis://127.0.0.1:1", "orders") as orders, unknown:
+        orders.enqueue({"n": 1}, job_id="mail-1")
+    assert 15 < now[0] < 18
+
+
+FORKING = """
+import json, os, sys
+from workers import SyncProducer
+
+orders = SyncProducer(sys.argv[1], "orders")
+ids = [orders.enqueue({"from": "parent"})]
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.write(writer, json.dumps([orders.enqueue({"from": "child"}) for _ in range(20)]).encode())
+    os._exit(0)
+ids += [orders.enqueue({"from": "parent"}) for _ in range(20)]
+os.wait()
+print(json.dumps(ids + json.loads(os.read(reader, 100_000))))
+"""
+
+
+async def test_after_a_fork_each_process_has_connections_of_its_own(server: RedisServer, processes: Processes) -> None:
+    program = processes.python("-c", FORKING, server.url)
+    assert await program.wait() == 0
+    ids = json.loads(program.output.strip().splitlines()[-1])
+    assert len(ids) == 41
+    assert sorted(ids_in(server)) == sorted(ids)
+
+
+def test_it_may_be_used_where_an_event_loop_runs_and_blocks_it_then(orders: SyncProducer, server: RedisServer) -> None:
+    async def run() -> str:
+        return orders.enqueue({"n": 1})
+
+    assert anyio.run(run) == ids_in(server)[0]
+
+
+# ---- its client
+
+
+def test_a_client_whose_connections_are_all_in_use_says_so(server: RedisServer) -> None:
+    client = blocking_client(server.url, timeout_s=0.01)
+    taken = client.connection_pool.get_connection()
+    with pytest.raises(AllInUseError, match=r"all 1 connections to Redis were in use for 0\.01 s"):
+        client.ping()
+    client.connection_pool.release(taken)
+    client.close()
+
+
+def test_what_is_idle_is_dropped_and_what_is_in_use_is_left_alone(server: RedisServer) -> None:
+    client = blocking_client(server.url, max_connections=3)
+    pool = client.connection_pool
+    used, idle = pool.get_connection(), pool.get_connection()
+    pool.release(idle)
+    drop_idle(client)
+    assert (used.is_connected, idle.is_connected) == (True, False)
+    assert pool.get_connection() is idle
+    assert idle.is_connected
+    pool.release(idle)
+    pool.release(used)
+    assert client.ping()
+    client.close()
+
+
+def test_connections_of_a_client_that_was_given_are_left_alone(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        connection = client.connection_pool.get_connection()
+        client.connection_pool.release(connection)
+        drop_idle(client)
+        assert connection.is_connected

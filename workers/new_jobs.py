@@ -1,0 +1,95 @@
+"""New jobs, as programs give them and as they are sent. Everything that cannot be enqueued is refused here."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from workers.protocol.calls.enqueueing import PackedJob
+from workers.protocol.errors import InvalidJobError
+from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
+from workers.runtime.settings import delay_in_ms
+
+Word = str | bytes | int | float
+Fields = Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[Word, Word]]
+"""Values are words. If they were typed as such, ``{"order": 17, "customer": "Ada"}`` would be refused: where a union is
+expected, mypy takes it for a mapping to objects."""
+Duration = float | timedelta
+
+DEFAULT_MAX_BYTES = 1_048_576
+MAX_FIELDS = 3_400
+"""Fields of a job: more could not be copied when it is redelivered (``MAX_ARGUMENTS`` in ``prelude.lua``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job for `Producer.enqueue_many`; fields as the arguments of `Producer.enqueue`."""
+
+    fields: Fields
+    job_id: str | bytes | None = None
+    delay: Duration | None = None
+    visibility_timeout: Duration | None = None
+    timeout: Duration | None = None
+
+
+def encode_job(job: NewJob, stream: str, max_bytes: int = DEFAULT_MAX_BYTES) -> PackedJob:
+    """Return ``job`` as it is sent to ``stream``. Raises InvalidJobError."""
+    words = _encode_fields(job.fields)
+    for name, duration in ((FIELD_VISIBILITY_MS, job.visibility_timeout), (FIELD_TIMEOUT_MS, job.timeout)):
+        if duration is not None:
+            words += (name, b"%d" % _duration_ms(name, duration))
+    chosen = job.job_id is not None
+    job_id = _encode_job_id(job.job_id) if job.job_id is not None else uuid.uuid4().hex.encode()
+    size = sum(map(len, words))
+    if size > max_bytes:
+        raise InvalidJobError(
+            f"the job has {size} bytes and {stream} takes {max_bytes}: keep large data elsewhere and "
+            "enqueue where it is, or raise max_bytes."
+        )
+    return PackedJob(job_id, chosen, _duration_ms(b"delay", job.delay or 0, least=0), words, size)
+
+
+def _encode_fields(fields: Fields) -> list[bytes]:
+    pairs = fields.items() if isinstance(fields, Mapping) else fields
+    words: list[bytes] = []
+    for name, value in pairs:
+        encoded = _encode_word(name)
+        if encoded.startswith(RESERVED_PREFIX):
+            raise InvalidJobError(
+                f"field {name!r} cannot be enqueued: names that begin with 'reaper.' are reserved. Rename it, or use "
+                "the arguments job_id, delay, visibility_timeout and timeout."
+            )
+        words += (encoded, _encode_word(value))
+    if len(words) > 2 * MAX_FIELDS:
+        raise InvalidJobError(
+            f"the job has {len(words) // 2} fields, and {MAX_FIELDS} are the most: pack some together."
+        )
+    return words
+
+
+def _encode_word(word: Word) -> bytes:
+    if isinstance(word, bytes):
+        return word
+    if isinstance(word, str):
+        return word.encode("utf-8", "surrogateescape")
+    if type(word) in (int, float):  # a bool is an int, and nobody knows how it should be written
+        return str(word).encode()
+    raise InvalidJobError(f"a field cannot hold {word!r:.100}: give str, bytes, int or float.")
+
+
+def _encode_job_id(job_id: str | bytes) -> bytes:
+    encoded = _encode_word(job_id)
+    if not 0 < len(encoded) <= MAX_JOB_ID_BYTES:
+        raise InvalidJobError(f"job_id has {len(encoded)} bytes: give 1 to {MAX_JOB_ID_BYTES}.")
+    return encoded
+
+
+def _duration_ms(name: bytes, duration: Duration, *, least: int = 1) -> int:
+    try:
+        milliseconds = delay_in_ms(duration)
+    except ValueError as error:
+        raise InvalidJobError(f"{text(name)}: {error}.") from error
+    if milliseconds < least:
+        raise InvalidJobError(f"{text(name)} cannot be {duration!r}: give a millisecond or more.")
+    return milliseconds

@@ -1,0 +1,100 @@
+"""What producers do beside talking to Redis: jobs are checked, packed into calls, and a call is given up in time.
+
+A lost reply makes no second job: what was sent is sent again as the same call, and the script knows it.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from workers.new_jobs import Duration, Fields, NewJob, encode_job
+from workers.protocol.calls import CALL_BYTES, in_calls
+from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
+from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers.protocol.keys import stream_keys
+from workers.protocol.meaning import is_contact_error
+from workers.protocol.messages import text
+from workers.runtime.clock import monotonic
+from workers.runtime.pauses import pause_s
+from workers.runtime.settings import delay_in_ms, to_ms
+
+DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
+RETRY_FOR_S = 15.0
+"""How long a call whose reply was lost is sent again."""
+CALL_REMEMBERED = timedelta(seconds=60)
+"""How long the server remembers a call: longer than it is sent again."""
+CALL_JOBS = 200
+"""Jobs in one call, however small they are."""
+
+
+class HasRedis(Protocol):
+    """Settings that say where Redis is: `WorkerSettings`, for example."""
+
+    @property
+    def redis_url(self) -> str:
+        """Address of Redis."""
+
+
+def address_of(redis: str | HasRedis) -> str:
+    """Return the address that a producer is given, itself or in settings."""
+    return redis if isinstance(redis, str) else redis.redis_url
+
+
+class Outbox:
+    """New jobs of one stream. Raises ConfigurationError for a stream name or a window that cannot work."""
+
+    def __init__(self, stream: str, dedup_window: Duration, max_bytes: int) -> None:
+        self._keys = stream_keys(stream)
+        self._window_ms = delay_in_ms(dedup_window)
+        if self._window_ms < to_ms(CALL_REMEMBERED):
+            raise ConfigurationError(
+                f"dedup_window {dedup_window!r} is too short: a call is sent again for some time after a lost reply, "
+                f"so give at least {CALL_REMEMBERED.total_seconds():.0f} seconds."
+            )
+        self._max_bytes = max_bytes
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return self._keys.stream
+
+    def pack(self, jobs: Iterable[NewJob | Fields]) -> list[PackedJob]:
+        """Return ``jobs`` as they are sent. Raises InvalidJobError where one of them cannot be."""
+        stream, most = self.stream, self._max_bytes
+        return [encode_job(job if isinstance(job, NewJob) else NewJob(job), stream, most) for job in jobs]
+
+    def calls(self, jobs: Iterable[PackedJob]) -> "Iterator[Call]":
+        """Yield the calls that enqueue ``jobs``, each when it is about to be sent for the first time."""
+        for some in in_calls(jobs, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
+            own = "" if all(job.chosen for job in some) else uuid.uuid4().hex
+            yield Call(Enqueueing(self._keys, some, own, to_ms(CALL_REMEMBERED), self._window_ms))
+
+
+class Call:
+    """Jobs that are enqueued together, all or none; sent until there is an answer, or for `RETRY_FOR_S`."""
+
+    def __init__(self, request: Enqueueing) -> None:
+        self.request = request
+        """What is sent, each time the same."""
+        self._give_up_at = monotonic() + RETRY_FOR_S
+        self._failures = 0
+
+    def pause_after(self, error: Exception) -> float | None:
+        """Return after how many seconds to send again, or None where Redis has refused the call.
+
+        Raises UnreachableError where it was sent again for long enough.
+        """
+        if not is_contact_error(error):
+            return None
+        if monotonic() > self._give_up_at:
+            raise _unknown(self.request.keys.stream, self.request.jobs, error) from error
+        self._failures += 1
+        return pause_s(self._failures)
+
+
+def _unknown(stream: str, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:
+    return UnreachableError(
+        f"no contact with Redis: nobody knows whether {len(jobs)} jobs of {stream} were enqueued (the first "
+        f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: {error}"
+    )

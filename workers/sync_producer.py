@@ -1,0 +1,101 @@
+"""Enqueues jobs from programs without asyncio (Flask, Django, Celery, cron): as `workers.producer`, but it blocks.
+
+::
+
+    orders = SyncProducer("redis://127.0.0.1:6379/0", "orders")
+    job_id = orders.enqueue({"order": 17})
+"""
+
+from collections.abc import Iterable
+from time import sleep
+from typing import Self
+
+from redis import Redis
+
+from workers.new_jobs import DEFAULT_MAX_BYTES, Duration, Fields, NewJob
+from workers.outbox import DEFAULT_DEDUP_WINDOW, Call, HasRedis, Outbox, address_of
+from workers.protocol.calls.enqueueing import enqueue_blocking
+from workers.protocol.connection import blocking_client, drop_idle
+from workers.protocol.messages import text
+from workers.telemetry.sending import sending
+
+MAX_CONNECTIONS = 16
+"""Threads that send at the same time; others wait for them."""
+
+
+class SyncProducer:
+    """Enqueues jobs of one stream. Give it Redis's address, a client of redis-py (it stays yours), or settings.
+
+    One for the whole program: any thread may use it, and after a fork each process has connections of its own. Nothing
+    is connected before the first job. ``dedup_window``: how long a ``job_id`` is remembered after its job became ready
+    (at least a minute). ``max_bytes``: the largest job, all fields together.
+
+    Raises ConfigurationError for a stream name or a window that cannot work.
+    """
+
+    def __init__(
+        self,
+        redis: "str | Redis | HasRedis",
+        stream: str,
+        *,
+        dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        self._outbox = Outbox(stream, dedup_window, max_bytes)
+        self._owns_client = not isinstance(redis, Redis)
+        if isinstance(redis, Redis):
+            self._client = redis
+        else:
+            self._client = blocking_client(address_of(redis), max_connections=MAX_CONNECTIONS)
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream."""
+        return self._outbox.stream
+
+    def close(self) -> None:
+        """Close the connections, unless the client was given to us; not while other threads enqueue."""
+        if self._owns_client:
+            self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def enqueue(
+        self,
+        fields: Fields,
+        *,
+        job_id: str | bytes | None = None,
+        delay: Duration | None = None,
+        visibility_timeout: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> str:
+        """Enqueue one job; return its ID. Arguments and errors are those of `Producer.enqueue`.
+
+        Blocks the thread until Redis has answered: where contact is lost, for 15 seconds and some.
+        """
+        return self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)])[0]
+
+    def enqueue_many(self, jobs: Iterable[NewJob | Fields]) -> list[str]:
+        """Enqueue jobs in their order; return their IDs. As `Producer.enqueue_many`."""
+        packed = self._outbox.pack(jobs)
+        with sending(self.stream, packed):
+            for call in self._outbox.calls(packed):
+                self._send(call)
+        return [text(job.job_id) for job in packed]
+
+    def _send(self, call: Call) -> None:
+        while True:
+            try:
+                enqueue_blocking(self._client, call.request)
+            except Exception as error:
+                pause = call.pause_after(error)
+                if pause is None:
+                    raise
+                drop_idle(self._client)
+                sleep(pause)
+            else:
+                return
