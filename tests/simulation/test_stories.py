@@ -12,7 +12,7 @@ from tests.simulation.shrink import shrink
 from tests.simulation.story import Story
 from workers.protocol.events import EventName, LifecycleEvent
 
-SEEDS = 300
+SEEDS = 250
 AT_A_TIME = 50
 
 
