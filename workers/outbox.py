@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from workers.new_jobs import Duration, Fields, NewJob, encode_job
+from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
 from workers.protocol.errors import ConfigurationError, UnreachableError
@@ -17,7 +17,7 @@ from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
-from workers.runtime.settings import delay_in_ms, to_ms
+from workers.runtime.settings import Duration, delay_in_ms, to_ms
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
 RETRY_FOR_S = 15.0

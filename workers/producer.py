@@ -15,12 +15,13 @@ from typing import Self
 import anyio
 from redis.asyncio import Redis
 
-from workers.new_jobs import DEFAULT_MAX_BYTES, Duration, Fields, NewJob
+from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
 from workers.outbox import DEFAULT_DEDUP_WINDOW, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
 from workers.runtime.event_loop import require_asyncio
+from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
 

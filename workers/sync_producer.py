@@ -12,11 +12,12 @@ from typing import Self
 
 from redis import Redis
 
-from workers.new_jobs import DEFAULT_MAX_BYTES, Duration, Fields, NewJob
+from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
 from workers.outbox import DEFAULT_DEDUP_WINDOW, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue_blocking
 from workers.protocol.connection import blocking_client, drop_idle
 from workers.protocol.messages import text
+from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
 MAX_CONNECTIONS = 16
