@@ -148,6 +148,6 @@ async def test_no_name_of_a_face_is_any(processes: Processes, tmp_path: Path, ca
     assert [line for line in said if ": error: " in line] == []
 
 
-async def test_the_projects_of_both_pages_are_typed(processes: Processes, tmp_path: Path, cache: Path) -> None:
-    names = [*write_files("library.md", tmp_path), *write_files("testing.md", tmp_path)]
+async def test_the_projects_of_the_pages_are_typed(processes: Processes, tmp_path: Path, cache: Path) -> None:
+    names = [name for page in ("library.md", "testing.md", "workers.md") for name in write_files(page, tmp_path)]
     assert await check(processes, cache, *(tmp_path / name for name in names)) == []
