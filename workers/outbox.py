@@ -36,9 +36,19 @@ class HasRedis(Protocol):
         """Address of Redis."""
 
 
-def address_of(redis: str | HasRedis) -> str:
-    """Return the address that a producer is given, itself or in settings."""
-    return redis if isinstance(redis, str) else redis.redis_url
+def address_of(redis: str | HasRedis, otherwise: str) -> str:
+    """Return the address that a producer is given, itself or in settings.
+
+    Raises ConfigurationError for anything else, such as a client of the other kind. ``otherwise``: what else it takes.
+    """
+    address = redis if isinstance(redis, str) else getattr(redis, "redis_url", None)
+    if isinstance(address, str):
+        return address
+    kind = type(redis)
+    raise ConfigurationError(
+        f"{kind.__module__}.{kind.__qualname__} says nothing of where Redis is: give the producer an address, settings "
+        f"with a redis_url, or {otherwise}."
+    )
 
 
 class Outbox:

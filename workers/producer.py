@@ -31,7 +31,7 @@ class Producer:
     ``dedup_window``: how long a ``job_id`` is remembered after its job became ready (at least a minute). ``max_bytes``:
     the largest job, all fields together.
 
-    Raises ConfigurationError for a stream name or a window that cannot work.
+    Raises ConfigurationError for a stream name, a window or a client that cannot work.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Producer:
         if isinstance(redis, Redis):
             self._client = redis
         else:
-            self._client = commands_client(address_of(redis))
+            self._client = commands_client(address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)"))
 
     @property
     def stream(self) -> str:
