@@ -1,7 +1,8 @@
 """Settings of a reaper replica. `reaper.cli` reads them; everything else is given values."""
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -10,8 +11,8 @@ from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
-from workers.runtime.redis_settings import RedisSettings
-from workers.runtime.settings import HealthHost, JournalMaxlen, Seconds, Section, seconds
+from workers.runtime.redis_settings import RedisArguments, RedisSettings
+from workers.runtime.settings import Duration, HealthHost, JournalMaxlen, Seconds, Section, seconds
 from workers.telemetry.names import TraceLinkage
 
 TRUST_MARGIN = timedelta(milliseconds=100)
@@ -25,8 +26,27 @@ RENEWALS_TRIED = 3
 LONGEST_VISIBILITY = timedelta(days=7)
 
 
+class GroupOptions(TypedDict, total=False):
+    """What programs may say of a pair beside its names, as type checkers see it. A test compares it with the fields."""
+
+    visibility_timeout: Duration | None
+    max_deliveries: int | None
+    redelivery: Redelivery | Literal["stream", "retry-stream"] | None
+
+
+class GroupArguments(GroupOptions):
+    """The arguments of `GroupSettings`."""
+
+    stream: str
+    group: str
+
+
 class GroupSettings(Section):
     """One stream/group pair; what is not given here is taken from the defaults above it."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **values: Unpack[GroupArguments]) -> None: ...
 
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group that is watched.")
@@ -66,8 +86,46 @@ def _read_pair(pair: str) -> dict[str, str]:
     return {"stream": stream, "group": group}
 
 
+class ReaperArguments(RedisArguments, total=False):
+    """The arguments of `ReaperSettings`, as type checkers see them. A test compares them with the fields."""
+
+    namespace: str
+    name: str
+    groups: str | Sequence[GroupSettings | str | Mapping[str, Any]]
+    visibility_timeout: Duration
+    longest_visibility_timeout: Duration
+    max_deliveries: int
+    redelivery: Redelivery | Literal["stream", "retry-stream"]
+    leader_election: bool
+    lease_ttl: Duration
+    renew_interval: Duration | None
+    trust_window: Duration | None
+    acquire_retry_interval: Duration | None
+    heartbeat_interval: Duration
+    scan_interval: Duration
+    full_scan_interval: Duration
+    scan_page: int
+    recover_batch: int
+    recovery_rate: float
+    grace: Duration
+    observe: bool
+    health_port: int | None
+    health_host: str
+    liveness_timeout: Duration
+    actions_token_file: str
+    journal: JournalLevel | Literal["off", "settlements", "full"]
+    journal_maxlen: int
+    trace_linkage: TraceLinkage | Literal["parent", "link"]
+    recreate_groups: bool
+    consumer_retention: Duration | None
+
+
 class ReaperSettings(RedisSettings):
     """Everything one replica needs to know. Durations are seconds."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **values: Unpack[ReaperArguments]) -> None: ...
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="REAPER_")
     other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_FAILPOINTS", "REAPER_CONFIG"})

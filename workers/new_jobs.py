@@ -3,19 +3,17 @@
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from workers.protocol.calls.enqueueing import PackedJob
 from workers.protocol.errors import InvalidJobError
 from workers.protocol.messages import FIELD_TIMEOUT_MS, FIELD_VISIBILITY_MS, MAX_JOB_ID_BYTES, RESERVED_PREFIX, text
-from workers.runtime.settings import delay_in_ms
+from workers.runtime.settings import Duration, delay_in_ms
 
 Word = str | bytes | int | float
 Fields = Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[Word, Word]]
 """Values are words. If they were typed as such, ``{"order": 17, "customer": "Ada"}`` would be refused: where a union is
 expected, mypy takes it for a mapping to objects."""
-Duration = float | timedelta
 
 DEFAULT_MAX_BYTES = 1_048_576
 MAX_FIELDS = 3_400

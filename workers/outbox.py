@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from workers.new_jobs import Duration, Fields, NewJob, encode_job
+from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
 from workers.protocol.errors import ConfigurationError, UnreachableError
@@ -17,7 +17,7 @@ from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
-from workers.runtime.settings import delay_in_ms, to_ms
+from workers.runtime.settings import Duration, delay_in_ms, to_ms
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
 RETRY_FOR_S = 15.0
@@ -36,9 +36,19 @@ class HasRedis(Protocol):
         """Address of Redis."""
 
 
-def address_of(redis: str | HasRedis) -> str:
-    """Return the address that a producer is given, itself or in settings."""
-    return redis if isinstance(redis, str) else redis.redis_url
+def address_of(redis: str | HasRedis, otherwise: str) -> str:
+    """Return the address that a producer is given, itself or in settings.
+
+    Raises ConfigurationError for anything else, such as a client of the other kind. ``otherwise``: what else it takes.
+    """
+    address = redis if isinstance(redis, str) else getattr(redis, "redis_url", None)
+    if isinstance(address, str):
+        return address
+    kind = type(redis)
+    raise ConfigurationError(
+        f"{kind.__module__}.{kind.__qualname__} says nothing of where Redis is: give the producer an address, settings "
+        f"with a redis_url, or {otherwise}."
+    )
 
 
 class Outbox:

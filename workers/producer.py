@@ -15,12 +15,13 @@ from typing import Self
 import anyio
 from redis.asyncio import Redis
 
-from workers.new_jobs import DEFAULT_MAX_BYTES, Duration, Fields, NewJob
+from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
 from workers.outbox import DEFAULT_DEDUP_WINDOW, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
 from workers.runtime.event_loop import require_asyncio
+from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
 
@@ -30,7 +31,7 @@ class Producer:
     ``dedup_window``: how long a ``job_id`` is remembered after its job became ready (at least a minute). ``max_bytes``:
     the largest job, all fields together.
 
-    Raises ConfigurationError for a stream name or a window that cannot work.
+    Raises ConfigurationError for a stream name, a window or a client that cannot work.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Producer:
         if isinstance(redis, Redis):
             self._client = redis
         else:
-            self._client = commands_client(address_of(redis))
+            self._client = commands_client(address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)"))
 
     @property
     def stream(self) -> str:

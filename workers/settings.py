@@ -4,7 +4,7 @@ import re
 import socket
 from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -13,8 +13,8 @@ from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery
-from workers.runtime.redis_settings import RedisSettings
-from workers.runtime.settings import HealthHost, JournalMaxlen, Seconds, seconds, to_ms
+from workers.runtime.redis_settings import RedisArguments, RedisSettings
+from workers.runtime.settings import Duration, HealthHost, JournalMaxlen, Seconds, seconds, to_ms
 from workers.telemetry.names import TraceLinkage
 
 DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
@@ -34,8 +34,53 @@ class UnknownJobTypes(StrEnum):
 _GROUP_START = re.compile(r"\$|\d+(-\d+)?")
 
 
+class WorkerOptions(RedisArguments, total=False):
+    """What programs may say of a worker beside its stream and group, as type checkers see it.
+
+    Pydantic reads more than its fields hold (``30`` for a timedelta), which type checkers cannot know. A test compares
+    this with the fields.
+    """
+
+    name: str
+    concurrency: int
+    read_count: int | None
+    visibility_timeout: Duration | None
+    max_deliveries: int | None
+    redelivery: Redelivery | Literal["stream", "retry-stream"] | None
+    recovery: RecoveryMode | Literal["reaper", "embedded"]
+    backoff_base: Duration
+    backoff_cap: Duration
+    uncounted_max_age: Duration
+    group_start: str
+    timeout: Duration | None
+    drain_timeout: Duration
+    settle_batch: int
+    delete_settled: bool
+    refresh_interval: Duration
+    consumer_retention: Duration | None
+    health_port: int | None
+    health_host: str
+    liveness_timeout: Duration
+    journal: JournalLevel | Literal["off", "settlements", "full"]
+    job_type_field: str
+    unknown_job_types: UnknownJobTypes | Literal["dead-letter", "leave"]
+    journal_maxlen: int
+    trace_linkage: TraceLinkage | Literal["parent", "link"]
+
+
+class WorkerArguments(WorkerOptions, total=False):
+    """The arguments of `WorkerSettings`. None is required: what is not given may be in the environment."""
+
+    stream: str
+    group: str
+
+
 class WorkerSettings(RedisSettings):
     """Everything one worker process needs to know. Durations are seconds."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **values: Unpack[WorkerArguments]) -> None: ...
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="WORKER_")
     other_env: ClassVar[frozenset[str]] = frozenset({"WORKER_CONFIG"})

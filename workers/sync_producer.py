@@ -12,11 +12,12 @@ from typing import Self
 
 from redis import Redis
 
-from workers.new_jobs import DEFAULT_MAX_BYTES, Duration, Fields, NewJob
+from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
 from workers.outbox import DEFAULT_DEDUP_WINDOW, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue_blocking
 from workers.protocol.connection import blocking_client, drop_idle
 from workers.protocol.messages import text
+from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
 
 MAX_CONNECTIONS = 16
@@ -30,7 +31,7 @@ class SyncProducer:
     is connected before the first job. ``dedup_window``: how long a ``job_id`` is remembered after its job became ready
     (at least a minute). ``max_bytes``: the largest job, all fields together.
 
-    Raises ConfigurationError for a stream name or a window that cannot work.
+    Raises ConfigurationError for a stream name, a window or a client that cannot work.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class SyncProducer:
         if isinstance(redis, Redis):
             self._client = redis
         else:
-            self._client = blocking_client(address_of(redis), max_connections=MAX_CONNECTIONS)
+            address = address_of(redis, "a client of redis-py that blocks (a Producer takes those of redis.asyncio)")
+            self._client = blocking_client(address, max_connections=MAX_CONNECTIONS)
 
     @property
     def stream(self) -> str:

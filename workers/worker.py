@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 import anyio
 from anyio.abc import TaskStatus
@@ -20,7 +20,7 @@ from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.settings import load_settings
 from workers.runtime.settings_errors import did_you_mean
-from workers.settings import WorkerSettings
+from workers.settings import WorkerOptions, WorkerSettings
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
 AroundT = TypeVar("AroundT", bound=Around)
@@ -42,7 +42,7 @@ class Worker:
         group: str | None = None,
         *,
         settings: WorkerSettings | None = None,
-        **arguments: Any,
+        **arguments: Unpack[WorkerOptions],
     ) -> None:
         for name in arguments:
             if name not in WorkerSettings.model_fields:

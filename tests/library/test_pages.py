@@ -1,6 +1,7 @@
-"""The examples of docs/library.md and docs/testing.md are run as they stand there, as projects outside of this one."""
+"""The examples of docs/library.md, testing.md and workers.md are run as they stand there, outside of this project."""
 
 import re
+import runpy
 import signal
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import yaml
 from redis.asyncio import Redis
 
 from tests.library.examples import write_files
@@ -18,6 +20,7 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import consumers_of, dead_letters, make_worker, pending_of
 from workers import Job
 from workers.protocol.keys import RESTORED_CONSUMER
+from workers.testing import run_until_drained
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -114,3 +117,40 @@ async def test_the_testing_page_is_a_project_whose_tests_pass(processes: Process
     tests = start_in(tmp_path, processes, "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", **shell)
     assert await tests.wait() == 0
     assert re.search(r"^9 passed", tests.output, re.MULTILINE)
+
+
+async def test_a_nightly_job_is_one_however_often_it_is_enqueued(
+    processes: Processes, server: RedisServer, client: Redis, tmp_path: Path
+) -> None:
+    assert write_files("workers.md", tmp_path) == ["nightly.py", "steps.py"]
+    said = []
+    for _ in range(3):
+        program = start_in(tmp_path, processes, "nightly", REDIS_URL=server.url)
+        assert await program.wait() == 0
+        said.append(program.output.strip())
+    assert re.fullmatch(r"nightly-\d{4}-\d\d-\d\d", said[0])
+    rows: Any = await client.xrange("reports")
+    ids = [flat[-1].decode() for _, flat in rows]
+    assert ids == list(dict.fromkeys(said))  # two of them, if midnight has come meanwhile
+
+
+def test_the_nightly_program_is_what_the_cronjob_runs_every_night() -> None:
+    page = (ROOT / "docs/workers.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    spec = yaml.safe_load(text)["spec"]
+    (container,) = spec["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "nightly.py"]
+    assert f"\n{spec['schedule']}  {' '.join(container['command'])}\n" in page
+    assert container["env"][0]["name"] == "REDIS_URL"
+
+
+def test_a_second_step_is_enqueued_once_although_the_first_runs_twice(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_files("workers.md", tmp_path)
+    monkeypatch.setenv("REDIS_URL", server.url)
+    worker = runpy.run_path(str(tmp_path / "steps.py"))["worker"]
+    for _ in range(2):  # as a job is there again whose first worker died after it had enqueued the second step
+        server.command("XADD", "orders", "*", "step", "charge", "order", "17", "reaper.job", "o-17")
+    assert run_until_drained(worker, redis_url=server.url).counts.acked == 3
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "charge 17", "charge 17", "ship 17"]

@@ -21,10 +21,13 @@ from typing import assert_type
 
 from reaper import EndOfTerm, GroupSettings, Reaper, ReaperEvent, ReaperSettings, Report, Term
 from reaper import UnreachableError as ReaperUnreachableError
+from collections.abc import AsyncIterator, Iterator
 from workers import Counts, Job, NewJob, Producer, RecoveryMode, Redelivery, Reject, Retry, UnreachableError
-from workers import Worker, WorkerEvent, WorkerSettings
+from workers import SyncProducer, Worker, WorkerEvent, WorkerSettings
 
-worker = Worker("orders", "billing", recovery=RecoveryMode.EMBEDDED, redelivery=Redelivery.RETRY_STREAM)
+worker = Worker(
+    "orders", "billing", recovery=RecoveryMode.EMBEDDED, redelivery="retry-stream", job_type_field="type", timeout=30
+)
 event: WorkerEvent = "refused"
 reaper_event: ReaperEvent = "stalled"
 
@@ -39,6 +42,24 @@ async def bill(job: Job) -> None:
     raise Retry("later", delay=timedelta(minutes=1)) from Reject("no")
 
 
+@worker.handler("mail", "sms")
+def send(job: Job) -> None:
+    assert_type(job.text("to"), str)
+    assert_type(job.text("to", None), str | None)
+    payload: dict[str, int] = job.json("payload", default={})
+    SyncProducer("redis://127.0.0.1:6379/0", "orders").enqueue(payload, delay=timedelta(days=1))
+
+
+@worker.around
+async def around(job: Job) -> AsyncIterator[None]:
+    yield
+
+
+@worker.around
+def around_in_threads(job: Job) -> Iterator[None]:
+    yield
+
+
 @worker.on(event)
 async def note(report: Report) -> None:
     assert_type(report.name, str)
@@ -49,6 +70,11 @@ async def serve() -> None:
     assert_type(settings.visibility_timeout, timedelta)
     assert_type(WorkerSettings(stream="orders", group="billing").redis_url, str)
     assert ReaperUnreachableError is UnreachableError
+    ReaperSettings(groups="orders/billing,orders/audit", visibility_timeout=30, journal="full")
+    ReaperSettings(groups=["orders/billing"], redelivery=Redelivery.STREAM, grace=timedelta(0), recovery_rate=1)
+    GroupSettings(stream="orders", group="billing", visibility_timeout=0.5, redelivery="stream")
+    WorkerSettings(stream="orders", group="billing", visibility_timeout=30, recovery="embedded", backoff_base=0.5)
+    WorkerSettings(timeout=None)  # the rest is in the environment
     async with Reaper(settings) as leader, Producer("redis://127.0.0.1:6379/0", "orders") as orders:
         leader.on(reaper_event)(note)
         assert_type(leader, Reaper)
@@ -62,6 +88,17 @@ async def serve() -> None:
 
 
 bill.cancel()  # E: attr-defined
+send.cancel()  # E: attr-defined
+worker.handler(7)  # E: call-overload
+worker.handler("mail", send)  # E: call-overload
+worker.around(bill)  # E: type-var
+Worker("orders", "billing", concurency=3)  # E: call-arg
+Worker("orders", "billing", concurrency="3")  # E: arg-type
+Worker(settings={})  # E: arg-type
+WorkerSettings(strem="orders", group="billing")  # E: call-arg
+WorkerSettings(stream="orders", group="billing", recovery="embeded")  # E: arg-type
+ReaperSettings(groups=7)  # E: arg-type
+GroupSettings(stream="orders")  # E: call-arg
 worker.on("recoverd")  # E: arg-type
 Reaper("redis://127.0.0.1:6379/0")  # E: arg-type
 from workers import Wroker  # E: attr-defined
@@ -111,6 +148,6 @@ async def test_no_name_of_a_face_is_any(processes: Processes, tmp_path: Path, ca
     assert [line for line in said if ": error: " in line] == []
 
 
-async def test_the_projects_of_both_pages_are_typed(processes: Processes, tmp_path: Path, cache: Path) -> None:
-    names = [*write_files("library.md", tmp_path), *write_files("testing.md", tmp_path)]
+async def test_the_projects_of_the_pages_are_typed(processes: Processes, tmp_path: Path, cache: Path) -> None:
+    names = [name for page in ("library.md", "testing.md", "workers.md") for name in write_files(page, tmp_path)]
     assert await check(processes, cache, *(tmp_path / name for name in names)) == []

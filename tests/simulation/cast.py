@@ -30,7 +30,8 @@ from workers.producer import Producer
 from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
-from workers.protocol.messages import pair_up, read_metadata, text
+from workers.protocol.events import JournalLevel
+from workers.protocol.messages import RecoveryMode, Redelivery, pair_up, read_metadata, text
 from workers.runtime.callbacks import Callbacks, Report
 from workers.runtime.event_loop import require_asyncio
 from workers.settings import WorkerSettings
@@ -143,13 +144,13 @@ class OurWorker(Actor):
             concurrency=setting.concurrency,
             visibility_timeout=timedelta(seconds=setting.visibility_s) if knows else None,
             max_deliveries=setting.max_deliveries if knows else None,
-            redelivery=setting.redelivery if knows else None,
-            recovery=setting.recovery,
+            redelivery=Redelivery(setting.redelivery) if knows else None,
+            recovery=RecoveryMode(setting.recovery),
             backoff_cap=timedelta(seconds=setting.visibility_s),
             drain_timeout=timedelta(seconds=setting.visibility_s / 3),
             refresh_interval=timedelta(seconds=setting.visibility_s),
             delete_settled=setting.delete_settled,
-            journal=setting.journal,
+            journal=JournalLevel(setting.journal),
             journal_maxlen=1_000_000,
         )
 
@@ -324,14 +325,14 @@ class Replica(Actor):
             groups=(GroupSettings(stream=STREAM, group=GROUP),),
             visibility_timeout=timedelta(seconds=setting.visibility_s),
             max_deliveries=setting.max_deliveries,
-            redelivery=setting.redelivery,
+            redelivery=Redelivery(setting.redelivery),
             lease_ttl=timedelta(seconds=setting.lease_s),
             leader_election=setting.election,
             scan_interval=timedelta(seconds=setting.visibility_s / 8),
             full_scan_interval=timedelta(seconds=setting.visibility_s * FULL_SCANS_PART),
             heartbeat_interval=timedelta(seconds=max(setting.lease_s, setting.visibility_s / 4)),
             grace=timedelta(seconds=setting.visibility_s),
-            journal=setting.journal,
+            journal=JournalLevel(setting.journal),
             journal_maxlen=1_000_000,
             recreate_groups=True,
         )

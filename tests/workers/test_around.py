@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from redis.asyncio import Redis
 
@@ -473,6 +474,32 @@ async def test_when_a_worker_is_told_to_end_at_once_it_is_left_and_its_job_stays
 
     assert left == [job_id]
     assert (worker.counts.acked, worker.counts.abandoned) == (0, 1)
+
+
+async def test_at_the_drain_deadline_it_is_left_and_its_job_handed_back(server: RedisServer, client: Redis) -> None:
+    worker = Worker("orders", "billing", redis_url=server.url, drain_timeout=0)
+    left, begun = list[str](), anyio.Event()
+
+    @worker.around
+    async def clean_up(job: Job) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+                left.append(job.id)
+
+    @worker.handler
+    async def hang(_job: Job) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    [job_id] = await enqueue(client, 1)
+    async with running(worker):
+        await begun.wait()
+
+    assert left == [job_id]
+    assert (worker.counts.handed_back, worker.counts.nacked, worker.counts.acked) == (1, 0, 0)
 
 
 async def test_without_one_a_handler_is_called_as_it_is() -> None:

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
@@ -165,6 +166,27 @@ async def test_a_client_that_decodes_replies_will_do(server: RedisServer, client
     async with Redis.from_url(server.url, decode_responses=True) as decoding:
         assert await Producer(decoding, "orders").enqueue({"a": b"\xff"}, job_id="j") == "j"
     assert await entries(client) == [[b"a", b"\xff", b"reaper.job", b"j"]]
+
+
+@pytest.mark.parametrize(
+    ("of", "given", "sentence"),
+    [
+        (
+            Producer,
+            SyncRedis(),
+            r"^redis\.client\.Redis says nothing of where Redis is: .* or a client of redis\.asyncio",
+        ),
+        (
+            SyncProducer,
+            Redis(),
+            r"^redis\.asyncio\.client\.Redis says nothing of where Redis is: .* redis-py that blocks",
+        ),
+        (Producer, None, r"^builtins\.NoneType says nothing of where Redis is: give the producer an address"),
+    ],
+)
+def test_a_client_of_the_other_kind_is_refused_with_a_sentence(of: Any, given: object, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        of(given, "orders")
 
 
 # ---- what is refused before anything is sent

@@ -68,7 +68,7 @@ def test_flags_beat_the_environment_beats_the_file_beats_arguments_beats_default
 
 
 def test_settings_given_as_a_whole_are_overridden_by_flags_only_where_they_speak() -> None:
-    worker = Worker(settings=WorkerSettings(stream="orders", group="billing", concurrency=5, drain_timeout="7"))
+    worker = Worker(settings=WorkerSettings(stream="orders", group="billing", concurrency=5, drain_timeout=7))
 
     worker.configure(flags={"concurrency": "6"})
 
@@ -77,7 +77,7 @@ def test_settings_given_as_a_whole_are_overridden_by_flags_only_where_they_speak
 
 def test_an_argument_that_is_no_setting_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'concurrency'"):
-        Worker("orders", "billing", concurency=3)
+        Worker("orders", "billing", concurency=3)  # type: ignore[call-arg]
 
 
 def test_settings_and_arguments_together_are_refused() -> None:

@@ -61,11 +61,10 @@ class Handlers:
         for job_type in types:
             if not isinstance(job_type, str) or not job_type:
                 raise ConfigurationError(f"{job_type!r} is no type of jobs: give text that is not empty.")
-            there = self._by_type.get(job_type) or named.get(job_type)
-            if there is not None:
-                raise ConfigurationError(
-                    f"jobs of type {job_type!r} have a handler already, {_name(there)}: give them one."
-                )
+            known = self._by_type | named
+            if job_type in known:
+                other = _name(known[job_type])
+                raise ConfigurationError(f"jobs of type {job_type!r} have a handler already, {other}: give them one.")
             named[job_type] = handler
         self._by_type |= named
 
@@ -84,19 +83,16 @@ class Handlers:
         def invoke_of(handler: Handler) -> Invoke:
             return invoker_inside(self._arounds, handler, settings.concurrency)
 
-        if default is None:
-            otherwise: Invoke = _Unknown(settings, list(by_type)).conclude
-        else:
-            otherwise = invoke_of(default)
+        otherwise = _Unknown(settings, list(by_type)).conclude if default is None else invoke_of(default)
+        in_thread = default is not None and not is_async(default)
         if not by_type:
-            in_thread = default is not None and not is_async(default)
             return Calls(otherwise, lambda _job: in_thread)
         return _dispatched(
             field.encode(),
             {_key(job_type): invoke_of(handler) for job_type, handler in by_type.items()},
             otherwise,
             {_key(job_type): not is_async(handler) for job_type, handler in by_type.items()},
-            otherwise_in_thread=default is not None and not is_async(default),
+            otherwise_in_thread=in_thread,
         )
 
 

@@ -3,7 +3,7 @@
 They all become one address, ``redis_url``, which is what clients are made of.
 """
 
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import parse_qsl
 
 from pydantic import Field, model_validator
@@ -21,6 +21,18 @@ _TLS = {
 }
 _SENTINELS = {"sentinel_username": "sentinel_username", "sentinel_password": "sentinel_password"}
 """Options of an address by the settings that they are made of."""
+
+
+class RedisArguments(TypedDict, total=False):
+    """The arguments of `RedisSettings`, as type checkers see them."""
+
+    redis_url: str
+    redis_ca_file: str
+    redis_cert_file: str
+    redis_key_file: str
+    redis_key_password: str
+    sentinel_username: str
+    sentinel_password: str
 
 
 class RedisSettings(Settings):

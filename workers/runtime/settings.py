@@ -53,6 +53,8 @@ FILE_SUFFIX = "_FILE"
 ADDRESS = "redis_url"
 """The setting that holds a password; from a file, it is read again at each connect."""
 
+Duration = float | timedelta
+"""How programs write a duration: in seconds, or as it is."""
 Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_check_duration)]
 HealthHost = Annotated[
     str, Field(description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it.")

@@ -35,6 +35,8 @@ MODULES = {
     "workers/embedded/autoclaim": ["workers/test_autoclaim", "workers/test_autoclaim_pace", "faults/test_embedded",
                                    "faults/test_outage"],
     "workers/loop/adoption": ["workers/test_adoption"],
+    "workers/loop/around": ["workers/test_around"],
+    "workers/loop/dispatch": ["workers/test_dispatch"],
     "workers/loop/heartbeat": ["workers/test_in_time", "workers/test_heartbeat", "workers/test_timeouts",
                                "faults/test_proof_of_life"],
     "workers/loop/membership": ["workers/test_membership", "workers/test_heartbeat", "faults/test_changed_agreement"],
