@@ -55,9 +55,10 @@ class Producer:
         return self._outbox.stream
 
     async def aclose(self) -> None:
-        """Close the connections, unless the client was given to us."""
+        """Close the connections, unless the client was given to us; also where we are being cancelled."""
         if self._owns_client:
-            await self._client.aclose()
+            with anyio.CancelScope(shield=True):
+                await self._client.aclose()
 
     async def __aenter__(self) -> Self:
         require_asyncio("a producer")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from redis.asyncio import Redis
 
@@ -43,17 +43,26 @@ QUICK: dict[str, Any] = {
 """What is done every few seconds otherwise is done several times in one. Nothing runs out by itself: a busy machine
 ends no term, and takes no delivery from a worker that lives. See `Case.stall` and `Case.end_lease`."""
 
+
+class Addressed(Protocol):
+    """A server, or several that are reached by one address."""
+
+    @property
+    def url(self) -> str:
+        """What programs are given as ``redis_url``."""
+
+
 Event = tuple[str, int]
 """What a leader did, and its token."""
 
 
-def quick_settings(server: RedisServer, **changes: Any) -> ReaperSettings:
+def quick_settings(server: Addressed, **changes: Any) -> ReaperSettings:
     """Return `QUICK` settings, changed."""
     return load_settings(ReaperSettings, flags={"redis_url": server.url, **QUICK, **changes})
 
 
 def start_replica(
-    processes: Processes, server: RedisServer, *, failpoints: Path | None = None, **changes: Any
+    processes: Processes, server: Addressed, *, failpoints: Path | None = None, **changes: Any
 ) -> Running:
     """Start ``reaper run`` as a process with `QUICK` settings, changed."""
     values = {"redis_url": server.url, **QUICK, **changes}

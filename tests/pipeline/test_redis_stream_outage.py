@@ -92,7 +92,7 @@ async def test_a_server_that_comes_back_empty_is_loss(
 async def test_a_frozen_server_is_waited_for(
     start_server: StartServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reaper.pipeline.redis_stream.link.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("reaper.pipeline.redis_stream.connecting.TIMEOUT_S", 0.2)
     server = start_server()
     add(server, 1)
     with query(server) as running:
@@ -197,8 +197,17 @@ def test_a_full_memory_stops_the_writer_with_redis_words(start_server: StartServ
         assert client.xlen(JOURNAL) == 0
 
 
-def test_options_in_the_url_neither_win_over_our_own_nor_end_in_a_traceback(server: RedisServer) -> None:
-    link = Link(f"{server.url}?decode_responses=true&protocol=3&socket_timeout=0.000001&retry_on_timeout=1", 1)
-    assert link.ask(("ECHO", b"\xff"), ("CONFIG", "GET", "maxmemory")) == [b"\xff", [b"maxmemory", b"0"]]
+@pytest.mark.parametrize("option", ["decode_responses=true", "protocol=3", "socket_timeout=0.000001", "nonsense=1"])
+def test_an_option_in_the_url_that_would_win_over_ours_is_refused(server: RedisServer, option: str) -> None:
+    with pytest.raises(
+        RedisStreamError, match=f"option '{option.partition('=')[0]}' is not for an address of redis://"
+    ):
+        Link(f"{server.url}?{option}", 0).ask(("PING",))
+
+
+def test_an_option_in_the_url_that_cannot_work_is_told(server: RedisServer) -> None:
+    link = Link(f"{server.url}?client_name=spark", 1)
+    assert link.ask(("ECHO", b"\xff"), ("CLIENT", "GETNAME")) == [b"\xff", b"spark"]
+    link.close()
     with pytest.raises(RedisStreamError, match=r"an option that cannot work: .*nonsense"):
-        Link(f"{server.url}?nonsense=1", 0).ask(("PING",))
+        Link("rediss://h?ssl_cert_reqs=nonsense", 0).ask(("PING",))

@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.ingest import PYTHON_IS_LATE
 from reaper.pipeline.redis_stream import register
-from reaper.pipeline.redis_stream.source import RedisStreamSource
+from reaper.pipeline.redis_stream.source import RedisStreamSource, travel_along
 from tests.conftest import StartServer
 from tests.pipeline.streams import JOURNAL, add, connected, counts, set_options, trim
 from tests.support.servers import RedisServer
@@ -188,7 +187,7 @@ for part in map(again, reader.partitions()):
 
 def test_it_runs_by_value_where_nobody_has_installed_it(redis_server: RedisServer, tmp_path: Path) -> None:
     add(redis_server, 1, 2, 3)
-    cloudpickle.register_pickle_by_value(redis_stream)  # type: ignore[no-untyped-call]
+    travel_along()
     options = set_options(redis_server, partitions=2, pageSize=2, batchSize=2)
     pickled = tmp_path / "source.pickle"
     pickled.write_bytes(cloudpickle.dumps((RedisStreamSource, options)))  # type: ignore[no-untyped-call]

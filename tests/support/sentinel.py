@@ -36,7 +36,7 @@ class SentinelServer(RedisServer):
 
 @dataclass
 class Setup:
-    """What watches what; ``master`` is who was it at first."""
+    """Nodes, of which the first was the master at first, and who watches them."""
 
     nodes: list[RedisServer]
     sentinels: list[SentinelServer]
@@ -53,23 +53,22 @@ class Setup:
 
     @property
     def master(self) -> RedisServer:
-        """The node that most Sentinels name; the first that answers is asked."""
+        """The node that the first Sentinel names that answers."""
         for sentinel in self.sentinels:
             try:
-                _, port = sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
+                port = _named_by(sentinel)
             except (RedisError, OSError):
                 continue
-            return next(node for node in self.nodes if node.port == int(port))
+            return next(node for node in self.nodes if node.port == port)
         raise AssertionError("no Sentinel answers")
 
     async def has_failed_over(self, from_: RedisServer) -> RedisServer:
-        """Wait until all Sentinels name another master than ``from_``, and that one takes writes; return it."""
+        """Wait until a Sentinel names another master than ``from_``, and that one takes writes; return it."""
 
         def promoted() -> RedisServer | None:
-            named = {int(port) for port in map(_named_by, self.sentinels)}
-            node = next(node for node in self.nodes if node.port in named)
-            is_master = node.command("ROLE")[0] == b"master" if len(named) == 1 and node is not from_ else False
-            return node if is_master else None
+            named = {_named_by(sentinel) for sentinel in self.sentinels} - {from_.port}
+            node = next((node for node in self.nodes if node.port in named), None)
+            return node if node and node.command("ROLE")[0] == b"master" else None
 
         found = await wait_until(promoted, "the Sentinels have promoted a replica")
         assert found
@@ -85,9 +84,8 @@ def _follows(node: RedisServer) -> bool:
     return bool(role[0] == b"slave" and role[3] == b"connected")
 
 
-def _named_by(sentinel: SentinelServer) -> bytes:
-    port: bytes = sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)[1]
-    return port
+def _named_by(sentinel: SentinelServer) -> int:
+    return int(sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)[1])
 
 
 @contextmanager

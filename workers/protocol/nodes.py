@@ -41,3 +41,8 @@ def objection_to_node(reply: Any, topology: Topology) -> str:
     if mode == b"sentinel":
         return _SENTINEL
     return _CLUSTER if mode == b"cluster" else _REPLICA if is_replica else ""
+
+
+def may_pass(objection: str) -> bool:
+    """Tell whether what `objection_to_node` said may be over soon: a replica is promoted, or Sentinels finish."""
+    return objection in (_REPLICA, _DEMOTED)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import anyio
 import redis
 import redis.sentinel
 from redis.asyncio import sentinel as asyncio_sentinel
@@ -20,6 +21,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry as BlockingRetry
 
@@ -97,6 +99,12 @@ def _no_master(address: Address, said: Sequence[str]) -> NoMasterError:
 class ManagedConnection(asyncio_sentinel.SentinelManagedConnection):
     """Leads to the master of the moment in which it was made, and is dropped where that says it is none any more."""
 
+    async def send_packed_command(self, *words: Any, **options: Any) -> None:
+        """Send a command. redis-py would connect first where it is dropped by then: to the server that it led to."""
+        if not self.is_connected:
+            raise RedisConnectionError("the connection was dropped before a command was sent")
+        await super().send_packed_command(*words, **options)
+
     async def read_response(self, *words: Any, **options: Any) -> Any:
         """Return a reply. A script on an old server tells of READONLY inside its text, which redis-py passes on."""
         try:
@@ -131,12 +139,13 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         """Drop connections; where those in use are meant, too, nothing is looked after until the next one."""
-        if inuse_connections and self._watching is not None:
-            watching, self._watching = self._watching, None
-            if not watching.done():  # its event loop may be over
-                watching.cancel()
-                await asyncio.wait([watching])
+        watching = self._watching if inuse_connections else None
+        if watching is not None:
+            self._watching = None
+            watching.cancel()
         await super().disconnect(inuse_connections)
+        if watching is not None and not watching.done():  # last: whoever is cancelled himself waits for nothing
+            await asyncio.wait([watching])
 
     @asynccontextmanager
     async def _sentinels(self) -> AsyncIterator[Sentinels]:
@@ -144,7 +153,8 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
         try:
             yield sentinels
         finally:
-            await sentinels.aclose()
+            with anyio.CancelScope(shield=True):
+                await sentinels.aclose()
 
     async def _watch(self) -> None:
         async with self._sentinels() as sentinels:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from reaper.pipeline.redis_stream.connecting import Looking, connect, is_not_ready, reply_of
 from reaper.pipeline.redis_stream.errors import LOG, RedisStreamError, UnreachableError
 from reaper.pipeline.redis_stream.options import Options, shown
 from reaper.pipeline.redis_stream.positions import State, parse_state
 
-TIMEOUT_S = 10.0
-"""Without a reply for this long, there is no contact."""
 LONGEST_PAUSE_S = 2.0
 
 
@@ -47,6 +46,7 @@ class Link:
     def __init__(self, url: str, retry_s: float) -> None:
         self._url, self._retry_s = url, retry_s
         self._connection: Any = None
+        self._looking = Looking(url)
         self._started: tuple[Any, ...] | None = None
 
     def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
@@ -62,7 +62,7 @@ class Link:
                 self._drop()
                 patience.wait(error)
             else:
-                not_ready = next(filter(_is_not_ready, replies), None)
+                not_ready = next(filter(is_not_ready, replies), None)
                 if not_ready is None:
                     patience.end()
                     return replies
@@ -87,7 +87,7 @@ class Link:
         assert command is not None, "nothing was started"
         if self._connection is not None:
             try:
-                reply = _reply_of(self._connection)
+                reply = reply_of(self._connection)
             except _contact_lost():
                 self._drop()
             else:
@@ -111,10 +111,10 @@ class Link:
                 connection = self._connected()
                 connection.send_packed_command([b"".join(packed[done:])])
                 for _ in range(done, len(packed)):
-                    reply = _reply_of(connection)
+                    reply = reply_of(connection)
                     if isinstance(reply, Exception):
                         self._drop()
-                        if not _is_not_ready(reply):
+                        if not is_not_ready(reply):
                             raise RedisStreamError(f"Redis refused an XADD: {reply}")
                         patience.wait(reply)
                         break
@@ -127,11 +127,13 @@ class Link:
     def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         connection = self._connected()
         connection.send_packed_command(connection.pack_commands(commands))
-        return [_reply_of(connection) for _ in commands]
+        return [reply_of(connection) for _ in commands]
 
     def _connected(self) -> Any:
+        if self._connection is not None and self._looking.leads_elsewhere(self._connection):
+            self._drop()
         if self._connection is None:
-            self._connection = _connect(self._url)
+            self._connection = connect(self._url)
         return self._connection
 
     def _drop(self) -> None:
@@ -139,60 +141,6 @@ class Link:
         if connection is not None:
             with suppress(Exception):
                 connection.disconnect()
-
-
-def _connect(url: str) -> Any:
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    try:
-        pool = redis.ConnectionPool.from_url(url)
-    except (ValueError, TypeError):  # what it says may hold a part of the password
-        raise RedisStreamError(
-            "the URL of Redis is none: it must be redis://[user:password@]host[:port][/database], or begin with "
-            "rediss:// or unix://. (Special characters in a password must be percent-encoded.)"
-        ) from None
-    # Set afterwards: what stands in a URL would win over what is given along with it.
-    pool.connection_kwargs |= {
-        "protocol": 2,
-        "decode_responses": False,
-        "socket_timeout": TIMEOUT_S,
-        "socket_connect_timeout": TIMEOUT_S,
-        "health_check_interval": 0,
-        "retry": Retry(NoBackoff(), 0),
-        "retry_on_error": [],
-        "retry_on_timeout": False,
-    }
-    try:
-        connection = pool.make_connection()
-    except (TypeError, ValueError, redis.RedisError) as error:
-        raise RedisStreamError(f"the URL of Redis has an option that cannot work: {error}.") from None
-    try:
-        connection.connect()
-    except (redis.AuthenticationError, redis.ResponseError) as error:
-        if _is_not_ready(error):
-            raise redis.ConnectionError(str(error)) from None
-        raise RedisStreamError(f"Redis at {shown(url)} does not let us in: {error}") from None
-    return connection
-
-
-def _reply_of(connection: Any) -> Any:
-    """Return the next reply as it comes, an error of Redis as a value."""
-    import redis
-
-    try:
-        return connection.read_response(disable_decoding=True)
-    except (redis.ResponseError, redis.AuthenticationError) as error:
-        return error
-
-
-def _is_not_ready(reply: Any) -> bool:
-    """Tell whether Redis says that another time, or another node, will do."""
-    from redis.exceptions import ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError
-
-    classes = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
-    return isinstance(reply, classes) or (isinstance(reply, Exception) and str(reply).startswith(("LOADING ", "BUSY ")))
 
 
 def _contact_lost() -> tuple[type[Exception], ...]:

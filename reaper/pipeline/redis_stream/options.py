@@ -150,7 +150,8 @@ def _first_line(file: str) -> str | None:
 def _holds_password(url: str) -> bool:
     """Tell whether there is one, also in a URL that is written wrongly (``/`` or ``@`` in a password as it is)."""
     user, at, _ = url.partition("://")[2].rpartition("@")
-    return bool(at and ":" in user) or "password" in parse_qs(urlsplit(url).query)
+    options = parse_qs(urlsplit(url).query)
+    return bool(at and ":" in user) or any(name.endswith("password") for name in options)
 
 
 def shown(url: str) -> str:

@@ -35,13 +35,19 @@ from reaper.pipeline.redis_stream.positions import (
 )
 from reaper.pipeline.redis_stream.ranges import StreamRange, plan_ranges, report_loss
 from reaper.pipeline.redis_stream.writing import BatchWriter, StreamWriter
+from workers.protocol import address, nodes
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("redis-stream")`` known to a session, a classic one or one of Spark Connect."""
-    whole = sys.modules[__name__.rpartition(".")[0]]  # all of its modules travel: nobody elsewhere need have them
-    cloudpickle.register_pickle_by_value(whole)  # type: ignore[no-untyped-call]
+    travel_along()
     spark.dataSource.register(RedisStreamSource)
+
+
+def travel_along() -> None:
+    """Have all of our modules travel with what Spark runs elsewhere: nobody there need have them."""
+    for module in (sys.modules[__name__.rpartition(".")[0]], address, nodes):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 class RedisStreamSource(DataSource):

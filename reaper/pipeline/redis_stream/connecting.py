@@ -1,0 +1,151 @@
+"""Makes a connection to the server that an address means, which Sentinels may have to name, and checks who answers."""
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from reaper.pipeline.redis_stream.errors import RedisStreamError
+from reaper.pipeline.redis_stream.options import shown
+from workers.protocol.address import Address, AddressError, Topology, parse_address
+from workers.protocol.nodes import HELLO, may_pass, objection_to_node
+
+TIMEOUT_S = 10.0
+"""Without a reply for this long, there is no contact."""
+SENTINEL_S = 1.0
+"""The same at a Sentinel: then the next one is asked."""
+LOOK_S = 1.0
+"""How often Sentinels are asked whether a connection that is used still leads to the master."""
+
+
+def connect(url: str) -> Any:
+    """Return a connection to the server that takes writes. Raises RedisStreamError, or what redis-py raises."""
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    address = _address_of(url)
+    try:
+        pool = redis.ConnectionPool.from_url(address.node)
+    except (ValueError, TypeError):  # what it says may hold a part of the password
+        raise RedisStreamError(f"the URL of Redis is none: {_FORMS}.") from None
+    # Set afterwards: what stands in a URL would win over what is given along with it.
+    pool.connection_kwargs |= {
+        "protocol": 2,
+        "decode_responses": False,
+        "socket_timeout": TIMEOUT_S,
+        "socket_connect_timeout": TIMEOUT_S,
+        "health_check_interval": 0,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "retry_on_timeout": False,
+    }
+    if address.topology is Topology.SENTINEL:
+        pool.connection_kwargs |= _master_of(address)
+    try:
+        connection = pool.make_connection()
+    except (TypeError, ValueError, redis.RedisError) as error:
+        raise RedisStreamError(f"the URL of Redis has an option that cannot work: {error}.") from None
+    try:
+        connection.connect()
+    except (redis.AuthenticationError, redis.ResponseError) as error:
+        if is_not_ready(error):
+            raise redis.ConnectionError(str(error)) from None
+        raise RedisStreamError(f"Redis at {shown(url)} does not let us in: {error}") from None
+    try:
+        _check_node(connection, address, url)
+    except Exception:
+        connection.disconnect()
+        raise
+    return connection
+
+
+_FORMS = (
+    "it must be redis://[user:password@]host[:port][/database], or begin with rediss:// or unix://, or be "
+    "redis+sentinel://host:port,host:port/master/database. (Special characters in a password must be percent-encoded.)"
+)
+
+
+def _address_of(url: str) -> Address:
+    try:
+        address = parse_address(url)
+    except AddressError as error:
+        raise RedisStreamError(f"the URL of Redis cannot be used, {error}: {_FORMS}") from None
+    if address.topology is Topology.CLUSTER:
+        raise RedisStreamError(f"{shown(url)} is a cluster, which is not served yet.")
+    return address
+
+
+def _master_of(address: Address) -> dict[str, Any]:
+    """Ask the Sentinels where the master is now. Raises redis.ConnectionError where they name none."""
+    import redis.sentinel
+    from redis.backoff import NoBackoff
+    from redis.connection import parse_url
+    from redis.retry import Retry
+
+    about_nodes = ("host", "port", "db", "username", "password", "connection_class")
+    options = {name: value for name, value in parse_url(address.node).items() if name not in about_nodes}
+    options |= {"protocol": 2, "socket_timeout": SENTINEL_S, "retry": Retry(NoBackoff(), 0), **address.sentinel_login}
+    if address.tls:
+        options["ssl"] = True
+    asked = redis.sentinel.Sentinel(address.hosts, sentinel_kwargs=options)
+    try:
+        host, port = asked.discover_master(address.master)
+    except redis.sentinel.MasterNotFoundError:  # its text is a page long
+        raise redis.ConnectionError(
+            f"the Sentinels at {address.shown_hosts} name no master {address.master!r} that is up"
+        ) from None
+    finally:
+        for sentinel in asked.sentinels:
+            sentinel.close()
+    return {"host": host, "port": port}
+
+
+def _check_node(connection: Any, address: Address, url: str) -> None:
+    """Ask who answers. Raises RedisStreamError, or redis.ConnectionError where that may be over soon."""
+    import redis
+
+    connection.send_command(HELLO)
+    reply = reply_of(connection)
+    objection = "" if isinstance(reply, Exception) else objection_to_node(reply, address.topology)
+    if objection and may_pass(objection):
+        raise redis.ConnectionError(objection)
+    if objection:
+        raise RedisStreamError(f"{shown(url)} cannot be read: {objection}.")
+
+
+def reply_of(connection: Any) -> Any:
+    """Return the next reply as it comes, an error of Redis as a value."""
+    import redis
+
+    try:
+        return connection.read_response(disable_decoding=True)
+    except (redis.ResponseError, redis.AuthenticationError) as error:
+        return error
+
+
+def is_not_ready(reply: Any) -> bool:
+    """Tell whether Redis says that another time, or another node, will do."""
+    from redis.exceptions import ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError
+
+    classes = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+    return isinstance(reply, classes) or (isinstance(reply, Exception) and str(reply).startswith(("LOADING ", "BUSY ")))
+
+
+class Looking:
+    """Tells whether a connection still leads to the master, where Sentinels know it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._looked = time.monotonic()
+
+    def leads_elsewhere(self, connection: Any) -> bool:
+        """Ask the Sentinels, now and then. What they do not know changes nothing."""
+        import redis
+
+        now = time.monotonic()
+        if now - self._looked < LOOK_S or "+sentinel" not in self._url.partition("://")[0]:
+            return False
+        self._looked = now
+        with suppress(redis.RedisError, OSError):
+            return bool(_master_of(parse_address(self._url)) != {"host": connection.host, "port": connection.port})
+        return False

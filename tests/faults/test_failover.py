@@ -1,0 +1,189 @@
+"""The master goes, and Sentinels promote a replica: nobody is restarted, and nothing is lost that Redis has kept.
+
+What the promoted replica had not received yet is gone with the master, whoever wrote it. What it had is read from it
+while it receives nothing any more: between the end of the master and its own promotion.
+"""
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from reaper.failpoints import arm
+from tests.faults import scene
+from tests.faults.reapers import Case, claimed, leading, quick_settings, start_replica
+from tests.faults.test_paused_leader import Stalled
+from tests.support.history import user_fields
+from tests.support.invariants import Execution, Pairs
+from tests.support.patience import scaled
+from tests.support.processes import Processes
+from tests.support.sentinel import Setup, started_setup
+from tests.support.servers import RedisServer
+from tests.support.tiers import in_matrix
+from tests.support.waiting import answers, wait_until
+from workers import Job, NewJob, Producer
+from workers.protocol.connection import commands_client
+from workers.protocol.messages import pair_up, read_metadata, text
+
+pytestmark = pytest.mark.anyio
+
+RATE, BATCH = 200, 10
+"""Jobs a second, and in a call."""
+BEFORE, AFTER = 300, 300
+"""Jobs that are done before the master goes, and of those that were enqueued since."""
+GAP_S = 2.0
+"""Jobs run again so long after a replica was promoted, at the latest."""
+VISIBILITY_S = 3.0
+
+Fault = Callable[[RedisServer], None]
+
+
+@pytest.fixture
+def setup(binary: Path) -> Iterator[Setup]:
+    """A master, two replicas and three Sentinels."""
+    with started_setup(binary) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(setup: Setup) -> AsyncIterator[Redis]:
+    async with commands_client(setup.url) as client:
+        yield client
+
+
+@dataclass
+class Load:
+    """Jobs at a steady rate, from a producer that knows nothing of failovers, and a handler that notes them."""
+
+    calls: list[tuple[float, dict[str, Pairs]]] = field(default_factory=list)
+    """When it was begun, and the jobs of every call that came back, with their fields."""
+    starts: list[Execution] = field(default_factory=list)
+    completions: list[Execution] = field(default_factory=list)
+    done_at: dict[str, float] = field(default_factory=dict)
+
+    async def run(self, url: str) -> None:
+        """Enqueue until cancelled."""
+        numbers = itertools.count()
+        async with Producer(url, scene.STREAM) as producer:
+            while True:
+                began = anyio.current_time()
+                rows = [[(b"n", b"%d" % number)] for number in itertools.islice(numbers, BATCH)]
+                jobs = await producer.enqueue_many([NewJob(row) for row in rows])
+                self.calls.append((began, dict(zip(jobs, rows, strict=True))))
+                await anyio.sleep(max(0.0, began + BATCH / RATE - anyio.current_time()))  # a rate; nobody waits for it
+
+    async def handle(self, job: Job) -> None:
+        """Do nothing but note it."""
+        self.starts.append(Execution(job.id, job.generation))
+        self.completions.append(Execution(job.id, job.generation))
+        self.done_at.setdefault(job.id, anyio.current_time())
+
+    def since(self, moment: float) -> dict[str, Pairs]:
+        """Return the jobs of calls that were begun after ``moment``, and came back."""
+        return {job: row for began, jobs in self.calls if began > moment for job, row in jobs.items()}
+
+    def done_since(self, moment: float) -> list[float]:
+        """Return when those of them were done that were, the first one first."""
+        return sorted(self.done_at[job] for job in self.since(moment) if job in self.done_at)
+
+
+def jobs_at(node: RedisServer) -> dict[str, Pairs]:
+    """Return the jobs that ``node`` has received, done or not: nothing is deleted from the stream but for a copy."""
+    entries = [(row[0], row[1]) for row in node.command("EVAL", _ENTRIES, 1, scene.STREAM)]
+    return {text(read_metadata(entry_id, pair_up(flat)).job_id): user_fields(flat) for entry_id, flat in entries}
+
+
+_ENTRIES = "return redis.call('XRANGE', KEYS[1], '-', '+')"
+
+
+async def run_through(setup: Setup, client: Redis, fault: Fault, *, embedded: bool) -> None:
+    """Have ``fault`` befall the master under load, and judge what came of it."""
+    load, before = Load(), setup.master
+    visibility_s = scaled(VISIBILITY_S)
+    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s, "grace": visibility_s}
+    async with AsyncExitStack() as running:
+        for _ in range(0 if embedded else 2):
+            await running.enter_async_context(scene.running_reaper(setup.url, **times))
+        for _ in range(2):
+            changes = {"visibility_timeout": visibility_s, "recovery": "embedded" if embedded else "reaper"}
+            await running.enter_async_context(scene.running_worker(setup.url, load.handle, **changes))
+        async with anyio.create_task_group() as producing:
+            producing.start_soon(load.run, setup.url)
+            await wait_until(lambda: len(load.completions) >= BEFORE, "jobs are done")
+            gone_at = anyio.current_time()
+            fault(before)
+            received = {node.port: jobs_at(node) for node in setup.nodes if node is not before}
+            after = await setup.has_failed_over(before)
+            promoted_at = anyio.current_time()
+            await wait_until(lambda: len(load.done_since(gone_at)) >= AFTER, "jobs are done again")
+            producing.cancel_scope.cancel()
+        gap_s = load.done_since(gone_at)[0] - promoted_at
+        assert gap_s <= scaled(GAP_S), f"{gap_s:.1f} s; the promotion took {promoted_at - gone_at:.1f} s"
+        kept = received[after.port] | load.since(gone_at)
+        await judge(client, load, kept, visibility_s)
+        if before.running:
+            before.resume()
+            await setup.is_replica(before)
+            await judge(client, load, kept, visibility_s)
+
+
+async def judge(client: Redis, load: Load, kept: dict[str, Pairs], visibility_s: float) -> None:
+    """Wait until the work is over, and say what has to be true of it."""
+    await scene.nothing_left(client)
+    handler = scene.Handler(load.starts, load.completions)
+    # What was counted on the old master alone was counted in vain.
+    facts: dict[str, Any] = {"visibility_ms": round(visibility_s * 1000), "counts_kept": False, "finished": True}
+    assert await scene.violations(client, kept, [handler], **facts) == []
+    assert set(kept) <= set(load.done_at)
+
+
+@pytest.mark.parametrize("embedded", [False, in_matrix(True)])
+async def test_a_master_is_killed_under_load(setup: Setup, client: Redis, embedded: bool) -> None:
+    await run_through(setup, client, RedisServer.kill, embedded=embedded)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("embedded", [False, True])
+async def test_a_master_hangs_under_load_and_comes_back(setup: Setup, client: Redis, embedded: bool) -> None:
+    await run_through(setup, client, RedisServer.pause, embedded=embedded)
+
+
+@pytest.mark.matrix
+@pytest.mark.processes
+@pytest.mark.parametrize("fault", [RedisServer.kill, RedisServer.pause])
+async def test_a_leader_that_was_paused_over_a_failover_changes_nothing(
+    setup: Setup, client: Redis, processes: Processes, tmp_path: Path, fault: Fault
+) -> None:
+    """It goes on as its master does, if that one does: with a write that was due when both were paused."""
+    before = setup.master
+    stalled = Stalled(await Case.prepared(before, client))
+    await stalled.prepare()
+    arm(tmp_path, "recover.before_write", "stop")
+    first = start_replica(processes, setup, failpoints=tmp_path)
+    assert await claimed(tmp_path, "recover.before_write") == first.pid
+    assert await client.wait(len(setup.nodes) - 1, 0) == len(setup.nodes) - 1
+    fault(before)
+    await setup.has_failed_over(before)
+    await wait_until(lambda: answers(client), "the new master answers")
+    await stalled.case.end_lease()
+    async with leading(quick_settings(setup)) as second:
+
+        async def recovered() -> bool:
+            return stalled.is_recovered(await stalled.case.state())
+
+        await wait_until(recovered, "the second leader has recovered what was left")
+        done = await stalled.case.recovered()
+        before.resume()
+        first.resume()
+        await first.prints("leadership lost: token 1")
+        assert (await stalled.case.recovered(), second.reaper.is_leader) == (done, True)
+        if before.running:
+            await setup.is_replica(before)
+        await stalled.finish()
+    assert first.running
