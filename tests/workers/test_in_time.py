@@ -11,6 +11,7 @@ from tests.workers.scene import make_held
 from workers import Job
 from workers.backoff import Backoff
 from workers.loop.beating import Extending
+from workers.loop.dispatch import Calls
 from workers.loop.execution import Verdict
 from workers.loop.heartbeat import BEATS, Heartbeat
 from workers.loop.held import Held, Interruption, Source
@@ -126,7 +127,7 @@ async def test_what_was_not_proved_for_a_visibility_timeout_is_asked_for_before_
     redis, settled = Redis(clock, answer=Extension.REFUSED), Settled()
     held = hold(redis)
     context = context_of(held, redis)
-    runner = Runner(context, handle, settled, Heartbeat(context), None)  # type: ignore[arg-type]
+    runner = Runner(context, Calls(handle, lambda _job: False), settled, Heartbeat(context), None)  # type: ignore[arg-type]
     clock.now += VISIBILITY_S + late_s
     await runner.perform(held, None)
     starts = late_s < 0
@@ -152,7 +153,7 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
 
     async def perform() -> None:
         task = asyncio.current_task()
-        runner = Runner(context, handle, settled, Heartbeat(context), None)  # type: ignore[arg-type]
+        runner = Runner(context, Calls(handle, lambda _job: False), settled, Heartbeat(context), None)  # type: ignore[arg-type]
         runner._host = None
         await runner.perform(held, task)
 
