@@ -8,8 +8,10 @@ from pyspark.sql.types import StructType
 from reaper.pipeline.lake.layout import TABLES as FOLDERS
 from reaper.pipeline.lake.schema import DATA_COLUMNS, EVENTS, TABLES
 
-IN_EXTRA = {"scan_interval_ms", "oldest_idle_ms", "pending", "period_ms", "gone_ages", "pending_ages", "gone"}
+SCANNED = {"scan_interval_ms", "oldest_idle_ms", "pending", "period_ms", "gone_ages", "pending_ages", "gone"}
 """What a leader's scan tells of a group: one event a scan, read from ``extra``."""
+IN_EXTRA = SCANNED | {"until_ms"}
+"""And what is told once of a consumer that somebody deleted."""
 VALUES = {"timeout", "acked", "recovered", "delivered", "last_delivery", "crashed_in_company"}
 """Named in the descriptions of keys, and no keys."""
 

@@ -44,7 +44,7 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield reading, "REFUSED_S", visibility_s / 12
     yield reading, "BLOCK_MS", block_ms(setting)
     yield connection.reader_client, "block_ms", block_ms(setting)
-    yield connection, "_driver", _unnamed
+    yield connection, "_driver_info", _unnamed
     yield metrics, "LEADING_POLL_S", visibility_s / 6
     yield notices, "PING_S", visibility_s
     yield notices, "RECONNECT_S", retry_s

@@ -13,7 +13,7 @@ from tests.simulation.story import Story
 from workers.protocol.events import EventName, LifecycleEvent
 
 SEEDS = 250
-AT_A_TIME = 50
+AT_A_TIME = 25
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_A_TIME))
