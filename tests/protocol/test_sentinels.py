@@ -207,6 +207,8 @@ async def test_sentinels_have_users_of_their_own(setup: Setup) -> None:
             with pytest.raises(NoMasterError, match=why) as caught:
                 await client.ping()
             assert password not in str(caught.value)
+        with closing(blocking_client(url)) as blocking, pytest.raises(NoMasterError):
+            blocking.ping()
 
 
 async def test_a_master_that_says_it_is_a_replica_is_not_believed_yet(
