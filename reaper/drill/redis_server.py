@@ -44,9 +44,14 @@ async def redis_at_hand(
 
     ``pid`` is the process of the one at ``url``, where that may be stopped for a while. ``sets_clock``: one that is
     started has a clock that can be set. Raises NoServerError, UnreachableError, UnsupportedServerError, NoClockError,
-    or ConfigurationError where ``pid`` is another process.
+    or ConfigurationError where ``pid`` is another process, or where others name the server.
     """
     if url:
+        if "+" in url.partition("://")[0]:  # what it plays beside ours, bare loops, could not go there
+            raise ConfigurationError(
+                f"a drill is played on one server, which --redis-url {hide_password(url)!r} leaves to others to name: "
+                "name it by its own address, or leave the option away."
+            )
         release = await _release_at(url)
         if pid is not None:
             await _check_pid(url, pid)

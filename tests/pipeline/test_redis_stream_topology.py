@@ -59,6 +59,15 @@ def test_sentinels_that_name_no_master_are_told_in_one_sentence() -> None:
         link.ask_one("XLEN", JOURNAL)
 
 
+def test_sentinels_that_do_not_let_us_ask_are_told(binary: Path) -> None:
+    with SentinelServer.started(binary) as sentinel:
+        sentinel.command("ACL", "SETUSER", "stranger", "reset", "on", ">secret")
+        login = "sentinel_username=stranger&sentinel_password=secret"
+        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/m?{login}"
+        with linked(url) as link, pytest.raises(RedisStreamError, match=r"do not let us ask: .*no permissions"):
+            link.ask_one("XLEN", JOURNAL)
+
+
 def test_a_replica_is_no_place_to_read_from(start_server: StartServer) -> None:
     server = start_server()
     server.command("REPLICAOF", "127.0.0.1", str(free_port()))

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from tests.conftest import StartServer
@@ -69,6 +70,8 @@ async def test_a_planned_failover_is_followed_by_connections_that_wait_and_by_id
 ) -> None:
     caplog.set_level(logging.INFO, logger=sentinels.__name__)
     before, kept = setup.master, KeptConnection(client)
+    # Sentinels demote it late, and drop its clients: here they cannot, and nobody leaves it but by himself.
+    before.command("ACL", "SETUSER", "default", "-slaveof", "-replicaof")
     await kept.execute_command("PING")
     ended: list[str] = []
 
@@ -105,7 +108,17 @@ async def test_a_planned_failover_is_followed_by_connections_that_wait_and_by_id
 
         await wait_until(follows, "and the one of a thread")
     await wait_until(lambda: _nobody_is_left(before), "nothing of ours stays at the old master")
+    assert before.command("ROLE")[0] == b"master"
+    before.command("ACL", "SETUSER", "default", "+slaveof", "+replicaof")
     assert any(f"name 127.0.0.1:{after.port} as the master" in record.message for record in caplog.records)
+
+
+async def test_a_connection_that_was_dropped_does_not_connect_by_sending(client: Redis) -> None:
+    async with connection_of_ones_own(client) as own:
+        await own.disconnect(nowait=True)
+        with pytest.raises(RedisConnectionError, match="dropped before a command was sent"):
+            await own.send_command("PING")
+    assert await client.ping()
 
 
 def _blocked(server: RedisServer) -> bool:
@@ -194,6 +207,8 @@ async def test_sentinels_have_users_of_their_own(setup: Setup) -> None:
             with pytest.raises(NoMasterError, match=why) as caught:
                 await client.ping()
             assert password not in str(caught.value)
+        with closing(blocking_client(url)) as blocking, pytest.raises(NoMasterError):
+            blocking.ping()
 
 
 async def test_a_master_that_says_it_is_a_replica_is_not_believed_yet(

@@ -59,6 +59,17 @@ async def test_a_server_of_another_authority_is_not_spoken_to(
             await client.ping()
 
 
+async def test_a_file_that_cannot_be_read_is_named(port: int, certificates: Certificates) -> None:
+    url = f"rediss://127.0.0.1:{port}/0"
+    for missing in (
+        address(url, certificates, redis_ca_file="/nowhere/ca.pem"),
+        address(url, certificates, redis_key_password="wrong"),  # noqa: S106
+    ):
+        async with commands_client(missing) as client:
+            with pytest.raises(RedisConnectionError, match=r"a certificate or key cannot be read \(/.*ca\.pem, /.*\)"):
+                await client.ping()
+
+
 async def test_sentinels_and_the_master_they_name_are_both_behind_tls(
     binary: Path, port: int, certificates: Certificates
 ) -> None:

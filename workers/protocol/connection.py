@@ -277,8 +277,8 @@ def _improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstra
     """
 
     async def connect(self: AbstractConnection) -> None:
-        if isinstance(self, SSLConnection):
-            self.ssl_context.context = None  # certificates are renewed: their files are read at each connect
+        if isinstance(self, SSLConnection) and not self.is_connected:
+            _read_certificates(self)
         try:
             await kind.connect(self)
         except RedisConnectionError as error:
@@ -339,6 +339,17 @@ def _require(hello: Any, topology: Topology) -> None:
     objection = objection_to_node(hello, topology)
     if objection:
         raise WrongNodeError(objection)
+
+
+def _read_certificates(connection: SSLConnection) -> None:
+    """Read them anew: they are renewed under way. Raises what redis-py would, but with the names of the files."""
+    context = connection.ssl_context
+    context.context = None
+    try:
+        context.get()
+    except OSError as error:
+        files = ", ".join(filter(None, (context.ca_certs, context.certfile, context.keyfile)))
+        raise RedisConnectionError(f"a certificate or key cannot be read ({files}): {error}") from error
 
 
 def _as_it_comes(response: Any, **_options: Any) -> Any:

@@ -76,8 +76,10 @@ class BlockingSentinels:
         )
         try:
             host, port = found.discover_master(service_name)
-        except redis.sentinel.MasterNotFoundError:
+        except redis.sentinel.MasterNotFoundError:  # its text is a page long
             raise _no_master(self._address, ()) from None
+        except ResponseError as error:
+            raise _no_master(self._address, (str(error),)) from error
         finally:
             for sentinel in found.sentinels:
                 sentinel.close()

@@ -94,6 +94,8 @@ def _master_of(address: Address) -> dict[str, Any]:
         raise redis.ConnectionError(
             f"the Sentinels at {address.shown_hosts} name no master {address.master!r} that is up"
         ) from None
+    except redis.ResponseError as error:
+        raise RedisStreamError(f"the Sentinels at {address.shown_hosts} do not let us ask: {error}.") from None
     finally:
         for sentinel in asked.sentinels:
             sentinel.close()
