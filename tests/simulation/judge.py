@@ -55,11 +55,15 @@ def lost_and_told(
 ) -> Iterator[str]:
     """Yield the jobs whose delivery others have dropped, where somebody has told since: a loss by their hands.
 
-    One of which nobody tells stays a violation. An event names its job; a lost group is told as a whole.
+    One of which nobody tells stays a violation. A lost delivery is told with its job, a lost consumer with its name, a
+    lost group as a whole.
     """
-    named = {event.job for event in events if event.event == EventName.LOST_DELIVERY}
-    for job, at in ledger.dropped.items():
-        if job in named or any(error == "group_destroyed" and told >= at for told, error in tellings):
+    journal = list(events)
+    named = {event.job for event in journal if event.event == EventName.LOST_DELIVERY}
+    consumers = {event.data.get("consumer") for event in journal if event.event == EventName.LOST_CONSUMER}
+    for job, (at, consumer) in ledger.dropped.items():
+        groups = any(error == "group_destroyed" and told >= at for told, error in tellings)
+        if job in named or consumer in consumers or groups:
             yield job
 
 

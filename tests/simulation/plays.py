@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -75,6 +75,15 @@ def is_poison(play: Play) -> bool:
     return play[-1].verb in GUILTY
 
 
+class Dropped(NamedTuple):
+    """A delivery that others have made Redis forget."""
+
+    at: float
+    """Seconds of the story."""
+    consumer: str
+    """Who held it, where that consumer was deleted; '' where the whole group was."""
+
+
 @dataclass(slots=True)
 class Ledger:
     """What executions wrote down, outside of everything that can fail."""
@@ -86,8 +95,8 @@ class Ledger:
     endings: list[Execution] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
     """Jobs that the story has taken from Redis."""
-    dropped: dict[str, float] = field(default_factory=dict)
-    """Jobs whose delivery others have dropped from the pending entries list, and when they did it last, in seconds."""
+    dropped: dict[str, Dropped] = field(default_factory=dict)
+    """By job: its delivery that others have dropped last from the pending entries list."""
     running: dict[Execution, set[str]] = field(default_factory=dict)
     """By execution: the processes that are at it."""
     payloads: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)

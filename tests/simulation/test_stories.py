@@ -7,7 +7,7 @@ from tests.simulation.draw import draw
 from tests.simulation.faults import FAULTS
 from tests.simulation.judge import lost_and_told
 from tests.simulation.play import play
-from tests.simulation.plays import Ledger
+from tests.simulation.plays import Dropped, Ledger
 from tests.simulation.shrink import shrink
 from tests.simulation.story import Story
 from workers.protocol.events import EventName, LifecycleEvent
@@ -61,11 +61,18 @@ def test_a_story_that_fails_is_shrunk_to_what_it_needs() -> None:
         ([(6.0, "the network is slow")], [], []),
         ([(6.0, "group_destroyed")], [], ["job-001", "job-002"]),
         ([], ["job-002"], ["job-002"]),
+        ([], ["w1"], ["job-001"]),
+        ([], ["w2"], []),
     ],
 )
 def test_what_others_drop_is_no_loss_only_where_somebody_has_told_of_it_since(
     tellings: list[tuple[float, str]], named: list[str], told: list[str]
 ) -> None:
-    ledger = Ledger(dropped={"job-001": 5.0, "job-002": 5.0})
-    events = [LifecycleEvent("1-0", 1, EventName.LOST_DELIVERY, job, {}) for job in named]
+    ledger = Ledger(dropped={"job-001": Dropped(5.0, "w1"), "job-002": Dropped(5.0, "")})
+    events = [
+        LifecycleEvent("1-0", 1, EventName.LOST_DELIVERY, one, {})
+        if one.startswith("job")
+        else LifecycleEvent("1-0", 1, EventName.LOST_CONSUMER, "", {"consumer": one})
+        for one in named
+    ]
     assert list(lost_and_told(ledger, tellings, events)) == told

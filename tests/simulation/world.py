@@ -19,12 +19,13 @@ from tests.simulation.entropy import number_tasks
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S, GROUP, KEYS
-from tests.simulation.plays import Ledger
+from tests.simulation.plays import Dropped, Ledger
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.story import EMBEDDED, Story
 from tests.simulation.undisturbed import take_down
 from tests.support.invariants import Execution
 from workers.protocol.errors import StreamReaperError, UnreachableError
+from workers.protocol.events import JournalLevel
 from workers.protocol.messages import pair_up, read_metadata, text
 
 logger = logging.getLogger(__name__)
@@ -354,18 +355,22 @@ class World:
     def _note_what_is_dropped(self, source: str, *consumer: bytes) -> None:
         """Note what is pending: it may run again at once, and if it is lost, somebody has to tell.
 
-        Nobody can where there is no agreement to tell one group from another, and of a consumer's deliveries where
-        workers recover by themselves, or no full scan can have seen them (decision 27).
+        Nobody can where there is no agreement to tell one group from another. Of a consumer that has given its word it
+        is told in the journal that it is gone (keep_house.lua); of another one's deliveries, or without a journal, by
+        leaders alone, and if a full scan can have seen them (decision 27).
         """
         rows = self.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
         is_forgotten = not self.command("EXISTS", KEYS.agreement)
+        is_told_of = self.story.setting.journal != JournalLevel.OFF and all(
+            self.command("HEXISTS", KEYS.agreement, b"member:" + name) for name in consumer
+        )
         seen_ms = self.story.setting.visibility_s * 1000 * FULL_SCANS_PART
         for entry_id, _, idle_ms, _ in rows if isinstance(rows, list) else ():
             for _, flat in self.command("XRANGE", source, entry_id, entry_id):
                 metadata = read_metadata(entry_id, pair_up(flat))
                 job = text(metadata.job_id)
-                self.ledger.dropped[job] = self.loop.now
-                if is_forgotten or (consumer and (self.is_embedded or idle_ms < seen_ms)):
+                self.ledger.dropped[job] = Dropped(self.loop.now, text(consumer[0]) if consumer else "")
+                if is_forgotten or (consumer and not is_told_of and (self.is_embedded or idle_ms < seen_ms)):
                     self.ledger.lost.add(job)
                 self.ledger.blame(Execution(job, metadata.generation))
 
