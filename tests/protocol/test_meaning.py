@@ -13,7 +13,7 @@ import workers
 from workers.protocol.meaning import Meaning, is_not_known, is_nothing_there, meaning_of
 
 CODES = ("NOGROUP", "NOPERM", "WRONGTYPE", "NOAUTH", "WRONGPASS", "READONLY", "LOADING", "no permissions")
-HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/link.py"}
+HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/connecting.py"}
 """The second one is the data source of Spark, which needs nothing of ours but itself."""
 
 
