@@ -1,18 +1,24 @@
-"""TLS for servers that have none: certificates made by ``openssl``, and a tunnel that ends TLS in front of a server."""
+"""TLS for servers that have none: certificates of an authority of the tests' own, and a tunnel that ends TLS."""
 
 import select
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
 _HANDSHAKE = b"\x16"
-_DAYS = "30"
 
 
 @dataclass(frozen=True)
@@ -33,25 +39,18 @@ KEY_PASSWORD = "k&y=?"  # noqa: S105
 def make_certificates(folder: Path) -> Certificates:
     """Make them all, in ``folder``."""
     folder.mkdir(exist_ok=True)
-    ca, ca_key = folder / "ca.pem", folder / "ca-key.pem"
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
-    _openssl("req", "-x509", *curve, "-nodes", "-keyout", ca_key, "-out", ca, "-days", _DAYS, "-subj", "/CN=tests")
+    authority = trustme.CA()
+    ca = folder / "ca.pem"
+    authority.cert_pem.write_to_path(ca)
     made: list[Path] = []
-    for name, protection in (("server", ("-nodes",)), ("client", ("-passout", f"pass:{KEY_PASSWORD}"))):
-        key, request, signed = (folder / f"{name}{end}.pem" for end in ("-key", "-request", ""))
-        names = folder / f"{name}.names"
-        names.write_text("subjectAltName=IP:127.0.0.1\n")
-        _openssl("req", *curve, *protection, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
-        signing = ("-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", _DAYS, "-extfile", names)
-        _openssl("x509", "-req", "-in", request, "-out", signed, *signing)
+    for name, protection in (("server", NoEncryption()), ("client", BestAvailableEncryption(KEY_PASSWORD.encode()))):
+        issued = authority.issue_cert("127.0.0.1", common_name=name)
+        signed, key = folder / f"{name}.pem", folder / f"{name}-key.pem"
+        issued.cert_chain_pems[0].write_to_path(signed)
+        private = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection))
         made += [signed, key]
     return Certificates(ca, *made)
-
-
-def _openssl(*words: object) -> None:
-    found = shutil.which("openssl")
-    assert found, "install openssl: the tests make certificates by it"
-    subprocess.run([found, *map(str, words)], check=True, capture_output=True)
 
 
 @contextmanager
