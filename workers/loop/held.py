@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
 
-from workers.loop.execution import Verdict
 from workers.loop.job import Job
+from workers.protocol.calls.settlement import Verdict
 from workers.runtime.clock import monotonic
 from workers.telemetry.deliveries import JobTrace
 
