@@ -27,28 +27,10 @@ FOLLOWER = "follower"
 STANDALONE = "standalone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReport:
-    """What the replica that leads knows of one stream/group pair (followers report its settings alone).
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Counters and states of one stream/group pair since the term began."""
 
-    Counters count since the term began.
-    """
-
-    stream: str
-    group: str
-    visibility_ms: int
-    max_deliveries: int
-    redelivery: str
-
-    longest_visibility_ms: int = 0
-    """The longest visibility timeout that a job may have of its own; 0 = not told."""
-    scan_interval_ms: int = 0
-    """How often the pair is scanned; 0 = not told."""
-    timers: int = 0
-    next_due_ms: int | None = None
-    """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
-    late_ms: int = 0
-    """For how long recovery should have begun, the longest grace granted: a limit of the rate, or a leader too slow."""
     last_scan_ms: int = 0
     """When the latest scan (full or not) ended; 0 = none yet."""
     scan_entries: int = 0
@@ -75,8 +57,29 @@ class GroupReport:
     refusal: str = ""
     """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""
     paused: bool = False
-    grace_ms_left: int = 0
     error: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupReport(Tally):
+    """What the replica that leads knows of one stream/group pair (followers report its settings alone)."""
+
+    stream: str
+    group: str
+    visibility_ms: int
+    max_deliveries: int
+    redelivery: str
+
+    longest_visibility_ms: int = 0
+    """The longest visibility timeout that a job may have of its own; 0 = not told."""
+    scan_interval_ms: int = 0
+    """How often the pair is scanned; 0 = not told."""
+    timers: int = 0
+    next_due_ms: int | None = None
+    """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
+    late_ms: int = 0
+    """For how long recovery should have begun, the longest grace granted: a limit of the rate, or a leader too slow."""
+    grace_ms_left: int = 0
 
     @property
     def pair(self) -> str:

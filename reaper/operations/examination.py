@@ -19,7 +19,7 @@ from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capabilities, capabilities_of
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import RecoveryMode, entry_order, text
+from workers.protocol.messages import RecoveryMode, entry_order, pair_up, text
 from workers.runtime.clock import server_ms
 
 PINGS = 9
@@ -120,21 +120,13 @@ async def _examine_server(
     return ServerFacts(
         release=release,
         info=dict(info),
-        config=_pairs(config),
+        config=None if config is None else {text(name): text(value) for name, value in pair_up(config)},
         capabilities=await capabilities_of(client, f"{settings.namespace_keys.lease}:absent"),
         round_trip_ms=sorted(trips)[PINGS // 2],
         ahead_ms=ahead_ms,
         user=text(user) if user else None,
         missing_rights=await _missing_rights(client, settings, text(user), pairs) if user and pairs else None,
     )
-
-
-def _pairs(config: Any) -> dict[str, str] | None:
-    """Read what CONFIG GET answers: a flat array, or a map."""
-    if config is None:
-        return None
-    pairs = config.items() if isinstance(config, dict) else zip(config[::2], config[1::2], strict=True)
-    return {text(name): text(value) for name, value in pairs}
 
 
 async def _missing_rights(
