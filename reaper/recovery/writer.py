@@ -21,7 +21,7 @@ from workers.protocol.calls.server_clock import Step, clock_word
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
 from workers.protocol.events import encode_data
 from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
-from workers.protocol.messages import RecoveryMode, text, told
+from workers.protocol.messages import RecoveryMode, text, told, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.settings import to_ms
 
@@ -230,7 +230,8 @@ class GroupWriter:
 
     async def made_at(self) -> int:
         """Return when the group was made, by the server's clock in ms; 0 = not by us."""
-        return int(await self.client.hget(self.keys.agreement, "made") or 0)
+        made: Any = await self.client.hget(self.keys.agreement, "made")
+        return whole_number(made, 0)
 
     async def journal_scan(self, data: Mapping[str, Any]) -> Refusal | None:
         """Journal what a full scan found (``tell_scan.lua``)."""
