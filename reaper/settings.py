@@ -152,10 +152,7 @@ class ReaperSettings(RedisSettings):
         "gets this, or what its group has, and the log says so.",
     )
     max_deliveries: int = Field(
-        default=3,
-        ge=1,
-        le=MAX_DELIVERIES_LIMIT,
-        description="Counted deliveries of a job before it is dead-lettered.",
+        default=3, ge=1, le=MAX_DELIVERIES_LIMIT, description="Counted deliveries of a job before it is dead-lettered."
     )
     redelivery: Redelivery = Field(
         default=Redelivery.STREAM,

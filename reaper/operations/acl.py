@@ -12,14 +12,7 @@ from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 
-from workers.protocol.keys import (
-    GroupKeys,
-    NamespaceKeys,
-    StreamKeys,
-    group_keys,
-    namespace_keys,
-    stream_keys,
-)
+from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
 
 

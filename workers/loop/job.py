@@ -8,15 +8,7 @@ from math import inf
 from typing import Any, Protocol, TypeVar, overload
 
 from workers.protocol.errors import InvalidFieldError
-from workers.protocol.messages import (
-    FIELD_TRACEPARENT,
-    RESERVED_PREFIX,
-    Metadata,
-    Pairs,
-    pair_up,
-    read_metadata,
-    text,
-)
+from workers.protocol.messages import FIELD_TRACEPARENT, RESERVED_PREFIX, Metadata, Pairs, pair_up, read_metadata, text
 
 TRACEPARENT_BYTES = 55
 _EVEN_DIGITS = b"02468ace"

@@ -155,12 +155,7 @@ class Story(NamedTuple):
         return links
 
     def begin(
-        self,
-        delivery: Delivery,
-        attributes: Attributes,
-        links: Sequence[Link] = (),
-        *,
-        at_ns: int | None = None,
+        self, delivery: Delivery, attributes: Attributes, links: Sequence[Link] = (), *, at_ns: int | None = None
     ) -> Span:
         """Begin the span of a delivery's processing."""
         parent: SpanContext | None = self.creation
@@ -171,10 +166,7 @@ class Story(NamedTuple):
         return begin(name, parent, SpanKind.CONSUMER, attributes, links, at_ns=at_ns, ids=delivery.ids())
 
 
-Begin = Callable[
-    [str, SpanContext | None, SpanKind, Attributes, Sequence[Link], int | None, SpanIds | None],
-    Span,
-]
+Begin = Callable[[str, SpanContext | None, SpanKind, Attributes, Sequence[Link], int | None, SpanIds | None], Span]
 """Begins a span that is sampled for certain, as `begin` does: its parent is, or what one of its links leads to."""
 
 
