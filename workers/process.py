@@ -167,10 +167,6 @@ class WorkerProcess:
         """What the group has agreed on; only once joined."""
         return self._context.membership.agreement
 
-    def look_at_agreement(self) -> None:
-        """Look now at what the group has agreed on, instead of with the next `refresh_interval`."""
-        self._context.membership.join_again()
-
     def in_hand(self) -> list[Held]:
         """Return the deliveries that are queued, run, or wait for their settlement."""
         return [held for source in self._context.membership.both for held in list(source.deliveries.values())]

@@ -14,10 +14,9 @@ from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
 from reaper.settings import LONGEST_VISIBILITY, WatchedGroup
-from workers.protocol.calls import CALL_BYTES, Journal
+from workers.protocol.calls import CALL_BYTES, Journal, Step, clock_word
 from workers.protocol.calls.recovery import OUTCOMES, Recovered
 from workers.protocol.calls.refusals import Refusal, read_refusal
-from workers.protocol.calls.server_clock import Step, clock_word
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
 from workers.protocol.events import encode_data
 from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
