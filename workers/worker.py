@@ -87,7 +87,7 @@ class Worker:
             self.handlers.add(checked(handler), ())
             return handler
         types = (first, *more)
-        if not self._names_type_field():
+        if not (self._settings.job_type_field if self._settings else self._arguments.get("job_type_field")):
             raise no_type_field(first)
 
         def decorate(function: HandlerT) -> HandlerT:
@@ -108,9 +108,6 @@ class Worker:
         checked_around(function)
         self.handlers.put_around(function)
         return function
-
-    def _names_type_field(self) -> bool:
-        return bool(self._settings.job_type_field if self._settings else self._arguments.get("job_type_field"))
 
     def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:
         """Register an async callback: ``@worker.on("dead_lettered")``. It gets a `Report`.

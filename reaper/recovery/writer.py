@@ -143,7 +143,8 @@ class GroupWriter:
         failpoint("recover.after_write")
         if reply[0] != b"ok":
             return read_refusal(reply)
-        return list(map(_recovered, entry_ids, reply[1:]))
+        rows = zip(entry_ids, reply[1:], strict=True)
+        return [Recovered(entry_id, OUTCOMES[code], *more) for entry_id, (code, *more) in rows]
 
     async def release_suspects(self) -> Released | Refusal:
         """Make the next suspects ready, as many as may be out."""
@@ -241,10 +242,6 @@ class GroupWriter:
             [self.authority.fence, self.journal.maxlen, encode_data(facts | dict(data))],
         )
         return None if reply[0] == b"ok" else read_refusal(reply)
-
-
-def _recovered(entry_id: bytes, row: Sequence[Any]) -> Recovered:
-    return Recovered(entry_id, OUTCOMES[row[0]], *row[1:])
 
 
 async def _finished(what: str, write: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -30,7 +30,7 @@ class Script:
 
     def __init__(self, package: str, name: str) -> None:
         self.name = name
-        self.source = _assemble(package, name)
+        self.source = SHARED_PART.sub(lambda part: script_text("workers.protocol", part[1]), script_text(package, name))
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
@@ -70,10 +70,6 @@ class Script:
 def script_text(package: str, name: str) -> str:
     """Return the text of a script's own file."""
     return (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-
-
-def _assemble(package: str, name: str) -> str:
-    return SHARED_PART.sub(lambda mark: script_text("workers.protocol", mark[1]), script_text(package, name))
 
 
 @cache

@@ -191,13 +191,14 @@ def begin(
     ids: SpanIds | None = None,
 ) -> Span:
     """Begin a span; ``ids``: what it is to be called. Times are Unix nanoseconds."""
-    if QUICK.begin is not None and (parent.trace_flags.sampled if parent else _any_sampled(links)):
+    if QUICK.begin is not None and (parent.trace_flags.sampled if parent else any_sampled(links)):
         return QUICK.begin(name, parent, kind, attributes, links, at_ns, ids)
     with _called(ids):
         return tracer().start_span(name, context_of(parent), kind, attributes, links, start_time=at_ns)
 
 
-def _any_sampled(links: Sequence[Link]) -> bool:
+def any_sampled(links: Sequence[Link]) -> bool:
+    """Tell whether a trace that is linked to is sampled."""
     return any(link.context.trace_flags.sampled for link in links)
 
 

@@ -116,7 +116,7 @@ async def settle(
         keys.group, consumer, agreement.max_deliveries, agreement.redelivery, *journal, int(reply_was_lost),
         int(deletes),
     ]  # fmt: skip
-    _add_verdicts(words, items, facts if journal.writes else _no_facts, _suffix(proven_ms))
+    _add_verdicts(words, items, facts if journal.writes else lambda *_: b"", _suffix(proven_ms))
     places = (source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects)
     reply = await SETTLE.run(client, places, words)
     if isinstance(reply, int):
@@ -150,10 +150,6 @@ def _add_verdicts(
 def _suffix(proven_ms: int | None) -> str:
     """Return what stands behind a delivery count."""
     return "" if proven_ms is None else f",{proven_ms}"
-
-
-def _no_facts(_delivery: Delivery, _verdict: Verdict, _run_ms: int) -> bytes:
-    return b""
 
 
 # --- extend -------------------------------------------------------------------------------------------------
