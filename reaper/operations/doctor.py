@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from math import inf
 
 from reaper.operations.examination import Examination, GroupFacts, ServerFacts, Span
@@ -34,27 +35,18 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check came to. ``pair`` is empty where it concerns all."""
+    """What one check came to."""
 
     level: Level
     check: str
-    pair: str
     text: str
+    pair: str = ""
+    """Empty where it concerns all."""
 
 
-def ok(check: str, text: str, pair: str = "") -> Finding:
-    """Return a finding that all is well."""
-    return Finding(Level.OK, check, pair, text)
-
-
-def note(check: str, text: str, pair: str = "") -> Finding:
-    """Return something worth knowing."""
-    return Finding(Level.NOTE, check, pair, text)
-
-
-def wrong(check: str, text: str, pair: str = "") -> Finding:
-    """Return what has to be changed."""
-    return Finding(Level.WRONG, check, pair, text)
+ok = partial(Finding, Level.OK)
+note = partial(Finding, Level.NOTE)
+wrong = partial(Finding, Level.WRONG)
 
 
 def diagnose(examined: Examination) -> tuple[Finding, ...]:
@@ -145,8 +137,7 @@ def _clock(server: ServerFacts) -> Finding:
 
 def _rights(server: ServerFacts) -> Finding:
     if server.missing_rights is None:
-        text = "cannot be asked (ACL DRYRUN needs Redis 7 and the right to use it)"
-        return Finding(Level.UNKNOWN, "rights", "", text)
+        return Finding(Level.UNKNOWN, "rights", "cannot be asked (ACL DRYRUN needs Redis 7 and the right to use it)")
     if server.missing_rights:
         lacks = " ".join(f"+{command}" for command in server.missing_rights)
         return wrong("rights", f"user {server.user} lacks {lacks} for a reaper's work: see `reaper acl reaper`")

@@ -20,7 +20,7 @@ from workers.protocol.capabilities import Capabilities, capabilities_of
 from workers.protocol.events import EventName, LifecycleEvent, whole
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import RecoveryMode, entry_order, pair_up, text
+from workers.protocol.messages import RecoveryMode, entry_ms, entry_order, pair_up, text
 from workers.runtime.clock import server_ms
 
 PINGS = 9
@@ -178,14 +178,13 @@ async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot) -> 
     info: Any = await client.xinfo_stream(keys.stream)
     groups: Any = await client.xinfo_groups(keys.stream)
     own = next((one for one in groups if text(one["name"]) == keys.group), None)
-    last_ms = int(bytes(info["last-generated-id"]).partition(b"-")[0])
     return GroupFacts(
         keys=keys,
         layout_refusal=await layout_refusal(client, keys.stream, policy),
         groups=len(groups),
         trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
         trimmed_unread=bool(own) and _lost_unread(info, own),
-        ahead_ms=last_ms - snapshot.now_ms,
+        ahead_ms=entry_ms(info["last-generated-id"]) - snapshot.now_ms,
         run_times=await _run_times(client, keys),
     )
 

@@ -18,6 +18,7 @@ from reaper.recovery.scanner import Scanner
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.timers import Cohort, Sight, Timers
 from reaper.recovery.writer import GroupWriter
+from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.messages import Pending, entry_order
@@ -30,8 +31,6 @@ LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
 CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
-CALL_VALID_MS = 2_000
-"""A call that the server runs later than this after it was decided does nothing: see ``recover_entries.lua``."""
 
 
 class SourceWatch:

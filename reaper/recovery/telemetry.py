@@ -13,6 +13,7 @@ from workers.runtime.settings import to_ms
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
 from workers.telemetry.deliveries import emit_recovered
+from workers.telemetry.gauges import labels_of
 from workers.telemetry.names import Attributes, TraceLinkage
 
 
@@ -29,7 +30,7 @@ class GroupTelemetry:
         self._linkage = linkage
         self._traces, self._measures = telemetry.is_tracing(), telemetry.is_measuring()
         self._visibility_ms = to_ms(group.visibility_timeout)
-        self._labels: Attributes = {telemetry.DESTINATION: group.stream, telemetry.GROUP: group.group}
+        self._labels = labels_of(group.keys)
 
     # ---- recoveries
 

@@ -34,6 +34,7 @@ from workers.telemetry.deliveries import (
     emit_recovery,
     read_context,
 )
+from workers.telemetry.gauges import labels_of
 from workers.telemetry.names import Attributes
 
 EMBEDDED, ADOPT = "embedded", "adopt"
@@ -54,7 +55,7 @@ class WorkerTelemetry:
         self._process = telemetry.common(telemetry.PROCESS, telemetry.PROCESS, self._stream, self._group)
         self._receive = telemetry.common(telemetry.RECEIVE, telemetry.RECEIVE, self._stream, self._group)
         self._of_settling = telemetry.common(telemetry.SETTLE, telemetry.SETTLE, self._stream, self._group)
-        self._labels: Attributes = {telemetry.DESTINATION: self._stream, telemetry.GROUP: self._group}
+        self._labels = labels_of(settings.keys)
         self._shown = ExitStack()
         self._of_results: dict[str, Mapping[str, AttributeValue]] = {"": self._process}
 
