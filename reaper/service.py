@@ -89,11 +89,14 @@ class Reaper:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: anyio.CancelScope | None = None
-        self._stopped = False
+        self.is_stopping = False
+        """The replica was told to stop."""
         self._registered = anyio.Event()
-        self._has_registered = False
+        self.has_registered = False
+        """Redis was there, and runs our scripts."""
         self._registration = Troubles()
-        self._server = ""
+        self.server = ""
+        """The server's version; '' before `run`."""
         self._started_ms = 0
         self._last_token = 0
         self._inside = AsyncExitStack()
@@ -117,14 +120,9 @@ class Reaper:
         return self._elector.term
 
     @property
-    def has_registered(self) -> bool:
-        """Tell whether the replica has registered: Redis was there, and runs our scripts."""
-        return self._has_registered
-
-    @property
     def has_worked(self) -> bool:
         """Tell whether the replica has registered and taken part in an election, or leads."""
-        return self._has_registered and self._elector.attempts > 0
+        return self.has_registered and self._elector.attempts > 0
 
     @property
     def refusals(self) -> list[str]:
@@ -132,16 +130,6 @@ class Reaper:
         found = self._elector.troubles.refusals + self._registration.refusals
         denied = self._work.errors().items()
         return found + [f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED]
-
-    @property
-    def is_stopping(self) -> bool:
-        """Tell whether the replica was told to stop."""
-        return self._stopped
-
-    @property
-    def server(self) -> str:
-        """The server's version; '' before `run`."""
-        return self._server
 
     @property
     def since_renewal_s(self) -> float | None:
@@ -159,10 +147,10 @@ class Reaper:
             raise RuntimeError("a Reaper runs once: make a new one to run again")
         self._loop = loop
         with anyio.CancelScope() as self._scope:
-            if self._stopped:
+            if self.is_stopping:
                 self._scope.cancel()
             try:
-                self._server = str(await check_server(self._control, self.settings.redis_url))
+                self.server = str(await check_server(self._control, self.settings.redis_url))
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._register_loop)
@@ -189,7 +177,7 @@ class Reaper:
 
         May be called from any thread.
         """
-        self._stopped = True
+        self.is_stopping = True
         if self._loop is not None and self._scope is not None:  # else `run` sees that it need not begin
             call_in(self._loop, self._scope.cancel)
 
@@ -246,7 +234,7 @@ class Reaper:
             self._registered = anyio.Event()
             try:
                 await self._register()
-                self._has_registered = True
+                self.has_registered = True
                 if self._registration.works(REGISTRATION, monotonic()):
                     logger.warning("the replica is registered again")
             except (RedisError, OSError) as error:
@@ -284,7 +272,7 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._elector.terms,
             renewals_failed=self._elector.renewals_failed,
-            server=self._server,
+            server=self.server,
             groups=self._work.reports(),
         )
 

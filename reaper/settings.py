@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Required, Self, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -21,24 +21,17 @@ RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 """The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
-
-
 LONGEST_VISIBILITY = timedelta(days=7)
 
 
-class GroupOptions(TypedDict, total=False):
-    """What programs may say of a pair beside its names, as type checkers see it. A test compares it with the fields."""
+class GroupArguments(TypedDict, total=False):
+    """The arguments of `GroupSettings`, as type checkers see them. A test compares them with the fields."""
 
+    stream: Required[str]
+    group: Required[str]
     visibility_timeout: Duration | None
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream"] | None
-
-
-class GroupArguments(GroupOptions):
-    """The arguments of `GroupSettings`."""
-
-    stream: str
-    group: str
 
 
 class GroupSettings(Section):
@@ -152,10 +145,7 @@ class ReaperSettings(RedisSettings):
         "gets this, or what its group has, and the log says so.",
     )
     max_deliveries: int = Field(
-        default=3,
-        ge=1,
-        le=MAX_DELIVERIES_LIMIT,
-        description="Counted deliveries of a job before it is dead-lettered.",
+        default=3, ge=1, le=MAX_DELIVERIES_LIMIT, description="Counted deliveries of a job before it is dead-lettered."
     )
     redelivery: Redelivery = Field(
         default=Redelivery.STREAM,

@@ -12,6 +12,7 @@ from reaper.cli.selection import all_option, filter_options, ids_argument, read_
 from reaper.operations.dead_letters import Selection, select
 from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven, RedriveOutcome, redrive
 from reaper.settings import ReaperSettings
+from workers.protocol.calls import Journal
 from workers.protocol.keys import GroupKeys
 from workers.runtime.options import examples
 from workers.runtime.printing import show, show_json
@@ -71,8 +72,7 @@ async def redrive_dead_letters(
         max_generation=None if force else max_generation,
         dry_run=dry_run,
         rate=rate,
-        journal=settings.journal,
-        journal_maxlen=settings.journal_maxlen,
+        journal=Journal.at(settings.journal, settings.journal_maxlen),
         linkage=settings.trace_linkage,
     )
     what = read_selection(ids, reason=reason, signature=signature, everything=everything)

@@ -10,17 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 
-from workers.protocol.keys import (
-    GroupKeys,
-    NamespaceKeys,
-    StreamKeys,
-    group_keys,
-    namespace_keys,
-    stream_keys,
-)
+from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
+from workers.protocol.scripts import SHARED_PART, script_text
 
 
 class Role(StrEnum):
@@ -70,7 +63,7 @@ def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
     """
     known = {*_OF_STREAM, *_OF_GROUP, *_OF_NAMESPACE, OTHER_AGREEMENTS}
     places = []
-    for line in _DESCRIBED_KEY.findall(_text(package, name)):
+    for line in _DESCRIBED_KEY.findall(script_text(package, name)):
         places.append(frozenset(known.intersection(re.findall(r"[\w{}:*]+", line))))
         if not places[-1]:
             raise ValueError(f"{name}.lua: what key is this? {line.strip()}")
@@ -239,7 +232,6 @@ def _quote(word: str) -> str:
 
 _CALL = re.compile(r"(?:redis\.p?call|\btry)\('([A-Z]+)'(?:,\s*'([A-Z]+)')?")
 _FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
-_SHARED = re.compile(r"^--- @(\w+)$", re.MULTILINE)
 _WITH_SUBCOMMANDS = frozenset({"xinfo", "xgroup"})
 
 
@@ -248,7 +240,7 @@ def commands_of(package: str, name: str) -> frozenset[str]:
     """Return the commands that a script may run, lower case."""
     body = _read(package, name)
     functions: dict[str, str] = {}
-    for part in _SHARED.findall(body):
+    for part in SHARED_PART.findall(body):
         functions |= {match[1]: match[0] for match in _FUNCTION.finditer(_read(_PROTOCOL, part))}
     reached: set[str] = set()
     texts = [body]
@@ -269,8 +261,4 @@ def _commands_in(text: str) -> Iterable[str]:
 
 
 def _read(package: str, name: str) -> str:
-    return re.sub(r"(?m)(?<!-)--(?!- @).*$", "", _text(package, name))  # what a comment names is not run
-
-
-def _text(package: str, name: str) -> str:
-    return (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    return re.sub(r"(?m)(?<!-)--(?!- @).*$", "", script_text(package, name))  # what a comment names is not run

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
 
 from reaper.operations.examination import Examination, GroupFacts, ServerFacts, Span
 from reaper.operations.judgement import Problem, Trouble, judge, replica_notes
@@ -275,7 +276,7 @@ def percentile(spans: Sequence[tuple[Span, int]], share: float) -> Span | None:
     if total < FEWEST_RUN_TIMES:
         return None
     seen = 0
-    for span, count in sorted(spans):
+    for span, count in sorted(spans, key=lambda one: (one[0][0], inf if one[0][1] is None else one[0][1])):
         seen += count
         if seen >= share * total:
             return span

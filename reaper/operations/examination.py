@@ -17,9 +17,10 @@ from reaper.operations.state import Snapshot
 from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capabilities, capabilities_of
+from workers.protocol.events import EventName, LifecycleEvent, whole
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import RecoveryMode, entry_order, text
+from workers.protocol.messages import RecoveryMode, entry_order, pair_up, text
 from workers.runtime.clock import server_ms
 
 PINGS = 9
@@ -120,21 +121,13 @@ async def _examine_server(
     return ServerFacts(
         release=release,
         info=dict(info),
-        config=_pairs(config),
+        config=None if config is None else {text(name): text(value) for name, value in pair_up(config)},
         capabilities=await capabilities_of(client, f"{settings.namespace_keys.lease}:absent"),
         round_trip_ms=sorted(trips)[PINGS // 2],
         ahead_ms=ahead_ms,
         user=text(user) if user else None,
         missing_rights=await _missing_rights(client, settings, text(user), pairs) if user and pairs else None,
     )
-
-
-def _pairs(config: Any) -> dict[str, str] | None:
-    """Read what CONFIG GET answers: a flat array, or a map."""
-    if config is None:
-        return None
-    pairs = config.items() if isinstance(config, dict) else zip(config[::2], config[1::2], strict=True)
-    return {text(name): text(value) for name, value in pairs}
 
 
 async def _missing_rights(
@@ -217,14 +210,24 @@ async def _run_times(client: Redis, keys: GroupKeys) -> list[tuple[Span, int]]:
     found: list[tuple[Span, int]] = []
     async for event in events_in(newest_first(client, keys.journal, EVENTS_READ)):
         if event.data.get("group") == keys.group:
-            found += _spans(event.event, event.data)
+            found += _spans(event)
     return found
 
 
-def _spans(name: str, data: Any) -> list[tuple[Span, int]]:
-    run_ms = data.get("run_ms")
-    if name == "acked" and isinstance(run_ms, int):
+def _spans(event: LifecycleEvent) -> list[tuple[Span, int]]:
+    run_ms, gone = event.number("run_ms"), event.data.get("gone_ages")
+    if event.event == EventName.ACKED and run_ms is not None:
         return [((run_ms, run_ms), 1)]
-    if name == "scanned" and isinstance(data.get("gone_ages"), list):
-        return [((int(low), None if high is None else int(high)), int(count)) for low, high, count in data["gone_ages"]]
+    if event.event == EventName.SCANNED and isinstance(gone, list):
+        return [span for row in gone if (span := _span(row))]
     return []
+
+
+def _span(row: object) -> tuple[Span, int] | None:
+    """Read ``[at least, below or null, how often]``; None where it is something else."""
+    if not isinstance(row, list) or len(row) != 3:
+        return None
+    low, high, count = map(whole, row)
+    if low is None or count is None or (high is None and row[1] is not None):
+        return None
+    return (low, high), count

@@ -14,9 +14,8 @@ import anyio
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
@@ -74,8 +73,7 @@ class Redrive:
     dry_run: bool = False
     rate: float | None = None
     """Dead letters per second; None = as fast as it goes."""
-    journal: JournalLevel = JournalLevel.SETTLEMENTS
-    journal_maxlen: int = DEFAULT_JOURNAL_MAXLEN
+    journal: Journal = DEFAULT_JOURNAL
     linkage: TraceLinkage = TraceLinkage.PARENT
 
     @property
@@ -126,8 +124,7 @@ async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how
         [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
         [
             keys.group, how.policy, "" if how.max_generation is None else how.max_generation,
-            int(how.dry_run), int(how.journal is not JournalLevel.OFF), how.journal_maxlen, CALL_BYTES,
-            *ids,
+            int(how.dry_run), *how.journal, CALL_BYTES, *ids,
         ],
     )  # fmt: skip
     if reply[0] != b"ok":

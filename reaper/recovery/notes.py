@@ -7,13 +7,12 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
 from redis.exceptions import ResponseError
 
-from reaper.replicas import GroupReport
+from reaper.replicas import GroupReport, Tally
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
@@ -51,28 +50,6 @@ def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any)
     )
 
 
-@dataclass(slots=True)
-class Tally:
-    """Counters and states since the term began; fields as in `GroupReport`."""
-
-    last_scan_ms: int = 0
-    scan_entries: int = 0
-    last_full_scan_ms: int = 0
-    recovered: int = 0
-    suspected: int = 0
-    dead_lettered: int = 0
-    held: int = 0
-    lost_payload: int = 0
-    put_back: int = 0
-    in_doubt: int = 0
-    dropped: int = 0
-    groups_lost: int = 0
-    foreign_claims: int = 0
-    refusal: str = ""
-    paused: bool = False
-    error: str = ""
-
-
 class GroupNotes:
     """Counters and news of one group in one term."""
 
@@ -100,11 +77,10 @@ class GroupNotes:
         self._errors[what] = message
         self.tally.error = "; ".join(self._errors.values())
 
-    def worked(self, *what: str) -> None:
-        """``what`` works: errors noted for it have passed."""
-        passed = [self._errors.pop(name) for name in what if name in self._errors]
-        if passed:
-            logger.info("%s: works again (%s)", self._pair, ", ".join(what))
+    def worked(self, what: str) -> None:
+        """``what`` works: an error noted for it has passed."""
+        if self._errors.pop(what, ""):
+            logger.info("%s: works again (%s)", self._pair, what)
             self.tally.error = "; ".join(self._errors.values())
 
     def scanned(self, server_ms: int) -> None:
@@ -183,14 +159,7 @@ class GroupNotes:
         )
 
     def _report_one(self, row: Recovered) -> None:
-        facts: dict[str, Any] = {
-            "job": text(row.job_id),
-            "entry": text(row.entry_id),
-            "consumer": text(row.consumer),
-            "idle_ms": row.idle_ms,
-            "delivery": row.delivery_count,
-        }
-        self._report("stalled", **facts)
+        facts = self._stalled(row.job_id, row)
         match row.outcome:
             case Outcome.REDELIVERED:
                 self._report("recovered", **facts, new_entry=row.told, reason="visibility_timeout")
@@ -200,6 +169,18 @@ class GroupNotes:
                 self._lost_payload(facts)
             case Outcome.HELD:
                 self._held(facts, row.told)
+
+    def _stalled(self, job_id: bytes, row: Recovered | Pending) -> dict[str, Any]:
+        """Report that a delivery was found overdue; return what is said of it."""
+        facts: dict[str, Any] = {
+            "job": text(job_id),
+            "entry": text(row.entry_id),
+            "consumer": text(row.consumer),
+            "idle_ms": row.idle_ms,
+            "delivery": row.delivery_count,
+        }
+        self._report("stalled", **facts)
+        return facts
 
     def _dead_lettered(self, facts: dict[str, Any], dead_letter: str) -> None:
         logger.error(
@@ -277,25 +258,18 @@ class GroupNotes:
         elif now - self._last_held_at > HELD_FOR_S:
             self.worked(MOVE_DUE)
 
-    def would_recover(self, entry_id: bytes, row: Pending) -> None:
+    def would_recover(self, row: Pending) -> None:
         """A delivery is overdue, and we only observe."""
         self.tally.recovered += 1
         logger.info(
             "%s: would recover entry %s: held by %s, idle for %.1f s, delivered %d times",
             self._pair,
-            text(entry_id),
+            text(row.entry_id),
             on_one_line(row.consumer),
             row.idle_ms / 1000,
             row.delivery_count,
         )
-        self._report(
-            "stalled",
-            job="",
-            entry=text(entry_id),
-            consumer=text(row.consumer),
-            idle_ms=row.idle_ms,
-            delivery=row.delivery_count,
-        )
+        self._stalled(b"", row)
 
     def asks_too_long(self, row: Recovered, longest_ms: int) -> None:
         """A job asks for a visibility timeout longer than any may have; said once a term."""

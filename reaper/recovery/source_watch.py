@@ -203,7 +203,7 @@ class SourceWatch:
                     self._notes.claimed(entry_id, row.consumer)
             else:
                 self.timers.arm(entry_id, now + self._visibility_ms, Sight.OVERDUE)
-                self._notes.would_recover(entry_id, row)
+                self._notes.would_recover(row)
 
 
 async def overdue_now(client: Redis, source: str, group: str, entry_ids: Sequence[bytes]) -> dict[bytes, Pending]:

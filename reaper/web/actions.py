@@ -16,6 +16,7 @@ from reaper.operations.terms import ask_to_step_down, replica_of
 from reaper.replicas import read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
+from workers.protocol.calls import Journal
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import on_one_line
@@ -73,8 +74,7 @@ class Actions:
         what = _selection(sent)
         how = Redrive(
             policy=self._settings.redelivery,
-            journal=self._settings.journal,
-            journal_maxlen=self._settings.journal_maxlen,
+            journal=Journal.at(self._settings.journal, self._settings.journal_maxlen),
             linkage=self._settings.trace_linkage,
         )
         counts: Counter[RedriveOutcome] = Counter()

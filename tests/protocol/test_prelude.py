@@ -44,7 +44,7 @@ def lua(server: RedisServer) -> Iterator[redis.Redis]:
 
 def evaluate(lua: redis.Redis, body: str, *arguments: bytes) -> Any:
     """Run ``body`` behind the prelude."""
-    return lua.eval(scripts._read("workers.protocol", "prelude") + body, 0, *arguments)
+    return lua.eval(scripts.script_text("workers.protocol", "prelude") + body, 0, *arguments)
 
 
 @given(pairs=pairs_of_anybody)

@@ -21,12 +21,7 @@ from workers.runtime.clock import monotonic
 from workers.runtime.clock_steps import ClockSteps
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
-from workers.settings import (
-    DEFAULT_MAX_DELIVERIES,
-    DEFAULT_REDELIVERY,
-    DEFAULT_VISIBILITY_TIMEOUT,
-    WorkerSettings,
-)
+from workers.settings import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT, WorkerSettings
 
 logger = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from workers.backoff import AT_ONCE, Backoff
-from workers.loop.execution import REASON_TIMEOUT, Outcome, Verdict, execute
+from workers.loop.execution import REASON_TIMEOUT, execute
 from workers.loop.handlers import Invoke
 from workers.loop.held import Held
 from workers.protocol.calls.recovery import Recovered
-from workers.protocol.calls.settlement import Result, Settled
+from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict
 from workers.protocol.messages import FIELD_PREVIOUS, FIELD_TRACEPARENT, FIELD_TRACESTATE
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments

@@ -144,36 +144,11 @@ Entry = tuple[bytes, bytes, Sequence[bytes] | None]
 
 
 def parse_read_reply(reply: Any) -> list[Entry]:
-    """Read an XREADGROUP or XREAD reply: RESP2 ``[[stream, [[id, [f, v…]]…]]…]``, RESP3 ``{stream: […]}``, or nothing.
-
-    Raises UnexpectedReplyError.
-    """
-    if not reply:
-        return []
-    streams = reply.items() if isinstance(reply, dict) else reply
+    """Read an XREADGROUP or XREAD reply, ``[[stream, [[id, [f, v…]]…]]…]`` or nothing. Raises UnexpectedReplyError."""
     try:
-        return [
-            (stream, item[0], item[1] if isinstance(item[1], list) else _flatten(item[1]))
-            for stream, entries in streams
-            for item in _unnest(entries)
-        ]
+        return [(stream, item[0], item[1]) for stream, entries in reply or () for item in entries]
     except (TypeError, ValueError, IndexError) as error:
         raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
-
-
-def _unnest(entries: Any) -> Any:
-    # redis-py with protocol=3 and legacy responses wraps the entries of a stream in one more list.
-    if entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], (list, tuple)):
-        return entries[0]
-    return entries
-
-
-def _flatten(fields: Any) -> Sequence[bytes] | None:
-    if fields is None:
-        return None
-    if isinstance(fields, dict):
-        return [part for pair in fields.items() for part in pair]
-    return list(fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,7 @@ RECOVERY_LATENCY = _duration(
     "reaper.recovery.latency", "How long after its visibility deadline a delivery was recovered."
 )
 WRITES_REFUSED = METER.create_counter(
-    "reaper.writes.refused",
-    "{write}",
-    "Writes that came too late: an earlier term's, or a worker's that lost its job.",
+    "reaper.writes.refused", "{write}", "Writes that came too late: an earlier term's, or a worker's that lost its job."
 )
 VANISHED = METER.create_counter(
     "reaper.vanished", "{delivery}", "Deliveries that others made Redis forget, by deleting a consumer or the group."
