@@ -76,6 +76,8 @@ class GroupReport:
     """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""
     paused: bool = False
     grace_ms_left: int = 0
+    grace_why: str = ""
+    """What recovery waits after."""
     error: str = ""
 
     @property
