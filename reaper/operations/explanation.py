@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reaper.operations.job_search import FoundJob, Place
-from reaper.operations.judgement import REFUSALS
+from reaper.operations.judgement import REFUSALS, grace_reason
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
@@ -164,7 +164,7 @@ def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     if report and report.refusal:
         yield f"recovery refuses: {REFUSALS.get(report.refusal, report.refusal)}"
     if report and report.grace_ms_left:
-        yield f"recovery waits {duration(report.grace_ms_left)} more, after an outage"
+        yield f"recovery waits {duration(report.grace_ms_left)} more{grace_reason(report)}"
     if report and report.error:
         yield report.error
 

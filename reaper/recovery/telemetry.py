@@ -25,7 +25,7 @@ class GroupTelemetry:
         self._how: Attributes = {
             telemetry.RECOVERY_REASON: telemetry.VISIBILITY_TIMEOUT,
             telemetry.RECOVERY_MODE: str(RecoveryMode.REAPER),
-            telemetry.EPOCH: token,
+            telemetry.FENCING_TOKEN: token,
         }
         self._linkage = linkage
         self._traces, self._measures = telemetry.is_tracing(), telemetry.is_measuring()

@@ -28,6 +28,7 @@ class Grace:
         self._first_failure: int | None = None
         self._last_failure = 0
         self._outage_ended: int | None = None
+        self._why = ""
         self._server_started: int | None = None
         self.steps = ClockSteps()
         """How the server's clock was set meanwhile."""
@@ -82,6 +83,13 @@ class Grace:
             ends.append(self._server_started + wait)
         return max(ends)
 
+    @property
+    def why(self) -> str:
+        """What happened last of that which makes recovery wait; '' where nothing did."""
+        if self._server_started is not None and self._server_started >= (self._outage_ended or 0):
+            return "Redis has just started"
+        return self._why
+
     def _was_outage(self, now_ms: int) -> bool:
         if self._last_contact is None or self._first_failure is None:
             return False
@@ -89,5 +97,5 @@ class Grace:
         return now_ms - self._last_contact > self._outage_ms and spread >= LEAST_SPREAD_MS
 
     def _wait_from(self, now_ms: int, why: str) -> None:
-        self._outage_ended = now_ms
+        self._outage_ended, self._why = now_ms, why
         logger.warning("%s: recovery waits up to %.1f s, so that live workers come first", why, self._longest_ms / 1000)
