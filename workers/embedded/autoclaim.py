@@ -77,10 +77,6 @@ class Autoclaim(Part, StalledDeliveries):
 
     # ---- when
 
-    def is_due(self, free: int) -> bool:
-        """Tell whether to look for stalled deliveries now, with so many slots free."""
-        return self.due_in_s(free) <= 0
-
     def due_in_s(self, free: int) -> float:
         """Return in how many seconds to look next; inf while others recover."""
         if self._ahead:

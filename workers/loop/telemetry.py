@@ -189,11 +189,10 @@ class WorkerTelemetry:
 
     def _count_recovery(self, idle_ms: int, mode: str, outcome: str, visibility_s: float | None) -> None:
         if self._measures:
-            labels = self._labels | {telemetry.RECOVERY_MODE: mode, telemetry.RECOVERY_OUTCOME: outcome}
-            instruments.RECOVERED.add(1, labels)
+            labels = self._labels | {telemetry.RECOVERY_MODE: mode}
+            instruments.RECOVERED.add(1, labels | {telemetry.RECOVERY_OUTCOME: outcome})
             if visibility_s is not None:
-                late_s = max(0.0, idle_ms / 1000 - visibility_s)
-                instruments.RECOVERY_LATENCY.record(late_s, self._labels | {telemetry.RECOVERY_MODE: mode})
+                instruments.record_lateness(idle_ms, visibility_s, labels)
 
     # ---- running
 
