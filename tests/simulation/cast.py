@@ -22,7 +22,7 @@ from tests.simulation.story import NewJob
 from tests.support.invariants import Execution
 from workers.loop.beating import Extending, Steps
 from workers.loop.dispatch import Handlers
-from workers.loop.held import Held
+from workers.loop.held import Held, Stage
 from workers.loop.job import Job
 from workers.loop.reporting import EVENTS
 from workers.process import WorkerProcess
@@ -70,6 +70,10 @@ class Actor:
     def in_hand(self) -> list[Execution]:
         """Return what would end with the process."""
         return self.world.ledger.running_in(self.process.name) if self.process else []
+
+    def robbed(self, key: bytes, entry_id: bytes, holder: bytes) -> Iterator[str]:  # noqa: ARG002
+        """Say where ``holder`` ('' = nobody) has by now what the process may believe to hold itself."""
+        yield from ()
 
 
 def make_actors(world: "World") -> Iterator[Actor]:
@@ -183,6 +187,25 @@ class OurWorker(Actor):
 
     def in_hand(self) -> list[Execution]:
         return super().in_hand() + [Execution(one.job.id, one.job.generation) for one in self._held()]
+
+    def robbed(self, key: bytes, entry_id: bytes, holder: bytes) -> Iterator[str]:
+        process, worker = self.process, self._worker
+        if process is None or process.closed or worker is None or holder == worker.consumer.encode():
+            return
+        if self.world.witness.caller.startswith(process.name):
+            return  # it has given it back itself
+        for one in self._held():
+            if one.job.raw_entry_id != entry_id or one.source.key.encode() != key or one.stage is Stage.ENDED:
+                continue
+            if one.job.id in self.world.ledger.dropped:
+                continue  # others have taken it from everybody
+            silent_s = self.world.loop.now - one.proven  # its own clock may have stood still meanwhile
+            lives_by_s = worker.agreement.visibility_timeout.total_seconds()
+            if silent_s < lives_by_s:
+                yield (
+                    f"I8: job {one.job.id} was taken from {process.name}, which proved {silent_s:.3f} s ago that it "
+                    f"has it, and may be silent for {lives_by_s:g} s"
+                )
 
     def _held(self) -> list[Held]:
         return self._worker.in_hand() if self._worker is not None else []

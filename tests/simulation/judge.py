@@ -70,7 +70,9 @@ def lost_and_told(
 async def judgement(world: World, client: Redis, *, finished: bool) -> list[str]:
     """Return a sentence for each violation."""
     history = await history_of(world, client, finished=finished)
-    sentences = world.findings.sentences + check(history)
+    for sentence in check(history):
+        world.findings.add(sentence)
+    sentences = list(world.findings.sentences)
     if not finished:
         state = history.state
         sentences.append(
