@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from functools import cached_property
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
@@ -18,7 +18,7 @@ from tests.simulation import plays
 from tests.simulation.loop import Process
 from tests.simulation.patience import block_ms
 from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
-from tests.simulation.story import NewJob
+from tests.simulation.story import NewJob, Setting
 from tests.support.invariants import Execution
 from workers.loop.beating import Extending, Steps
 from workers.loop.dispatch import Handlers
@@ -129,6 +129,29 @@ class Producers(Actor):
 # ---- workers of ours
 
 
+@lru_cache(maxsize=8)  # reading the environment for each worker costs more than all that a short story does
+def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> WorkerSettings:
+    """Return what a worker of a story goes by."""
+    knows = setting.own_timeout or recovery is RecoveryMode.EMBEDDED
+    return WorkerSettings(
+        redis_url=URL,
+        stream=STREAM,
+        group=GROUP,
+        name=name,
+        concurrency=setting.concurrency,
+        visibility_timeout=timedelta(seconds=setting.visibility_s) if knows else None,
+        max_deliveries=setting.max_deliveries if knows else None,
+        redelivery=Redelivery(setting.redelivery) if knows else None,
+        recovery=recovery,
+        backoff_cap=timedelta(seconds=setting.visibility_s),
+        drain_timeout=timedelta(seconds=setting.visibility_s / 3),
+        refresh_interval=timedelta(seconds=setting.visibility_s),
+        delete_settled=setting.delete_settled,
+        journal=JournalLevel(setting.journal),
+        journal_maxlen=1_000_000,
+    )
+
+
 class OurWorker(Actor):
     """`WorkerProcess`, with a handler that plays."""
 
@@ -136,27 +159,10 @@ class OurWorker(Actor):
         super().__init__(world, role)
         self._worker: WorkerProcess | None = None
 
-    @cached_property
+    @property
     def _settings(self) -> WorkerSettings:
         setting = self.world.story.setting
-        knows = setting.own_timeout or self.world.is_embedded
-        return WorkerSettings(
-            redis_url=URL,
-            stream=STREAM,
-            group=GROUP,
-            name=self.role if setting.named else "",
-            concurrency=setting.concurrency,
-            visibility_timeout=timedelta(seconds=setting.visibility_s) if knows else None,
-            max_deliveries=setting.max_deliveries if knows else None,
-            redelivery=Redelivery(setting.redelivery) if knows else None,
-            recovery=RecoveryMode(setting.recovery),
-            backoff_cap=timedelta(seconds=setting.visibility_s),
-            drain_timeout=timedelta(seconds=setting.visibility_s / 3),
-            refresh_interval=timedelta(seconds=setting.visibility_s),
-            delete_settled=setting.delete_settled,
-            journal=JournalLevel(setting.journal),
-            journal_maxlen=1_000_000,
-        )
+        return worker_settings(setting, self.role if setting.named else "", RecoveryMode(setting.recovery))
 
     async def run(self, process: Process) -> None:
         world = self.world

@@ -3,18 +3,22 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from unittest import mock
 
 import pytest
 
+from tests.simulation import stillness as stillness_module
 from tests.simulation.entropy import drawn_from
 from tests.simulation.patience import patient
-from tests.simulation.places import GROUP, KEYS
+from tests.simulation.places import GROUP, KEYS, URL
 from tests.simulation.plays import Act
 from tests.simulation.python_312 import as_in_312
+from tests.simulation.stillness import Stillness
 from tests.simulation.story import NewJob, Setting, Story
 from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
 from tests.support.invariants import Execution
+from workers.protocol.connection import commands_client
 from workers.runtime.clock import going_by
 
 Make = Callable[[Story], World]
@@ -124,3 +128,24 @@ def test_what_others_take_from_a_worker_that_lives_is_met(make: Make) -> None:
     world.run(rob)
     [sentence] = world.findings.sentences
     assert sentence.startswith("I8: job job-001 was taken from worker-1#1, which proved 0.")
+
+
+def test_what_stands_still_while_nothing_befalls_anybody_is_met_and_that_status_is_content(make: Make) -> None:
+    # Nobody recovers: there is no replica; and a worker of another's has one job for ever.
+    world = make(Story(1, Setting(workers=1, replicas=0), (), (), 60.0))
+    world.begin()
+    delivered(world)
+    stillness = Stillness(world)
+
+    async def watch() -> None:
+        client = commands_client(URL)
+        await stillness.look(client)
+        await asyncio.sleep(stillness.bound_s - 1)
+        await stillness.look(client)
+        assert not world.findings.sentences
+        await asyncio.sleep(2)
+        with mock.patch.object(stillness_module, "judge", return_value=()):
+            await stillness.look(client)
+
+    world.run(watch)
+    assert [sentence.partition(" ")[0] for sentence in world.findings.sentences] == ["I6:", "S:"]

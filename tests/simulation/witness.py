@@ -108,6 +108,7 @@ class Witness:
                 for member in schedule.scores:
                     self._scheduled(key, member)
         self._touched.clear()
+        self._holders.clear()  # who wrote what is there nobody knows any more
 
     def step_over(self) -> None:
         """Judge what a command, or a script as a whole, has done."""

@@ -112,6 +112,8 @@ class World:
         self._numbers: dict[int, int] = {}
         self._errands = 0
         self.healed = False
+        self.troubled_until = 0.0
+        """When the last fault so far ends."""
         self.has_lost_writes = False
         self.has_lost_ends = False
         """The server has lost which deliveries are over."""
@@ -451,6 +453,7 @@ class World:
             def happen(step: Any = step, fault: Any = fault) -> None:
                 if not self.healed:
                     self.say(fault.sentence(step))
+                    self.troubled_until = max(self.troubled_until, self.loop.now + step.seconds)
                     fault.effect(self, step)
 
             self.loop.call_when(step.at, happen, context=self.context)
@@ -458,6 +461,7 @@ class World:
     def heal(self) -> None:
         """End all faults: who is there goes on, who is not is started."""
         self.healed = True
+        self.troubled_until = self.loop.now
         self.say("Nothing befalls anybody any more.")
         for weather in self.network.weathers():
             weather.calm()
