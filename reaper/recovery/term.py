@@ -1,5 +1,7 @@
 """The work of one term of leadership: a watch for each stream/group pair."""
 
+from dataclasses import replace
+
 import anyio
 from anyio.abc import TaskGroup
 from redis.asyncio import Redis
@@ -8,6 +10,7 @@ from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.recovery.context import TermContext
 from reaper.recovery.group_watch import GroupWatch
 from reaper.recovery.notes import settings_report
+from reaper.recovery.shards import Shards
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.runtime.callbacks import Callbacks
@@ -26,13 +29,16 @@ class TermWork:
         elector: Elector,
         grace: Grace,
         callbacks: Callbacks[str],
+        shards: Shards | None,
     ) -> None:
+        """``shards``: where the pairs lie at several servers; ``grace`` is for the one that the elector asks."""
         self._client = client
         self._notices = notices
         self._settings = settings
         self._elector = elector
         self._grace = grace
         self._callbacks = callbacks
+        self._shards = shards
         self._watches: dict[str, GroupWatch] = {}
         self._tasks: TaskGroup | None = None
         self._context: TermContext | None = None
@@ -49,7 +55,15 @@ class TermWork:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 self._context = TermContext(
-                    self._client, self._settings, term, self._elector, self._grace, self._callbacks, end, self._notices
+                    self._client,
+                    self._settings,
+                    term,
+                    self._elector,
+                    self._grace,
+                    self._callbacks,
+                    end,
+                    self._notices,
+                    lambda: self._elector.clock_offset_ms,
                 )
                 tasks.start_soon(self._notices.run)
                 for group in self._settings.watched:
@@ -75,6 +89,9 @@ class TermWork:
                 self._start(group, self._context, self._tasks)
 
     def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup) -> None:
+        if self._shards:
+            standing = self._shards.standing(group.keys.stream)
+            context = replace(context, grace=standing, clock_offset_ms=lambda: standing.clock_offset_ms)
         watch = GroupWatch(context, group)
         self._watches[group.keys.pair] = watch
         tasks.start_soon(watch.run)

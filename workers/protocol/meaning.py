@@ -35,6 +35,10 @@ class NoMasterError(RedisConnectionError):
     """Whoever was asked for the server that takes writes, Sentinels or the nodes of a cluster, names none now."""
 
 
+class SlotMovedError(RedisConnectionError):
+    """Keys are at another node of a cluster than before. Nothing was sent; who tries again goes there."""
+
+
 class WrongNodeError(RedisConnectionError):
     """Who answers is not the server that the address means, as it says itself. Nothing was sent to it."""
 
@@ -135,7 +139,7 @@ def is_outage(error: BaseException) -> bool:
     return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
-_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError)
+_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, SlotMovedError)
 
 
 def kind_of(error: BaseException) -> str:

@@ -1,12 +1,14 @@
 """A client for all nodes of a cluster: each command, or pipeline, goes to the node that has the slot of its first key.
 
 One without a key goes to any node. Nothing is sent twice: who is answered that a slot has moved raises that, and the
-next command looks again.
+next command looks again. And nobody goes over to another node unawares: the first command that would raises
+`SlotMovedError`, as one on a connection that was dropped does.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.asyncio.connection import ConnectionPool
@@ -14,7 +16,7 @@ from redis.exceptions import RedisError
 
 from workers.protocol.address import Host
 from workers.protocol.cluster import SlotTables
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import SlotMovedError, is_contact_error
 from workers.protocol.slots import key_of, slot_of
 
 ClientOf = Callable[[SlotTables, Host], Redis]
@@ -29,6 +31,10 @@ class RoutedClient(Redis):
         self.tables = tables
         self._client_of = client_of
         self._clients: dict[Host, Redis] = {}
+        self._routed: dict[int, Host] = {}
+        """Where commands on keys of a slot went last."""
+        self._seen: dict[int, Host] = {}
+        self._moved_ms: dict[int, int] = {}
 
     async def execute_command(self, *words: Any, **options: Any) -> Any:
         """Send one command and return its reply. Raises what redis-py raises."""
@@ -55,8 +61,30 @@ class RoutedClient(Redis):
         if is_contact_error(error):
             self.tables.is_outdated()
 
+    def owner_of(self, slot: int) -> Host | None:
+        """Return who has ``slot``, as far as is known."""
+        owner = self.tables.latest.owner(slot)
+        if owner is not None and self._seen.setdefault(slot, owner) != owner:
+            self._seen[slot] = owner
+            self._moved_ms[slot] = round(anyio.current_time() * 1000)
+        return owner
+
+    def moved_ms(self, slot: int) -> int | None:
+        """Return when ``slot`` was last found at another node than before, in ms of the event loop's clock."""
+        self.owner_of(slot)
+        return self._moved_ms.get(slot)
+
     async def _at(self, key: bytes) -> Redis:
-        owner = await self.tables.owner(slot_of(key))
+        slot = slot_of(key)
+        owner = await self.tables.owner(slot)
+        before, self._routed[slot] = self._routed.get(slot, owner), owner
+        self.owner_of(slot)
+        if before != owner:
+            raise SlotMovedError(f"slot {slot} of the cluster is at {owner[0]}:{owner[1]} now")
+        return self.at_node(owner)
+
+    def at_node(self, owner: Host) -> Redis:
+        """Return the client for one node, which has slots. It is closed with this one."""
         if owner not in self._clients:
             self._clients[owner] = self._client_of(self.tables, owner)
         return self._clients[owner]
@@ -70,9 +98,7 @@ class RoutedClient(Redis):
 
 class _RoutedPipeline(Pipeline):
     def __init__(self, client: RoutedClient, transaction: bool, shard_hint: str | None) -> None:
-        super().__init__(
-            client.connection_pool, client.response_callbacks, transaction, shard_hint
-        )
+        super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
         self._client = client
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
