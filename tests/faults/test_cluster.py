@@ -4,16 +4,22 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 from redis.asyncio import Redis
 
+from reaper.drill.settings import DrillSettings
+from reaper.operations.acl import Role, rules_of
+from reaper.pipeline.lake.ingest import redis_url
+from reaper.pipeline.settings import PipelineSettings
 from reaper.service import Reaper
 from tests.faults import scene
 from tests.faults.deliveries import read_long_ago
 from tests.faults.scene import GROUP, OVERDUE_MS
+from tests.operator.conftest import run_command
 from tests.support.cluster import Cluster, started_cluster
 from tests.support.history import read_events, read_state, user_fields
 from tests.support.invariants import Execution, History, Pairs, check
@@ -21,10 +27,11 @@ from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.tiers import in_matrix
 from tests.support.waiting import wait_until
-from workers import Job, NewJob, Producer
+from workers import Job, NewJob, Producer, SyncProducer
 from workers.protocol.connection import commands_client
+from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys
-from workers.protocol.messages import pair_up, read_metadata, text
+from workers.protocol.messages import RecoveryMode, pair_up, read_metadata, text
 
 pytestmark = pytest.mark.anyio
 
@@ -198,6 +205,68 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(
             node.resume()
         await wait_until(lambda: "Redis was out of reach" in caplog.text, "the pairs of the node wait")
         assert leader.term is term
+
+
+async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster, client: Redis, tmp_path: Path) -> None:
+    streams = masters.streams()
+    pairs = [f"{stream}/{GROUP}" for stream in streams]
+    run = partial(run_command, masters.url, REAPER_GROUPS=",".join(pairs), REAPER_VISIBILITY_TIMEOUT="5")
+    made = await run("init", *pairs, "--config", str(tmp_path / "reaper.toml"))
+    assert made.out.count("created") == len(pairs), made.out + made.err
+    doctor = await run("doctor", "--json")
+    assert doctor.code in (0, 1), doctor.err  # a server of tests has its warnings
+    assert "cannot be asked" not in doctor.out
+    for pair, stream in zip(pairs, streams, strict=True):
+        assert (await run("pause", pair)).code == 0
+        assert await client.hget(group_keys(stream, GROUP).agreement, "paused") == b"1"
+        letters = await run("dead-letters", "list", pair)
+        assert letters.code == 0, letters.err
+    status = await run("status", "--json")
+    assert [(group["stream"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in streams]
+    for pair, stream in zip(pairs, streams, strict=True):
+        forgotten = await run("forget", pair, "--yes")
+        assert forgotten.code == 0, forgotten.err
+        assert not await client.exists(group_keys(stream, GROUP).agreement)
+
+
+async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: Redis) -> None:
+    load = Load(masters.streams()[0])
+    await client.xgroup_create(load.stream, GROUP, "0", mkstream=True)
+    urls = {}
+    for role in (Role.REAPER, Role.WORKER, Role.PRODUCER):
+        pairs = [group_keys(load.stream, GROUP)]
+        rules = rules_of(role, RecoveryMode.REAPER, pairs, [scene.NAMESPACE], url=masters.url)
+        for node in masters.nodes:
+            node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words())
+        urls[role] = masters.url.replace("://", f"://{role.value}:secret@")
+    names = {"groups": f"{load.stream}/{GROUP}", "visibility_timeout": scaled(VISIBILITY_S)}
+    async with (
+        scene.running_reaper(urls[Role.REAPER], **names) as reaper,
+        scene.running_worker(
+            urls[Role.WORKER], load.handle, stream=load.stream, visibility_timeout=scaled(VISIBILITY_S)
+        ),
+        Producer(urls[Role.PRODUCER], load.stream) as producer,
+    ):
+        await load.enqueue(producer, [[(b"n", b"1")]])
+        await load.judge(client, load.enqueued)
+        await scene.leads(reaper)
+        assert reaper.refusals == []
+
+
+async def test_producers_that_block_find_their_stream(masters: Cluster, client: Redis) -> None:
+    for stream in masters.streams():
+        with SyncProducer(masters.url, stream) as producer:
+            job = producer.enqueue({"n": "1"}, job_id="once")
+            assert producer.enqueue({"n": "1"}, job_id="once") == job
+        assert await client.xlen(stream) == 1
+
+
+def test_what_does_not_go_into_a_cluster_says_so() -> None:
+    url = "redis+cluster://:secret@h1,h2"
+    with pytest.raises(ConfigurationError, match=r"'redis\+cluster://:\*\*\*@h1,h2' is a cluster"):
+        redis_url(PipelineSettings(redis_url=url))
+    with pytest.raises(ValueError, match="not played in a cluster"):
+        DrillSettings(redis_url=url)
 
 
 # ---- replicas

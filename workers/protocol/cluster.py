@@ -140,7 +140,7 @@ class SlotPool(WatchedPool):
 
 def moves_of(client: Redis) -> int:
     """Return how often the slot of a client's key was seen at another node than before; 0 where there are no slots."""
-    pool = client.connection_pool
+    pool = getattr(client, "connection_pool", None)
     return pool.moves if isinstance(pool, SlotPool) else 0
 
 
