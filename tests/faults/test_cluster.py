@@ -15,6 +15,7 @@ from reaper.drill.settings import DrillSettings
 from reaper.operations.acl import Role, rules_of
 from reaper.pipeline.lake.ingest import redis_url
 from reaper.pipeline.settings import PipelineSettings
+from reaper.recovery.shards import Shards
 from reaper.service import Reaper
 from tests.faults import scene
 from tests.faults.deliveries import read_long_ago
@@ -25,13 +26,17 @@ from tests.support.history import read_events, read_state, user_fields
 from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
-from tests.support.tiers import in_matrix
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, SyncProducer
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys
+from workers.protocol.meaning import SlotMovedError
 from workers.protocol.messages import RecoveryMode, pair_up, read_metadata, text
+from workers.protocol.routing import RoutedClient
+from workers.protocol.slots import slot_of
+from workers.runtime.clock import monotonic_ms
+from workers.runtime.grace import Grace
 
 pytestmark = pytest.mark.anyio
 
@@ -160,8 +165,10 @@ async def test_streams_on_every_node_are_worked_on_and_recovered(
             await load.judge(client, load.enqueued)
 
 
-@pytest.mark.parametrize("recovery", [REAPER, in_matrix(EMBEDDED)])
-async def test_a_slot_moves_under_load(masters: Cluster, client: Redis, recovery: str) -> None:
+@pytest.mark.parametrize("recovery", [REAPER, EMBEDDED])
+async def test_a_slot_moves_under_load(
+    masters: Cluster, client: Redis, recovery: str, caplog: pytest.LogCaptureFixture
+) -> None:
     loads = [Load(stream) for stream in masters.streams()]
     moving = loads[0]
     to = masters.owner(loads[1].stream)
@@ -179,7 +186,36 @@ async def test_a_slot_moves_under_load(masters: Cluster, client: Redis, recovery
         producing.cancel_scope.cancel()
         for load in loads:
             await load.judge(client, load.enqueued)
+        if recovery == EMBEDDED:
+            await wait_until(lambda: "the keys are at another node" in caplog.text, "recovery waits there")
     assert masters.owner(moving.stream) is to
+
+
+async def test_what_moves_waits_on_its_own_and_nobody_goes_along_unawares(masters: Cluster, client: Redis) -> None:
+    assert isinstance(client, RoutedClient)
+    moving, other = masters.streams()[:2]
+    longest_ms = 60_000
+    shards = Shards(client, lambda: [moving, other], lambda: Grace(longest_ms, 1_000), 0.05)
+    mine, others = shards.standing(moving), shards.standing(other)
+    async with anyio.create_task_group() as looking:
+        looking.start_soon(shards.run)
+
+        async def known() -> bool:
+            return all(shards.node_of(slot_of(stream.encode())) for stream in (moving, other))
+
+        await wait_until(known, "both nodes have answered")
+        assert not await client.exists(moving, f"{{{moving}}}:dead:{GROUP}")
+        since_ms, before = monotonic_ms(), others.until(longest_ms)
+        assert mine.until(longest_ms) - longest_ms < since_ms
+        to = masters.owner(other)
+        masters.begin_move(moving, to)
+        masters.end_move(moving, to)
+        await wait_until(lambda: mine.until(longest_ms) - longest_ms >= since_ms, "what has moved waits")
+        with pytest.raises(SlotMovedError):
+            await client.exists(moving)
+        assert not await client.exists(moving)
+        assert others.until(longest_ms) == before
+        looking.cancel_scope.cancel()
 
 
 async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(
