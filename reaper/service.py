@@ -24,12 +24,14 @@ from redis.exceptions import RedisError
 
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
+from reaper.recovery.shards import Shards
 from reaper.recovery.term import TermWork
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica, parse_replicas, register
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of_text
+from workers.protocol.routing import RoutedClient
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.event_loop import call_in, require_asyncio
@@ -71,13 +73,21 @@ class Reaper:
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         # Of its own: a renewal never waits for a connection behind the work of a thousand groups.
-        self._control = commands_client(settings.redis_url, max_connections=CONTROL_CONNECTIONS)
-        self._reader = reader_client(settings.redis_url, block_ms=to_ms(settings.acquire_retry))
+        home = self._keys.lease
+        self._control = commands_client(settings.redis_url, key=home, max_connections=CONTROL_CONNECTIONS)
+        self._reader = reader_client(settings.redis_url, key=home, block_ms=to_ms(settings.acquire_retry))
         self._grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
         self._elector = Elector(self._control, self._reader, settings, self.replica_id, self._grace)
-        self._listener = notices_client(settings.redis_url)
+        self._shards = self._several_nodes()
+        self._listener = notices_client(settings.redis_url, home)
         self._work = TermWork(
-            self._client, Notices(self._listener), settings, self._elector, self._grace, self._callbacks
+            self._client,
+            Notices(self._listener),
+            settings,
+            self._elector,
+            self._grace,
+            self._callbacks,
+            self._shards,
         )
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
@@ -155,11 +165,25 @@ class Reaper:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._register_loop)
                     tasks.start_soon(self._metrics.run)
+                    if self._shards:
+                        tasks.start_soon(self._shards.run)
                     tasks.start_soon(self._elector.run, self._work.work, self._began, self._ended)
                     task_status.started()
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._farewell()
+
+    def _several_nodes(self) -> Shards | None:
+        if not isinstance(self._client, RoutedClient):
+            return None
+
+        def grace() -> Grace:
+            return Grace(to_ms(self.settings.grace), to_ms(self.settings.trust))
+
+        def streams() -> list[str]:
+            return [group.keys.stream for group in self.settings.watched]
+
+        return Shards(self._client, streams, grace, self.settings.renew.total_seconds())
 
     async def _farewell(self) -> None:
         """Unregister and report what is left, each in bounded time, and close all connections."""

@@ -114,7 +114,9 @@ async def serving_health(worker: Worker) -> AsyncIterator[int | None]:
 
     @asynccontextmanager
     async def app(pulse: Pulse) -> "AsyncIterator[Starlette]":
-        client = commands_client(settings.redis_url, timeout_s=READY_TIMEOUT_S, max_connections=2)
+        client = commands_client(
+            settings.redis_url, key=settings.keys.stream, timeout_s=READY_TIMEOUT_S, max_connections=2
+        )
         try:
             yield make_app(probe_routes(WorkerVitals(worker, pulse, client)), settings.health_host)
         finally:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 
+from workers.protocol.address import Topology, parse_address
 from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.scripts import SHARED_PART, script_text
@@ -158,13 +159,22 @@ class Rules:
 
 
 def rules_of(
-    role: Role, mode: RecoveryMode, pairs: Sequence[GroupKeys], namespaces: Sequence[NamespaceKeys], *, stream: str = ""
+    role: Role,
+    mode: RecoveryMode,
+    pairs: Sequence[GroupKeys],
+    namespaces: Sequence[NamespaceKeys],
+    *,
+    stream: str = "",
+    url: str = "",
 ) -> Rules:
     """Return the rules of a role for ``pairs``.
 
-    ``mode`` matters to workers: embedded ones recover, too. ``stream`` is for producers, who know no groups.
+    ``mode`` matters to workers: embedded ones recover, too. ``stream`` is for producers, who know no groups. ``url``:
+    the address, for nodes of a cluster are asked who has what.
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
+    if url and parse_address(url).topology is Topology.CLUSTER:
+        commands |= {"cluster|slots"}
     scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)

@@ -154,7 +154,7 @@ async def _missing_rights(
     client: Redis, settings: ReaperSettings, user: str, pairs: Sequence[GroupKeys]
 ) -> tuple[str, ...] | None:
     """Return what the user may not run of what a reaper needs, by ACL DRYRUN (Redis 7)."""
-    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys])
+    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys], url=settings.redis_url)
     missing = []
     for command in rules.commands:
         answer = await _allowed(client, "ACL", "DRYRUN", user, *sample_call(command, pairs[0]))
@@ -167,7 +167,7 @@ async def _missing_rights(
 
 _SAMPLES: dict[str, Sequence[str]] = {
     "ping": (), "info": (), "time": (), "eval": ("return 1", "1", "KEY"), "evalsha": ("0" * 40, "1", "KEY"),
-    "xread": ("STREAMS", "KEY", "0"), "subscribe": ("CHANNEL",), "xinfo|consumers": ("KEY", "g"),
+    "cluster|slots": (), "xread": ("STREAMS", "KEY", "0"), "subscribe": ("CHANNEL",), "xinfo|consumers": ("KEY", "g"),
     "xgroup|create": ("KEY", "g", "0"), "xgroup|createconsumer": ("KEY", "g", "c"),
     "xgroup|delconsumer": ("KEY", "g", "c"),
 }  # fmt: skip

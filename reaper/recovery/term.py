@@ -1,6 +1,6 @@
 """The work of one term of leadership: a watch for each stream/group pair."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -10,6 +10,7 @@ from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.recovery.context import TermContext
 from reaper.recovery.group_watch import GroupWatch
 from reaper.recovery.notes import settings_report
+from reaper.recovery.shards import Shards
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.runtime.callbacks import Callbacks
@@ -26,7 +27,10 @@ class TermWork:
     settings: ReaperSettings
     elector: Elector
     grace: Grace
+    """For the server that the elector asks."""
     callbacks: Callbacks[str]
+    shards: Shards | None
+    """Where the pairs lie at several servers."""
     _watches: dict[str, GroupWatch] = field(default_factory=dict)
     _tasks: TaskGroup | None = None
     _context: TermContext | None = None
@@ -43,7 +47,15 @@ class TermWork:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 self._context = TermContext(
-                    self.client, self.settings, term, self.elector, self.grace, self.callbacks, end, self.notices
+                    self.client,
+                    self.settings,
+                    term,
+                    self.elector,
+                    self.grace,
+                    self.callbacks,
+                    end,
+                    self.notices,
+                    lambda: self.elector.clock_offset_ms,
                 )
                 tasks.start_soon(self.notices.run)
                 for group in self.settings.watched:
@@ -69,6 +81,9 @@ class TermWork:
                 self._start(group, self._context, self._tasks)
 
     def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup) -> None:
+        if self._shards:
+            standing = self._shards.standing(group.keys.stream)
+            context = replace(context, grace=standing, clock_offset_ms=lambda: standing.clock_offset_ms)
         watch = GroupWatch(context, group)
         self._watches[group.keys.pair] = watch
         tasks.start_soon(watch.run)

@@ -55,7 +55,7 @@ class Upkeep(Part):
 
     async def run(self) -> None:
         """Look after the group until cancelled, whenever it is the workers' to look after."""
-        client = notices_client(self._settings.redis_url)
+        client = notices_client(self._settings.redis_url, self._keys.stream)
         notices = Notices(client)
         self._reporter.watches_losses()
         try:

@@ -39,7 +39,7 @@ class WorkerContext:
     def make(cls, settings: WorkerSettings, callbacks: Callbacks[str]) -> "WorkerContext":
         """Make what a run needs; nothing is connected yet."""
         consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
-        commands = commands_client(settings.redis_url)
+        commands = commands_client(settings.redis_url, key=settings.keys.stream)
         telemetry = WorkerTelemetry.make(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
         extended = Journal.at(settings.journal, settings.journal_maxlen, EventName.EXTENDED)
@@ -50,7 +50,7 @@ class WorkerContext:
 
         proof = ProofOfLife(commands, extend, server_ms)
         membership = Membership(commands, settings, consumer, reporter, proof.prove)
-        reads = reader_client(settings.redis_url)
+        reads = reader_client(settings.redis_url, key=settings.keys.stream)
         return cls(settings, consumer, commands, reads, membership, proof, reporter, telemetry)
 
     def journal(self, event: EventName) -> Journal:
