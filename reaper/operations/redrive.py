@@ -14,6 +14,7 @@ import anyio
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from redis.asyncio import Redis
 
+from reaper.settings import ReaperSettings
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
@@ -82,6 +83,16 @@ class Redrive:
     def batch(self) -> int:
         """Dead letters per call; with a rate, what a tenth of a second allows, so that the flow is even."""
         return REDRIVE_BATCH if self.rate is None else max(1, min(REDRIVE_BATCH, math.floor(self.rate / 10)))
+
+
+def redrive_as_set(settings: ReaperSettings) -> Redrive:
+    """Return how dead letters are redriven by commands and by the status page, unless more is said."""
+    return Redrive(
+        policy=settings.redelivery,
+        journal=settings.journal,
+        journal_maxlen=settings.journal_maxlen,
+        linkage=settings.trace_linkage,
+    )
 
 
 async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: Redrive) -> AsyncIterator[Redriven]:
