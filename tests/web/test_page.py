@@ -41,9 +41,9 @@ class Tab:
     async def run(self, function: Callable[[WebDriver], ReplyT]) -> ReplyT:
         return await anyio.to_thread.run_sync(function, self.browser)
 
-    async def open(self) -> None:
+    async def open(self, verdict: str = "Healthy") -> None:
         await self.run(lambda browser: browser.get(f"http://127.0.0.1:{self.port}/"))
-        await self.shows("verdict", "ealthy")
+        await self.shows("verdict", verdict)
 
     async def text(self, element: str) -> str:
         return await self.run(lambda browser: browser.execute_script(_TEXT, element))
