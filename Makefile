@@ -37,7 +37,7 @@ CANDIDATES := $(if $(PYTHON),$(PYTHON),$(addprefix python,$(PYTHONS)) python3 py
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, on a server of its own (under a minute)
+demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, on a server of its own (about a minute)
 	@$(BIN)/reaper demo
 
 test: $(DEV)  ## run the tests on the packaged Valkey, contracts with the server on every one at hand (some minutes)

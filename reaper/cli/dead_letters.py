@@ -8,8 +8,8 @@ import click
 
 from reaper.cli.options import Wanted, connected, find_pair, find_pairs, json_option, operator_options, pair_options
 from reaper.cli.redrive import redrive_dead_letters
-from reaper.cli.selection import all_option, filter_options, ids_argument, read_age_ms, read_selection
-from reaper.operations.dead_letters import DeadLetter, Selection, check_ids, find, purge, select
+from reaper.cli.selection import all_option, filter_options, ids_argument, read_age_ms
+from reaper.operations.dead_letters import DeadLetter, Selection, check_ids, choose, find, purge, select
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
@@ -146,7 +146,7 @@ async def purge_(
     Exit code 0, also where none was there; 2 not possible, or you did not confirm.
     """
     age_ms = read_age_ms(older_than) if older_than is not None else None
-    what = read_selection(ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None)
+    what = choose(ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None)
     async with connected(settings) as (client, _):
         keys = await find_pair(client, settings, pair)
         before = None if age_ms is None else await server_ms(client) - age_ms

@@ -8,7 +8,15 @@ import click
 from reaper.cli.options import connected, json_option, operator_options
 from reaper.operations.snapshot import look_at_namespace
 from reaper.operations.state import Snapshot
-from reaper.operations.terms import UNTOLD, PastTerm, ask_to_step_down, await_successor, read_terms, replica_of
+from reaper.operations.terms import (
+    COOLDOWN_S,
+    UNTOLD,
+    PastTerm,
+    ask_to_step_down,
+    await_successor,
+    read_terms,
+    replica_of,
+)
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.runtime.options import examples
@@ -79,7 +87,7 @@ def _term_line(now_ms: int, term: PastTerm) -> str:
 @click.option(
     "--cooldown",
     type=click.FloatRange(min=0.001, max=86_400),
-    default=30,
+    default=COOLDOWN_S,
     show_default=True,
     metavar="SECONDS",
     help="For how long the same replica leaves the lease to the others.",

@@ -2,17 +2,17 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 from redis.asyncio import Redis
 
 from reaper.cli.options import Wanted, connected, find_pair, json_option, operator_options, pair_options
-from reaper.cli.selection import all_option, filter_options, ids_argument, read_rate, read_selection
-from reaper.operations.dead_letters import Selection, select
-from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven, RedriveOutcome, redrive
+from reaper.cli.selection import all_option, filter_options, ids_argument, read_rate
+from reaper.operations.dead_letters import Selection, choose, select
+from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven, RedriveOutcome, redrive, redrive_as_set
 from reaper.settings import ReaperSettings
-from workers.protocol.calls import Journal
 from workers.protocol.keys import GroupKeys
 from workers.runtime.options import examples
 from workers.runtime.printing import show, show_json
@@ -67,15 +67,10 @@ async def redrive_dead_letters(
     Exit code 0 all were redriven, 1 not all could be, 2 not possible. Traced jobs' redrives are exported where the
     environment asks for telemetry (OTEL_EXPORTER_OTLP_ENDPOINT).
     """
-    how = Redrive(
-        policy=settings.redelivery,
-        max_generation=None if force else max_generation,
-        dry_run=dry_run,
-        rate=rate,
-        journal=Journal.at(settings.journal, settings.journal_maxlen),
-        linkage=settings.trace_linkage,
+    how = replace(
+        redrive_as_set(settings), max_generation=None if force else max_generation, dry_run=dry_run, rate=rate
     )
-    what = read_selection(ids, reason=reason, signature=signature, everything=everything)
+    what = choose(ids, reason=reason, signature=signature, everything=everything)
     with exported("reaper"):
         counts = await _redrive(settings, pair, what, how, machine)
     complete = set(counts) <= {RedriveOutcome.REDRIVEN}

@@ -1,13 +1,11 @@
-"""What the dead-letter commands share: reading of IDs, filters, rates and ages."""
+"""What the dead-letter commands share: options, and reading of rates and ages."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from reaper.operations.dead_letters import Selection, check_ids
-from reaper.operations.signatures import SIGNATURE_LENGTH
 from workers.protocol.errors import ConfigurationError
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -26,25 +24,6 @@ def filter_options(command: CommandT) -> CommandT:
         help="Only those with this error signature (`list --json` and `reaper pipeline report` tell them).",
     )(command)
     return click.option("--reason", metavar="REASON", help="Only those given up for this reason.")(command)
-
-
-def read_selection(
-    ids: Sequence[str], *, reason: str | None, signature: str | None, everything: bool, has_age: bool = False
-) -> Selection:
-    """Return what IDs and filters select. Raises ConfigurationError where they say nothing, or two things."""
-    ways = [bool(ids), reason is not None or signature is not None or has_age, everything]
-    if sum(ways) != 1:
-        given = "Nothing is selected" if not any(ways) else "IDs, filters and --all exclude each other"
-        raise ConfigurationError(f"{given}: name IDs, or a filter such as --reason max_deliveries, or --all.")
-    return Selection(ids=check_ids(ids), reason=reason, signature=_check_signature(signature))
-
-
-def _check_signature(signature: str | None) -> str | None:
-    if signature is not None and not re.fullmatch(f"[0-9a-f]{{{SIGNATURE_LENGTH}}}", signature):
-        raise ConfigurationError(
-            f"{signature!r} is no error signature: it has {SIGNATURE_LENGTH} digits, such as 0f3a91c27b5d."
-        )
-    return signature
 
 
 def read_rate(value: str | None) -> float | None:

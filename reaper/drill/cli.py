@@ -14,6 +14,7 @@ from reaper.drill.act import Ending
 from reaper.drill.chaos import in_words
 from reaper.drill.drill import InterruptedDrillError, Programme, perform
 from reaper.drill.faults import DEMO_FAULTS
+from reaper.drill.lines import fitted
 from reaper.drill.live import screen_at_hand
 from reaper.drill.recoveries import RECOVERIES, Recovery, find_recovery
 from reaper.drill.report import as_text
@@ -32,6 +33,11 @@ CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
 DEMO_JOBS = 700
 
 EXIT_FAILED = 1
+NEXT = (
+    "next: reaper init orders/billing   a stream and a group of your own",
+    "      reaper drill --chaos 60      faults of all kinds, drawn by seed",
+    "      docs/README.md               where to read on",
+)
 HELP = """Break an installation on purpose, and account for every job.
 
 Starts workers and reapers as processes, replays a trace of jobs, kills and pauses processes at the given times,
@@ -127,7 +133,7 @@ def drill(recovery: str, json_file: Path | None, show_trace: bool, **flags: Any)
 def demo(json_file: Path | None, **flags: Any) -> None:
     """Show what happens to the jobs of a killed worker: without recovery, with the reaper, and embedded.
 
-    Three acts on the same trace with the same faults, in less than a minute. Exits 0 only if the second and the third
+    Three acts on the same trace with the same faults, in about a minute. Exits 0 only if the second and the third
     end as promised (see: reaper drill --help), else 1, 2 where they cannot be played, and 130 when interrupted. Ends
     with the OpenTelemetry trace of a job that was recovered.
     """
@@ -136,16 +142,25 @@ def demo(json_file: Path | None, **flags: Any) -> None:
         acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
         with _trace_shown(Programme(settings, _plan(settings), acts)) as programme:
             endings = _perform(programme)
-            without, with_reaper, embedded = (ending.ledger.stuck for ending in endings)
-            show(
-                "",
-                f"Without recovery {without} jobs were stuck for good; "
-                f"with the reaper {with_reaper}, embedded {embedded}.",
-            )
+            show("", *fitted(_moral(endings)))
         if json_file:
             _write_json(json_file, {"acts": [ending.as_json() for ending in endings]})
+        show("", *NEXT)
     failed = any(ending.objections for ending in endings if ending.stage.recovery.promises)
     sys.exit(EXIT_FAILED if failed else 0)
+
+
+def _moral(endings: list[Ending]) -> list[str]:
+    """Return what the acts have shown."""
+    without, with_reaper, embedded = (ending.ledger.stuck for ending in endings)
+    told = [f"Without recovery {without} jobs were stuck for good; with the reaper {with_reaper}, embedded {embedded}."]
+    if any(ending.ledger.duplicates for ending in endings):
+        told.append(
+            "A job counts as a duplicate that ran to its end twice: it was done when its worker was killed, and its "
+            "acknowledgement not sent yet. No queue can tell that: delivery is at least once, so handlers should be "
+            "idempotent."
+        )
+    return told
 
 
 def _programme(settings: DrillSettings, recovery: Recovery, *, faults_given: bool) -> Programme:
@@ -173,7 +188,7 @@ def _perform(programme: Programme) -> list[Ending]:
     """Play, telling what is played and how each act ended."""
     screen = screen_at_hand(quiet=programme.settings.quiet)
     show(*_introduction(programme))
-    return perform(programme, screen, opens=lambda text: show(*text.split("\n")), closes=_close)
+    return perform(programme, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)
 
 
 @contextmanager
@@ -193,7 +208,7 @@ def _trace_shown(programme: Programme, *, wanted: bool = True) -> Iterator[Progr
         traces.flush()
         spans = recovered_trace(traces.received.spans)
     if spans:
-        show("", "Trace of a job whose worker was killed:", *as_tree(spans).split("\n"))
+        show("", "Trace of a job whose worker was killed:", *fitted(as_tree(spans).split("\n")))
     else:
         show("", "No job was recovered and then acknowledged by a worker that traces: there is no trace to show.")
 
@@ -201,7 +216,7 @@ def _trace_shown(programme: Programme, *, wanted: bool = True) -> Iterator[Progr
 def _introduction(programme: Programme) -> list[str]:
     settings, span = programme.settings, programme.jobs[-1].at.total_seconds()
     reapers = any(recovery.by_reapers for recovery in programme.recoveries)
-    return [
+    told = [
         (
             f"{len(programme.jobs)} jobs in {span:.0f} s (trace: {settings.trace_name}), {settings.workers} workers"
             f"{f', {settings.reapers} reapers' if reapers else ''}."
@@ -211,18 +226,18 @@ def _introduction(programme: Programme) -> list[str]:
             f"{settings.lease_ttl.total_seconds():g} s, scan interval {settings.scan.total_seconds():g} s, "
             f"max_deliveries {settings.max_deliveries}: short, so that you can watch. Not for production."
         ),
-        *_faults(programme),
     ]
+    return [*fitted(told), *_faults(programme)]
 
 
 def _faults(programme: Programme) -> list[str]:
     settings = programme.settings
     if settings.chaos is None:
-        return [f"Faults: {' '.join(map(str, settings.faults)) or 'none'}."]
+        return fitted([f"Faults: {' '.join(map(str, settings.faults)) or 'none'}."])
     (recovery,) = programme.recoveries
     return [
         f"Chaos of seed {settings.seed}: {len(settings.faults)} faults in {settings.chaos.total_seconds():g} s.",
-        *(f"  {in_words(fault)}" for fault in settings.faults),
+        *fitted(f"  {in_words(fault)}" for fault in settings.faults),
         *(f"  Left out here: {kind}." for kind in sorted(settings.out_of_reach)),
         f"Again: {settings.command(recovery)}",
     ]
@@ -231,10 +246,10 @@ def _faults(programme: Programme) -> list[str]:
 def _close(ending: Ending) -> None:
     recovery = ending.stage.recovery
     table = as_text(ending.ledger, recovery=recovery, started_at=ending.started_at)
-    show("", f"Ledger, {recovery.title}:", *table.split("\n"))
+    show("", f"Ledger, {recovery.title}:", *fitted(table.split("\n")))
     # Of the references nothing is promised: what is stuck or lost is what the act shows.
     for objection in ending.objections if recovery.promises else ():
-        show(f"  NOT AS PROMISED: {objection}.")
+        show(*fitted([f"  NOT AS PROMISED: {objection}."]))
     settings = ending.stage.settings
     if settings.chaos and recovery.promises and ending.objections:
         show(f"  Play it again: {settings.command(recovery)}")

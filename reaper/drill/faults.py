@@ -143,7 +143,7 @@ DEMO_FAULTS = (
     _at(FaultKind.KILL_LEADER, 7),
     _at(FaultKind.PAUSE_LEADER, 9.5),
 )
-"""The same, a little closer together, so that three acts take less than a minute."""
+"""The same, a little closer together, so that three acts take about a minute."""
 
 
 def parse_fault(text: str) -> Fault:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from reaper.drill import queries
+from reaper.drill.lines import fitted
 from reaper.drill.producer import Producer
 from reaper.drill.records import ProcessRun, Role, Step
 from reaper.drill.redis_server import INSTALL_LINE
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 PLAIN_INTERVAL_S = 1.0
 LIVE_INTERVAL_S = 0.2
-NEWS_SHOWN = 8
+NEWS_SHOWN = 14
 
 
 class MissingExtraError(StreamReaperError):
@@ -120,27 +121,27 @@ class PlainScreen:
             while True:
                 shown = self._tell(scene, shown)
                 if scene.passed_s >= next_line:
-                    show(f"  {scene.passed_s:5.1f} s  {self._line(scene)}")
+                    show(*fitted([f"  {scene.passed_s:5.1f} s  {self._line(scene)}"]))
                     next_line += PLAIN_INTERVAL_S
                 await anyio.sleep(LIVE_INTERVAL_S)
         finally:
             self._tell(scene, shown)
-            show(f"  {scene.passed_s:5.1f} s  {self._line(scene)}")
+            show(*fitted([f"  {scene.passed_s:5.1f} s  {self._line(scene)}"]))
 
     def _tell(self, scene: Scene, shown: int) -> int:
         for at, sentence in scene.news[shown:]:
-            show(f"  {at:5.1f} s  * {sentence}")
+            show(*fitted([f"  {at:5.1f} s  * {sentence}"]))
         return len(scene.news)
 
     def _line(self, scene: Scene) -> str:
         now = scene.figures()
         line = (
-            f"settled {now.settled}/{now.enqueued}  ready {now.ready}  in flight {now.in_flight}  "
-            f"recovered {now.recovered}  dead {now.dead}"
+            f"settled {now.settled}/{now.enqueued} ready {now.ready} in flight {now.in_flight} "
+            f"recovered {now.recovered} dead {now.dead}"
         )
         if now.dropped:
-            line += f"  dropped {now.dropped}"
-        return f"{line}  leader {now.leader} (term {now.token})" if scene.stage.recovery.by_reapers else line
+            line += f" dropped {now.dropped}"
+        return f"{line} leader {now.leader}" if scene.stage.recovery.by_reapers else line
 
 
 class QuietScreen:

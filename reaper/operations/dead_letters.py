@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.operations.signatures import signature_of
+from reaper.operations.signatures import SIGNATURE_LENGTH, signature_of
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
@@ -161,6 +161,33 @@ def check_ids(ids: Sequence[str]) -> tuple[str, ...]:
                 "for example 1766000000000-0."
             )
     return tuple(dict.fromkeys(ids))
+
+
+def choose(
+    ids: Sequence[str],
+    *,
+    reason: str | None = None,
+    signature: str | None = None,
+    everything: bool = False,
+    has_age: bool = False,
+) -> Selection:
+    """Return what IDs and filters select, for commands and the status page.
+
+    Raises ConfigurationError where they say nothing, or two things.
+    """
+    ways = [bool(ids), reason is not None or signature is not None or has_age, everything]
+    if sum(ways) != 1:
+        given = "Nothing is selected" if not any(ways) else "IDs, filters and --all exclude each other"
+        raise ConfigurationError(f"{given}: name IDs, or a filter such as --reason max_deliveries, or --all.")
+    return Selection(ids=check_ids(ids), reason=reason, signature=_check_signature(signature))
+
+
+def _check_signature(signature: str | None) -> str | None:
+    if signature is not None and not re.fullmatch(f"[0-9a-f]{{{SIGNATURE_LENGTH}}}", signature):
+        raise ConfigurationError(
+            f"{signature!r} is no error signature: it has {SIGNATURE_LENGTH} digits, such as 0f3a91c27b5d."
+        )
+    return signature
 
 
 async def find(client: Redis, keys: GroupKeys, entry_id: str) -> DeadLetter | None:

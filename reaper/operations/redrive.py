@@ -14,6 +14,7 @@ import anyio
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from redis.asyncio import Redis
 
+from reaper.settings import ReaperSettings
 from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
@@ -80,6 +81,15 @@ class Redrive:
     def batch(self) -> int:
         """Dead letters per call; with a rate, what a tenth of a second allows, so that the flow is even."""
         return REDRIVE_BATCH if self.rate is None else max(1, min(REDRIVE_BATCH, math.floor(self.rate / 10)))
+
+
+def redrive_as_set(settings: ReaperSettings) -> Redrive:
+    """Return how dead letters are redriven by commands and by the status page, unless more is said."""
+    return Redrive(
+        policy=settings.redelivery,
+        journal=Journal.at(settings.journal, settings.journal_maxlen),
+        linkage=settings.trace_linkage,
+    )
 
 
 async def redrive(client: Redis, keys: GroupKeys, ids: AsyncIterable[str], how: Redrive) -> AsyncIterator[Redriven]:

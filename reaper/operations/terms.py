@@ -21,6 +21,8 @@ TERMS_READ = 500
 UNTOLD = "untold"
 """How a term ended whose leader could not say so: killed, paused or cut off; the lease expired."""
 WATCH_S = 0.1
+COOLDOWN_S = 30.0
+"""For how long a leader that was asked to step down leaves the lease to the others."""
 
 _NONCE = re.compile(r"\.[0-9a-f]+@\d+$")
 

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from workers.protocol.address import Host
+from workers.protocol.events import MOST
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
 from workers.runtime.clock import monotonic_ms, server_ms
@@ -34,6 +35,10 @@ class Standing(Protocol):
     @property
     def steps(self) -> ClockSteps:
         """How its clock was set meanwhile."""
+
+    @property
+    def why(self) -> str:
+        """What happened last of that which makes recovery wait; '' where nothing did."""
 
     def until(self, visibility_ms: int) -> int:
         """Return the instant from which deliveries may be recovered."""
@@ -131,6 +136,16 @@ class OfStream:
         """The time of its node minus our monotonic time."""
         node = self._shards.node_of(self._slot)
         return node.clock_offset_ms if node else 0
+
+    @property
+    def why(self) -> str:
+        """What happened last at its node, or that it was not there before."""
+        node = self._shards.node_of(self._slot)
+        if node is None:
+            return "its node of the cluster has not answered yet"
+        moved_ms = self._client.moved_ms(self._slot)
+        was_last = moved_ms is not None and moved_ms + self.longest_ms(MOST) > node.grace.until(MOST)
+        return "its slot of the cluster has moved" if was_last else node.grace.why
 
     def until(self, visibility_ms: int) -> int:
         """Return the instant from which deliveries may be recovered; a moment from now while it is not known."""

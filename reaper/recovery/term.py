@@ -81,8 +81,8 @@ class TermWork:
                 self._start(group, self._context, self._tasks)
 
     def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup) -> None:
-        if self._shards:
-            standing = self._shards.standing(group.keys.stream)
+        if self.shards:
+            standing = self.shards.standing(group.keys.stream)
             context = replace(context, grace=standing, clock_offset_ms=lambda: standing.clock_offset_ms)
         watch = GroupWatch(context, group)
         self._watches[group.keys.pair] = watch

@@ -9,14 +9,13 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.operations.dead_letters import Selection, check_ids, select
+from reaper.operations.dead_letters import Selection, choose, select
 from reaper.operations.groups import check_exists, known_pairs, set_paused
-from reaper.operations.redrive import Redrive, RedriveOutcome, redrive
-from reaper.operations.terms import ask_to_step_down, replica_of
+from reaper.operations.redrive import RedriveOutcome, redrive, redrive_as_set
+from reaper.operations.terms import COOLDOWN_S, ask_to_step_down, replica_of
 from reaper.replicas import read_replicas
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
-from workers.protocol.calls import Journal
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import on_one_line
@@ -24,7 +23,6 @@ from workers.protocol.messages import on_one_line
 logger = logging.getLogger(__name__)
 
 SHORTEST_TOKEN = 16
-STEP_DOWN_COOLDOWN_MS = 30_000
 MOST_REDRIVEN = 10_000
 """Dead letters that one click redrives; the next click goes on."""
 
@@ -72,11 +70,7 @@ class Actions:
         """Redrive one dead letter, or those of a reason that are there now."""
         keys = await self._pair(sent)
         what = _selection(sent)
-        how = Redrive(
-            policy=self._settings.redelivery,
-            journal=Journal.at(self._settings.journal, self._settings.journal_maxlen),
-            linkage=self._settings.trace_linkage,
-        )
+        how = redrive_as_set(self._settings)
         counts: Counter[RedriveOutcome] = Counter()
         async for result in redrive(self._client, keys, self._ids(keys, what), how):
             counts[result.outcome] += 1
@@ -95,27 +89,31 @@ class Actions:
     async def step_down(self, _sent: Mapping[str, Any]) -> str:
         """Ask the leader to release its lease."""
         keys = self._settings.namespace_keys
-        holder = await ask_to_step_down(self._client, keys, cooldown_ms=STEP_DOWN_COOLDOWN_MS)
+        holder = await ask_to_step_down(self._client, keys, cooldown_ms=round(COOLDOWN_S * 1000))
         return _told(f"{replica_of(holder)} was asked to step down")
 
     async def _pair(self, sent: Mapping[str, Any]) -> GroupKeys:
         """Return the pair that is meant: only one that the replicas know."""
-        replicas = await read_replicas(self._client, self._settings.namespace_keys)
-        pair = sent.get("pair")
-        keys = next((keys for keys in known_pairs(self._settings.groups, replicas) if keys.pair == pair), None)
-        if keys is None:
-            raise ConfigurationError("no such stream/group pair is known here.")
+        keys = await known_pair(self._client, self._settings, sent.get("pair"))
         await check_exists(self._client, keys)
         return keys
 
 
+async def known_pair(client: Redis, settings: ReaperSettings, pair: object) -> GroupKeys:
+    """Return the keys of a pair that the replicas know. Raises ConfigurationError."""
+    replicas = await read_replicas(client, settings.namespace_keys)
+    keys = next((keys for keys in known_pairs(settings.groups, replicas) if keys.pair == pair), None)
+    if keys is None:
+        raise ConfigurationError("no such stream/group pair is known here.")
+    return keys
+
+
 def _selection(sent: Mapping[str, Any]) -> Selection:
-    entry_id, reason = sent.get("id"), sent.get("reason")
-    if isinstance(entry_id, str) and reason is None:
-        return Selection(ids=check_ids([entry_id]))
-    if isinstance(reason, str) and entry_id is None:
-        return Selection(reason=reason)
-    raise ConfigurationError("name the dead letter's id, or a reason.")
+    given = {name: sent.get(name) for name in ("id", "reason", "signature")}
+    if not all(value is None or isinstance(value, str) for value in given.values()):
+        raise ConfigurationError("id, reason and signature are text.")
+    ids = [given["id"]] if given["id"] is not None else []
+    return choose(ids, reason=given["reason"], signature=given["signature"])
 
 
 def _told(message: str) -> str:

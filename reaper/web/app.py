@@ -22,7 +22,8 @@ from starlette.routing import BaseRoute, Route
 from reaper.operations.explanation import explain
 from reaper.operations.job_search import find_job
 from reaper.service import Reaper
-from reaper.web.actions import Actions, is_token
+from reaper.web.actions import Actions, is_token, known_pair
+from reaper.web.letters import letters_of, one_letter
 from reaper.web.overview import Overview
 from reaper.web.vitals import ReaperVitals
 from workers.protocol.connection import commands_client
@@ -80,6 +81,7 @@ class Page:
     def __init__(self, client: Redis, reaper: Reaper, token: bytes | None) -> None:
         self._client = client
         self._token = token
+        self._reaper = reaper
         self._overview = Overview(client, reaper)
         self._actions = Actions(client, reaper)
 
@@ -95,6 +97,7 @@ class Page:
             Route("/", _page, methods=["GET"]),
             Route("/api/overview", self._answer_overview, methods=["GET"]),
             Route("/api/job", self._answer_job, methods=["GET"]),
+            Route("/api/dead-letters", self._answer_letters, methods=["GET"]),
             *(Route(f"/api/{name}", self._acting(name, act), methods=["POST"]) for name, act in actions.items()),
         ]
 
@@ -119,6 +122,24 @@ class Page:
             return _failed(503, f"Redis does not answer: {error}")
         told = [one.as_json() for one in found if one.job.is_known]
         return JSONResponse(told, headers=NO_STORE)
+
+    async def _answer_letters(self, request: Request) -> Response:
+        """Answer with those of a reason, or with one (``id``)."""
+        asked = request.query_params
+        try:
+            keys = await known_pair(self._client, self._reaper.settings, asked.get("pair"))
+            if "id" in asked:
+                letter = await one_letter(self._client, keys, asked["id"])
+                found = None if letter is None else [letter]
+            else:
+                found = await letters_of(self._client, keys, asked.get("reason", ""))
+        except ConfigurationError as error:
+            return _failed(400, str(error))
+        except (RedisError, OSError) as error:
+            return _failed(503, f"Redis does not answer: {error}")
+        if found is None:
+            return _failed(404, "it is not there any more: it was redriven or purged")
+        return JSONResponse(found, headers=NO_STORE)
 
     def _acting(self, name: str, act: Act) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:

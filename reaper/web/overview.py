@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import quantiles
 from typing import Any
 
@@ -17,6 +17,7 @@ from reaper.operations.state import Snapshot
 from reaper.operations.streams import newest_first
 from reaper.operations.terms import read_terms
 from reaper.service import Reaper
+from workers.protocol.capabilities import Capabilities, capabilities_quietly, in_words
 from workers.protocol.events import EventName, LifecycleEvent, read_event
 from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
 from workers.protocol.messages import text
@@ -79,6 +80,7 @@ class Overview:
         self._looking = anyio.Lock()
         self._looked_at = float("-inf")
         self._found: Mapping[str, Any] = {}
+        self._can: Capabilities = {}
 
     async def look(self) -> Mapping[str, Any]:
         """Return the whole overview. Raises what redis-py raises where there is no contact."""
@@ -95,7 +97,10 @@ class Overview:
     async def snapshot(self) -> Snapshot:
         """Return what ``reaper status`` goes by."""
         settings = self._reaper.settings  # a reload changes them
-        return await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.server)
+        found = await take_snapshot(self._client, settings.namespace_keys, settings.watched, self._reaper.server)
+        if not self._can:
+            self._can = await capabilities_quietly(self._client)
+        return replace(found, capabilities=self._can)
 
     async def _look(self) -> Mapping[str, Any]:
         snapshot = await self.snapshot()
@@ -103,6 +108,7 @@ class Overview:
         terms = await read_terms(self._client, self._reaper.settings.namespace_keys, TERMS)
         return {
             **as_json(snapshot, judge(snapshot)),
+            "can": in_words(snapshot.capabilities),
             "terms": [asdict(term) | {"replica": term.replica} for term in terms],
             "followers": [replica.id for replica in snapshot.followers],
             "recoveries": await self._recoveries(pairs, snapshot.now_ms),

@@ -19,6 +19,7 @@ from reaper.drill.recoveries import RECOVERIES, Recovery
 from reaper.drill.redis_server import Server
 from reaper.drill.stage import set_stage
 from reaper.drill.usage import Usage
+from tests.docs.json_page import check
 from workers.protocol.connection import commands_client
 
 SERVER = Server("redis://127.0.0.1:1/0", "7", "no server", ours=False)
@@ -169,6 +170,7 @@ def test_the_report_of_a_chaos_says_what_was_drawn(theatre: Theatre, tmp_path: P
     assert told["chaos"]["replay"] == "reaper drill --recovery reaper --chaos 20 --seed 1"
     assert told["settings"]["faults"] == [str(fault) for fault in faults]
     assert told["settings"]["chaos"] == 20.0
+    check("reaper drill", told)
 
 
 @pytest.mark.processes
@@ -186,3 +188,4 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
     assert theatre.exit_code(cli.demo, "--json", str(file)) == 0
     acts = json.loads(file.read_text(encoding="utf-8"))["acts"]
     assert [act["recovery"] for act in acts] == ["none", "reaper", "embedded"]
+    check("reaper demo", {"acts": acts})

@@ -56,7 +56,7 @@ async def test_plain_lines_tell_the_numbers_and_what_happens(scene: Scene, capsy
         await wait_until(told, "the first line is printed")
         group.cancel_scope.cancel()
     assert "* kill -9 of worker w1-1 with 3 jobs in flight" in printed
-    assert "settled 1/5  ready 1  in flight 2  recovered 7  dead 1  leader nobody (term 3)" in printed
+    assert "settled 1/5 ready 1 in flight 2 recovered 7 dead 1 leader nobody" in printed
 
 
 async def test_the_live_view_shows_figures_faults_and_who_leads(scene: Scene) -> None:

@@ -211,6 +211,7 @@ async def test_what_moves_waits_on_its_own_and_nobody_goes_along_unawares(master
         masters.begin_move(moving, to)
         masters.end_move(moving, to)
         await wait_until(lambda: mine.until(longest_ms) - longest_ms >= since_ms, "what has moved waits")
+        assert mine.why == "its slot of the cluster has moved" != others.why
         with pytest.raises(SlotMovedError):
             await client.exists(moving)
         assert not await client.exists(moving)

@@ -18,6 +18,7 @@ from reaper.pipeline.advice.model import GroupRecord, Record, Weights, Workers, 
 from reaper.pipeline.advice.records import read_records
 from reaper.pipeline.cli import pipeline
 from reaper.settings import ReaperSettings
+from tests.docs.json_page import check
 from tests.pipeline import stories
 from tests.pipeline.conftest import Generated
 from tests.pipeline.stories import Row, about, acked, event, frame, nacked, recovered, refused
@@ -286,6 +287,7 @@ def test_the_command_advises_on_one_group_for_machines_and_into_a_file(lake: Pat
     words = ["advise", "--lake", str(lake), "--group", "sender", "--json", "--output", str(file), "--pause", "2"]
     result = CliRunner().invoke(pipeline, words)
     assert result.exit_code == 0, result.output
+    check("reaper pipeline advise", json.loads(result.stdout))
     (told,) = json.loads(result.stdout)["groups"]
     assert (told["workers"], told["curve"][0]["timeout_ms"]) == ("extending", 3_000)
     assert read_back(file.read_text(), tmp_path) == {"mail/sender": told["recommended_ms"] / 1000}

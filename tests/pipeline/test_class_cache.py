@@ -18,6 +18,7 @@ from reaper.pipeline.spark.class_cache import (
     using_classes,
 )
 from reaper.pipeline.spark.java import Java, describe, write_shim
+from tests.docs.json_page import check
 from tests.pipeline.test_java import install
 from tests.support.java import java_of_the_extra
 from tests.support.processes import Processes
@@ -107,6 +108,7 @@ async def test_a_warm_up_makes_what_later_commands_take_their_classes_from(
     warm_up = processes.python("-m", "reaper", "pipeline", "warm-up", "--json", env=env)
     assert await warm_up.wait() == 0, warm_up.output
     made = json.loads(warm_up.output)
+    check("reaper pipeline warm-up", made)
     file = Path(made["file"])
     size = (await anyio.Path(file).stat()).st_size
     assert made["megabytes"] == size // 1_000_000

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from reaper.cli.main import main
 from reaper.pipeline.progress import ProgressLine
 from tests.conftest import StartServer
+from tests.docs.json_page import check
 from tests.pipeline.journals import JOURNAL, entries, rows, write_dead_letter, write_events, write_raw
 from workers.runtime.options import USAGE_EXIT
 
@@ -42,10 +43,12 @@ def test_from_redis_to_a_compacted_lake_and_a_trimmed_journal(
     write_dead_letter(server, "job-1")
     write_events(server, 200)
     told = document(reaper(*ingest, "--json"))
+    check("reaper pipeline ingest", told)
     assert (told["events"], told["batches"]) == (200, 1)  # restarts: Spark grants Python 10 s, on any machine
     everything = entries(server)
 
     (trimmed,) = document(reaper("trim", *where, *redis, "--margin", "0", "--json"))
+    check("reaper pipeline trim", [trimmed])
     assert (trimmed["stream"], trimmed["removed"] + trimmed["left"]) == (JOURNAL, 201)
     assert trimmed["left"] == len(entries(server)) < 110  # Redis trims a hundred at a time
     write_events(server, 200, start=200)
@@ -53,9 +56,11 @@ def test_from_redis_to_a_compacted_lake_and_a_trimmed_journal(
     people = reaper(*ingest)
     assert (people.exit_code, people.stdout) == (0, "200 events, 0 dead letters in 1 batches\n")
     events, letters, malformed = document(reaper("compact", *where, *LOCAL, "--json"))
+    check("reaper pipeline compact", [events, letters, malformed])
     assert (events["batches_before"], events["batches_after"], events["rows_rewritten"]) == (2, 1, 400)
     assert (letters["batches_before"], malformed["batches_before"]) == (1, 1)
     assert sorted(rows(tmp_path / "lake") + rows(tmp_path / "lake", "malformed")) == everything
+    check("reaper pipeline retain", document(reaper("retain", *where, "--keep", "86400", "--json")))
     dropped = reaper("retain", *where, "--keep", "86400")
     assert (dropped.exit_code, dropped.stdout.splitlines()[0]) == (0, "events: 0 days dropped (0 files)")
 

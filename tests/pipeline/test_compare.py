@@ -17,6 +17,7 @@ from reaper.pipeline.compare.journals import ingest_journals, read_journals
 from reaper.pipeline.compare.play import DrillFailedError, Plan, play
 from reaper.pipeline.compare.scenarios import Scenario
 from reaper.pipeline.settings import PipelineSettings
+from tests.docs.json_page import check
 
 pytestmark = pytest.mark.processes
 
@@ -57,6 +58,7 @@ def test_drills_are_played_ingested_judged_and_written_down(
     ended = CliRunner().invoke(main, ["compare", "--json", "--output", str(tmp_path / "quick.html")])
     written = json.loads((tmp_path / "quick.json").read_text())
     assert json.loads(ended.stdout) == written
+    check("reaper compare", written)
     assert written["scenarios"][0]["figures"]["lost"]["reaper"] == {"value": 0, "low": 0, "high": 0}
     assert "A quick crash" in (tmp_path / "quick.html").read_text()
     assert "![" in (tmp_path / "quick.md").read_text()

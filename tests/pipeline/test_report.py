@@ -15,6 +15,7 @@ from reaper.pipeline.report import words
 from reaper.pipeline.report.queries import questions, shelf
 from reaper.pipeline.report.reading import read_tables, tune
 from reaper.pipeline.report.scope import Scope
+from tests.docs.json_page import check
 from tests.pipeline.conftest import Generated
 from tests.support.processes import Processes
 
@@ -41,6 +42,7 @@ def reported(lake: str, tmp_path_factory: pytest.TempPathFactory) -> Reported:
     options = ["--lake", lake, "--output", str(page), "--json", str(figures)]
     done = CliRunner().invoke(pipeline, ["report", *options])
     assert done.exit_code == 0, done.output
+    check("reaper pipeline report", json.loads(figures.read_text()))
     return Reported(page.read_text(), json.loads(figures.read_text()), done.output)
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from redis.asyncio import Redis
@@ -11,6 +12,7 @@ from redis.asyncio import Redis
 from reaper.service import Reaper
 from reaper.web.actions import is_token, read_token
 from reaper.web.app import LARGEST_BODY, page_and_policy
+from reaper.web.letters import LONGEST_VALUE
 from reaper.web.serve import serving_health
 from tests.faults.scene import (
     KEYS,
@@ -27,6 +29,7 @@ from tests.faults.scene import (
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.web.conftest import TOKEN, Served, served_replica
+from workers.protocol.capabilities import capabilities_quietly, in_words
 from workers.protocol.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
@@ -228,6 +231,46 @@ async def test_one_dead_letter_or_those_of_a_reason_are_redriven(acting: Served,
     some = json.dumps({"pair": KEYS.pair, "reason": "declined"})
     assert (await acting.post("/api/redrive", some)).data == {"told": "orders/billing: 2 dead letters redriven"}
     assert (await client.xlen(KEYS.dead), await client.xlen(STREAM)) == (1, 3)
+
+
+async def test_the_page_selects_by_the_rules_of_the_commands(acting: Served, client: Redis) -> None:
+    await _give_up(client, 1, "timeout")
+    for body in ({"id": "1-0", "reason": "timeout"}, {"signature": "none"}, {}, {"reason": 5}, {"id": "x"}):
+        reply = await acting.post("/api/redrive", json.dumps({"pair": KEYS.pair, **body}))
+        assert reply.code == 400, body
+    assert await client.xlen(KEYS.dead) == 1
+
+
+async def test_single_dead_letters_are_told_with_what_they_hold(served: Served, client: Redis) -> None:
+    await _give_up(client, 2, "timeout")
+    payload = {"amount": "12.50", b"\xff\x00": b"\xde\xad", "bell": "\x07", "long": "é" * 3_000}
+    await client.xadd(KEYS.dead, {**payload, "reaper.job": "order-17", "reaper.dead.reason": "boom"})  # type: ignore[dict-item]
+    where = f"/api/dead-letters?pair={quote(KEYS.pair)}"
+    assert [one["job"] for one in (await served.get(f"{where}&reason=timeout")).data] == ["timeout-1", "timeout-0"]
+    (one,) = (await served.get(f"{where}&reason=boom")).data
+    assert "fields" not in one
+    (letter,) = (await served.get(f"{where}&id={one['id']}")).data
+    amount, binary, bell, long = letter["fields"]
+    assert (amount["name"]["text"], amount["value"]) == ("amount", {"text": "12.50", "bytes": 5, "cut": False})
+    assert (binary["name"]["hex"], binary["value"]["hex"]) == ("ff 00", "de ad")
+    assert bell["value"]["hex"] == "07", "nothing that cannot be seen passes for text"
+    assert (long["value"]["bytes"], long["value"]["cut"]) == (6_000, True)
+    assert len(long["value"]["text"]) == LONGEST_VALUE // 2
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("pair=no/such&reason=x", 400), (f"pair={KEYS.pair}&id=x", 400), (f"pair={KEYS.pair}&id=1-0", 404), ("", 400)],
+)
+async def test_a_dead_letter_that_is_not_there_is_a_sentence(served: Served, query: str, code: int) -> None:
+    reply = await served.get(f"/api/dead-letters?{query}")
+    assert (reply.code, bool(reply.data["error"])) == (code, True)
+
+
+async def test_what_the_server_can_is_told(served: Served, client: Redis) -> None:
+    told = await _overview(served)
+    assert told["can"] == in_words(await capabilities_quietly(client))
+    assert told["capabilities"]
 
 
 async def test_the_leader_steps_down(acting: Served, client: Redis, server: RedisServer) -> None:

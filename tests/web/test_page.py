@@ -41,9 +41,9 @@ class Tab:
     async def run(self, function: Callable[[WebDriver], ReplyT]) -> ReplyT:
         return await anyio.to_thread.run_sync(function, self.browser)
 
-    async def open(self) -> None:
+    async def open(self, verdict: str = "Healthy") -> None:
         await self.run(lambda browser: browser.get(f"http://127.0.0.1:{self.port}/"))
-        await self.shows("verdict", "ealthy")
+        await self.shows("verdict", verdict)
 
     async def text(self, element: str) -> str:
         return await self.run(lambda browser: browser.execute_script(_TEXT, element))
@@ -191,6 +191,25 @@ async def test_with_the_token_dead_letters_are_redriven_by_reason(
     assert await client.xlen(KEYS.dead) == 2
 
 
+async def test_one_dead_letter_is_looked_at_and_redriven(acting_tab: tuple[Tab, Served], client: Redis) -> None:
+    tab, _ = acting_tab
+    payload: dict[Any, Any] = {HOSTILE: HOSTILE, "raw": b"\xde\xad\x00", "reaper.job": "order-99"}
+    await client.xadd(KEYS.dead, {**payload, "reaper.dead.reason": HOSTILE})
+    await tab.shows("dead", "2")
+    await tab.click("#dead tr:last-child [data-show]")
+    await tab.shows("letters", "order-99")
+    await tab.click("#letters [data-letter]")
+    await tab.shows("letter", "de ad 00")
+    assert HOSTILE in await tab.text("letter"), "shown, and not run"
+    assert await tab.js("window.pwned") is None
+    await tab.type("token", TOKEN)
+    await tab.click("#letter [data-action=redrive]")
+    assert await tab.text("confirm-text") == "Make job order-99 of orders/billing ready again?"
+    await tab.click("#confirm-yes")
+    await tab.shows("told", "orders/billing: 1 dead letters redriven")
+    assert await client.xlen(KEYS.dead) == 4
+
+
 async def test_who_cancels_or_has_a_wrong_token_changes_nothing(acting_tab: tuple[Tab, Served], client: Redis) -> None:
     tab, _ = acting_tab
     await tab.shows("dead", "Redrive")
@@ -262,12 +281,3 @@ CONTRASTS = """(() => {
   }
   return poor;
 })()"""
-
-
-async def test_it_fits_a_narrow_screen(tab: Tab) -> None:
-    await tab.run(lambda browser: browser.set_window_size(420, 900))
-    try:
-        await tab.shows("group-table", "orders/billing")
-        assert await tab.js("document.documentElement.scrollWidth <= window.innerWidth") is True
-    finally:
-        await tab.run(lambda browser: browser.set_window_size(1280, 1500))

@@ -1,0 +1,22 @@
+"""What is printed while a drill is played fits a terminal of eighty columns."""
+
+from reaper.drill.cli import NEXT
+from reaper.drill.lines import COLUMNS, fitted
+
+
+def test_a_line_that_is_too_long_goes_on_below_itself() -> None:
+    line = "    9.5 s  * kill -9 of worker w2-1 with 10 jobs in flight, so that there is something to recover"
+    first, second = fitted([line])
+    assert len(first) <= COLUMNS
+    assert first + " " + second.strip() == line
+    assert second.startswith("      ")
+
+
+def test_what_fits_stays_as_it_is_with_its_columns() -> None:
+    table = ["  enqueued                  701", "", "  ├─ recover    9.0 ms"]
+    assert fitted(table) == table
+
+
+def test_it_ends_with_what_to_do_next_in_lines_that_fit() -> None:
+    assert NEXT[0].startswith("next: ")
+    assert fitted(NEXT) == list(NEXT)

@@ -1,0 +1,92 @@
+"""`docs/json.md` shows what every command prints with ``--json``: compared with what it prints."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.json_page import check, differences, examples
+from tests.operator.conftest import run_command
+from tests.operator.dead import give_up
+from tests.operator.every import LEAVES, PAIR
+from tests.operator.heartbeats import TOKEN, a_report, elect
+from tests.scripts.scene import Scene
+from tests.support.processes import ROOT
+from tests.support.servers import RedisServer
+from workers.protocol.events import encode_data
+
+pytestmark = pytest.mark.anyio
+
+LETTER = "LETTER"
+WORDS: dict[str, tuple[str, ...]] = {
+    "reaper acl": PAIR,
+    "reaper dead-letters list": PAIR,
+    "reaper dead-letters purge": ("--all", "--yes", *PAIR),
+    "reaper dead-letters redrive": ("--all", *PAIR),
+    "reaper dead-letters show": (LETTER, *PAIR),
+    "reaper doctor": PAIR,
+    "reaper explain": ("order-17", *PAIR),
+    "reaper forget": ("sender", "--yes", "--groups", "mail/sender"),
+    "reaper init": ("orders/billing",),
+    "reaper leader show": PAIR,
+    "reaper leader step-down": ("--timeout", "0", *PAIR),
+    "reaper pause": ("billing", *PAIR),
+    "reaper resume": ("billing", *PAIR),
+    "reaper status": PAIR,
+    "reaper top": ("--rounds", "1", *PAIR),
+}
+ELSEWHERE = {
+    "reaper compare": "tests/pipeline/test_compare.py",
+    "reaper demo": "tests/drill/test_cli.py",
+    "reaper drill": "tests/drill/test_cli.py",
+    "reaper pipeline advise": "tests/pipeline/test_advisor.py",
+    "reaper pipeline compact": "tests/pipeline/test_cli.py",
+    "reaper pipeline ingest": "tests/pipeline/test_cli.py",
+    "reaper pipeline report": "tests/pipeline/test_report.py",
+    "reaper pipeline retain": "tests/pipeline/test_cli.py",
+    "reaper pipeline trim": "tests/pipeline/test_cli.py",
+    "reaper pipeline warm-up": "tests/pipeline/test_class_cache.py",
+}
+"""Where commands that take long are run anyhow, and their output is compared."""
+WHERE_IT_FAILS = "Where a command fails"
+
+
+def test_every_command_that_prints_json_is_on_the_page_and_compared() -> None:
+    speaking = {name for name, one in LEAVES if any("--json" in parameter.opts for parameter in one.params)}
+    assert examples().keys() - {WHERE_IT_FAILS} == speaking
+    assert WORDS.keys() | ELSEWHERE.keys() == speaking
+    for name, file in ELSEWHERE.items():
+        assert f'check("{name}"' in (ROOT / file).read_text(encoding="utf-8"), f"{file} compares {name}"
+
+
+async def printed(scene: Scene, server: RedisServer, name: str) -> Any:
+    """Return what a command prints of a service with some troubles."""
+    now = await scene.now_ms()
+    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
+    report = a_report(last_scan_ms=now - 200, timers=1, next_due_ms=9_000, recovered=5)
+    await elect(scene.client, report, now_ms=now, server="Redis 8.2.3")
+    letter = await give_up(scene, "order", 17)
+    await scene.stalled("order", 18, "reaper.job", "order-17")
+    await scene.client.xgroup_create("mail", "sender", "0", mkstream=True)
+    await scene.client.hset("{mail}:group:sender", "paused", "1")
+    acquired = encode_data({"token": TOKEN, "holder": "alice-1-abc.nonce"})
+    await scene.client.xadd("{reaper}:journal", {"event": "lease_acquired", "job": "", "data": acquired})
+    words = [letter if word == LETTER else word for word in WORDS[name]]
+    return (await run_command(server.url, *name.split()[1:], *words, "--json")).data
+
+
+@pytest.mark.parametrize("name", WORDS)
+async def test_what_a_command_prints_is_what_the_page_shows(
+    scene: Scene, server: RedisServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where `init` writes
+    check(name, await printed(scene, server, name))
+
+
+def test_another_shape_is_noticed() -> None:
+    example = {"a": 1, "b": [{"c": "x"}], "d": {"e": True, "…": "…"}}
+    assert differences(example, {"a": 2.5, "b": [], "d": {"e": False, "f": 1}}) == []
+    assert differences(example, {"a": None, "b": [{"c": "y"}, {"c": "z"}], "d": {"e": True}}) == []
+    for other in ({"a": "1"}, {"b": [{"c": "x", "g": 1}]}, {"d": {"f": 1}}, {"h": 1}, {"b": [{"c": "y"}, {}]}):
+        assert len(differences(example, {"a": 1, "b": [], "d": {"e": True}} | other)) == 1
+    assert differences({"b": []}, {"b": [1]}) == [".b: empty in the example"]
