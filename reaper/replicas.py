@@ -85,6 +85,8 @@ class GroupReport(Tally):
     late_ms: Whole = 0
     """For how long recovery should have begun, the longest grace granted: a limit of the rate, or a leader too slow."""
     grace_ms_left: Whole = 0
+    grace_why: str = ""
+    """What recovery waits after."""
 
     @property
     def pair(self) -> str:

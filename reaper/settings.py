@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Required, S
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
@@ -137,7 +138,8 @@ class ReaperSettings(RedisSettings):
     )
 
     visibility_timeout: Seconds = seconds(
-        30, "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job."
+        DEFAULT_VISIBILITY_TIMEOUT.total_seconds(),
+        "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job.",
     )
     longest_visibility_timeout: Seconds = seconds(
         LONGEST_VISIBILITY.total_seconds(),
@@ -145,10 +147,13 @@ class ReaperSettings(RedisSettings):
         "gets this, or what its group has, and the log says so.",
     )
     max_deliveries: int = Field(
-        default=3, ge=1, le=MAX_DELIVERIES_LIMIT, description="Counted deliveries of a job before it is dead-lettered."
+        default=DEFAULT_MAX_DELIVERIES,
+        ge=1,
+        le=MAX_DELIVERIES_LIMIT,
+        description="Counted deliveries of a job before it is dead-lettered.",
     )
     redelivery: Redelivery = Field(
-        default=Redelivery.STREAM,
+        default=DEFAULT_REDELIVERY,
         description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
         "its only one) or `retry-stream` (copy to the group's own retry stream).",
     )

@@ -16,7 +16,7 @@ from workers.health import WorkerCondition, serving_health
 from workers.program import clashing_folder, load_worker, warning_about
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
-from workers.runtime.options import errors_as_sentences, examples, log_options, settings_options
+from workers.runtime.options import Program, errors_as_sentences, examples, log_options, settings_options
 from workers.runtime.printing import show_crashes
 from workers.runtime.service_manager import telling_service_manager
 from workers.settings import WorkerSettings
@@ -32,7 +32,9 @@ THREADS_END_S = 0.5
 
 
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"]}, epilog=examples("worker run shop:worker --concurrency 32")
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("worker run shop:worker --concurrency 32"),
 )
 @click.version_option(package_name="stream-reaper")
 def main() -> None:

@@ -5,9 +5,11 @@ from typing import Any
 
 import click
 
+from workers.runtime.options import Program
 
-class LazyGroup(click.Group):
-    """A group of which some commands are imported at their use: to be run, to show their help, to be completed."""
+
+class LazyGroup(Program):
+    """A program of which some commands are imported at their use: to be run, to show their help, to be completed."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)

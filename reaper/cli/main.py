@@ -32,6 +32,7 @@ def main(context: click.Context) -> None:
     """Give stalled jobs of Redis Streams back to their consumer groups.
 
     Exit code 0 done; 2 not possible: words, settings or Redis do not let it, and a line says why. Some use 1.
+    130 after Ctrl-C, of those that it is not the way to end.
     """
     show_crashes()
     if os.environ.get("NO_COLOR"):

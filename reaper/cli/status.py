@@ -1,13 +1,13 @@
 """``reaper status``: one screen for people, or JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import anyio
 import click
 
 from reaper.cli.options import connected, operator_options
-from reaper.operations.judgement import Problem, as_json, judge, notes
+from reaper.operations.judgement import Problem, as_json, folded, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
@@ -19,24 +19,33 @@ from workers.runtime.options import USAGE_EXIT, examples, show_error
 from workers.runtime.printing import show, show_json, styled
 
 DEGRADED_EXIT = 1
+Screen = Callable[[Snapshot, Sequence[Problem]], list[str]]
 
 
-@click.command(epilog=examples("reaper status", "reaper status --watch 1", "reaper status --json"))
+@click.command(
+    epilog=examples("reaper status", "reaper status --brief", "reaper status --watch 1", "reaper status --json")
+)
 @operator_options
 @click.option("--json", "machine", is_flag=True, help="Print JSON (with --watch: one document a line).")
+@click.option("--brief", is_flag=True, help="One line for the service, and one for each group.")
 @click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again and again.")
 @click.pass_context
-async def status(context: click.Context, /, machine: bool, watch: float | None, settings: ReaperSettings) -> None:
+async def status(
+    context: click.Context, /, machine: bool, brief: bool, watch: float | None, settings: ReaperSettings
+) -> None:
     """Show leader, groups and what is wrong. Exit code 0 healthy, 1 degraded, 2 unreachable."""
     asked: dict[Capability, bool | None] = {}
+    lines = brief_lines if brief else status_lines
     while True:
-        code = await _look(settings, asked, machine=machine, watch=watch is not None)
+        code = await _look(settings, asked, machine=machine, watch=watch is not None, lines=lines)
         if not watch:
             context.exit(code)
         await anyio.sleep(watch)
 
 
-async def _look(settings: ReaperSettings, asked: dict[Capability, bool | None], *, machine: bool, watch: bool) -> int:
+async def _look(
+    settings: ReaperSettings, asked: dict[Capability, bool | None], *, machine: bool, watch: bool, lines: Screen
+) -> int:
     """Look, print, and return the exit code. ``asked``: what the server can, asked once."""
     try:
         async with connected(settings) as (client, server):
@@ -53,7 +62,7 @@ async def _look(settings: ReaperSettings, asked: dict[Capability, bool | None], 
     if machine:
         show_json(as_json(snapshot, problems))
     else:
-        show(*status_lines(snapshot, problems))
+        show(*lines(snapshot, problems))
     return DEGRADED_EXIT if problems else 0
 
 
@@ -73,6 +82,23 @@ def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
         lines += ["", *_group_lines(snapshot, group, troubles)]
     lines += ["", *_verdict_lines(problems, notes(snapshot))]
     return lines
+
+
+def brief_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
+    """Return a line for the service and one for each group, with what is wrong with it."""
+    leader = snapshot.leader
+    who = f"leader {leader.id}" if leader else "no reaper is needed" if snapshot.needs_no_reaper else "no leader"
+    followers = f"{len(snapshot.followers)} followers"
+    lines = [_brief_line(snapshot.namespace, [who, followers], [one for one in problems if not one.pair])]
+    for group in snapshot.groups:
+        facts = [_ready(group.main), _pending(group.main), f"dead letters {group.dead_letters}"]
+        lines.append(_brief_line(group.pair, facts, [one for one in problems if one.pair == group.pair]))
+    return lines
+
+
+def _brief_line(name: str, facts: Sequence[str], problems: Sequence[Problem]) -> str:
+    state = styled("degraded", "red") if problems else styled("healthy", "green")
+    return f"{styled(name, 'bold')}  {state}  {' · '.join([*facts, *(problem.text for problem in problems)])}"
 
 
 def _row(label: str, *parts: str) -> str:
@@ -163,5 +189,5 @@ def _verdict_lines(problems: Sequence[Problem], remarks: Sequence[str]) -> Itera
         yield styled("healthy", "green", "bold")
         return
     yield styled("degraded", "red", "bold")
-    for problem in problems:
-        yield f"  - {problem.pair + ': ' if problem.pair else ''}{problem.text}"
+    for line in folded((problem.pair, problem.text) for problem in problems):
+        yield f"  - {line}"

@@ -1,14 +1,14 @@
 """``reaper top``: the state of the service, live in a terminal."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
 import click
 
 from reaper.cli.options import connected, json_option, operator_options
-from reaper.operations.judgement import Problem, as_json, judge, notes
+from reaper.operations.judgement import Problem, as_json, folded, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
@@ -19,8 +19,12 @@ from workers.runtime.printing import printable, show_json
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
 
 COLUMNS = ("group", "mode", "ready", "oldest", "pending", "idle", "scheduled", "suspects", "dead", "recovered", "/s")
+NARROW = 120
+"""Columns of a terminal below which a group's name has a line of its own: figures that are cut are worth nothing."""
 REASON_MISSING = (
     "`reaper top` needs the package 'rich': pip install 'stream-reaper[top]' (or use `reaper status --watch 1`)."
 )
@@ -103,37 +107,70 @@ class _Screen:
         self._live.start()
 
     def look(self, snapshot: Snapshot, before: Snapshot | None) -> None:
-        self._live.update(screen(snapshot, judge(snapshot), before), refresh=True)
+        self._live.update(screen(snapshot, judge(snapshot), before, width=self._live.console.width), refresh=True)
 
     def failed(self, before: Snapshot, error: StreamReaperError) -> None:
-        self._live.update(screen(before, (), None, failure=str(error)), refresh=True)
+        width = self._live.console.width
+        self._live.update(screen(before, (), None, failure=str(error), width=width), refresh=True)
 
     def close(self) -> None:
         self._live.stop()
 
 
-def screen(snapshot: Snapshot, problems: Sequence[Problem], before: Snapshot | None, *, failure: str = "") -> "Group":
-    """Return what is shown of a snapshot; rates are those since ``before``."""
+def screen(
+    snapshot: Snapshot, problems: Sequence[Problem], before: Snapshot | None, *, failure: str = "", width: int = 160
+) -> "Group":
+    """Return what is shown of a snapshot, ``width`` columns wide; rates are those since ``before``.
+
+    What is wrong comes first: many groups fill a terminal, and what does not fit is cut at its end.
+    """
     from rich.console import Group
-    from rich.table import Table
+
+    lines = [_words(_leader_text(snapshot), "bold")]
+    if failure:
+        lines.append(_words(f"unreachable: {failure}", "bold red"))
+    told = [_words(f"- {line}", "red") for line in folded((one.pair, one.text) for one in problems)]
+    told += [_words(f"note  {note}", "yellow") for note in notes(snapshot)]
+    told = told or [_words("" if failure else "healthy", "green")]
+    if width < NARROW:
+        return Group(*lines, *told, _words(""), *_narrow_lines(snapshot, problems, before))
+    return Group(*lines, *told, _words(""), _table(snapshot, problems, before))
+
+
+def _words(line: str, style: str = "") -> "Text":
+    """Return a line as it may stand here: the one way onto this screen."""
     from rich.text import Text
 
-    def words(line: str, style: str = "") -> Text:  # the one way onto this screen
-        return Text(printable(line), style=style)
+    return Text(printable(line), style=style)
+
+
+def _table(snapshot: Snapshot, problems: Sequence[Problem], before: Snapshot | None) -> "Table":
+    from rich.table import Table
 
     table = Table(*COLUMNS, expand=True, header_style="dim", box=None)
     for column in table.columns[2:]:
         column.justify = "right"
+        column.no_wrap = True
     for group in snapshot.groups:
-        table.add_row(
-            *(words(cell) for cell in cells(group, _rate(snapshot, before, group))), style=_style(group, problems)
-        )
-    lines = [words(_leader_text(snapshot), style="bold")]
-    if failure:
-        lines.append(words(f"unreachable: {failure}", style="bold red"))
-    told = [words(f"- {one.pair + ': ' if one.pair else ''}{one.text}", style="red") for one in problems]
-    told += [words(f"note  {note}", style="yellow") for note in notes(snapshot)]
-    return Group(*lines, words(""), table, words(""), *(told or [words("" if failure else "healthy", style="green")]))
+        shown = cells(group, _rate(snapshot, before, group))
+        table.add_row(*map(_words, shown), style=_style(group, problems))
+    return table
+
+
+def _narrow_lines(snapshot: Snapshot, problems: Sequence[Problem], before: Snapshot | None) -> "Iterator[Text]":
+    """Yield the same as two lines a group, its name above its figures."""
+    rows = [(group, cells(group, _rate(snapshot, before, group))) for group in snapshot.groups]
+    figures = [COLUMNS[2:], *(row[2:] for _, row in rows)]
+    widths = [max(map(len, column)) for column in zip(*figures, strict=True)]
+
+    def line(words: Sequence[str]) -> str:
+        return "  ".join(word.rjust(width) for word, width in zip(words, widths, strict=True))
+
+    yield _words(line(COLUMNS[2:]), "dim")
+    for group, (name, mode, *others) in rows:
+        style = _style(group, problems)
+        yield _words(f"{name}  {mode}", style)
+        yield _words(line(others), style)
 
 
 def _leader_text(snapshot: Snapshot) -> str:

@@ -20,7 +20,7 @@ from reaper.drill.report import as_text
 from reaper.drill.settings import DrillSettings
 from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs, read_requests
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import errors_as_sentences, examples, settings_options
+from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, examples, settings_options
 from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
@@ -32,7 +32,6 @@ CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
 DEMO_JOBS = 700
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 HELP = """Break an installation on purpose, and account for every job.
 
 Starts workers and reapers as processes, replays a trace of jobs, kills and pauses processes at the given times,
@@ -256,4 +255,4 @@ def _errors_for_people() -> Iterator[None]:
             yield
         except InterruptedDrillError as error:
             show(str(error), err=True)
-            sys.exit(EXIT_INTERRUPTED)
+            sys.exit(INTERRUPTED_EXIT)

@@ -3,17 +3,19 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from math import inf
 
 from reaper.operations.examination import Examination, GroupFacts, ServerFacts, Span
 from reaper.operations.judgement import Problem, Trouble, judge, replica_notes
-from reaper.operations.state import GroupState
+from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
 from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
 from workers.protocol.calls.refusals import explained
 from workers.protocol.capabilities import in_words
 from workers.runtime.settings import to_ms
 
+_UNSEEN = "not seen: our user may not look; `reaper acl read-only` prints the rights that it takes"
 CLOCK_TOLERANCE_MS = 5_000
 STREAM_AHEAD_MS = 60_000
 MEMORY_FULL = 0.9
@@ -34,37 +36,30 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check came to. ``pair`` is empty where it concerns all."""
+    """What one check came to."""
 
     level: Level
     check: str
-    pair: str
     text: str
+    pair: str = ""
+    """Empty where it concerns all."""
 
 
-def ok(check: str, text: str, pair: str = "") -> Finding:
-    """Return a finding that all is well."""
-    return Finding(Level.OK, check, pair, text)
-
-
-def note(check: str, text: str, pair: str = "") -> Finding:
-    """Return something worth knowing."""
-    return Finding(Level.NOTE, check, pair, text)
-
-
-def wrong(check: str, text: str, pair: str = "") -> Finding:
-    """Return what has to be changed."""
-    return Finding(Level.WRONG, check, pair, text)
+ok = partial(Finding, Level.OK)
+note = partial(Finding, Level.NOTE)
+unknown = partial(Finding, Level.UNKNOWN)
+wrong = partial(Finding, Level.WRONG)
 
 
 def diagnose(examined: Examination) -> tuple[Finding, ...]:
     """Return the findings of every check, those that are fine included."""
-    problems = judge(examined.snapshot)
+    snapshot = examined.snapshot
+    problems = judge(snapshot) if snapshot else ()
     return (
         *_server(examined.server),
         _rights(examined.server),
         *_keys(examined.foreign),
-        *_leadership(examined, problems),
+        *(_leadership(examined, snapshot, problems) if snapshot else [unknown("leader", _UNSEEN)]),
         *(finding for facts in examined.groups for finding in _group(examined, facts, problems)),
     )
 
@@ -81,13 +76,15 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
     yield from _memory(server)
     yield _persistence(server)
     yield _clock(server)
+    if server.config is None:
+        yield unknown("config", "not seen: our user may not run CONFIG GET; min-replicas-to-write, save, appendfsync")
 
 
 def _role(server: ServerFacts) -> Finding:
     if server.info.get("role") == "slave":
         return wrong("replication", "redis_url names a replica: nothing can be written; name the primary")
     replicas = int(server.info.get("connected_slaves", 0))
-    if replicas and server.configured("min-replicas-to-write", "0") == "0":
+    if replicas and server.configured("min-replicas-to-write", "unknown") == "0":
         return note(
             "replication",
             f"{replicas} replicas, min-replicas-to-write 0: a failover may lose the last writes (jobs run again); "
@@ -145,40 +142,41 @@ def _clock(server: ServerFacts) -> Finding:
 
 def _rights(server: ServerFacts) -> Finding:
     if server.missing_rights is None:
-        text = "cannot be asked (ACL DRYRUN needs Redis 7 and the right to use it)"
-        return Finding(Level.UNKNOWN, "rights", "", text)
+        return unknown("rights", "cannot be asked (ACL DRYRUN needs Redis 7 and the right to use it)")
     if server.missing_rights:
         lacks = " ".join(f"+{command}" for command in server.missing_rights)
         return wrong("rights", f"user {server.user} lacks {lacks} for a reaper's work: see `reaper acl reaper`")
     return ok("rights", f"user {server.user} may do what a reaper does")
 
 
-def _keys(foreign: str) -> Iterator[Finding]:
-    if foreign:
+def _keys(foreign: str | None) -> Iterator[Finding]:
+    if foreign is None:
+        yield unknown("keys", _UNSEEN)
+    elif foreign:
         yield wrong("keys", f"{foreign}: somebody else uses this name; rename the one or the other")
 
 
 # --- leadership ---------------------------------------------------------------------------------------------
 
 
-def _leadership(examined: Examination, problems: Sequence[Problem]) -> Iterator[Finding]:
-    if examined.snapshot.needs_no_reaper:
+def _leadership(examined: Examination, snapshot: Snapshot, problems: Sequence[Problem]) -> Iterator[Finding]:
+    if snapshot.needs_no_reaper:
         yield ok("leader", "none is needed: the workers recover what stalls (embedded mode)")
     for problem in problems:
         if not problem.pair:
             yield wrong("leader", problem.text)
-    leader = examined.snapshot.leader
+    leader = snapshot.leader
     if leader:
         yield ok("leader", f"{leader.id} leads (term {leader.token})")
-        yield from _replicas_disagree(examined)
-        yield from _lease(examined)
-    for text in replica_notes(examined.snapshot):
+        yield from _replicas_disagree(snapshot)
+        yield from _lease(examined, snapshot)
+    for text in replica_notes(snapshot):
         yield note("replicas", text)
 
 
-def _replicas_disagree(examined: Examination) -> Iterator[Finding]:
+def _replicas_disagree(snapshot: Snapshot) -> Iterator[Finding]:
     """Name pairs and values that live replicas have set differently: a failover would change them."""
-    replicas = examined.snapshot.live
+    replicas = snapshot.live
     for pair in sorted({pair for replica in replicas for pair in replica.groups}):
         told = {
             replica.id: (report.visibility_ms, report.max_deliveries, report.redelivery) if report else None
@@ -196,9 +194,9 @@ def _settings_text(value: tuple[int, int, str] | None) -> str:
     return f"visibility timeout {duration(value[0])}, max deliveries {value[1]}, {value[2]}"
 
 
-def _lease(examined: Examination) -> Iterator[Finding]:
+def _lease(examined: Examination, snapshot: Snapshot) -> Iterator[Finding]:
     """Judge the lease that is held by its own TTL, which the holder names; else by the settings of whoever asks."""
-    _, at, ttl = examined.snapshot.holder.rpartition("@")
+    _, at, ttl = snapshot.holder.rpartition("@")
     ttl_ms = int(ttl) if at and ttl.isdigit() else to_ms(examined.settings.lease_ttl)
     patience_ms = ttl_ms * (TRUST_PART - RENEW_PART) / RENEWALS_TRIED
     if examined.server.round_trip_ms > patience_ms:
@@ -207,7 +205,7 @@ def _lease(examined: Examination) -> Iterator[Finding]:
             f"Redis answers within {examined.server.round_trip_ms:.0f} ms, and a renewal may take "
             f"{patience_ms:.0f} ms: terms will end for nothing; raise lease_ttl",
         )
-    for group in examined.snapshot.groups:
+    for group in snapshot.groups:
         if not group.is_embedded and 0 < group.visibility_ms < ttl_ms:
             yield note(
                 "lease",
@@ -223,7 +221,10 @@ def _lease(examined: Examination) -> Iterator[Finding]:
 
 def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]) -> Iterator[Finding]:
     """Judge one pair; the judgements below need not name it."""
-    state = examined.snapshot.group(facts.keys.pair)
+    if not facts.seen:
+        yield unknown("group", _UNSEEN, facts.keys.pair)
+        return
+    state = examined.state_of(facts.keys.pair)
     found = [*_states(facts, state, problems), *_layout(facts), *_trimming(facts)]
     if state:
         found += [*_consumers(state), *_visibility(state, facts), *_not_in_force(examined, state)]

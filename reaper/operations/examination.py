@@ -1,9 +1,9 @@
 """Gathers what ``reaper doctor`` judges. Reads only; what the user may not ask reads as None."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -13,19 +13,20 @@ from reaper.operations.acl import Role, rules_of
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.operations.groups import known_pairs
 from reaper.operations.snapshot import take_snapshot
-from reaper.operations.state import Snapshot
+from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capabilities, capabilities_of
 from workers.protocol.events import EventName, LifecycleEvent, whole
 from workers.protocol.keys import GroupKeys
-from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import RecoveryMode, entry_order, pair_up, text
+from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
+from workers.protocol.messages import RecoveryMode, entry_ms, entry_order, pair_up, text
 from workers.runtime.clock import server_ms
 
 PINGS = 9
 EVENTS_READ = 5_000
 """Journal entries that run times are taken from."""
+Look = TypeVar("Look")
 Span = tuple[int, int | None]
 """A run time in ms, or the bounds of one: at least, below (None = no upper bound is known)."""
 
@@ -56,6 +57,8 @@ class GroupFacts:
     """What one stream/group pair looks like beyond its `GroupState`."""
 
     keys: GroupKeys
+    seen: bool = True
+    """False where our user may not look at it: all else is unknown then."""
     layout_refusal: str = ""
     """Why the agreed policy cannot work with the stream; '' = it can."""
     groups: int = 0
@@ -77,20 +80,37 @@ class Examination:
     settings: ReaperSettings
     """Of whoever asks."""
     server: ServerFacts
-    snapshot: Snapshot
-    foreign: str = ""
-    """Which of our keys hold something else."""
+    snapshot: Snapshot | None
+    """None where our user may not read what replicas and groups say."""
+    foreign: str | None = ""
+    """Which of our keys hold something else; None where our user may not ask."""
     groups: Sequence[GroupFacts] = field(default_factory=tuple)
+
+    def state_of(self, pair: str) -> GroupState | None:
+        """Return what `reaper status` shows of a pair, as far as it is known."""
+        return self.snapshot.group(pair) if self.snapshot else None
 
 
 async def examine(client: Redis, settings: ReaperSettings, release: str) -> Examination:
     """Look at everything. Raises what redis-py raises where there is no contact."""
-    snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, release)
-    pairs = known_pairs(settings.watched, snapshot.live or snapshot.replicas)
+    snapshot = await _seen(take_snapshot(client, settings.namespace_keys, settings.watched, release))
+    pairs = known_pairs(settings.watched, (snapshot.live or snapshot.replicas) if snapshot else ())
     server = await _examine_server(client, settings, release, pairs)
-    foreign = await foreign_keys(client, [settings.namespace_keys, *pairs])
-    groups = [await _examine_group(client, keys, snapshot) for keys in pairs]
+    foreign = await _seen(foreign_keys(client, [settings.namespace_keys, *pairs]))
+    groups = [
+        await _seen(_examine_group(client, keys, snapshot)) or GroupFacts(keys=keys, seen=False) for keys in pairs
+    ]
     return Examination(settings=settings, server=server, snapshot=snapshot, foreign=foreign, groups=groups)
+
+
+async def _seen(look: Awaitable[Look]) -> Look | None:
+    """Return what a look saw; None where our user may not look. Raises every other error."""
+    try:
+        return await look
+    except RedisError as error:
+        if meaning_of(error) is Meaning.DENIED:
+            return None
+        raise
 
 
 async def _allowed(client: Redis, *words: Any) -> Any:
@@ -170,22 +190,21 @@ def sample_call(command: str, keys: GroupKeys) -> list[str]:
 # --- groups -------------------------------------------------------------------------------------------------
 
 
-async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot) -> GroupFacts:
+async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | None) -> GroupFacts:
     if await client.type(keys.stream) != b"stream":
         return GroupFacts(keys=keys, run_times=await _run_times(client, keys))
-    state = snapshot.group(keys.pair)
+    state = snapshot.group(keys.pair) if snapshot else None
     policy = state.policy if state and state.policy else "stream"
     info: Any = await client.xinfo_stream(keys.stream)
     groups: Any = await client.xinfo_groups(keys.stream)
     own = next((one for one in groups if text(one["name"]) == keys.group), None)
-    last_ms = int(bytes(info["last-generated-id"]).partition(b"-")[0])
     return GroupFacts(
         keys=keys,
         layout_refusal=await layout_refusal(client, keys.stream, policy),
         groups=len(groups),
         trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
         trimmed_unread=bool(own) and _lost_unread(info, own),
-        ahead_ms=last_ms - snapshot.now_ms,
+        ahead_ms=entry_ms(info["last-generated-id"]) - await server_ms(client),
         run_times=await _run_times(client, keys),
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from reaper.operations.foreign_keys import foreign_keys
 from reaper.replicas import Replica, read_replicas
 from reaper.settings import GroupSettings
 from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
@@ -143,6 +144,9 @@ async def forget(
     ``known`` are other pairs; the journal stays while one of the same stream is served. Raises
     `ForgetRefusedError`, and what redis-py raises.
     """
+    found = await foreign_keys(client, [keys])
+    if found:
+        raise ForgetRefusedError(f"{found}: somebody else uses this name, and nothing of his is removed.")
     fence = text(await client.get(keys.fence) or b"")
     await _check_unserved(client, keys, {namespace, fence.partition(":")[0] or namespace})
     candidates = [keys.fence, keys.agreement, keys.suspects, keys.schedule, keys.retry, keys.journal, keys.dead]

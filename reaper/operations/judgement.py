@@ -3,7 +3,7 @@
 `reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds; instants are the server's clock.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -21,6 +21,9 @@ SLOW_SCAN_PER_MS = 20
 
 LATE_MS = 2_000
 """What falls due is granted the longest grace, and this; nobody calls the service healthy after that."""
+
+MOST_NAMED = 3
+"""Groups that a line names of which the same is said."""
 
 REFUSALS = LAYOUT_REFUSALS | {
     "foreign_namespace": "the reapers of another namespace serve this group: stop one of the two",
@@ -164,10 +167,24 @@ def _retry_is_unread(group: GroupState) -> bool:
 
 def notes(snapshot: Snapshot) -> tuple[str, ...]:
     """Return what an operator should know although nothing is wrong now."""
-    return (
-        *replica_notes(snapshot),
-        *(f"{group.pair}: {note}" for group in snapshot.groups for note in _group_notes(group)),
-    )
+    of_replicas = [("", note) for note in replica_notes(snapshot)]
+    of_groups = [(group.pair, note) for group in snapshot.groups for note in _group_notes(group)]
+    return tuple(folded([*of_replicas, *of_groups]))
+
+
+def folded(remarks: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each remark ``(pair or '', text)``; what is said of several groups is said once."""
+    pairs_by_text: dict[str, list[str]] = {}
+    for pair, text in remarks:
+        pairs_by_text.setdefault(text, []).append(pair)
+    return [f"{_several(pairs)}{text}" for text, pairs in pairs_by_text.items()]
+
+
+def _several(pairs: Sequence[str]) -> str:
+    named = [pair for pair in pairs if pair][:MOST_NAMED]
+    others = len(pairs) - len(named)
+    more = f" and {others} more groups" if named and others else ""
+    return f"{', '.join(named)}{more}: " if named else ""
 
 
 def replica_notes(snapshot: Snapshot) -> Iterator[str]:
@@ -194,7 +211,7 @@ def _group_notes(group: GroupState) -> Iterator[str]:
     if report and not report.last_scan_ms:
         yield "the first scan of this term is under way"
     if report and report.grace_ms_left:
-        yield f"recovery waits {report.grace_ms_left / 1000:.1f} s more, after an outage"
+        yield f"recovery waits {report.grace_ms_left / 1000:.1f} s more{grace_reason(report)}"
     if report and report.lost_payload:
         yield (
             f"{report.lost_payload} jobs were trimmed or deleted by somebody while they were pending: "
@@ -210,6 +227,11 @@ def _group_notes(group: GroupState) -> Iterator[str]:
     for consumer in (*group.main.silent, *group.retry.silent):
         silent_s = consumer.idle_ms // 1000
         yield f"consumer {consumer.name} holds {consumer.pending} deliveries and has been silent for {silent_s} s"
+
+
+def grace_reason(report: GroupReport) -> str:
+    """Return why recovery waits, as the end of a sentence; replicas of before do not say."""
+    return f", so that live workers come first: {report.grace_why}" if report.grace_why else ""
 
 
 def as_json(snapshot: Snapshot, problems: Sequence[Problem]) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """The commands of ``reaper pipeline``. Spark is imported only by the command that needs it."""
 
 import logging
+import os
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ import anyio
 import click
 
 from reaper.pipeline.advice.command import advise
-from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, show_result
+from reaper.pipeline.command import LAKE, SPARK, Handler, open_session, pipeline_options, sentences, show_result
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from reaper.pipeline.settings import PipelineSettings
@@ -20,6 +22,8 @@ from workers.runtime.options import examples, log_level_option
 from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from reaper.pipeline.lake.ingest import Progress
 
 _SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
@@ -67,23 +71,34 @@ def ingest(config: Path | None, machine: bool, available_now: bool, log_level: s
 
         settings = load_settings(PipelineSettings, flags=flags, file=config)
         line = ProgressLine(quiet=machine)
-        run = Run(available_now, _stop_on_signals(), lambda progress: line.show(_ingest_text(progress)))
-        progress = run_ingestion(settings, lake_at(settings.lake), lambda: open_session(settings, line), run)
+        stop = threading.Event()
+        _heed(_leave)
+        run = Run(available_now, stop, lambda progress: line.show(_ingest_text(progress)))
+
+        def open_heeding() -> "SparkSession":
+            session = open_session(settings, line, _leave)
+            _heed(partial(_stop, stop))
+            return session
+
+        progress = run_ingestion(settings, lake_at(settings.lake), open_heeding, run)
         line.end()
         show_result(progress, [_ingest_text(progress)], machine=machine)
 
 
-def _stop_on_signals() -> threading.Event:
-    """Return an event that the first SIGTERM or SIGINT sets; a second one ends the process as usual."""
-    stop = threading.Event()
-
-    def set_stop(number: int, _: object) -> None:
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
+def _heed(handler: Handler) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, set_stop)
-    return stop
+        signal.signal(number, handler)
+
+
+def _leave(_number: int, _frame: object) -> None:
+    """End before there is anything to end: nothing was read yet, and Spark may take long to start."""
+    os._exit(0)
+
+
+def _stop(stop: threading.Event, number: int, _frame: object) -> None:
+    """Let the batch that runs be finished; a second signal ends the process as usual."""
+    stop.set()
+    signal.signal(number, signal.SIG_DFL)
 
 
 def _ingest_text(progress: "Progress") -> str:

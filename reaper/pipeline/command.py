@@ -1,6 +1,12 @@
 """What all commands of the pipeline share: their options, a session, and how results and errors are told."""
 
+import logging
+import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from importlib.util import find_spec
@@ -11,12 +17,14 @@ import click
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import errors_as_sentences, settings_options
+from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, settings_options
 from workers.runtime.printing import show, show_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Handler = Callable[[int, object], None]
+"""Of a signal."""
 LAKE = ("lake",)
 SPARK = ("master", "remote", "heap")
 """Settings that most commands have flags for."""
@@ -36,7 +44,7 @@ def pipeline_options(*names: str) -> Callable[[Any], Any]:
 @contextmanager
 def sentences() -> Iterator[None]:
     """Print our own errors as sentences and exit with 2; one of them is that the extra is missing."""
-    with errors_as_sentences():
+    with _as_before(signal.SIGINT, signal.SIGTERM), errors_as_sentences():
         missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
         if missing:
             raise ConfigurationError(
@@ -46,12 +54,60 @@ def sentences() -> Iterator[None]:
         yield
 
 
-def open_session(settings: PipelineSettings, line: ProgressLine) -> "SparkSession":
-    """Start or reach Spark as the settings say."""
+@contextmanager
+def _as_before(*signals: signal.Signals) -> Iterator[None]:
+    """Give the signals back as they were."""
+    if not _is_main():
+        yield
+        return
+    handlers = [(number, handler) for number in signals if (handler := signal.getsignal(number)) is not None]
+    try:
+        yield
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)
+
+
+def open_session(settings: PipelineSettings, line: ProgressLine, interrupted: Handler | None = None) -> "SparkSession":
+    """Start or reach Spark as the settings say; see `interruptible`."""
     from reaper.pipeline.spark.session import build_session
 
     line.show("starting Spark …")
-    return build_session(settings.master or None, settings.remote or None, "stream-reaper pipeline", settings.heap)
+    master, remote = settings.master or None, settings.remote or None
+    return interruptible(
+        lambda: build_session(master, remote, "stream-reaper pipeline", settings.heap), interrupted or leave_at_once
+    )
+
+
+def interruptible(build: "Callable[[], SparkSession]", interrupted: Handler) -> "SparkSession":
+    """Build a session, and have Ctrl-C do from now on what ``interrupted`` does.
+
+    In the main thread, PySpark would set a handler of its own, which cancels what runs, and prints errors in its
+    course. And where Python goes on while Java is starting, Java is left behind for good: it finds nobody to tell its
+    port, and waits.
+    """
+    if not _is_main():
+        return build()
+    signal.signal(signal.SIGINT, interrupted)
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(build).result()
+
+
+def leave_at_once(_number: int, _frame: object) -> None:
+    """End the process: Java ends with it, and a lake is left as after any crash, which is to say in order."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(INTERRUPTED_EXIT)
+
+
+def leave_in_order(_number: int, _frame: object) -> None:
+    """Raise KeyboardInterrupt, for who has something to put away; what py4j says of it is nobody's concern."""
+    logging.disable()
+    raise KeyboardInterrupt
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def show_result(result: Any, lines: Sequence[str], *, machine: bool) -> None:

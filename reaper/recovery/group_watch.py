@@ -407,5 +407,6 @@ class GroupWatch:
             next_due_ms=max(0, min(dues) - now) if dues else None,
             late_ms=max(0, now - min(dues) - self._context.grace.longest_ms(visibility_ms)) if dues else 0,
             grace_ms_left=max(0, self._context.grace.until(visibility_ms) - now),
+            grace_why=self._context.grace.why,
             **asdict(tally),
         )

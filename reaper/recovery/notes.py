@@ -17,8 +17,9 @@ from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import Moved, Released
+from workers.protocol.keys import NONCE_BYTES
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import Pending, on_one_line, text
+from workers.protocol.messages import Pending, first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.settings import to_ms
 
@@ -29,8 +30,8 @@ HELD_FOR_S = 25.0
 """A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
 RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
 
-# `<name>.<nonce>`: how our own workers name their consumers. They raise counts when they adopt, as nobody else of ours.
-_OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{12}$")
+# Our own workers raise counts when they adopt, as nobody else of ours.
+_OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
 _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
@@ -148,12 +149,11 @@ class GroupNotes:
                 self._report_one(row)
 
     def _log_moved(self, rows: Sequence[Recovered], became: Mapping[Outcome, int]) -> None:
-        consumers = sorted({row.consumer for row in rows if row.outcome in _MOVED})
         logger.info(
             "%s: %d deliveries of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
             self._pair,
             became[Outcome.REDELIVERED] + became[Outcome.SUSPECTED],
-            ", ".join(map(on_one_line, consumers[:3])) + (" …" if len(consumers) > 3 else ""),
+            first_of({row.consumer for row in rows if row.outcome in _MOVED}),
             became[Outcome.REDELIVERED],
             became[Outcome.SUSPECTED],
         )

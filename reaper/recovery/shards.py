@@ -20,7 +20,7 @@ from workers.protocol.slots import slot_of
 from workers.runtime.clock import monotonic_ms, server_ms
 from workers.runtime.clock_steps import ClockSteps
 from workers.runtime.contact import Contact
-from workers.runtime.grace import Grace
+from workers.runtime.grace import KEYS_MOVED, Grace
 
 LOOK_S = 0.5
 """How often is looked whether slots have moved, and at the latest where we lost contact."""
@@ -34,6 +34,10 @@ class Standing(Protocol):
     @property
     def steps(self) -> ClockSteps:
         """How its clock was set meanwhile."""
+
+    @property
+    def why(self) -> str:
+        """What makes recovery wait, as people are told; '' where nothing did."""
 
     def until(self, visibility_ms: int) -> int:
         """Return the instant from which deliveries may be recovered."""
@@ -131,6 +135,15 @@ class OfStream:
         """The time of its node minus our monotonic time."""
         node = self._shards.node_of(self._slot)
         return node.clock_offset_ms if node else 0
+
+    @property
+    def why(self) -> str:
+        """What happened last of that which makes recovery wait; '' where nothing did."""
+        node = self._shards.node_of(self._slot)
+        if node is None:
+            return "its node has not answered yet"
+        moved_ms = self._client.moved_ms(self._slot)
+        return node.grace.why if moved_ms is None or moved_ms < node.grace.until(0) else KEYS_MOVED
 
     def until(self, visibility_ms: int) -> int:
         """Return the instant from which deliveries may be recovered; a moment from now while it is not known."""

@@ -38,15 +38,15 @@ def a_span(
 
 STORY = [
     a_span("send", "a", at=100),
-    a_span("process", "b", "a", at=101, app_delivery_attempt=1, app_synthesized=True, error_type="visibility_timeout"),
+    a_span("process", "b", "a", at=101, reaper_delivery=1, reaper_synthesized=True, error_type="visibility_timeout"),
     a_span("recover", "c", "a", at=110, links="t/b"),
     a_span("receive", "d", at=111, trace_id="u", links="t/a"),
-    a_span("process", "e", "a", at=112, app_delivery_attempt=2, links="t/b t/c u/d"),
+    a_span("process", "e", "a", at=112, reaper_delivery=2, links="t/b t/c u/d"),
     a_span("ack", "f", "e", at=114),
 ]
 QUIET = [
     a_span("send", "g", at=1, trace_id="v"),
-    a_span("process", "h", "g", at=2, trace_id="v", app_delivery_attempt=1),
+    a_span("process", "h", "g", at=2, trace_id="v", reaper_delivery=1),
 ]
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers import Job, NewJob, Producer, SyncProducer
+from workers import Job, NewJob, Producer, Reject, SyncProducer, Worker
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys
@@ -243,6 +243,15 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(
         assert leader.term is term
 
 
+def worker_that_rejects(url: str, stream: str) -> AbstractAsyncContextManager[Worker]:
+    """Return a worker that makes a dead letter of every job."""
+
+    async def reject(_job: Job) -> None:
+        raise Reject("no")
+
+    return scene.running_worker(url, reject, stream=stream, visibility_timeout=5)
+
+
 async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster, client: Redis, tmp_path: Path) -> None:
     streams = masters.streams()
     pairs = [f"{stream}/{GROUP}" for stream in streams]
@@ -260,6 +269,17 @@ async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster,
     status = await run("status", "--json")
     assert [(group["stream"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in streams]
     for pair, stream in zip(pairs, streams, strict=True):
+        with SyncProducer(masters.url, stream) as producer:
+            job = producer.enqueue({"n": "1"})
+        explained = await run("explain", job, "--group", pair)
+        assert explained.code == 0, explained.err
+        worker = worker_that_rejects(masters.url, stream)
+        assert (await run("resume", pair)).code == 0
+        async with worker:
+            dead = group_keys(stream, GROUP).dead
+            await wait_until(partial(client.xlen, dead), "it is a dead letter")
+        assert (await run("dead-letters", "redrive", "--group", pair, "--all")).code == 0
+        assert await client.xlen(stream) == 2
         forgotten = await run("forget", pair, "--yes")
         assert forgotten.code == 0, forgotten.err
         assert not await client.exists(group_keys(stream, GROUP).agreement)

@@ -6,22 +6,19 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from reaper.cli.lazy import LazyGroup
-from reaper.cli.main import main as reaper_main
 from tests.operator.conftest import Command, run_command
 from tests.operator.dead import give_up
+from tests.operator.every import ALL, LEAVES, child_of, reaper_main, worker_main
 from tests.operator.heartbeats import a_report, elect
 from tests.scripts.scene import Scene
 from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
-from workers.cli import main as worker_main
 from workers.runtime.options import examples
 
 pytestmark = pytest.mark.anyio
@@ -29,23 +26,6 @@ pytestmark = pytest.mark.anyio
 PROGRAM = 'from reaper.cli.main import main; main(prog_name="reaper")'
 SERVICES = frozenset({"reaper run", "worker run"})
 """They print nothing but log lines."""
-
-
-def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    yield name, command
-    if isinstance(command, click.Group):
-        for child in command.commands:
-            yield from _commands(f"{name} {child}", _child(command, child))
-
-
-def _child(group: click.Group, name: str) -> click.Command:
-    """Return a command of a group, not what stands for it until it is used."""
-    command = group.commands[name]
-    return group.imported(name, command) if isinstance(group, LazyGroup) else command
-
-
-ALL = [*_commands("reaper", reaper_main), *_commands("worker", worker_main)]
-LEAVES = [(name, one) for name, one in ALL if not isinstance(one, click.Group)]
 
 
 @pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
@@ -67,13 +47,13 @@ def test_its_examples_can_be_typed(name: str, command: click.Command) -> None:
         context = click.Context(root, info_name=program)
         current: click.Command = root
         while isinstance(current, click.Group):
-            current = _child(current, words.pop(0))
+            current = child_of(current, words.pop(0))
         current.make_context(current.name, words, parent=context)  # raises where a flag is unknown
 
 
 def test_what_cannot_be_typed_is_noticed() -> None:
     wrong = click.Command(
-        "status", params=_child(reaper_main, "status").params, epilog=examples("reaper status --josn")
+        "status", params=child_of(reaper_main, "status").params, epilog=examples("reaper status --josn")
     )
     with pytest.raises(click.NoSuchOption):
         test_its_examples_can_be_typed("reaper status", wrong)

@@ -1,6 +1,7 @@
 """``reaper doctor``: each thing that is wrong is found and named; a sound service has no findings."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -247,3 +248,20 @@ async def test_quiet_leaves_out_what_is_fine(scene: Scene, reaper: Command) -> N
     await _served(scene)
     shown = (await reaper("doctor", "--quiet")).out.splitlines()
     assert [line.split()[:2] for line in shown if not line.startswith("unknown")] == [["wrong", "persistence"]]
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_with_exactly_the_rights_of_a_role_it_says_what_it_could_not_see(
+    scene: Scene, server: RedisServer, reaper: Command, role: Role
+) -> None:
+    await _served(scene)
+    printed = (await reaper("acl", role.value, *PAIR)).out.splitlines()[1]
+    await scene.client.execute_command(*shlex.split(printed))
+    url = f"redis://{role.value}:PASSWORD@127.0.0.1:{server.port}/0"
+    answer = await run_command(url, "doctor", "--json", *PAIR)
+    assert answer.code == 1, "test servers keep nothing"
+    unseen = {one["check"] for one in answer.data["findings"] if one["level"] == "unknown"}
+    wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
+    blind = role in (Role.PRODUCER, Role.WORKER)
+    assert unseen == {"config", "rights"} | ({"keys", "leader", "group"} if blind else set())
+    assert wrong == {"persistence"}

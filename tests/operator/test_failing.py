@@ -3,50 +3,60 @@
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
 from tests.operator.conftest import Command, run_command
+from tests.operator.every import ASKING, KEYS, LEAVES, OTHERS, PAIR, STARTING, typed
+from tests.support.dump import dump
+from tests.support.processes import Processes
 from tests.support.servers import RedisServer
-from workers.protocol.keys import group_keys, namespace_keys
+from workers.protocol.keys import TYPES, group_keys, namespace_keys
 from workers.runtime.printing import show, show_json
 
 pytestmark = pytest.mark.anyio
 
 NOWHERE = "redis://127.0.0.1:1/0"
-KEYS = group_keys("orders", "billing")
-PAIR = ("--groups", KEYS.pair)
-ACT = [
-    ("dead-letters list", ()),
-    ("dead-letters redrive", ("--all",)),
-    ("dead-letters purge", ("--all", "--yes")),
-    ("pause", ("billing",)),
-    ("resume", ("billing",)),
-    ("forget", ("billing", "--yes")),
-]
-EVERY = [
-    *ACT,
-    ("explain", ("order-17",)),
-    ("dead-letters show", ("1-0",)),
-    ("leader show", ()),
-    ("leader step-down", ()),
-    ("status", ()),
-    ("doctor", ()),
-]
+PACKAGES = {"reaper": "reaper", "worker": "workers"}
+NAMESPACE = namespace_keys("reaper")
+ACT = [name for name in ASKING if name.split()[1] in ("pause", "resume", "forget", "dead-letters")]
 
 
-@pytest.mark.parametrize(("command", "words"), EVERY, ids=[command for command, _ in EVERY])
-async def test_an_address_where_nothing_is_is_json_for_who_wants_json(command: str, words: tuple[str, ...]) -> None:
-    people = await run_command(NOWHERE, *command.split(), *words, *PAIR)
-    machines = await run_command(NOWHERE, *command.split(), *words, *PAIR, "--json")
-    assert (people.code, machines.code) == (2, 2)
-    assert (people.out, machines.err) == ("", "")
-    assert machines.data["status"] == "unreachable"
-    assert people.err == f"error: {machines.data['error']}\n"
+def test_no_command_escapes_these_tests() -> None:
+    assert {name for name, _ in LEAVES} == ASKING.keys() | STARTING.keys() | OTHERS.keys()
+
+
+@pytest.mark.parametrize("name", ASKING)
+async def test_a_server_of_no_use_is_one_sentence_in_json_too(
+    server: RedisServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing there; a wrong password; a database that is not there."""
+    monkeypatch.chdir(tmp_path)  # where `init` writes
+    for url in (NOWHERE, f"redis://nobody:wrong@127.0.0.1:{server.port}/0", f"redis://127.0.0.1:{server.port}/99"):
+        machines = await run_command(url, *typed(name), "--json")
+        assert (machines.code, machines.err) == (2, "")
+        assert machines.data["status"] == "unreachable"
+        if "--json" not in typed(name):
+            people = await run_command(url, *typed(name))
+            assert (people.code, people.out) == (2, "")
+            assert people.err == f"error: {machines.data['error']}\n"
+            assert people.err.count("\n") == 1
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", STARTING)
+async def test_what_goes_on_for_long_says_so_as_well(server: RedisServer, processes: Processes, name: str) -> None:
+    for url in (NOWHERE, f"redis://nobody:wrong@127.0.0.1:{server.port}/0", f"redis://127.0.0.1:{server.port}/99"):
+        running = processes.python("-m", PACKAGES[name.split()[0]], *typed(name), "--redis-url", url)
+        assert await running.wait() == 2
+        assert [line[:7] for line in running.output.splitlines() if "Redis" in line] == ["error: "]
+        assert "Traceback" not in running.output
 
 
 async def test_a_setting_that_cannot_be_is_json_for_who_wants_json() -> None:
@@ -56,21 +66,71 @@ async def test_a_setting_that_cannot_be_is_json_for_who_wants_json() -> None:
     assert "namespace" in answer.data["error"]
 
 
-@pytest.mark.parametrize(("command", "words"), ACT, ids=[command for command, _ in ACT])
-async def test_a_key_that_holds_something_else_is_named(
-    reaper: Command, client: Redis, command: str, words: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("name", [name for name in ACT if not name.endswith("show")])
+async def test_a_key_that_holds_something_else_is_named(reaper: Command, client: Redis, name: str) -> None:
     for key in (KEYS.stream, KEYS.dead, KEYS.agreement):
         await client.set(key, "somebody else's")
-    answer = await reaper(*command.split(), *words, *PAIR)
+    answer = await reaper(*typed(name))
     assert answer.code == 2
     assert "orders holds a string, where a stream belongs" in answer.err
     assert "{orders}:group:billing holds a string, where a hash belongs" in answer.err
 
 
+KINDS = {name: kind for name, kind in TYPES.items() if hasattr(KEYS, name) or hasattr(NAMESPACE, name)}
+
+
+async def _make_foreign(client: Redis, field: str) -> None:
+    """Have the key hold what is never ours there."""
+    for place in (KEYS, NAMESPACE):
+        key = getattr(place, field, None)
+        if key and KINDS[field] == "string":
+            await client.rpush(key, "somebody else's")
+        elif key:
+            await client.set(key, "somebody else's")
+
+
+async def _is_told(reaper: Command, name: str) -> None:
+    answer = await reaper(*typed(name))
+    assert answer.code in (0, 1, 2)
+    assert "Traceback" not in answer.err
+    if answer.code == 2:
+        assert re.fullmatch(r"error: [^\n]+\n", answer.err), "one sentence"
+
+
+@pytest.mark.parametrize("name", ASKING)
+async def test_where_every_key_holds_something_else_there_is_one_sentence_or_an_answer(
+    reaper: Command, client: Redis, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for field in KINDS:
+        await _make_foreign(client, field)
+    before = await dump(client)
+    await _is_told(reaper, name)
+    assert await dump(client) == before, "nothing of others is changed"
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("field", KINDS)
+async def test_where_one_key_does_nothing_in_it_is_changed(
+    reaper: Command, client: Redis, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ASKING:
+        await client.flushall()
+        if field != "stream":
+            await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
+        await _make_foreign(client, field)
+        before = await dump(client)
+        await _is_told(reaper, name)
+        after = await dump(client)
+        for place in (KEYS, NAMESPACE):
+            key = str(getattr(place, field, ""))
+            assert after.get(key) == before.get(key), f"{name} changes {key}"
+
+
 async def test_keys_of_the_namespace_are_named_and_only_the_first_of_many(reaper: Command, client: Redis) -> None:
-    of_namespace, other = namespace_keys("reaper"), group_keys("mail", "sender")
-    for key in (of_namespace.replicas, KEYS.stream, KEYS.dead, other.stream, other.dead):
+    other = group_keys("mail", "sender")
+    for key in (NAMESPACE.replicas, KEYS.stream, KEYS.dead, other.stream, other.dead):
         await client.rpush(key, "somebody else's")
     answer = await reaper("pause", "billing", "--groups", f"{KEYS.pair},{other.pair}")
     assert "{reaper}:replicas holds a list, where a hash belongs; " in answer.err

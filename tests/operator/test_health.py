@@ -209,7 +209,7 @@ def test_every_problem_is_told() -> None:
 
 
 def test_notes_tell_what_may_matter_soon() -> None:
-    report = replace(ALL_WELL, grace_ms_left=2_500, lost_payload=4)
+    report = replace(ALL_WELL, grace_ms_left=2_500, grace_why="Redis was out of reach", lost_payload=4)
     alice = a_replica("alice", report, at_ms=NOW, observe=True)
     dead = a_replica("dave", at_ms=NOW - 60_000, role=FOLLOWER)
     snapshot = a_snapshot(
@@ -220,10 +220,22 @@ def test_notes_tell_what_may_matter_soon() -> None:
         "the leader only observes: nothing is recovered",
         "there is no follower: nobody takes over when the leader dies",
         "replica dave-1-abc has not registered for 60 s",
-        "orders/billing: recovery waits 2.5 s more, after an outage",
+        "orders/billing: recovery waits 2.5 s more, so that live workers come first: Redis was out of reach",
         "orders/billing: 4 jobs were trimmed or deleted by somebody while they were pending: their payloads are lost",
         "orders/billing: consumer w1 holds 3 deliveries and has been silent for 61 s",
     )
+
+
+def test_what_is_said_of_many_groups_is_said_once() -> None:
+    waits = replace(ALL_WELL, grace_ms_left=2_500, grace_why="Redis has just started")
+    young = a_snapshot(a_replica("alice", waits, at_ms=NOW), a_replica("bob", at_ms=NOW, role=FOLLOWER), report=waits)
+    (one,) = young.groups
+    many = replace(young, groups=tuple(replace(one, stream=f"orders-{number}") for number in range(50)))
+    (line,) = notes(many)
+    assert line.startswith(
+        "orders-0/billing, orders-1/billing, orders-2/billing and 47 more groups: recovery waits 2.5 s"
+    )
+    assert line.endswith("Redis has just started")
 
 
 def test_a_replica_that_has_not_noticed_the_end_of_its_term_is_noted() -> None:

@@ -5,14 +5,11 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
 
-import click
 import pytest
 from redis.asyncio import Redis
 from rich.console import Console
 
-from reaper.cli.main import main
 from reaper.cli.top import screen
 from reaper.operations.judgement import judge
 from reaper.operations.snapshot import take_snapshot
@@ -20,11 +17,11 @@ from reaper.pipeline.command import show_result
 from reaper.pipeline.progress import ProgressLine
 from reaper.replicas import GroupReport
 from tests.operator.conftest import Command, run_command
+from tests.operator.every import LEAVES
 from tests.operator.heartbeats import KEYS, SELDOM_MS, TOKEN, a_replica, a_report, register
 from tests.scripts.scene import Scene, entry_id
 from tests.support.hostile import EVIL, EVIL_BYTES, EVIL_NAME, forged_lines, raw_characters
 from tests.support.servers import RedisServer
-from workers.cli import main as worker_main
 from workers.protocol.keys import group_keys
 from workers.runtime.printing import _show_crash, printable, styled
 
@@ -63,17 +60,9 @@ ELSEWHERE = {
 JSON = sorted(COMMANDS)
 
 
-def _leaves(group: click.Group, *above: str) -> Iterator[str]:
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from _leaves(command, *above, name)
-        else:
-            yield " ".join([*above, name])
-
-
 def test_every_command_is_looked_at() -> None:
-    assert set(_leaves(main)) == COMMANDS.keys() | ELSEWHERE.keys()
-    assert set(_leaves(worker_main)) == {"run"}  # logs only
+    ours = {name.removeprefix("reaper ") for name, _ in LEAVES if name != "worker run"}  # which logs only
+    assert {"pipeline" if name.startswith("pipeline") else name for name in ours} == COMMANDS.keys() | ELSEWHERE.keys()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.support.processes import Processes
 from tests.support.servers import RedisServer, free_port, shown
 from tests.support.waiting import wait_until
 from workers.protocol.capabilities import capabilities_quietly, in_words
+from workers.runtime.options import INTERRUPTED_EXIT
 
 pytestmark = pytest.mark.anyio
 
@@ -50,6 +51,18 @@ async def test_a_healthy_service_is_0(scene: Scene, reaper: Command) -> None:
     await _healthy(scene)
     answer = await reaper("status")
     assert (answer.code, answer.out.splitlines()[-1]) == (0, "healthy")
+
+
+async def test_in_brief_each_group_is_a_line(scene: Scene, reaper: Command) -> None:
+    await _healthy(scene)
+    await reaper("pause", "billing")
+    answer = await reaper("status", "--brief", "--groups", "mail/sender")
+    assert answer.code == 1
+    service, mail, orders = answer.out.splitlines()
+    assert service == "reaper  healthy  leader alice-1-abc · 1 followers"
+    assert mail.startswith("mail/sender  degraded  ready 0 · pending 0 · dead letters 0 · the leader does not watch")
+    assert orders.startswith("orders/billing  degraded  ready ")
+    assert orders.endswith(" · recovery is paused: `reaper resume billing` ends that")
 
 
 async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Command) -> None:
@@ -163,7 +176,7 @@ async def test_watch_prints_until_it_is_ended(scene: Scene, server: RedisServer,
     watching = processes.python("-m", "reaper", "status", *flags, name="watch")
     await watching.prints(r"(\{.*\}\n){3}")
     watching.interrupt()
-    assert await watching.wait() == 1
+    assert await watching.wait() == INTERRUPTED_EXIT
     assert [json.loads(line)["status"] for line in watching.output.splitlines()[:3]] == ["healthy"] * 3
 
 

@@ -58,6 +58,28 @@ def test_leader_and_groups_are_on_one_screen() -> None:
     assert row == ["orders/billing", "reaper", "7", "4.0", "s", "3", "1.5", "min", "0", "0/0", "2", "10"]
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_in_a_narrow_terminal_no_figure_is_cut(columns: int) -> None:
+    pair = "a-stream-with-a-long-name/and-a-group-of-forty"
+    stream, _, group = pair.partition("/")
+    busy = replace(GROUP, stream=stream, group=group, dead_letters=12_345, recovered=123_456, paused=True)
+    console = Console(width=columns, record=True, file=io.StringIO())
+    console.print(screen(replace(SNAPSHOT, groups=(busy, GROUP)), (), SNAPSHOT, width=columns))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= columns
+    name = next(number for number, line in enumerate(lines) if pair in line)
+    assert lines[name].split()[1:] == ["reaper", "paused"]
+    assert lines[name + 1].split() == ["7", "4.0", "s", "3", "1.5", "min", "0", "0/0", "12345", "123456"]
+    assert lines[name - 1].split() == list(top.COLUMNS[2:])
+
+
+def test_what_is_wrong_is_said_once_of_many_groups_and_comes_before_them() -> None:
+    groups = tuple(replace(GROUP, stream=f"orders-{number}") for number in range(50))
+    problems = [Problem(Trouble.PAUSED, group.pair, "recovery is paused") for group in groups]
+    lines = _shown(replace(SNAPSHOT, groups=groups), *problems).splitlines()
+    assert lines[1].startswith("- orders-0/billing, orders-1/billing, orders-2/billing and 47 more groups: recovery is")
+
+
 def test_recoveries_have_a_rate_since_the_look_before() -> None:
     before = replace(SNAPSHOT, now_ms=98_000, groups=(replace(GROUP, recovered=4),))
     row = next(line.split() for line in _shown(SNAPSHOT, before=before).splitlines() if "orders/billing" in line)

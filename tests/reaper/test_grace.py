@@ -218,3 +218,13 @@ def test_the_wait_is_announced_once_with_its_reason(caplog: pytest.LogCaptureFix
             "Redis was out of reach: recovery waits up to 30.0 s, so that live workers come first",
         )
     ]
+
+
+def test_it_is_known_what_recovery_waits_after() -> None:
+    grace = in_contact(1_000)
+    assert grace.why == ""
+    grace.server_uptime(2_000, 500)
+    assert grace.why == "Redis has just started"
+    fail(grace, 3_000, 9_000)
+    touch(grace, 10_000)
+    assert grace.why == "Redis was out of reach"

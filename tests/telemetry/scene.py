@@ -71,7 +71,7 @@ class Scene:
 def trace_of(received: Received, job: str) -> list[ReceivedSpan]:
     """Return the spans of the trace (and of those it links) in which a job is told of."""
     spans = list(received.spans)
-    traces = {span.trace_id for span in spans if span.attributes.get("app.job.id") == job}
+    traces = {span.trace_id for span in spans if span.attributes.get("reaper.job.id") == job}
     traces |= {span.trace_id for span in spans if any(link.trace_id in traces for link in span.links)}
     traces |= {link.trace_id for span in spans if span.trace_id in traces for link in span.links}
     return sorted((span for span in spans if span.trace_id in traces), key=lambda span: (span.start_ns, span.end_ns))
@@ -103,5 +103,5 @@ def told_of(span: ReceivedSpan, spans: Sequence[ReceivedSpan]) -> tuple[Any, ...
 
 
 def _short(span: ReceivedSpan) -> str:
-    attempt = span.attributes.get("app.delivery.attempt")
+    attempt = span.attributes.get("reaper.delivery")
     return span.name + (f" #{attempt}" if attempt else "")

@@ -45,24 +45,25 @@ async def test_a_killed_workers_delivery_is_told_of_by_the_reaper_in_one_trace_w
         "messaging.operation.type": "process",
         "messaging.destination.name": "orders",
         "messaging.consumer.group.name": "billing",
-        "app.job.id": job,
-        "app.job.generation": 0,
-        "app.delivery.attempt": 1,
-        "app.synthesized": True,
+        "reaper.job.id": job,
+        "reaper.job.generation": 0,
+        "reaper.delivery": 1,
+        "reaper.synthesized": True,
         "error.type": "visibility_timeout",
     }
     assert by_name[lost].failed
     assert by_name[lost].end_ns - by_name[lost].start_ns >= 500_000_000  # its idle time, less what the call took
     recovery = by_name["recover orders #1"].attributes
-    assert {name: recovery[name] for name in recovery if name.startswith("app.recovery") or name == "app.epoch"} == {
-        "app.recovery.reason": "visibility_timeout",
-        "app.recovery.outcome": "redelivered",
-        "app.recovery.mode": "reaper",
-        "app.epoch": 1,
+    told = {name: value for name, value in recovery.items() if name.startswith(("reaper.recovery", "reaper.fencing"))}
+    assert told == {
+        "reaper.recovery.reason": "visibility_timeout",
+        "reaper.recovery.outcome": "redelivered",
+        "reaper.recovery.mode": "reaper",
+        "reaper.fencing_token": 1,
     }
-    assert recovery["app.idle_ms"] >= 1000
+    assert recovery["reaper.idle_ms"] >= 1000
     assert recovery["messaging.operation.type"] == "settle"
-    assert "app.synthesized" not in by_name[again].attributes
+    assert "reaper.synthesized" not in by_name[again].attributes
 
 
 async def test_an_embedded_worker_tells_of_what_it_takes_over(scene: Scene) -> None:
@@ -83,11 +84,11 @@ async def test_an_embedded_worker_tells_of_what_it_takes_over(scene: Scene) -> N
         ("worker", again, "CONSUMER", "send orders", [lost, "recover orders #1"]),
         ("worker", "ack orders", "CLIENT", again, []),
     ]
-    synthesized = [span.attributes.get("app.synthesized") for span in own]
+    synthesized = [span.attributes.get("reaper.synthesized") for span in own]
     assert synthesized == [None, True, None, None, None]
     recovery = own[2].attributes
-    assert (recovery["app.recovery.mode"], recovery["app.recovery.outcome"]) == ("embedded", "claimed")
-    assert "app.epoch" not in recovery
+    assert (recovery["reaper.recovery.mode"], recovery["reaper.recovery.outcome"]) == ("embedded", "claimed")
+    assert "reaper.fencing_token" not in recovery
 
 
 async def test_the_last_delivery_an_embedded_worker_gives_up_is_told_of_too(scene: Scene) -> None:
@@ -104,7 +105,7 @@ async def test_the_last_delivery_an_embedded_worker_gives_up_is_told_of_too(scen
         ("worker", "process orders #1"),
         ("worker", "recover orders #1"),
     ]
-    assert own[2].attributes["app.recovery.outcome"] == "dead_lettered"
+    assert own[2].attributes["reaper.recovery.outcome"] == "dead_lettered"
 
 
 async def test_a_job_that_crashes_twice_links_both_recoveries(scene: Scene) -> None:
@@ -159,7 +160,7 @@ async def test_a_redriven_job_stays_in_its_trace_and_links_its_last_attempt(scen
     spans = await scene.spans(job, "send", "process", "nack", *(["redrive"] if told else []), "process")
     assert dangling(spans) == []
     runs = [span for span in spans if span.name == "process orders"]
-    assert [span.attributes["app.job.generation"] for span in runs] == [0, 1]
+    assert [span.attributes["reaper.job.generation"] for span in runs] == [0, 1]
     assert len({span.span_id for span in runs}) == 2
     assert runs[0].span_id in [link.span_id for link in runs[1].links]
     assert [span.name for span in spans if span.name.startswith("redrive")] == ["redrive orders"] * told
@@ -173,7 +174,7 @@ async def test_a_redrive_is_told_of_in_the_jobs_trace(scene: Scene) -> None:
     spans = await scene.spans(job, "send", "process", "nack", "redrive", "process", "ack")
     own = [span for span in spans if not span.name.startswith("receive")]
     (redrive,) = (span for span in own if span.name == "redrive orders")
-    first = [span for span in own if span.attributes.get("app.job.generation") == 0 or span.name == "send orders"]
+    first = [span for span in own if span.attributes.get("reaper.job.generation") == 0 or span.name == "send orders"]
     assert told_of(redrive, first) == ("reaper", "redrive orders", "CLIENT", "send orders", ["process orders #1"])
     attributes = dict(redrive.attributes)
     assert attributes.pop("messaging.message.id").count("-") == 1
@@ -183,8 +184,8 @@ async def test_a_redrive_is_told_of_in_the_jobs_trace(scene: Scene) -> None:
         "messaging.operation.type": "settle",
         "messaging.destination.name": "orders",
         "messaging.consumer.group.name": "billing",
-        "app.job.id": job,
-        "app.job.generation": 1,
+        "reaper.job.id": job,
+        "reaper.job.generation": 1,
     }
 
 
@@ -221,20 +222,20 @@ async def test_what_a_restarted_worker_gives_up_at_once_is_told_of_and_linked_by
         ("worker", lost, "CONSUMER", "send orders", []),
         ("worker", recovery, "CLIENT", "send orders", [lost]),
     ]
-    assert (own[1].attributes["error.type"], own[1].attributes["app.synthesized"]) == ("restart", True)
-    facts = {name: value for name, value in own[2].attributes.items() if name.startswith("app.recovery")}
+    assert (own[1].attributes["error.type"], own[1].attributes["reaper.synthesized"]) == ("restart", True)
+    facts = {name: value for name, value in own[2].attributes.items() if name.startswith("reaper.recovery")}
     assert facts == {
-        "app.recovery.reason": "restart",
-        "app.recovery.outcome": "dead_lettered",
-        "app.recovery.mode": "adopt",
+        "reaper.recovery.reason": "restart",
+        "reaper.recovery.outcome": "dead_lettered",
+        "reaper.recovery.mode": "adopt",
     }
-    assert 0 < own[1].end_ns - own[1].start_ns <= own[2].attributes["app.idle_ms"] * 1_000_000
+    assert 0 < own[1].end_ns - own[1].start_ns <= own[2].attributes["reaper.idle_ms"] * 1_000_000
     await scene.redrive()
     spans = await scene.spans(job, "send", "process", "recover", "redrive", "process")
     assert dangling(spans) == []
     (redrive,) = (span for span in spans if span.name == "redrive orders")
     assert told_of(redrive, own)[3:] == ("send orders", [lost, recovery])
-    again = next(span for span in spans if span.attributes.get("app.job.generation") == 1 and "process" in span.name)
+    again = next(span for span in spans if span.attributes.get("reaper.job.generation") == 1 and "process" in span.name)
     assert {own[1].span_id, own[2].span_id} <= {link.span_id for link in again.links}
 
 
@@ -266,7 +267,7 @@ async def test_with_a_trace_for_each_delivery_a_redrive_is_in_that_of_the_last_o
     spans = await scene.spans(job, "send", "process", "nack", "redrive", "process", "ack")
     assert dangling(spans) == []
     (redrive,) = (span for span in spans if span.name == "redrive orders")
-    first = [span for span in spans if span.attributes.get("app.job.generation") == 0 or span.name == "send orders"]
+    first = [span for span in spans if span.attributes.get("reaper.job.generation") == 0 or span.name == "send orders"]
     assert told_of(redrive, first)[3:] == ("process orders #1", ["process orders #1", "send orders"])
 
 
@@ -281,7 +282,7 @@ async def test_what_the_producer_does_not_sample_is_told_of_by_nobody(scene: Sce
     await worker.prints("started")
     sampled = await scene.produce("n=1")
     await scene.spans(sampled, "send", "receive", "process", "ack")
-    assert {span.attributes.get("app.job.id") for span in scene.received.spans} - {None} == {sampled}
+    assert {span.attributes.get("reaper.job.id") for span in scene.received.spans} - {None} == {sampled}
     assert [span.name for span in scene.received.spans if span.name.startswith("recover")] == []
 
 
@@ -300,7 +301,7 @@ async def test_a_worker_that_was_only_slow_leaves_one_span_for_its_delivery(scen
     spans = trace_of(scene.received, job)
     attempts = [span for span in spans if span.name == "process orders"]
     # The read that blocked when it was paused may have taken the next delivery, too.
-    numbers = [span.attributes["app.delivery.attempt"] for span in attempts]
+    numbers = [span.attributes["reaper.delivery"] for span in attempts]
     assert numbers == list(range(1, len(attempts) + 1))
     assert [span.service for span in attempts] == ["reaper"] * (len(attempts) - 1) + ["worker"]
     late = [span.attributes.get("error.type") for span in spans if span.name == "ack orders"]

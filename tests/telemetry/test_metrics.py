@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 ALLOWED = {
     "messaging.system", "messaging.operation.name", "messaging.operation.type", "messaging.destination.name",
-    "messaging.consumer.group.name", "error.type", "app.recovery.mode", "app.recovery.outcome", "app.scan",
-    "app.namespace", "app.loss",
+    "messaging.consumer.group.name", "error.type", "reaper.recovery.mode", "reaper.recovery.outcome", "reaper.scan",
+    "reaper.namespace", "reaper.loss",
 }  # fmt: skip
 
 
@@ -41,8 +41,8 @@ async def test_everything_is_measured_and_no_label_names_a_job_or_a_consumer(sce
     assert metrics["reaper.recovered"][-1] == {
         "messaging.destination.name": "orders",
         "messaging.consumer.group.name": "billing",
-        "app.recovery.mode": "reaper",
-        "app.recovery.outcome": "redelivered",
+        "reaper.recovery.mode": "reaper",
+        "reaper.recovery.outcome": "redelivered",
     }
     assert JOURNAL_DROPS.name in metrics
 
@@ -65,9 +65,9 @@ async def test_embedded_workers_measure_all_but_leadership(scene: Scene) -> None
     assert ours == wanted
     assert {label for name in ours for labels in metrics[name] for label in labels} <= ALLOWED
     pair = {"messaging.destination.name": "orders", "messaging.consumer.group.name": "billing"}
-    assert metrics["reaper.scan.duration"][-1] == {**pair, "app.scan": "full"}
+    assert metrics["reaper.scan.duration"][-1] == {**pair, "reaper.scan": "full"}
     assert metrics["reaper.recovered"][-1] == {
-        **pair, "app.recovery.mode": "embedded", "app.recovery.outcome": "claimed"
+        **pair, "reaper.recovery.mode": "embedded", "reaper.recovery.outcome": "claimed"
     }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def begin(exporter: InMemorySpanExporter) -> Begin:
 def told(begin: Begin, exporter: InMemorySpanExporter, **attributes: object) -> ReadableSpan:
     """Return a quick span with everything that one may have."""
     about = {"text": "äöü" * 100, "yes": True, "number": -7, "large": 2**62, "share": 0.25, "": "", **attributes}
-    link = Link(SpanContext(1, 2, is_remote=False), {"app.link": "receive"})
+    link = Link(SpanContext(1, 2, is_remote=False), {"reaper.link": "receive"})
     span = begin("process orders", CREATION, SpanKind.CONSUMER, about, [link], 5, DELIVERY.ids())  # type: ignore[arg-type]
     span.set_status(Status(StatusCode.ERROR, "no"))
     span.end(9)

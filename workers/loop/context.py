@@ -14,11 +14,9 @@ from workers.protocol.calls import Journal
 from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.events import EventName
+from workers.protocol.keys import NONCE_BYTES
 from workers.runtime.callbacks import Callbacks
 from workers.settings import WorkerSettings
-
-NONCE_BYTES = 6
-"""A consumer name is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Replies are taken as RESP2 arrays of bytes (see `workers.protocol.connection`): 
 entry into a dict and so loses duplicate fields, and it costs time in the hot path.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -67,6 +67,11 @@ def on_one_line(value: bytes | str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
     )
+
+
+def first_of(names: Collection[bytes]) -> str:
+    """Return the first three of ``names`` for a log, and whether there are more."""
+    return ", ".join(map(on_one_line, sorted(names)[:3])) + (" …" if len(names) > 3 else "")
 
 
 def entry_ms(entry_id: bytes | str) -> int:

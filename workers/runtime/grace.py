@@ -13,6 +13,7 @@ from workers.runtime.clock_steps import ClockSteps
 
 logger = logging.getLogger(__name__)
 
+KEYS_MOVED = "the keys are at another node"
 LEAST_SPREAD_MS = 300
 """Failures must lie at least this far apart to count as an outage."""
 
@@ -28,6 +29,7 @@ class Grace:
         self._first_failure: int | None = None
         self._last_failure = 0
         self._outage_ended: int | None = None
+        self._why = ""
         self._server_started: int | None = None
         self.steps = ClockSteps()
         """How the server's clock was set meanwhile."""
@@ -60,7 +62,7 @@ class Grace:
 
     def moved(self, now_ms: int) -> None:
         """What is recovered lies at another node of a cluster now. On the way no script could run, nobody extended."""
-        self._wait_from(now_ms, "the keys are at another node")
+        self._wait_from(now_ms, KEYS_MOVED)
 
     def server_uptime(self, now_ms: int, uptime_ms: int) -> None:
         """Redis said how long it has been up: by its clock, so less than nothing where that was set back meanwhile."""
@@ -86,6 +88,13 @@ class Grace:
             ends.append(self._server_started + wait)
         return max(ends)
 
+    @property
+    def why(self) -> str:
+        """What happened last of that which makes recovery wait; '' where nothing did."""
+        if self._server_started is not None and self._server_started >= (self._outage_ended or 0):
+            return "Redis has just started"
+        return self._why
+
     def _was_outage(self, now_ms: int) -> bool:
         if self._last_contact is None or self._first_failure is None:
             return False
@@ -93,5 +102,5 @@ class Grace:
         return now_ms - self._last_contact > self._outage_ms and spread >= LEAST_SPREAD_MS
 
     def _wait_from(self, now_ms: int, why: str) -> None:
-        self._outage_ended = now_ms
+        self._outage_ended, self._why = now_ms, why
         logger.warning("%s: recovery waits up to %.1f s, so that live workers come first", why, self._longest_ms / 1000)

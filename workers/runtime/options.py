@@ -22,8 +22,21 @@ from workers.runtime.settings_errors import bare_type, plain
 
 USAGE_EXIT = 2
 """Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
+INTERRUPTED_EXIT = 130
+"""Exit code after Ctrl-C, as shells know it, of whatever does not take it as the word to end in good order."""
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+class Program(click.Group):
+    """What a program's commands are in. Ctrl-C ends whatever runs, without a word: whoever typed it knows."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was typed."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
 
 
 def settings_options(kind: type[Settings], *, exclude: Collection[str] = ()) -> Callable[[CommandT], CommandT]:

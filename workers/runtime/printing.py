@@ -76,11 +76,26 @@ def _show_crash(kind: type[BaseException], error: BaseException, frames: Traceba
 
 
 def ask(question: str) -> str:
-    """Ask on stderr, and return what is typed."""
-    typed: str = click.prompt(printable(question), err=True, default="", show_default=False)
+    """Ask on stderr, and return what is typed; nothing where nobody is there to type."""
+    try:
+        typed: str = click.prompt(printable(question), err=True, default="", show_default=False)
+    except click.Abort as error:
+        _interrupt_again(error)
+        return ""
     return typed
 
 
 def confirm(question: str) -> None:
     """Ask on stderr, and abort the command unless the answer is yes."""
-    click.confirm(printable(question), abort=True, err=True)
+    try:
+        click.confirm(printable(question), abort=True, err=True)
+    except click.Abort as error:
+        _interrupt_again(error)
+        raise
+
+
+def _interrupt_again(error: click.Abort) -> None:
+    """Raise KeyboardInterrupt where Ctrl-C was the answer: for click that is the same as no answer."""
+    if isinstance(error.__context__, KeyboardInterrupt):
+        click.echo(err=True)  # the question's line ends
+        raise KeyboardInterrupt from None

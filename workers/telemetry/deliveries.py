@@ -32,7 +32,7 @@ from opentelemetry.trace import (
 )
 
 from workers.protocol.calls.recovery import Recovered
-from workers.protocol.messages import text
+from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, text
 from workers.telemetry import names as telemetry
 from workers.telemetry.names import Attributes, TraceLinkage
 
@@ -59,10 +59,10 @@ def read_context(traceparent: bytes, tracestate: bytes = b"") -> SpanContext | N
 def write_context(context: SpanContext) -> list[tuple[bytes, bytes]]:
     """Return the fields that carry a context in an entry."""
     parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-    fields = [(b"traceparent", parent.encode())]
+    fields = [(FIELD_TRACEPARENT, parent.encode())]
     state = context.trace_state.to_header().encode()
     if state and len(state) <= MAX_TRACESTATE_BYTES:
-        fields.append((b"tracestate", state))
+        fields.append((FIELD_TRACESTATE, state))
     return fields
 
 

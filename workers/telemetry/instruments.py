@@ -48,6 +48,12 @@ CONTEXT_MALFORMED = METER.create_counter(
 )
 
 
+def record_lateness(idle_ms: int, visibility_s: float, labels: Attributes) -> None:
+    """Measure how late a delivery was recovered that was idle for so long."""
+    if idle_ms >= 0:  # else nobody owned it, and it had no deadline
+        RECOVERY_LATENCY.record(max(0.0, idle_ms / 1000 - visibility_s), labels)
+
+
 class Gauge(NamedTuple):
     """Something that is looked at when metrics are collected."""
 

@@ -7,9 +7,11 @@ Exports run in threads, with bounded queues: what an endpoint that is dead or sl
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import version
 from time import monotonic
 from typing import Any, cast
 
@@ -18,7 +20,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
@@ -94,7 +96,7 @@ def set_up(service: str, *, shows_metrics: bool) -> list[Callable[[], object]]:
     """Set the providers by the environment; return what closes them. Raises ConfigurationError."""
     for name in LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME") or service})
+    resource = resource_of(service)
     closes: list[Callable[[], object]] = []
     if exporter("TRACES") != NONE:
         closes.append(_set_up_traces(resource))
@@ -102,6 +104,13 @@ def set_up(service: str, *, shows_metrics: bool) -> list[Callable[[], object]]:
     if readers:
         closes.append(_set_up_metrics(resource, readers))
     return closes
+
+
+def resource_of(service: str) -> Resource:
+    """Return what tells this process from others; what the environment says of it (``OTEL_…``) is stronger."""
+    ours = {"service.name": service, "service.version": version("stream-reaper"), "host.name": socket.gethostname()}
+    said = OTELResourceDetector().detect().attributes
+    return Resource.create({name: value for name, value in ours.items() if name not in said})
 
 
 def _set_up_traces(resource: Resource) -> Callable[[], object]:

@@ -17,9 +17,10 @@ from workers.loop.handlers import Handler, Invoke, checked, come_to
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.job import Job
 from workers.new_jobs import Fields, NewJob, encode_job
+from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
-from workers.settings import DEFAULT_MAX_DELIVERIES, WorkerSettings
+from workers.settings import WorkerSettings
 from workers.testing.settings import settings_of
 from workers.worker import Worker
 

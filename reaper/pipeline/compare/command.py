@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 
-from reaper.pipeline.command import open_session, sentences, show_result
+from reaper.pipeline.command import leave_in_order, open_session, sentences, show_result
 from reaper.pipeline.compare.scenarios import FAULT_AT_S, MODES, SCENARIOS, choose_scenarios, moved
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
@@ -141,7 +141,7 @@ def _play_and_read(plan: "Plan", folder: Path, settings: PipelineSettings, line:
         ingest_journals(session, settings.model_copy(update={"redis_url": url}))
 
     played = anyio.run(partial(play, plan, folder, line.show, ingest))
-    session = open_session(settings, line)
+    session = open_session(settings, line, leave_in_order)
     line.show("reading the journals …")
     told = read_journals(session, settings.lake, played)
     return conclude(plan, played, told, datetime.now(UTC).isoformat(timespec="seconds"))

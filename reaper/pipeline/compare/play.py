@@ -13,10 +13,10 @@ import anyio
 from reaper.drill.redis_server import Server, redis_at_hand
 from reaper.pipeline.compare.scenarios import IDLE, Scenario
 from workers.protocol.errors import StreamReaperError
+from workers.runtime.options import INTERRUPTED_EXIT
 
 LONGEST_S = 900.0
 """No drill takes longer; one that hangs is ended."""
-_INTERRUPTED = 130
 
 
 class DrillFailedError(StreamReaperError):
@@ -90,7 +90,7 @@ async def _drill(words: Sequence[str], server: Server, file: Path) -> dict[str, 
     except TimeoutError as error:
         raise DrillFailedError(f"reaper {' '.join(words)} did not end within {LONGEST_S:g} s.") from error
     report = _read(file)
-    if report is None or done.returncode == _INTERRUPTED:
+    if report is None or done.returncode == INTERRUPTED_EXIT:
         last = "\n".join(done.stdout.decode(errors="replace").splitlines()[-15:])
         raise DrillFailedError(f"reaper {' '.join(words)} failed. It printed:\n{last}")
     return report

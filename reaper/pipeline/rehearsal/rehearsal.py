@@ -3,6 +3,7 @@
 ``python -m reaper.pipeline.rehearsal.rehearsal FOLDER FILE``: see `reaper.pipeline.spark.class_cache`.
 """
 
+import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,4 +31,5 @@ def rehearse(folder: Path, classes: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a word, and so that Java ends, too
     rehearse(*map(Path, sys.argv[1:]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from reaper.pipeline.command import LAKE, SPARK, sentences
+from reaper.pipeline.command import LAKE, SPARK, interruptible, leave_at_once, sentences
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
@@ -104,7 +104,11 @@ def _read(settings: PipelineSettings, scope: "Scope", now: datetime, progress: P
     master, remote = settings.master or None, settings.remote or None
     with ThreadPoolExecutor(1) as beside:
         beside.submit(import_module, "reaper.pipeline.report.page")  # a third of a second in which Java can start
-        spark = build_session(master, remote, "stream-reaper report", settings.heap, java_options=_java_options(layout))
+        options = _java_options(layout)
+        spark = interruptible(
+            lambda: build_session(master, remote, "stream-reaper report", settings.heap, java_options=options),
+            leave_at_once,
+        )
     tune(spark, embedded=not remote and is_embedded(master))
     return read_report(spark, settings.lake, scope, now, progress.show)
 

@@ -12,6 +12,9 @@ from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, EventName, JournalLe
 CALL_BYTES = 512 * 1024
 """Payload after which a call puts off the rest of its work: no call may block the server for more than 5 ms."""
 
+CALL_VALID_MS = 2_000
+"""A recovery call that the server runs later than this after it was made does nothing: everything looks idle then."""
+
 ItemT = TypeVar("ItemT")
 
 
