@@ -1,7 +1,7 @@
 """A client for all nodes of a cluster: each command, or pipeline, goes to the node that has the slot of its first key.
 
-One without a key goes to the node of slot 0. Nothing is sent twice: who is answered that a slot has moved raises that, and the
-next command looks again. And nobody goes over to another node unawares: the first command that would raises
+One without a key goes to the node of slot 0. Nothing is sent twice: who is answered that a slot has moved raises that,
+and the next command looks again. And nobody goes over to another node unawares: the first command that would raises
 `SlotMovedError`, as one on a connection that was dropped does.
 """
 
