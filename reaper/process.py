@@ -42,7 +42,7 @@ async def serve(settings: ReaperSettings, load: Load | None) -> None:
 
 
 async def _check_redis(settings: ReaperSettings) -> None:
-    client = commands_client(settings.redis_url)
+    client = commands_client(settings.redis_url, key=settings.namespace_keys.lease)
     try:
         await check_server(client, settings.redis_url)
         await _warn_of_eviction(client)

@@ -15,13 +15,12 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from workers.protocol.address import Host
-from workers.protocol.events import MOST
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
 from workers.runtime.clock import monotonic_ms, server_ms
 from workers.runtime.clock_steps import ClockSteps
 from workers.runtime.contact import Contact
-from workers.runtime.grace import Grace
+from workers.runtime.grace import KEYS_MOVED, Grace
 
 LOOK_S = 0.5
 """How often is looked whether slots have moved, and at the latest where we lost contact."""
@@ -38,7 +37,7 @@ class Standing(Protocol):
 
     @property
     def why(self) -> str:
-        """What happened last of that which makes recovery wait; '' where nothing did."""
+        """What makes recovery wait, as people are told; '' where nothing did."""
 
     def until(self, visibility_ms: int) -> int:
         """Return the instant from which deliveries may be recovered."""
@@ -139,13 +138,12 @@ class OfStream:
 
     @property
     def why(self) -> str:
-        """What happened last at its node, or that it was not there before."""
+        """What happened last of that which makes recovery wait; '' where nothing did."""
         node = self._shards.node_of(self._slot)
         if node is None:
-            return "its node of the cluster has not answered yet"
+            return "its node has not answered yet"
         moved_ms = self._client.moved_ms(self._slot)
-        was_last = moved_ms is not None and moved_ms + self.longest_ms(MOST) > node.grace.until(MOST)
-        return "its slot of the cluster has moved" if was_last else node.grace.why
+        return node.grace.why if moved_ms is None or moved_ms < node.grace.until(0) else KEYS_MOVED
 
     def until(self, visibility_ms: int) -> int:
         """Return the instant from which deliveries may be recovered; a moment from now while it is not known."""

@@ -27,10 +27,9 @@ class TermWork:
     settings: ReaperSettings
     elector: Elector
     grace: Grace
-    """For the server that the elector asks."""
     callbacks: Callbacks[str]
     shards: Shards | None
-    """Where the pairs lie at several servers."""
+    """Where the pairs lie at several servers; `grace` is for the one that the elector asks."""
     _watches: dict[str, GroupWatch] = field(default_factory=dict)
     _tasks: TaskGroup | None = None
     _context: TermContext | None = None

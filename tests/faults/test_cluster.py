@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers import Job, NewJob, Producer, SyncProducer
+from workers import Job, NewJob, Producer, Reject, SyncProducer, Worker
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys
@@ -36,7 +36,7 @@ from workers.protocol.messages import RecoveryMode, pair_up, read_metadata, text
 from workers.protocol.routing import RoutedClient
 from workers.protocol.slots import slot_of
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.grace import Grace
+from workers.runtime.grace import KEYS_MOVED, Grace
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +44,7 @@ RATE, BATCH = 200, 10
 """Jobs a second on each stream, and in a call."""
 BEFORE, AFTER = 100, 100
 VISIBILITY_S = 3.0
+OUTAGE = "Redis was out of reach"
 REAPER, EMBEDDED = "reaper", "embedded"
 
 
@@ -211,7 +212,7 @@ async def test_what_moves_waits_on_its_own_and_nobody_goes_along_unawares(master
         masters.begin_move(moving, to)
         masters.end_move(moving, to)
         await wait_until(lambda: mine.until(longest_ms) - longest_ms >= since_ms, "what has moved waits")
-        assert mine.why == "its slot of the cluster has moved" != others.why
+        assert mine.why == KEYS_MOVED != others.why
         with pytest.raises(SlotMovedError):
             await client.exists(moving)
         assert not await client.exists(moving)
@@ -219,9 +220,7 @@ async def test_what_moves_waits_on_its_own_and_nobody_goes_along_unawares(master
         looking.cancel_scope.cancel()
 
 
-async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(
-    masters: Cluster, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: Cluster, client: Redis) -> None:
     home = masters.owner(scene.NAMESPACE.lease)
     loads = [Load(stream) for stream in masters.streams()]
     away = next(load for load in loads if masters.owner(load.stream) is not home)
@@ -240,8 +239,18 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(
             await other.judge(client, other.enqueued)
         finally:
             node.resume()
-        await wait_until(lambda: "Redis was out of reach" in caplog.text, "the pairs of the node wait")
+        await wait_until(lambda: leader._work.reports()[pair].grace_why == OUTAGE, "the pairs of the node wait")
+        assert leader._work.reports()[group_keys(other.stream, GROUP).pair].grace_why != OUTAGE
         assert leader.term is term
+
+
+def worker_that_rejects(url: str, stream: str) -> AbstractAsyncContextManager[Worker]:
+    """Return a worker that makes a dead letter of every job."""
+
+    async def reject(_job: Job) -> None:
+        raise Reject("no")
+
+    return scene.running_worker(url, reject, stream=stream, visibility_timeout=5)
 
 
 async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster, client: Redis, tmp_path: Path) -> None:
@@ -261,6 +270,17 @@ async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster,
     status = await run("status", "--json")
     assert [(group["stream"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in streams]
     for pair, stream in zip(pairs, streams, strict=True):
+        with SyncProducer(masters.url, stream) as producer:
+            job = producer.enqueue({"n": "1"})
+        explained = await run("explain", job, "--group", pair)
+        assert explained.code == 0, explained.err
+        worker = worker_that_rejects(masters.url, stream)
+        assert (await run("resume", pair)).code == 0
+        async with worker:
+            dead = group_keys(stream, GROUP).dead
+            await wait_until(partial(client.xlen, dead), "it is a dead letter")
+        assert (await run("dead-letters", "redrive", "--group", pair, "--all")).code == 0
+        assert await client.xlen(stream) == 2
         forgotten = await run("forget", pair, "--yes")
         assert forgotten.code == 0, forgotten.err
         assert not await client.exists(group_keys(stream, GROUP).agreement)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from tests.support.cluster import started_cluster
 from tests.support.sentinel import NAME, SentinelServer
 from tests.support.servers import RedisServer
 from tests.support.tls import KEY_PASSWORD, Certificates, make_certificates, tunnel
@@ -83,6 +84,19 @@ async def test_sentinels_and_the_master_they_name_are_both_behind_tls(
             assert await reader.get("n") == b"2"
         with closing(blocking_client(url)) as blocking:
             assert blocking.get("n") == b"2"
+
+
+async def test_a_cluster_behind_tls_is_asked_and_spoken_to_over_it(binary: Path, certificates: Certificates) -> None:
+    with started_cluster(binary, masters=1) as cluster, tunnel(cluster.nodes[0].port, certificates) as outside:
+        cluster.nodes[0].command("CONFIG", "SET", "cluster-announce-port", outside)
+        url = address(f"rediss+cluster://127.0.0.1:{outside}", certificates)
+        async with commands_client(url) as client, reader_client(url, key="n") as reader:
+            assert await client.set("n", 3)
+            assert await reader.get("n") == b"3"
+        with closing(blocking_client(url, key="n")) as blocking:
+            assert blocking.get("n") == b"3"
+        async with commands_client(url.replace("rediss+", "redis+").partition("?")[0]) as plain:
+            assert await plain.get("n") == b"3"
 
 
 async def test_a_certificate_that_is_renewed_counts_at_the_next_connect(

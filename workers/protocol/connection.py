@@ -64,7 +64,7 @@ def commands_client(
     """Return a client for everything that does not block. ``timeout_s`` bounds connect, send and reply.
 
     ``key``: whose slot's node it is for, in a cluster; without, each command goes where its own key is, and one without
-    a key to any node. ``max_connections`` is for each node.
+    a key to that of slot 0. ``max_connections`` is for each node.
     """
     return _client(url, key, timeout_s, max_connections)
 

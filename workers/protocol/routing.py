@@ -1,7 +1,7 @@
 """A client for all nodes of a cluster: each command, or pipeline, goes to the node that has the slot of its first key.
 
-One without a key goes to any node. Nothing is sent twice: who is answered that a slot has moved raises that, and the
-next command looks again. And nobody goes over to another node unawares: the first command that would raises
+One without a key goes to the node of slot 0. Nothing is sent twice: who is answered that a slot has moved raises that,
+and the next command looks again. And nobody goes over to another node unawares: the first command that would raises
 `SlotMovedError`, as one on a connection that was dropped does.
 """
 
@@ -23,7 +23,7 @@ ClientOf = Callable[[SlotTables, Host], Redis]
 
 
 class RoutedClient(Redis):
-    """Holds a client for each node that it had to do with. What is without a key uses a pool that leads to any."""
+    """Holds a client for each node that it had to do with. What is without a key uses a pool of its own."""
 
     def __init__(self, anywhere: ConnectionPool, tables: SlotTables, client_of: ClientOf) -> None:
         super().__init__(connection_pool=anywhere)

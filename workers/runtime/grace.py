@@ -13,6 +13,7 @@ from workers.runtime.clock_steps import ClockSteps
 
 logger = logging.getLogger(__name__)
 
+KEYS_MOVED = "the keys are at another node"
 LEAST_SPREAD_MS = 300
 """Failures must lie at least this far apart to count as an outage."""
 
@@ -61,7 +62,7 @@ class Grace:
 
     def moved(self, now_ms: int) -> None:
         """What is recovered lies at another node of a cluster now. On the way no script could run, nobody extended."""
-        self._wait_from(now_ms, "the keys are at another node")
+        self._wait_from(now_ms, KEYS_MOVED)
 
     def server_uptime(self, now_ms: int, uptime_ms: int) -> None:
         """Redis said how long it has been up: by its clock, so less than nothing where that was set back meanwhile."""
