@@ -9,11 +9,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from redis.asyncio import Redis
 
+from workers.protocol.events import MOST
 from workers.protocol.keys import NamespaceKeys
 from workers.protocol.scripts import load_script
 
@@ -27,58 +28,65 @@ FOLLOWER = "follower"
 STANDALONE = "standalone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReport:
-    """What the replica that leads knows of one stream/group pair (followers report its settings alone).
+Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
+"""A number that can be told on: a heartbeat with another one is none, as the hash is open to others."""
 
-    Counters count since the term began.
-    """
 
-    stream: str
-    group: str
-    visibility_ms: int
-    max_deliveries: int
-    redelivery: str
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Counters and states of one stream/group pair since the term began."""
 
-    longest_visibility_ms: int = 0
-    """The longest visibility timeout that a job may have of its own; 0 = not told."""
-    scan_interval_ms: int = 0
-    """How often the pair is scanned; 0 = not told."""
-    timers: int = 0
-    next_due_ms: int | None = None
-    """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
-    late_ms: int = 0
-    """For how long recovery should have begun, the longest grace granted: a limit of the rate, or a leader too slow."""
-    last_scan_ms: int = 0
+    last_scan_ms: Whole = 0
     """When the latest scan (full or not) ended; 0 = none yet."""
-    scan_entries: int = 0
+    scan_entries: Whole = 0
     """Pending entries that the latest full scan saw."""
-    last_full_scan_ms: int = 0
+    last_full_scan_ms: Whole = 0
 
-    recovered: int = 0
-    suspected: int = 0
-    dead_lettered: int = 0
-    held: int = 0
+    recovered: Whole = 0
+    suspected: Whole = 0
+    dead_lettered: Whole = 0
+    held: Whole = 0
     """Deliveries that are overdue and cannot be copied now; they stay pending."""
-    lost_payload: int = 0
-    put_back: int = 0
+    lost_payload: Whole = 0
+    put_back: Whole = 0
     """Deliveries that somebody made vanish, with their consumer or the group, and that are pending again."""
-    in_doubt: int = 0
+    in_doubt: Whole = 0
     """Deliveries that went with a foreign worker's consumer: acknowledged before, or dropped."""
-    dropped: int = 0
+    dropped: Whole = 0
     """Deliveries that were watched, vanished with the group, and are not put back."""
-    groups_lost: int = 0
+    groups_lost: Whole = 0
     """How often the group was found to have been destroyed while nobody watched it: how much it held is not known."""
-    foreign_claims: int = 0
+    foreign_claims: Whole = 0
     """Changes of owner that we did not make: somebody else runs XCLAIM or XAUTOCLAIM here."""
 
     refusal: str = ""
     """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""
     paused: bool = False
-    grace_ms_left: int = 0
+    error: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupReport(Tally):
+    """What the replica that leads knows of one stream/group pair (followers report its settings alone)."""
+
+    stream: str
+    group: str
+    visibility_ms: Whole
+    max_deliveries: Whole
+    redelivery: str
+
+    longest_visibility_ms: Whole = 0
+    """The longest visibility timeout that a job may have of its own; 0 = not told."""
+    scan_interval_ms: Whole = 0
+    """How often the pair is scanned; 0 = not told."""
+    timers: Whole = 0
+    next_due_ms: Whole | None = None
+    """Milliseconds from the heartbeat until the next timer is due; None = no timer is armed."""
+    late_ms: Whole = 0
+    """For how long recovery should have begun, the longest grace granted: a limit of the rate, or a leader too slow."""
+    grace_ms_left: Whole = 0
     grace_why: str = ""
     """What recovery waits after."""
-    error: str = ""
 
     @property
     def pair(self) -> str:
@@ -93,20 +101,20 @@ class Replica:
     id: str
     name: str
     host: str
-    pid: int
+    pid: Whole
     version: str
     role: str
     """`LEADER`, `FOLLOWER` or `STANDALONE` (leader election is off)."""
-    token: int = 0
+    token: Whole = 0
     """Fencing token of its current term, or of its last one."""
-    started_ms: int
-    at_ms: int
-    heartbeat_ms: int
+    started_ms: Whole
+    at_ms: Whole
+    heartbeat_ms: Whole
     """Interval between heartbeats."""
     observe: bool = False
-    terms: int = 0
+    terms: Whole = 0
     """Terms this replica has begun."""
-    renewals_failed: int = 0
+    renewals_failed: Whole = 0
     server: str = ""
     groups: Mapping[str, GroupReport] = field(default_factory=dict)
     """By pair (``stream/group``)."""

@@ -24,12 +24,14 @@ from redis.exceptions import RedisError
 
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
+from reaper.recovery.shards import Shards
 from reaper.recovery.term import TermWork
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica, parse_replicas, register
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of_text
+from workers.protocol.routing import RoutedClient
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.event_loop import call_in, require_asyncio
@@ -71,13 +73,21 @@ class Reaper:
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._client = commands_client(settings.redis_url, max_connections=CONNECTIONS)
         # Of its own: a renewal never waits for a connection behind the work of a thousand groups.
-        self._control = commands_client(settings.redis_url, max_connections=CONTROL_CONNECTIONS)
-        self._reader = reader_client(settings.redis_url, block_ms=to_ms(settings.acquire_retry))
+        home = self._keys.lease
+        self._control = commands_client(settings.redis_url, key=home, max_connections=CONTROL_CONNECTIONS)
+        self._reader = reader_client(settings.redis_url, key=home, block_ms=to_ms(settings.acquire_retry))
         self._grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
         self._elector = Elector(self._control, self._reader, settings, self.replica_id, self._grace)
-        self._listener = notices_client(settings.redis_url)
+        self._shards = self._several_nodes()
+        self._listener = notices_client(settings.redis_url, home)
         self._work = TermWork(
-            self._client, Notices(self._listener), settings, self._elector, self._grace, self._callbacks
+            self._client,
+            Notices(self._listener),
+            settings,
+            self._elector,
+            self._grace,
+            self._callbacks,
+            self._shards,
         )
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
@@ -89,11 +99,14 @@ class Reaper:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: anyio.CancelScope | None = None
-        self._stopped = False
+        self.is_stopping = False
+        """The replica was told to stop."""
         self._registered = anyio.Event()
-        self._has_registered = False
+        self.has_registered = False
+        """Redis was there, and runs our scripts."""
         self._registration = Troubles()
-        self._server = ""
+        self.server = ""
+        """The server's version; '' before `run`."""
         self._started_ms = 0
         self._last_token = 0
         self._inside = AsyncExitStack()
@@ -117,14 +130,9 @@ class Reaper:
         return self._elector.term
 
     @property
-    def has_registered(self) -> bool:
-        """Tell whether the replica has registered: Redis was there, and runs our scripts."""
-        return self._has_registered
-
-    @property
     def has_worked(self) -> bool:
         """Tell whether the replica has registered and taken part in an election, or leads."""
-        return self._has_registered and self._elector.attempts > 0
+        return self.has_registered and self._elector.attempts > 0
 
     @property
     def refusals(self) -> list[str]:
@@ -132,16 +140,6 @@ class Reaper:
         found = self._elector.troubles.refusals + self._registration.refusals
         denied = self._work.errors().items()
         return found + [f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED]
-
-    @property
-    def is_stopping(self) -> bool:
-        """Tell whether the replica was told to stop."""
-        return self._stopped
-
-    @property
-    def server(self) -> str:
-        """The server's version; '' before `run`."""
-        return self._server
 
     @property
     def since_renewal_s(self) -> float | None:
@@ -159,19 +157,33 @@ class Reaper:
             raise RuntimeError("a Reaper runs once: make a new one to run again")
         self._loop = loop
         with anyio.CancelScope() as self._scope:
-            if self._stopped:
+            if self.is_stopping:
                 self._scope.cancel()
             try:
-                self._server = str(await check_server(self._control, self.settings.redis_url))
+                self.server = str(await check_server(self._control, self.settings.redis_url))
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._register_loop)
                     tasks.start_soon(self._metrics.run)
+                    if self._shards:
+                        tasks.start_soon(self._shards.run)
                     tasks.start_soon(self._elector.run, self._work.work, self._began, self._ended)
                     task_status.started()
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._farewell()
+
+    def _several_nodes(self) -> Shards | None:
+        if not isinstance(self._client, RoutedClient):
+            return None
+
+        def grace() -> Grace:
+            return Grace(to_ms(self.settings.grace), to_ms(self.settings.trust))
+
+        def streams() -> list[str]:
+            return [group.keys.stream for group in self.settings.watched]
+
+        return Shards(self._client, streams, grace, self.settings.renew.total_seconds())
 
     async def _farewell(self) -> None:
         """Unregister and report what is left, each in bounded time, and close all connections."""
@@ -189,7 +201,7 @@ class Reaper:
 
         May be called from any thread.
         """
-        self._stopped = True
+        self.is_stopping = True
         if self._loop is not None and self._scope is not None:  # else `run` sees that it need not begin
             call_in(self._loop, self._scope.cancel)
 
@@ -246,7 +258,7 @@ class Reaper:
             self._registered = anyio.Event()
             try:
                 await self._register()
-                self._has_registered = True
+                self.has_registered = True
                 if self._registration.works(REGISTRATION, monotonic()):
                     logger.warning("the replica is registered again")
             except (RedisError, OSError) as error:
@@ -284,7 +296,7 @@ class Reaper:
             observe=self.settings.observe,
             terms=self._elector.terms,
             renewals_failed=self._elector.renewals_failed,
-            server=self._server,
+            server=self.server,
             groups=self._work.reports(),
         )
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Required, Self, TypedDict, Unpack
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
@@ -21,24 +22,17 @@ RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 """The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
-
-
 LONGEST_VISIBILITY = timedelta(days=7)
 
 
-class GroupOptions(TypedDict, total=False):
-    """What programs may say of a pair beside its names, as type checkers see it. A test compares it with the fields."""
+class GroupArguments(TypedDict, total=False):
+    """The arguments of `GroupSettings`, as type checkers see them. A test compares them with the fields."""
 
+    stream: Required[str]
+    group: Required[str]
     visibility_timeout: Duration | None
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream"] | None
-
-
-class GroupArguments(GroupOptions):
-    """The arguments of `GroupSettings`."""
-
-    stream: str
-    group: str
 
 
 class GroupSettings(Section):
@@ -144,7 +138,8 @@ class ReaperSettings(RedisSettings):
     )
 
     visibility_timeout: Seconds = seconds(
-        30, "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job."
+        DEFAULT_VISIBILITY_TIMEOUT.total_seconds(),
+        "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job.",
     )
     longest_visibility_timeout: Seconds = seconds(
         LONGEST_VISIBILITY.total_seconds(),
@@ -152,13 +147,13 @@ class ReaperSettings(RedisSettings):
         "gets this, or what its group has, and the log says so.",
     )
     max_deliveries: int = Field(
-        default=3,
+        default=DEFAULT_MAX_DELIVERIES,
         ge=1,
         le=MAX_DELIVERIES_LIMIT,
         description="Counted deliveries of a job before it is dead-lettered.",
     )
     redelivery: Redelivery = Field(
-        default=Redelivery.STREAM,
+        default=DEFAULT_REDELIVERY,
         description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
         "its only one) or `retry-stream` (copy to the group's own retry stream).",
     )

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 
-def ailments_of(worker: Worker, pulse: Pulse) -> list[str]:
-    """Return why the process should be restarted: a handler that blocks the loop for too long is taken for hung."""
-    return pulse.ailments(worker.settings.liveness_timeout.total_seconds())
-
-
 class WorkerCondition:
     """What systemd is told of the worker; `workers.runtime.service_manager` tells it, from another thread."""
 
@@ -32,8 +27,8 @@ class WorkerCondition:
         self._pulse = pulse
 
     def ailments(self) -> Sequence[str]:
-        """The same as for `/livez`."""
-        return ailments_of(self._worker, self._pulse)
+        """Why the process should be restarted: a handler that blocks the loop for too long is taken for hung."""
+        return self._pulse.ailments(self._worker.settings.liveness_timeout.total_seconds())
 
     def is_ready(self) -> bool:
         """Ready: it has read from its group, and is not refused now."""
@@ -56,17 +51,12 @@ class WorkerCondition:
         return f"{process.consumer} {doing} {self._worker.settings.keys.pair}"
 
 
-class WorkerVitals:
-    """Reads, from another thread, what the worker's own loop writes. ``client`` is the health server's own."""
+class WorkerVitals(WorkerCondition):
+    """What is told over HTTP, from another thread, too. ``client`` is the health server's own."""
 
     def __init__(self, worker: Worker, pulse: Pulse, client: Redis) -> None:
-        self._worker = worker
-        self._pulse = pulse
+        super().__init__(worker, pulse)
         self._client = client
-
-    def ailments(self) -> Sequence[str]:
-        """See `ailments_of`."""
-        return ailments_of(self._worker, self._pulse)
 
     async def obstacles(self) -> Sequence[str]:
         """Ready: the worker has read from its group, is refused nothing now, Redis answers, and it is not stopping."""
@@ -124,7 +114,9 @@ async def serving_health(worker: Worker) -> AsyncIterator[int | None]:
 
     @asynccontextmanager
     async def app(pulse: Pulse) -> "AsyncIterator[Starlette]":
-        client = commands_client(settings.redis_url, timeout_s=READY_TIMEOUT_S, max_connections=2)
+        client = commands_client(
+            settings.redis_url, key=settings.keys.stream, timeout_s=READY_TIMEOUT_S, max_connections=2
+        )
         try:
             yield make_app(probe_routes(WorkerVitals(worker, pulse, client)), settings.health_host)
         finally:

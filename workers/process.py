@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 from redis.exceptions import RedisError
 
 from workers.embedded.recovery import EmbeddedRecovery
@@ -83,23 +83,21 @@ class WorkerProcess:
             services.start_soon(membership.keep_fresh)
             if self._recovery:
                 services.start_soon(self._recovery.run)
-            if self._journal:
-                self._start_journal(services, self._journal)
+            journal, telemetry = self._journal, self._context.telemetry
+            if journal:
+                services.start_soon(journal.run)
+                if telemetry:
+                    telemetry.watch_journal(lambda: journal.dropped)
             if handle_signals:
                 services.start_soon(self._watch_signals)
             recovers = ", and recovers what stalls there" if membership.recovers else ""
             logger.info("%s works on %s%s", self.consumer, self._context.settings.keys.pair, recovers)
-            if self._context.telemetry:
-                self._context.telemetry.watch_refusals(lambda: len(self.refusals))
+            if telemetry:
+                telemetry.watch_refusals(lambda: len(self.refusals))
             task_status.started()
             await self._work()
             await self._flush()
             services.cancel_scope.cancel()
-
-    def _start_journal(self, services: TaskGroup, journal: JournalWriter) -> None:
-        services.start_soon(journal.run)
-        if self._context.telemetry:
-            self._context.telemetry.watch_journal(lambda: journal.dropped)
 
     async def _work(self) -> None:
         """Read and run jobs until told to stop, then let those that run go on until the drain deadline."""
@@ -166,10 +164,6 @@ class WorkerProcess:
     def agreement(self) -> Agreement:
         """What the group has agreed on; only once joined."""
         return self._context.membership.agreement
-
-    def look_at_agreement(self) -> None:
-        """Look now at what the group has agreed on, instead of with the next `refresh_interval`."""
-        self._context.membership.join_again()
 
     def in_hand(self) -> list[Held]:
         """Return the deliveries that are queued, run, or wait for their settlement."""

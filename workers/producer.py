@@ -47,7 +47,8 @@ class Producer:
         if isinstance(redis, Redis):
             self._client = redis
         else:
-            self._client = commands_client(address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)"))
+            address = address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)")
+            self._client = commands_client(address, key=stream)
 
     @property
     def stream(self) -> str:

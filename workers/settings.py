@@ -2,7 +2,6 @@
 
 import re
 import socket
-from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
 
@@ -16,10 +15,6 @@ from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redeli
 from workers.runtime.redis_settings import RedisArguments, RedisSettings
 from workers.runtime.settings import Duration, HealthHost, JournalMaxlen, Seconds, seconds, to_ms
 from workers.telemetry.names import TraceLinkage
-
-DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
-DEFAULT_MAX_DELIVERIES = 3
-DEFAULT_REDELIVERY = Redelivery.STREAM
 
 MAX_NAME_LENGTH = 200
 

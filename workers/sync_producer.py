@@ -48,7 +48,7 @@ class SyncProducer:
             self._client = redis
         else:
             address = address_of(redis, "a client of redis-py that blocks (a Producer takes those of redis.asyncio)")
-            self._client = blocking_client(address, max_connections=MAX_CONNECTIONS)
+            self._client = blocking_client(address, key=stream, max_connections=MAX_CONNECTIONS)
 
     @property
     def stream(self) -> str:

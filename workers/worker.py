@@ -57,10 +57,12 @@ class Worker:
         if settings is not None:
             self._arguments = {name: getattr(settings, name) for name in settings.model_fields_set}
         self._settings = settings
-        self._handlers = Handlers()
+        self.handlers = Handlers()
+        """What the program has registered to run its jobs, for `workers.testing`."""
         self._callbacks: Callbacks[str] = Callbacks(EVENTS)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._process: WorkerProcess | None = None
+        self.process: WorkerProcess | None = None
+        """The current or last run, for `workers.health`; None where there was none."""
 
     # ---- what the program says
 
@@ -82,14 +84,14 @@ class Worker:
             if more:
                 raise ConfigurationError('name the types alone: @worker.handler("mail", "sms").')
             handler = cast("Handler", first)
-            self._handlers.add(checked(handler), ())
+            self.handlers.add(checked(handler), ())
             return handler
         types = (first, *more)
-        if not self._names_type_field():
+        if not (self._settings.job_type_field if self._settings else self._arguments.get("job_type_field")):
             raise no_type_field(first)
 
         def decorate(function: HandlerT) -> HandlerT:
-            self._handlers.add(checked(function), types)
+            self.handlers.add(checked(function), types)
             return function
 
         return decorate
@@ -104,11 +106,8 @@ class Worker:
         Raises ConfigurationError for what is no generator function.
         """
         checked_around(function)
-        self._handlers.put_around(function)
+        self.handlers.put_around(function)
         return function
-
-    def _names_type_field(self) -> bool:
-        return bool(self._settings.job_type_field if self._settings else self._arguments.get("job_type_field"))
 
     def on(self, event: WorkerEvent) -> Callable[[CallbackT], CallbackT]:
         """Register an async callback: ``@worker.on("dead_lettered")``. It gets a `Report`.
@@ -153,11 +152,6 @@ class Worker:
 
     # ---- running
 
-    @property
-    def handlers(self) -> Handlers:
-        """What the program has registered to run its jobs, for `workers.testing`."""
-        return self._handlers
-
     async def run(
         self, *, handle_signals: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
@@ -168,10 +162,10 @@ class Worker:
         UnsupportedServerError where the work cannot begin; later outages are waited out.
         """
         loop = require_asyncio("a worker")
-        if self._process is not None and not self._process.finished:
+        if self.process is not None and not self.process.finished:
             raise ConfigurationError("the worker runs already: make a second Worker to run twice.")
-        process = WorkerProcess(self.settings, self._handlers, self._callbacks)
-        self._loop, self._process = loop, process
+        process = WorkerProcess(self.settings, self.handlers, self._callbacks)
+        self._loop, self.process = loop, process
         await process.run(handle_signals=handle_signals, task_status=task_status)
 
     def stop(self, *, now: bool = False) -> None:
@@ -179,8 +173,8 @@ class Worker:
 
         With ``now``, what still runs is cancelled at once and left pending. May be called from any thread.
         """
-        if self._process is not None and self._loop is not None:
-            call_in(self._loop, partial(self._process.stop, now=now))
+        if self.process is not None and self._loop is not None:
+            call_in(self._loop, partial(self.process.stop, now=now))
 
     @property
     def counts(self) -> Counts:
@@ -198,12 +192,7 @@ class Worker:
         return self._running.forced
 
     @property
-    def process(self) -> WorkerProcess | None:
-        """The current or last run, for `workers.health`; None where there was none."""
-        return self._process
-
-    @property
     def _running(self) -> WorkerProcess:
-        if self._process is None:
+        if self.process is None:
             raise RuntimeError("the worker has not run yet")
-        return self._process
+        return self.process

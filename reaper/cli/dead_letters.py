@@ -31,8 +31,7 @@ dead_letters.add_command(redrive_dead_letters)
 
 
 @dead_letters.command(
-    "list",
-    epilog=examples("reaper dead-letters list billing", "reaper dead-letters list --reason timeout --json"),
+    "list", epilog=examples("reaper dead-letters list billing", "reaper dead-letters list --reason timeout --json")
 )
 @click.argument("name", metavar="[GROUP]", required=False)
 @pair_options

@@ -8,6 +8,7 @@ from reaper.cli.options import Wanted, connected, find_pair, json_option, known,
 from reaper.operations.groups import forget as forget_group
 from reaper.operations.groups import set_paused
 from reaper.settings import ReaperSettings
+from workers.protocol.calls import Journal
 from workers.runtime.options import examples
 from workers.runtime.printing import confirm, show, show_json
 
@@ -80,8 +81,7 @@ async def forget(
             namespace=settings.namespace,
             dead_letters=with_dead_letters,
             known=await known(client, settings),
-            journal=settings.journal,
-            journal_maxlen=settings.journal_maxlen,
+            journal=Journal.at(settings.journal, settings.journal_maxlen),
         )
     if machine:
         show_json({"pair": keys.pair, **asdict(forgotten)})

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from reaper.drill.chaos import Conditions, draw
 from reaper.drill.clock import can_set_clocks
@@ -30,6 +30,12 @@ MOST_LOOPS = 250
 _NOT_PLAYED = frozenset({"faults", "redis_url", "redis_pid", "keep_keys", "files", "quiet", "max_deliveries"})
 """Settings that say nothing of what is played in a chaos, or are no options."""
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
+
+
+def _no_cluster(url: str | None) -> str | None:
+    if url and url.partition("://")[0].endswith("+cluster"):
+        raise ValueError("the drill is not played in a cluster: its ledger is kept beside one server")
+    return url
 
 
 def _read_faults(value: Any) -> Any:
@@ -65,7 +71,7 @@ class DrillSettings(Section):
         ge=timedelta(seconds=0.05),
         description="Seconds between two scans of the leader. Default: an eighth of the visibility timeout, at most 1.",
     )
-    redis_url: str | None = Field(
+    redis_url: Annotated[str | None, AfterValidator(_no_cluster)] = Field(
         None, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
     redis_pid: int | None = Field(None, ge=1, description="Its process on this machine, which pause-redis may stop.")

@@ -1,15 +1,13 @@
 """The lease in Redis: acquire, renew, release. Each call is one script; its answer is an outcome, not an error."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 from redis.asyncio import Redis
 
 from workers.protocol.keys import NamespaceKeys
 from workers.protocol.messages import text
-from workers.protocol.scripts import Script, load_script
+from workers.protocol.scripts import load_script
 
 
 class Renewal(IntEnum):
@@ -47,32 +45,29 @@ class Lease:
     ttl_ms: int
     journal_maxlen: int
 
-    async def _run(self, script: Script, keys: Sequence[str], words: Sequence[str | int]) -> Any:
-        return await script.run(self.client, keys, words)
-
     async def acquire(self, holder: str) -> Attempt:
         """Take the lease if nobody has it, or confirm that ``holder`` has it already (a lost reply)."""
         keys = [self.keys.lease, self.keys.token, self.keys.replicas, self.keys.journal, self.keys.step_down]
-        reply = await self._run(ACQUIRE_LEASE, keys, [holder, self.ttl_ms, self.journal_maxlen])
+        reply = await ACQUIRE_LEASE.run(self.client, keys, [holder, self.ttl_ms, self.journal_maxlen])
         won, token, current, left_ms, server_ms = reply
         return Attempt(bool(won), int(token), text(current), int(left_ms), int(server_ms))
 
     async def renew(self, holder: str) -> tuple[Renewal, int]:
         """Move the lease's expiry if ``holder`` has it still; return what came of it, and the server's time in ms."""
         keys = [self.keys.lease, self.keys.step_down]
-        code, server_ms = await self._run(RENEW_LEASE, keys, [holder, self.ttl_ms])
+        code, server_ms = await RENEW_LEASE.run(self.client, keys, [holder, self.ttl_ms])
         return Renewal(code), int(server_ms)
 
     async def release(self, holder: str, token: int, reason: str) -> bool:
         """Give the lease up and wake the followers; return whether it was ``holder``'s."""
         keys = [self.keys.lease, self.keys.journal]
-        return bool(await self._run(RELEASE_LEASE, keys, [holder, token, reason, self.journal_maxlen]))
+        return bool(await RELEASE_LEASE.run(self.client, keys, [holder, token, reason, self.journal_maxlen]))
 
     async def next_token(self, past: int) -> tuple[int, int]:
         """Take the next token, higher than ``past``, without a lease; return it and the server's time in ms."""
-        token, server_ms = await self._run(NEXT_TOKEN, [self.keys.token], [past])
+        token, server_ms = await NEXT_TOKEN.run(self.client, [self.keys.token], [past])
         return int(token), int(server_ms)
 
     async def raise_token(self, holder: str, at_least: int) -> bool:
         """Lift the token counter to ``at_least``, so that the next term's token is higher; False if not the holder."""
-        return bool(await self._run(RAISE_TOKEN, [self.keys.lease, self.keys.token], [holder, at_least]))
+        return bool(await RAISE_TOKEN.run(self.client, [self.keys.lease, self.keys.token], [holder, at_least]))

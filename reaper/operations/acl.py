@@ -10,17 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 
-from workers.protocol.keys import (
-    GroupKeys,
-    NamespaceKeys,
-    StreamKeys,
-    group_keys,
-    namespace_keys,
-    stream_keys,
-)
+from workers.protocol.address import Topology, parse_address
+from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
+from workers.protocol.scripts import SHARED_PART, script_text
 
 
 class Role(StrEnum):
@@ -70,7 +64,7 @@ def keys_in_order(package: str, name: str) -> tuple[frozenset[str], ...]:
     """
     known = {*_OF_STREAM, *_OF_GROUP, *_OF_NAMESPACE, OTHER_AGREEMENTS}
     places = []
-    for line in _DESCRIBED_KEY.findall(_text(package, name)):
+    for line in _DESCRIBED_KEY.findall(script_text(package, name)):
         places.append(frozenset(known.intersection(re.findall(r"[\w{}:*]+", line))))
         if not places[-1]:
             raise ValueError(f"{name}.lua: what key is this? {line.strip()}")
@@ -165,13 +159,22 @@ class Rules:
 
 
 def rules_of(
-    role: Role, mode: RecoveryMode, pairs: Sequence[GroupKeys], namespaces: Sequence[NamespaceKeys], *, stream: str = ""
+    role: Role,
+    mode: RecoveryMode,
+    pairs: Sequence[GroupKeys],
+    namespaces: Sequence[NamespaceKeys],
+    *,
+    stream: str = "",
+    url: str = "",
 ) -> Rules:
     """Return the rules of a role for ``pairs``.
 
-    ``mode`` matters to workers: embedded ones recover, too. ``stream`` is for producers, who know no groups.
+    ``mode`` matters to workers: embedded ones recover, too. ``stream`` is for producers, who know no groups. ``url``:
+    the address, for nodes of a cluster are asked who has what.
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
+    if url and parse_address(url).topology is Topology.CLUSTER:
+        commands |= {"cluster|slots"}
     scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)
@@ -239,7 +242,6 @@ def _quote(word: str) -> str:
 
 _CALL = re.compile(r"(?:redis\.p?call|\btry)\('([A-Z]+)'(?:,\s*'([A-Z]+)')?")
 _FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
-_SHARED = re.compile(r"^--- @(\w+)$", re.MULTILINE)
 _WITH_SUBCOMMANDS = frozenset({"xinfo", "xgroup"})
 
 
@@ -248,7 +250,7 @@ def commands_of(package: str, name: str) -> frozenset[str]:
     """Return the commands that a script may run, lower case."""
     body = _read(package, name)
     functions: dict[str, str] = {}
-    for part in _SHARED.findall(body):
+    for part in SHARED_PART.findall(body):
         functions |= {match[1]: match[0] for match in _FUNCTION.finditer(_read(_PROTOCOL, part))}
     reached: set[str] = set()
     texts = [body]
@@ -269,8 +271,4 @@ def _commands_in(text: str) -> Iterable[str]:
 
 
 def _read(package: str, name: str) -> str:
-    return re.sub(r"(?m)(?<!-)--(?!- @).*$", "", _text(package, name))  # what a comment names is not run
-
-
-def _text(package: str, name: str) -> str:
-    return (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    return re.sub(r"(?m)(?<!-)--(?!- @).*$", "", script_text(package, name))  # what a comment names is not run

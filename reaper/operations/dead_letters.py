@@ -18,6 +18,8 @@ from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import (
     DEAD_PREFIX,
     FIELD_CONSUMERS,
+    FIELD_TRACEPARENT,
+    FIELD_TRACESTATE,
     RESERVED_PREFIX,
     Pairs,
     entry_ms,
@@ -32,7 +34,7 @@ PAGE = 100
 PURGE_BATCH = 500
 ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
-_TRACE_FIELDS = (b"traceparent", b"tracestate")
+_TRACE_FIELDS = (FIELD_TRACEPARENT, FIELD_TRACESTATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,8 @@ def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
         traceback=end(b"traceback"),
         last_ms=whole_number(found.get(DEAD_PREFIX + b"last_ms"), 0),
         at_ms=whole_number(found.get(DEAD_PREFIX + b"at_ms"), entry_ms(entry_id)),
-        traceparent=text(found.get(b"traceparent", b"")),
-        tracestate=text(found.get(b"tracestate", b"")),
+        traceparent=text(found.get(FIELD_TRACEPARENT, b"")),
+        tracestate=text(found.get(FIELD_TRACESTATE, b"")),
     )
 
 

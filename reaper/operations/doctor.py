@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
+from math import inf
 
 from reaper.operations.examination import Examination, GroupFacts, ServerFacts, Span
 from reaper.operations.judgement import Problem, Trouble, judge, replica_notes
@@ -34,32 +36,19 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check came to. ``pair`` is empty where it concerns all."""
+    """What one check came to."""
 
     level: Level
     check: str
-    pair: str
     text: str
+    pair: str = ""
+    """Empty where it concerns all."""
 
 
-def ok(check: str, text: str, pair: str = "") -> Finding:
-    """Return a finding that all is well."""
-    return Finding(Level.OK, check, pair, text)
-
-
-def note(check: str, text: str, pair: str = "") -> Finding:
-    """Return something worth knowing."""
-    return Finding(Level.NOTE, check, pair, text)
-
-
-def unknown(check: str, text: str, pair: str = "") -> Finding:
-    """Return what could not be seen."""
-    return Finding(Level.UNKNOWN, check, pair, text)
-
-
-def wrong(check: str, text: str, pair: str = "") -> Finding:
-    """Return what has to be changed."""
-    return Finding(Level.WRONG, check, pair, text)
+ok = partial(Finding, Level.OK)
+note = partial(Finding, Level.NOTE)
+unknown = partial(Finding, Level.UNKNOWN)
+wrong = partial(Finding, Level.WRONG)
 
 
 def diagnose(examined: Examination) -> tuple[Finding, ...]:
@@ -288,7 +277,7 @@ def percentile(spans: Sequence[tuple[Span, int]], share: float) -> Span | None:
     if total < FEWEST_RUN_TIMES:
         return None
     seen = 0
-    for span, count in sorted(spans):
+    for span, count in sorted(spans, key=lambda one: (one[0][0], inf if one[0][1] is None else one[0][1])):
         seen += count
         if seen >= share * total:
             return span

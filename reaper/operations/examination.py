@@ -17,9 +17,10 @@ from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capabilities, capabilities_of
+from workers.protocol.events import EventName, LifecycleEvent, whole
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
-from workers.protocol.messages import RecoveryMode, entry_order, text
+from workers.protocol.messages import RecoveryMode, entry_ms, entry_order, pair_up, text
 from workers.runtime.clock import server_ms
 
 PINGS = 9
@@ -140,7 +141,7 @@ async def _examine_server(
     return ServerFacts(
         release=release,
         info=dict(info),
-        config=_pairs(config),
+        config=None if config is None else {text(name): text(value) for name, value in pair_up(config)},
         capabilities=await capabilities_of(client, f"{settings.namespace_keys.lease}:absent"),
         round_trip_ms=sorted(trips)[PINGS // 2],
         ahead_ms=ahead_ms,
@@ -149,19 +150,11 @@ async def _examine_server(
     )
 
 
-def _pairs(config: Any) -> dict[str, str] | None:
-    """Read what CONFIG GET answers: a flat array, or a map."""
-    if config is None:
-        return None
-    pairs = config.items() if isinstance(config, dict) else zip(config[::2], config[1::2], strict=True)
-    return {text(name): text(value) for name, value in pairs}
-
-
 async def _missing_rights(
     client: Redis, settings: ReaperSettings, user: str, pairs: Sequence[GroupKeys]
 ) -> tuple[str, ...] | None:
     """Return what the user may not run of what a reaper needs, by ACL DRYRUN (Redis 7)."""
-    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys])
+    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys], url=settings.redis_url)
     missing = []
     for command in rules.commands:
         answer = await _allowed(client, "ACL", "DRYRUN", user, *sample_call(command, pairs[0]))
@@ -174,7 +167,7 @@ async def _missing_rights(
 
 _SAMPLES: dict[str, Sequence[str]] = {
     "ping": (), "info": (), "time": (), "eval": ("return 1", "1", "KEY"), "evalsha": ("0" * 40, "1", "KEY"),
-    "xread": ("STREAMS", "KEY", "0"), "subscribe": ("CHANNEL",), "xinfo|consumers": ("KEY", "g"),
+    "cluster|slots": (), "xread": ("STREAMS", "KEY", "0"), "subscribe": ("CHANNEL",), "xinfo|consumers": ("KEY", "g"),
     "xgroup|create": ("KEY", "g", "0"), "xgroup|createconsumer": ("KEY", "g", "c"),
     "xgroup|delconsumer": ("KEY", "g", "c"),
 }  # fmt: skip
@@ -205,14 +198,13 @@ async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | No
     info: Any = await client.xinfo_stream(keys.stream)
     groups: Any = await client.xinfo_groups(keys.stream)
     own = next((one for one in groups if text(one["name"]) == keys.group), None)
-    last_ms = int(bytes(info["last-generated-id"]).partition(b"-")[0])
     return GroupFacts(
         keys=keys,
         layout_refusal=await layout_refusal(client, keys.stream, policy),
         groups=len(groups),
         trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
         trimmed_unread=bool(own) and _lost_unread(info, own),
-        ahead_ms=last_ms - await server_ms(client),
+        ahead_ms=entry_ms(info["last-generated-id"]) - await server_ms(client),
         run_times=await _run_times(client, keys),
     )
 
@@ -237,14 +229,24 @@ async def _run_times(client: Redis, keys: GroupKeys) -> list[tuple[Span, int]]:
     found: list[tuple[Span, int]] = []
     async for event in events_in(newest_first(client, keys.journal, EVENTS_READ)):
         if event.data.get("group") == keys.group:
-            found += _spans(event.event, event.data)
+            found += _spans(event)
     return found
 
 
-def _spans(name: str, data: Any) -> list[tuple[Span, int]]:
-    run_ms = data.get("run_ms")
-    if name == "acked" and isinstance(run_ms, int):
+def _spans(event: LifecycleEvent) -> list[tuple[Span, int]]:
+    run_ms, gone = event.number("run_ms"), event.data.get("gone_ages")
+    if event.event == EventName.ACKED and run_ms is not None:
         return [((run_ms, run_ms), 1)]
-    if name == "scanned" and isinstance(data.get("gone_ages"), list):
-        return [((int(low), None if high is None else int(high)), int(count)) for low, high, count in data["gone_ages"]]
+    if event.event == EventName.SCANNED and isinstance(gone, list):
+        return [span for row in gone if (span := _span(row))]
     return []
+
+
+def _span(row: object) -> tuple[Span, int] | None:
+    """Read ``[at least, below or null, how often]``; None where it is something else."""
+    if not isinstance(row, list) or len(row) != 3:
+        return None
+    low, high, count = map(whole, row)
+    if low is None or count is None or (high is None and row[1] is not None):
+        return None
+    return (low, high), count

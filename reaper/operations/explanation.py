@@ -8,9 +8,8 @@ from reaper.operations.job_search import FoundJob, Place
 from reaper.operations.judgement import REFUSALS, grace_reason
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
-
-DEFAULT_VISIBILITY_MS = 30_000
-DEFAULT_MAX_DELIVERIES = 3
+from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
+from workers.runtime.settings import to_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ def count_deliveries(job: FoundJob, max_deliveries: int) -> int:
 
 def visibility_of(job: FoundJob, group: GroupState) -> int:
     """Return the visibility timeout of this job in ms; a longer one of its own counts in reaper mode only."""
-    agreed = group.visibility_ms or DEFAULT_VISIBILITY_MS
+    agreed = group.visibility_ms or to_ms(DEFAULT_VISIBILITY_TIMEOUT)
     longest = group.report.longest_visibility_ms if group.report else 0
     own = min(job.own_visibility_ms, longest or job.own_visibility_ms)
     return agreed if group.is_embedded else max(agreed, own)

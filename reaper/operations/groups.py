@@ -13,10 +13,9 @@ from redis.exceptions import RedisError
 from reaper.operations.foreign_keys import foreign_keys
 from reaper.replicas import Replica, read_replicas
 from reaper.settings import GroupSettings
-from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
 from workers.protocol.calls.sight import group_names
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, text, told
@@ -138,8 +137,7 @@ async def forget(
     namespace: str,
     dead_letters: bool = False,
     known: Iterable[GroupKeys] = (),
-    journal: JournalLevel = JournalLevel.SETTLEMENTS,
-    journal_maxlen: int = DEFAULT_JOURNAL_MAXLEN,
+    journal: Journal = DEFAULT_JOURNAL,
 ) -> Forgotten:
     """Remove what is kept of a group. Jobs that wait with us become ready first; no job is lost.
 
@@ -154,20 +152,10 @@ async def forget(
     candidates = [keys.fence, keys.agreement, keys.suspects, keys.schedule, keys.retry, keys.journal, keys.dead]
     before = [key for key in candidates if await client.exists(key)]
     places = [
-        keys.stream,
-        keys.retry,
-        keys.schedule,
-        keys.suspects,
-        keys.dead,
-        keys.fence,
-        keys.agreement,
-        keys.journal,
-    ]
-    places += await _other_agreements(client, keys, known)
-    args: list[str | int] = [
-        keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, int(journal is not JournalLevel.OFF),
-        journal_maxlen,
+        keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal,
+        *await _other_agreements(client, keys, known),
     ]  # fmt: skip
+    args: list[str | int] = [keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
     script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0
     while code == b"more":
         code, moved, detail = await script.run_idempotent(client, places, args)

@@ -117,7 +117,7 @@ async def _read_events(client: Redis, found: FoundJob, depth: int) -> None:
     found.events = events[::-1]
     if events:
         found.job_id = events[0].job
-        found.generation = int(events[0].data.get("generation") or 0)
+        found.generation = events[0].number("generation") or 0
 
 
 async def _newest_first(client: Redis, key: str, depth: int, found: FoundJob) -> AsyncIterator[Sequence[Any]]:

@@ -15,9 +15,8 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from redis.asyncio import Redis
 
 from reaper.settings import ReaperSettings
-from workers.protocol.calls import CALL_BYTES
+from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
@@ -75,8 +74,7 @@ class Redrive:
     dry_run: bool = False
     rate: float | None = None
     """Dead letters per second; None = as fast as it goes."""
-    journal: JournalLevel = JournalLevel.SETTLEMENTS
-    journal_maxlen: int = DEFAULT_JOURNAL_MAXLEN
+    journal: Journal = DEFAULT_JOURNAL
     linkage: TraceLinkage = TraceLinkage.PARENT
 
     @property
@@ -89,8 +87,7 @@ def redrive_as_set(settings: ReaperSettings) -> Redrive:
     """Return how dead letters are redriven by commands and by the status page, unless more is said."""
     return Redrive(
         policy=settings.redelivery,
-        journal=settings.journal,
-        journal_maxlen=settings.journal_maxlen,
+        journal=Journal.at(settings.journal, settings.journal_maxlen),
         linkage=settings.trace_linkage,
     )
 
@@ -137,8 +134,7 @@ async def _redrive_batch(client: Redis, keys: GroupKeys, ids: Sequence[str], how
         [keys.dead, keys.stream, keys.retry, keys.agreement, keys.journal],
         [
             keys.group, how.policy, "" if how.max_generation is None else how.max_generation,
-            int(how.dry_run), int(how.journal is not JournalLevel.OFF), how.journal_maxlen, CALL_BYTES,
-            *ids,
+            int(how.dry_run), *how.journal, CALL_BYTES, *ids,
         ],
     )  # fmt: skip
     if reply[0] != b"ok":

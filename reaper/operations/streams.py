@@ -5,7 +5,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from workers.protocol.events import LifecycleEvent, decode_event
+from workers.protocol.events import LifecycleEvent, read_event
 from workers.protocol.messages import text
 
 PAGE = 500
@@ -29,8 +29,6 @@ async def newest_first(client: Redis, key: str, most: int, page: int = PAGE) -> 
 async def events_in(rows: AsyncIterable[Sequence[Any]]) -> AsyncIterator[LifecycleEvent]:
     """Yield the lifecycle events among a journal's entries: it is open to others."""
     async for row in rows:
-        try:
-            event = decode_event(*row)
-        except ValueError:
-            continue
-        yield event
+        event = read_event(*row)
+        if event:
+            yield event

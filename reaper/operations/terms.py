@@ -59,8 +59,8 @@ def tell_terms(events: Iterable[LifecycleEvent], holder: str) -> tuple[PastTerm,
     """Put terms together from the namespace's events, newest first; ``holder`` has the lease now."""
     terms: dict[int, PastTerm] = {}
     for event in events:
-        token = event.data.get("token")
-        if not isinstance(token, int) or token < 1:
+        token = event.number("token")
+        if not token:
             continue
         term = terms.get(token) or PastTerm(token=token, holder=str(event.data.get("holder", "")))
         if event.event == EventName.LEASE_ACQUIRED:

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from reaper.recovery.writer import GroupWriter, PutBack, StillCounts
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.events import EventName, decode_event
+from workers.protocol.events import EventName, read_event
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import text
 
@@ -154,11 +154,8 @@ def _settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], c
     found = _ENTRY.search(data)
     if found is None or found[1] not in ids:
         return ()
-    try:
-        event = decode_event(entry_id, flat)
-    except ValueError:
-        return ()
-    return (found[1],) if event.event in SETTLED and event.data.get("consumer") == consumer else ()
+    event = read_event(entry_id, flat)
+    return (found[1],) if event and event.event in SETTLED and event.data.get("consumer") == consumer else ()
 
 
 def _raise_if_away(error: ResponseError) -> None:

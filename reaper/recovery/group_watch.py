@@ -78,10 +78,7 @@ class GroupWatch:
         self._journal_at = BEGINNING
         self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
         self._schedules = Schedules(
-            self._writer.move_due,
-            self._moved,
-            self._suspects.wake,
-            serves_for_ms=self._writer.authority.serves_for_ms,
+            self._writer.move_due, self._moved, self._suspects.wake, serves_for_ms=self._writer.authority.serves_for_ms
         )
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}

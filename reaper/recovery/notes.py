@@ -7,19 +7,19 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
 from redis.exceptions import ResponseError
 
-from reaper.replicas import GroupReport
+from reaper.replicas import GroupReport, Tally
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import Moved, Released
+from workers.protocol.keys import NONCE_BYTES
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import Pending, on_one_line, text
+from workers.protocol.messages import Pending, first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.settings import to_ms
 
@@ -30,8 +30,8 @@ HELD_FOR_S = 25.0
 """A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
 RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
 
-# `<name>.<nonce>`: how our own workers name their consumers. They raise counts when they adopt, as nobody else of ours.
-_OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{12}$")
+# Our own workers raise counts when they adopt, as nobody else of ours.
+_OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
 _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
@@ -49,28 +49,6 @@ def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any)
         scan_interval_ms=to_ms(settings.scan_interval_of(group)),
         **found,
     )
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counters and states since the term began; fields as in `GroupReport`."""
-
-    last_scan_ms: int = 0
-    scan_entries: int = 0
-    last_full_scan_ms: int = 0
-    recovered: int = 0
-    suspected: int = 0
-    dead_lettered: int = 0
-    held: int = 0
-    lost_payload: int = 0
-    put_back: int = 0
-    in_doubt: int = 0
-    dropped: int = 0
-    groups_lost: int = 0
-    foreign_claims: int = 0
-    refusal: str = ""
-    paused: bool = False
-    error: str = ""
 
 
 class GroupNotes:
@@ -100,11 +78,10 @@ class GroupNotes:
         self._errors[what] = message
         self.tally.error = "; ".join(self._errors.values())
 
-    def worked(self, *what: str) -> None:
-        """``what`` works: errors noted for it have passed."""
-        passed = [self._errors.pop(name) for name in what if name in self._errors]
-        if passed:
-            logger.info("%s: works again (%s)", self._pair, ", ".join(what))
+    def worked(self, what: str) -> None:
+        """``what`` works: an error noted for it has passed."""
+        if self._errors.pop(what, ""):
+            logger.info("%s: works again (%s)", self._pair, what)
             self.tally.error = "; ".join(self._errors.values())
 
     def scanned(self, server_ms: int) -> None:
@@ -172,25 +149,17 @@ class GroupNotes:
                 self._report_one(row)
 
     def _log_moved(self, rows: Sequence[Recovered], became: Mapping[Outcome, int]) -> None:
-        consumers = sorted({row.consumer for row in rows if row.outcome in _MOVED})
         logger.info(
             "%s: %d deliveries of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
             self._pair,
             became[Outcome.REDELIVERED] + became[Outcome.SUSPECTED],
-            ", ".join(map(on_one_line, consumers[:3])) + (" …" if len(consumers) > 3 else ""),
+            first_of({row.consumer for row in rows if row.outcome in _MOVED}),
             became[Outcome.REDELIVERED],
             became[Outcome.SUSPECTED],
         )
 
     def _report_one(self, row: Recovered) -> None:
-        facts: dict[str, Any] = {
-            "job": text(row.job_id),
-            "entry": text(row.entry_id),
-            "consumer": text(row.consumer),
-            "idle_ms": row.idle_ms,
-            "delivery": row.delivery_count,
-        }
-        self._report("stalled", **facts)
+        facts = self._stalled(row.job_id, row)
         match row.outcome:
             case Outcome.REDELIVERED:
                 self._report("recovered", **facts, new_entry=row.told, reason="visibility_timeout")
@@ -200,6 +169,18 @@ class GroupNotes:
                 self._lost_payload(facts)
             case Outcome.HELD:
                 self._held(facts, row.told)
+
+    def _stalled(self, job_id: bytes, row: Recovered | Pending) -> dict[str, Any]:
+        """Report that a delivery was found overdue; return what is said of it."""
+        facts: dict[str, Any] = {
+            "job": text(job_id),
+            "entry": text(row.entry_id),
+            "consumer": text(row.consumer),
+            "idle_ms": row.idle_ms,
+            "delivery": row.delivery_count,
+        }
+        self._report("stalled", **facts)
+        return facts
 
     def _dead_lettered(self, facts: dict[str, Any], dead_letter: str) -> None:
         logger.error(
@@ -277,25 +258,18 @@ class GroupNotes:
         elif now - self._last_held_at > HELD_FOR_S:
             self.worked(MOVE_DUE)
 
-    def would_recover(self, entry_id: bytes, row: Pending) -> None:
+    def would_recover(self, row: Pending) -> None:
         """A delivery is overdue, and we only observe."""
         self.tally.recovered += 1
         logger.info(
             "%s: would recover entry %s: held by %s, idle for %.1f s, delivered %d times",
             self._pair,
-            text(entry_id),
+            text(row.entry_id),
             on_one_line(row.consumer),
             row.idle_ms / 1000,
             row.delivery_count,
         )
-        self._report(
-            "stalled",
-            job="",
-            entry=text(entry_id),
-            consumer=text(row.consumer),
-            idle_ms=row.idle_ms,
-            delivery=row.delivery_count,
-        )
+        self._stalled(b"", row)
 
     def asks_too_long(self, row: Recovered, longest_ms: int) -> None:
         """A job asks for a visibility timeout longer than any may have; said once a term."""

@@ -10,6 +10,7 @@ that tells what went with it.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from anyio.lowlevel import checkpoint
@@ -25,34 +26,24 @@ MOST_GONE = 200_000
 """So much is remembered of what went between two full scans, the latest: where it vanished, it is put back."""
 
 
+@dataclass(slots=True, eq=False)
 class Scanner:
     """Scans one source (a stream or retry stream) of one group into its timers, and notes ages on the way."""
 
-    def __init__(
-        self,
-        client: Redis,
-        source: str,
-        group: str,
-        visibility_ms: int,
-        page: int,
-        timers: Timers,
-        ages: Ages,
-        armed: Callable[[], None],
-    ) -> None:
-        """``armed`` is called after each page, so that who sleeps for the next timer can look again."""
-        self._client = client
-        self._source = source
-        self._group = group
-        self._visibility_ms = visibility_ms
-        self._page = page
-        self._timers = timers
-        self._ages = ages
-        self._armed = armed
-        self._highest = FIRST
-        self._oldest_ms = 0
-        self._held: dict[bytes, bytearray] = {}
-        self._held_before: dict[bytes, bytearray] = {}
-        self._gone: deque[bytes] = deque(maxlen=MOST_GONE)
+    client: Redis
+    source: str
+    group: str
+    visibility_ms: int
+    page: int
+    timers: Timers
+    ages: Ages
+    armed: Callable[[], None]
+    """Called after each page, so that who sleeps for the next timer can look again."""
+    _highest: bytes = FIRST
+    _oldest_ms: int = 0
+    _held: dict[bytes, bytearray] = field(default_factory=dict)
+    _held_before: dict[bytes, bytearray] = field(default_factory=dict)
+    _gone: deque[bytes] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
 
     def gone(self, entry_id: bytes) -> None:
         """Note that a delivery is not pending any more, and not by us: somebody has settled it, or made it vanish."""
@@ -83,7 +74,7 @@ class Scanner:
 
     async def full(self) -> int:
         """Scan everything, forget timers of what is gone; return how much is pending. Raises what redis-py raises."""
-        self._timers.begin_sweep()
+        self.timers.begin_sweep()
         self._highest, self._oldest_ms = FIRST, 0
         for consumer, ids in self._held.items():
             self._held_before.setdefault(consumer, bytearray()).extend(ids)
@@ -92,12 +83,12 @@ class Scanner:
         now = monotonic_ms()
 
         def forgets(cohort: Cohort, ids: list[bytes]) -> None:
-            self._ages.add_gone(cohort, now)
+            self.ages.add_gone(cohort, now)
             self._gone.extend(ids)
 
-        while not self._timers.sweep(forgets=forgets):
+        while not self.timers.sweep(forgets=forgets):
             await checkpoint()
-        self._ages.scanned(self._timers.cohorts(), now, self._oldest_ms)
+        self.ages.scanned(self.timers.cohorts(), now, self._oldest_ms)
         return entries
 
     async def tail(self) -> int:
@@ -108,20 +99,20 @@ class Scanner:
             rows = await self._read_page()
             self._arm(rows)
             entries += len(rows)
-            if len(rows) < self._page:
+            if len(rows) < self.page:
                 return entries
 
     async def _read_page(self) -> list[Any]:
         start = self._highest if self._highest is FIRST else b"(" + self._highest
-        reply = await self._client.execute_command("XPENDING", self._source, self._group, start, "+", self._page)
+        reply = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
         return list(reply)
 
     def _arm(self, rows: list[Any]) -> None:
         if not rows:
             return
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
-        now, visibility_ms, arm = monotonic_ms(), self._visibility_ms, self._timers.arm
-        self._timers.seen_ms = now
+        now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
+        self.timers.seen_ms = now
         held = self._held
         for entry_id, consumer, idle_ms, _count in rows:
             ids = held.get(consumer)
@@ -132,10 +123,10 @@ class Scanner:
                 arm(entry_id, now + visibility_ms - idle_ms)
             elif idle_ms == 0:
                 # Just handed out; or before the server's clock was set back: then it stays 0 until that is there again.
-                if not self._timers.keep(entry_id):
+                if not self.timers.keep(entry_id):
                     arm(entry_id, now + visibility_ms)
             else:
                 arm(entry_id, now, Sight.UNSURE if idle_ms < 0 else Sight.OVERDUE)
                 self._oldest_ms = max(self._oldest_ms, idle_ms)
         self._highest = rows[-1][0]
-        self._armed()
+        self.armed()

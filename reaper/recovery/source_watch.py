@@ -4,6 +4,7 @@ A timer is a hint; the script decides.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import time_ns
 
 import anyio
@@ -18,6 +19,7 @@ from reaper.recovery.scanner import Scanner
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.timers import Cohort, Sight, Timers
 from reaper.recovery.writer import GroupWriter
+from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.messages import Pending, entry_order
@@ -30,49 +32,40 @@ LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
 CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
-CALL_VALID_MS = 2_000
-"""A call that the server runs later than this after it was decided does nothing: see ``recover_entries.lua``."""
 
 
+@dataclass(slots=True, eq=False)
 class SourceWatch:
     """Timers of one source, kept by its scanner and fired here."""
 
-    def __init__(
-        self,
-        context: TermContext,
-        writer: GroupWriter,
-        source: str,
-        *,
-        notes: GroupNotes,
-        telemetry: GroupTelemetry,
-        rate: RateLimit,
-        made: Callable[[], int],
-        refused: Callable[[Refusal], None],
-        wake_suspects: Callable[[], None],
-    ) -> None:
-        """``made`` tells when the group was made, as of the last look: the server's ms."""
-        self.timers = Timers()
-        self._context = context
-        self._writer = writer
-        self._source = source
-        self._notes = notes
-        self._rate = rate
-        self._made = made
-        self._refused = refused
-        self._wake_suspects = wake_suspects
-        self._visibility_ms = to_ms(writer.group.visibility_timeout)
-        self._telemetry = telemetry
+    context: TermContext
+    writer: GroupWriter
+    source: str
+    notes: GroupNotes
+    telemetry: GroupTelemetry
+    rate: RateLimit
+    made: Callable[[], int]
+    """Tells when the group was made, as of the last look: the server's ms."""
+    refused: Callable[[Refusal], None]
+    wake_suspects: Callable[[], None]
+    timers: Timers = field(default_factory=Timers)
+    ages: Ages = field(init=False)
+    scanner: Scanner = field(init=False)
+    _visibility_ms: int = field(init=False)
+    _armed: anyio.Event = field(default_factory=anyio.Event)
+    _sleeps_until: int | None = None
+    _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(CALLS_UNDER_WAY))
+
+    def __post_init__(self) -> None:
+        self._visibility_ms = to_ms(self.writer.group.visibility_timeout)
         self.ages = Ages(self._visibility_ms)
-        self._armed = anyio.Event()
-        self._sleeps_until: int | None = None
-        self._scope = anyio.CancelScope()
-        self._room = anyio.Semaphore(CALLS_UNDER_WAY)
         self.scanner = Scanner(
-            client=context.client,
-            source=source,
-            group=writer.group.group,
+            client=self.context.client,
+            source=self.source,
+            group=self.writer.group.group,
             visibility_ms=self._visibility_ms,
-            page=context.settings.scan_page,
+            page=self.context.settings.scan_page,
             timers=self.timers,
             ages=self.ages,
             armed=self._wake_if_earlier,
@@ -115,7 +108,7 @@ class SourceWatch:
         due = self.timers.next_due()
         if due is None:
             return None
-        return max(due, self._context.grace.until(self._visibility_ms), self._rate.ready_at_ms(monotonic_ms()))
+        return max(due, self.context.grace.until(self._visibility_ms), self.rate.ready_at_ms(monotonic_ms()))
 
     # ---- firing
 
@@ -127,49 +120,49 @@ class SourceWatch:
 
     async def _fire_batch(self) -> None:
         now = monotonic_ms()
-        cohorts = self.timers.pop_cohorts(now, self._rate.most(self._context.settings.recover_batch, now))
+        cohorts = self.timers.pop_cohorts(now, self.rate.most(self.context.settings.recover_batch, now))
         if not cohorts:
             return
         due = {entry_id: cohort for cohort, ids in cohorts for entry_id in ids}
         # Armed again before anything is sent: a lost reply loses no timer.
         for entry_id in due:
             self.timers.arm(entry_id, now + RETRY_MS, Sight.UNSURE)
-        act = self._observe if self._context.settings.observe else self._recover
+        act = self._observe if self.context.settings.observe else self._recover
         try:
             await act(due)
         except (RedisError, OSError) as error:
-            self._notes.failed("recover", error)
-            self._wake_suspects()  # some may have been parked all the same
+            self.notes.failed("recover", error)
+            self.wake_suspects()  # some may have been parked all the same
             await anyio.sleep(RETRY_MS / 1000)
 
     async def _recover(self, due: Mapping[bytes, Cohort]) -> None:
-        self._rate.spend(len(due))  # before the call: another one may be under way
-        not_after_ms = self._context.server_ms() + CALL_VALID_MS
+        self.rate.spend(len(due))  # before the call: another one may be under way
+        not_after_ms = self.context.server_ms() + CALL_VALID_MS
         began_ns = time_ns()
-        result = await self._writer.recover(
-            self._source,
+        result = await self.writer.recover(
+            self.source,
             sorted(due, key=entry_order),
             not_after_ms=not_after_ms,
-            made=self._made(),
-            steps=self._context.grace.steps.ahead,
+            made=self.made(),
+            steps=self.context.grace.steps.ahead,
         )
         if isinstance(result, Refusal):
-            self._rate.spend(-len(due))
-            self._refused(result)
+            self.rate.spend(-len(due))
+            self.refused(result)
             await anyio.sleep(RETRY_MS / 1000)
             return
-        self._notes.call_done()
+        self.notes.call_done()
         self.timers.seen_ms = now = monotonic_ms()
         for row in result:
             self._apply(row, now)
             if row.asked_ms:
-                self._notes.asks_too_long(row, to_ms(self._context.settings.longest_visibility_timeout))
+                self.notes.asks_too_long(row, to_ms(self.context.settings.longest_visibility_timeout))
             if row.outcome is Outcome.GONE:
                 self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
                 self.scanner.gone(row.entry_id)
-        self._notes.batch(result)
-        self._telemetry.recovered(result, began_ns)
-        self._rate.spend(-sum(row.outcome not in ENDED for row in result))
+        self.notes.batch(result)
+        self.telemetry.recovered(result, began_ns)
+        self.rate.spend(-sum(row.outcome not in ENDED for row in result))
 
     def _apply(self, row: Recovered, now: int) -> None:
         """Bring the timer in line with what the script found."""
@@ -178,20 +171,20 @@ class SourceWatch:
             sight = Sight.DATED if row.idle_ms < self._visibility_ms else Sight.OVERDUE
             self.timers.arm(row.entry_id, now + int(row.detail), sight)
             if row.delivery_count > 1:
-                self._notes.claimed(row.entry_id, row.consumer)
+                self.notes.claimed(row.entry_id, row.consumer)
             return
         if row.outcome is Outcome.PUT_OFF:
             self.timers.arm(row.entry_id, now, Sight.UNSURE)
             return
         self.timers.disarm(row.entry_id)
         if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
-            self._wake_suspects()
+            self.wake_suspects()
 
     async def _observe(self, due: Mapping[bytes, Cohort]) -> None:
         """Report what would be recovered; write nothing."""
         self.timers.seen_ms = now = monotonic_ms()
         found = await overdue_now(
-            self._context.client, self._source, self._writer.group.group, sorted(due, key=entry_order)
+            self.context.client, self.source, self.writer.group.group, sorted(due, key=entry_order)
         )
         for entry_id in due:
             row = found.get(entry_id)
@@ -200,10 +193,10 @@ class SourceWatch:
             elif 0 <= row.idle_ms < self._visibility_ms:
                 self.timers.arm(entry_id, now + self._visibility_ms - row.idle_ms)
                 if row.delivery_count > 1:
-                    self._notes.claimed(entry_id, row.consumer)
+                    self.notes.claimed(entry_id, row.consumer)
             else:
                 self.timers.arm(entry_id, now + self._visibility_ms, Sight.OVERDUE)
-                self._notes.would_recover(entry_id, row)
+                self.notes.would_recover(row)
 
 
 async def overdue_now(client: Redis, source: str, group: str, entry_ids: Sequence[bytes]) -> dict[bytes, Pending]:

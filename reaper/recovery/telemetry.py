@@ -9,10 +9,10 @@ from reaper.settings import WatchedGroup
 from workers.protocol.calls.recovery import ENDED, Recovered
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.messages import RecoveryMode
-from workers.runtime.settings import to_ms
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
 from workers.telemetry.deliveries import emit_recovered
+from workers.telemetry.gauges import labels_of
 from workers.telemetry.names import Attributes, TraceLinkage
 
 
@@ -28,8 +28,8 @@ class GroupTelemetry:
         }
         self._linkage = linkage
         self._traces, self._measures = telemetry.is_tracing(), telemetry.is_measuring()
-        self._visibility_ms = to_ms(group.visibility_timeout)
-        self._labels: Attributes = {telemetry.DESTINATION: group.stream, telemetry.GROUP: group.group}
+        self._visibility_s = group.visibility_timeout.total_seconds()
+        self._labels = labels_of(group.keys)
 
     # ---- recoveries
 
@@ -51,9 +51,7 @@ class GroupTelemetry:
         for outcome, count in Counter(row.outcome for row in ended).items():
             instruments.RECOVERED.add(count, by_mode | {telemetry.RECOVERY_OUTCOME: outcome.name.lower()})
         for row in ended:
-            if row.idle_ms >= 0:  # else nobody owned it, and it had no deadline
-                late_s = max(0, row.idle_ms - self._visibility_ms) / 1000
-                instruments.RECOVERY_LATENCY.record(late_s, by_mode)
+            instruments.record_lateness(row.idle_ms, self._visibility_s, by_mode)
 
     # ---- what others have destroyed
 

@@ -1,5 +1,7 @@
 """The work of one term of leadership: a watch for each stream/group pair."""
 
+from dataclasses import dataclass, field, replace
+
 import anyio
 from anyio.abc import TaskGroup
 from redis.asyncio import Redis
@@ -8,6 +10,7 @@ from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.recovery.context import TermContext
 from reaper.recovery.group_watch import GroupWatch
 from reaper.recovery.notes import settings_report
+from reaper.recovery.shards import Shards
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.runtime.callbacks import Callbacks
@@ -15,27 +18,22 @@ from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices
 
 
+@dataclass(slots=True, eq=False)
 class TermWork:
     """What a replica does while it leads. Pairs can be added and removed meanwhile."""
 
-    def __init__(
-        self,
-        client: Redis,
-        notices: Notices,
-        settings: ReaperSettings,
-        elector: Elector,
-        grace: Grace,
-        callbacks: Callbacks[str],
-    ) -> None:
-        self._client = client
-        self._notices = notices
-        self._settings = settings
-        self._elector = elector
-        self._grace = grace
-        self._callbacks = callbacks
-        self._watches: dict[str, GroupWatch] = {}
-        self._tasks: TaskGroup | None = None
-        self._context: TermContext | None = None
+    client: Redis
+    notices: Notices
+    settings: ReaperSettings
+    elector: Elector
+    grace: Grace
+    """For the server that the elector asks."""
+    callbacks: Callbacks[str]
+    shards: Shards | None
+    """Where the pairs lie at several servers."""
+    _watches: dict[str, GroupWatch] = field(default_factory=dict)
+    _tasks: TaskGroup | None = None
+    _context: TermContext | None = None
 
     async def work(self, term: Term) -> EndOfTerm:
         """Watch until cancelled, or until a fence says that the term is over."""
@@ -49,10 +47,18 @@ class TermWork:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 self._context = TermContext(
-                    self._client, self._settings, term, self._elector, self._grace, self._callbacks, end, self._notices
+                    self.client,
+                    self.settings,
+                    term,
+                    self.elector,
+                    self.grace,
+                    self.callbacks,
+                    end,
+                    self.notices,
+                    lambda: self.elector.clock_offset_ms,
                 )
-                tasks.start_soon(self._notices.run)
-                for group in self._settings.watched:
+                tasks.start_soon(self.notices.run)
+                for group in self.settings.watched:
                     self._start(group, self._context, tasks)
                 await anyio.sleep_forever()
         finally:
@@ -62,7 +68,7 @@ class TermWork:
 
     def reload(self, settings: ReaperSettings) -> None:
         """Start watching new pairs, stop watching removed ones, restart those whose settings changed."""
-        self._settings = settings
+        self.settings = settings
         if self._context is None or self._tasks is None:
             return
         wanted = {group.keys.pair: group for group in settings.watched}
@@ -75,6 +81,9 @@ class TermWork:
                 self._start(group, self._context, self._tasks)
 
     def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup) -> None:
+        if self.shards:
+            standing = self.shards.standing(group.keys.stream)
+            context = replace(context, grace=standing, clock_offset_ms=lambda: standing.clock_offset_ms)
         watch = GroupWatch(context, group)
         self._watches[group.keys.pair] = watch
         tasks.start_soon(watch.run)
@@ -86,5 +95,5 @@ class TermWork:
     def reports(self) -> dict[str, GroupReport]:
         """Return a report for each watched pair, by pair; settings alone while this replica follows."""
         if self._context is None:
-            return {group.keys.pair: settings_report(self._settings, group) for group in self._settings.watched}
+            return {group.keys.pair: settings_report(self.settings, group) for group in self.settings.watched}
         return {pair: watch.report() for pair, watch in self._watches.items()}

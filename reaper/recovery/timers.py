@@ -67,10 +67,6 @@ class _Bucket:
             self.ids.clear()
 
 
-def _ignore(_: Cohort, _ids: list[bytes]) -> None:
-    """Say nothing of what is forgotten."""
-
-
 class Timers:
     """Timers by entry ID. Instants are milliseconds of any one monotonic clock.
 
@@ -175,7 +171,7 @@ class Timers:
         self._unseen = [bucket for bucket in self._heap if bucket.live]
         self._fresh = _no_buckets()
 
-    def sweep(self, limit: int = 10_000, forgets: Callable[[Cohort, list[bytes]], None] = _ignore) -> bool:
+    def sweep(self, limit: int = 10_000, forgets: Callable[[Cohort, list[bytes]], None] | None = None) -> bool:
         """Forget unseen timers, looking at about ``limit``; return whether the sweep is complete.
 
         ``forgets`` is told of what is forgotten.
@@ -188,7 +184,7 @@ class Timers:
                 if self._by_id.get(entry_id) is bucket:
                     del self._by_id[entry_id]
                     forgotten.append(entry_id)
-            if cohort.timers:
+            if cohort.timers and forgets:
                 forgets(cohort, forgotten)
             bucket.live = 0
             bucket.ids.clear()

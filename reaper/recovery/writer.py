@@ -14,14 +14,13 @@ from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
 from reaper.settings import LONGEST_VISIBILITY, WatchedGroup
-from workers.protocol.calls import CALL_BYTES, Journal
+from workers.protocol.calls import CALL_BYTES, Journal, Step, clock_word
 from workers.protocol.calls.recovery import OUTCOMES, Recovered
 from workers.protocol.calls.refusals import Refusal, read_refusal
-from workers.protocol.calls.server_clock import Step, clock_word
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
 from workers.protocol.events import encode_data
 from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
-from workers.protocol.messages import RecoveryMode, text, told
+from workers.protocol.messages import RecoveryMode, text, told, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.settings import to_ms
 
@@ -144,7 +143,8 @@ class GroupWriter:
         failpoint("recover.after_write")
         if reply[0] != b"ok":
             return read_refusal(reply)
-        return list(map(_recovered, entry_ids, reply[1:]))
+        rows = zip(entry_ids, reply[1:], strict=True)
+        return [Recovered(entry_id, OUTCOMES[code], *more) for entry_id, (code, *more) in rows]
 
     async def release_suspects(self) -> Released | Refusal:
         """Make the next suspects ready, as many as may be out."""
@@ -230,7 +230,8 @@ class GroupWriter:
 
     async def made_at(self) -> int:
         """Return when the group was made, by the server's clock in ms; 0 = not by us."""
-        return int(await self.client.hget(self.keys.agreement, "made") or 0)
+        made: Any = await self.client.hget(self.keys.agreement, "made")
+        return whole_number(made, 0)
 
     async def journal_scan(self, data: Mapping[str, Any]) -> Refusal | None:
         """Journal what a full scan found (``tell_scan.lua``)."""
@@ -241,10 +242,6 @@ class GroupWriter:
             [self.authority.fence, self.journal.maxlen, encode_data(facts | dict(data))],
         )
         return None if reply[0] == b"ok" else read_refusal(reply)
-
-
-def _recovered(entry_id: bytes, row: Sequence[Any]) -> Recovered:
-    return Recovered(entry_id, OUTCOMES[row[0]], *row[1:])
 
 
 async def _finished(what: str, write: Callable[[], Awaitable[Answer]]) -> Answer:

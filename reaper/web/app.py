@@ -45,7 +45,8 @@ async def replica_app(reaper: Reaper, pulse: Pulse, token: bytes | None) -> Asyn
     """Make the app, with Redis clients of its own, for the loop it is served in. Pages keep no probe waiting."""
     settings = reaper.settings
     client = commands_client(settings.redis_url, timeout_s=REDIS_TIMEOUT_S, max_connections=4)
-    probing = commands_client(settings.redis_url, timeout_s=REDIS_TIMEOUT_S, max_connections=1)
+    home = settings.namespace_keys.lease
+    probing = commands_client(settings.redis_url, key=home, timeout_s=REDIS_TIMEOUT_S, max_connections=1)
     try:
         page = Page(client, reaper, token)
         routes = [*probe_routes(ReaperVitals(reaper, pulse, client, probing)), *page.routes()]

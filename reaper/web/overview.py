@@ -18,7 +18,7 @@ from reaper.operations.streams import newest_first
 from reaper.operations.terms import read_terms
 from reaper.service import Reaper
 from workers.protocol.capabilities import Capabilities, capabilities_quietly, in_words
-from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.events import EventName, LifecycleEvent, read_event
 from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
@@ -58,23 +58,15 @@ class RecoveryFeed:
             rows = await client.xrange(journal, f"({self.last}", "+", NEWS)
         for row in rows:
             self.last = text(row[0])
-            self._take(row)
-
-    def _take(self, row: Sequence[Any]) -> None:
-        try:
-            event = decode_event(*row)
-        except ValueError:
-            return
-        if event.event in _RECOVERIES and _lateness(event) is not None:
-            self.events.append(event)
+            event = read_event(*row)
+            if event and event.event in _RECOVERIES and _lateness(event) is not None:
+                self.events.append(event)
 
 
 def _lateness(event: LifecycleEvent) -> int | None:
     """Return how long past its deadline a delivery was recovered, in ms; None where it had none."""
-    idle, visibility = event.data.get("idle_ms"), event.data.get("visibility_ms")
-    if not isinstance(idle, int) or not isinstance(visibility, int) or idle < 0:
-        return None
-    return max(0, idle - visibility)
+    idle, visibility = event.number("idle_ms"), event.number("visibility_ms")
+    return None if idle is None or visibility is None else max(0, idle - visibility)
 
 
 class Overview:
@@ -193,8 +185,8 @@ def _recovery(pair: str, event: LifecycleEvent) -> dict[str, Any]:
         "event": event.event,
         "late_ms": _lateness(event) or 0,
         "consumer": str(event.data.get("consumer", "")),
-        "delivery": event.data.get("delivery"),
-        "token": event.data.get("token"),
+        "delivery": event.number("delivery"),
+        "token": event.number("token"),
     }
 
 

@@ -16,31 +16,52 @@ RENEWAL_SLACK_S = 5.0
 """A leader that has not renewed for its lease's TTL and this should have ended by itself: it hangs."""
 
 
-def ailments_of(reaper: Reaper, pulse: Pulse) -> list[str]:
-    """Return why the process should be restarted. Redis being away is no reason: a restart would not bring it back."""
-    settings = reaper.settings
-    found = pulse.ailments(settings.liveness_timeout.total_seconds())
-    silent_s = reaper.since_renewal_s
-    if silent_s is not None and silent_s > settings.lease_ttl.total_seconds() + RENEWAL_SLACK_S:
-        found.append(f"it leads, and has not renewed its lease for {silent_s:.0f} s")
-    return found
+class ReaperCondition:
+    """What systemd is told. Read from another thread, too."""
+
+    def __init__(self, reaper: Reaper, pulse: Pulse) -> None:
+        self._reaper = reaper
+        self._pulse = pulse
+
+    def ailments(self) -> Sequence[str]:
+        """Why the process should be restarted. Redis being away is no reason: a restart would not bring it back."""
+        settings = self._reaper.settings
+        found = self._pulse.ailments(settings.liveness_timeout.total_seconds())
+        silent_s = self._reaper.since_renewal_s
+        if silent_s is not None and silent_s > settings.lease_ttl.total_seconds() + RENEWAL_SLACK_S:
+            found.append(f"it leads, and has not renewed its lease for {silent_s:.0f} s")
+        return found
+
+    def is_ready(self) -> bool:
+        """Ready: it has taken part, as a follower too, and is refused nothing now."""
+        return self._reaper.has_worked and not self._reaper.refusals
+
+    def is_stopping(self) -> bool:
+        """It was told to leave."""
+        return self._reaper.is_stopping
+
+    def summary(self) -> str:
+        """Say whether it leads."""
+        if self._reaper.is_stopping:
+            return "leaving"
+        if self._reaper.refusals:
+            return f"Redis refuses: {'; '.join(self._reaper.refusals)}"
+        term = self._reaper.term
+        if term is not None:
+            return f"leads, token {term.token}"
+        return "follows" if self._reaper.has_registered else "starting"
 
 
-class ReaperVitals:
-    """Reads, from another thread, what the replica's own loop writes.
+class ReaperVitals(ReaperCondition):
+    """What is told over HTTP, from another thread, too.
 
     Both clients are the health server's own; ``probing`` is for readiness alone.
     """
 
     def __init__(self, reaper: Reaper, pulse: Pulse, client: Redis, probing: Redis) -> None:
-        self._probing = probing
-        self._reaper = reaper
-        self._pulse = pulse
+        super().__init__(reaper, pulse)
         self._client = client
-
-    def ailments(self) -> Sequence[str]:
-        """See `ailments_of`."""
-        return ailments_of(self._reaper, self._pulse)
+        self._probing = probing
 
     async def obstacles(self) -> Sequence[str]:
         """Ready: it has taken part (so scripts run), is refused nothing now, and Redis answers. A follower is, too."""
@@ -62,34 +83,3 @@ class ReaperVitals:
         except (RedisError, OSError) as error:
             return {"status": "unreachable", "error": f"Redis at {hide_password(settings.redis_url)!r} failed: {error}"}
         return as_json(snapshot, judge(snapshot))
-
-
-class ReaperCondition:
-    """What systemd is told. Read from another thread, too."""
-
-    def __init__(self, reaper: Reaper, pulse: Pulse) -> None:
-        self._reaper = reaper
-        self._pulse = pulse
-
-    def ailments(self) -> Sequence[str]:
-        """The same as for `/livez`."""
-        return ailments_of(self._reaper, self._pulse)
-
-    def is_ready(self) -> bool:
-        """Ready: it has taken part, as a follower too, and is refused nothing now."""
-        return self._reaper.has_worked and not self._reaper.refusals
-
-    def is_stopping(self) -> bool:
-        """It was told to leave."""
-        return self._reaper.is_stopping
-
-    def summary(self) -> str:
-        """Say whether it leads."""
-        if self._reaper.is_stopping:
-            return "leaving"
-        if self._reaper.refusals:
-            return f"Redis refuses: {'; '.join(self._reaper.refusals)}"
-        term = self._reaper.term
-        if term is not None:
-            return f"leads, token {term.token}"
-        return "follows" if self._reaper.has_registered else "starting"

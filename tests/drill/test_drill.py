@@ -22,7 +22,7 @@ from workers.protocol.messages import text
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
 BOTH = ("reaper", in_matrix("embedded"))
-"""A drill has a dozen processes: what they do without a reaper is for the matrix, and for `tests/faults`."""
+"""A drill has a dozen processes: what they do without a reaper is for the matrix, as is what `tests/faults` has."""
 
 FAULTS = ("kill-worker@0.5", "poison@1", "kill-leader@2", "pause-leader@4")
 
@@ -70,8 +70,9 @@ async def test_every_job_is_accounted_for_after_every_fault(processes: Processes
     assert told["recovered"] >= len(told["second_starts"])
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("recovery", BOTH)
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
 async def test_a_clock_that_is_set_back_loses_and_doubles_nothing(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -91,6 +92,7 @@ async def test_the_clock_of_somebody_elses_redis_is_not_set(processes: Processes
     assert "clock-step sets the server's clock: leave --redis-url away" in drill.output
 
 
+@pytest.mark.matrix
 async def test_without_recovery_the_jobs_of_a_killed_worker_are_stuck(processes: Processes, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     drill = _drill(
@@ -128,7 +130,8 @@ async def test_embedded_workers_account_for_every_job_without_any_reaper(process
     assert told["cpu_s"]["worker"] > 0
 
 
-@pytest.mark.parametrize("recovery", BOTH)
+@pytest.mark.matrix
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
 async def test_a_visibility_timeout_that_is_shortened_under_way_takes_nothing_from_anybody(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -177,7 +180,7 @@ async def test_what_went_with_consumers_that_somebody_deleted_is_done_or_told(
     assert told["lost"] == told["told"] == (0 if recovery == "reaper" else killed["in_flight"])
 
 
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("recovery", BOTH)
 async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_it_when_it_goes_on(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:

@@ -102,7 +102,7 @@ async def shortens(client: Redis, worker: Worker) -> None:
     await wait_until(lambda: is_recovered(client), "what the dead one held is recovered")
     assert await held_by(client, worker) == JOBS, "what the live one holds is not"
     assert worker.process is not None
-    worker.process.look_at_agreement()
+    worker.process._context.membership.join_again()
 
     async def lives_by_it() -> bool:
         return await word_of(client, worker) == SHORT_S * 1_000

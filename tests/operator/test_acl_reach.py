@@ -24,6 +24,7 @@ from tests.scripts.test_contract import FOLDERS, each_script, read
 from tests.support.reach import scripts_reached
 from workers.protocol.keys import group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
+from workers.protocol.scripts import script_text
 
 REAPER, EMBEDDED = RecoveryMode.REAPER, RecoveryMode.EMBEDDED
 LOOKS = [
@@ -64,7 +65,7 @@ def test_a_script_that_gains_a_key_or_a_command_gives_rights_on_it(monkeypatch: 
     pairs = [group_keys("orders", "billing")]
     before = rules_of(Role.WORKER, REAPER, pairs, [])
     grown = "-- KEYS[3] scheduled  {orders}:scheduled   sorted set\nlocal one = redis.call('ZMSCORE', KEYS[3])\n"
-    monkeypatch.setattr(acl, "_text", _grown(acl._text, "extend_visibility", grown))
+    monkeypatch.setattr(acl, "script_text", _grown(script_text, "extend_visibility", grown))
     _forget()
     try:
         after = rules_of(Role.WORKER, REAPER, pairs, [])

@@ -191,6 +191,8 @@ async def test_what_scans_say_of_foreign_workers_counts_too(scene: Scene, reaper
         ([((5, 5), 98), ((9, 9), 2)], (9, 9)),
         ([((5, 5), 99), ((9, 9), 1)], (5, 5)),
         ([((0, 8), 10), ((8, None), 10)], (8, None)),
+        ([((8, None), 10), ((8, 16), 10)], (8, None)),
+        ([((8, 16), 10), ((8, None), 10), ((8, 8), 980)], (8, 16)),
     ],
 )
 def test_the_percentile_is_that_of_the_weighted_spans(spans: Sequence[Any], bounds: Any) -> None:

@@ -120,6 +120,23 @@ async def test_json_is_ascii_and_exact(reaper: Command, command: str) -> None:
     assert answer.data if answer.out else answer.code == 2, "a document, or a sentence on stderr"
 
 
+NUMBERS = ("generation", "run_ms", "idle_ms", "visibility_ms", "delivery", "token", "gone_ages")
+NO_NUMBERS: tuple[object, ...] = (EVIL, -1, 10**400, True, None, [EVIL], [[1, 2]], [[EVIL, None, 1]], {EVIL: EVIL})
+
+
+@pytest.mark.parametrize("command", ["doctor", "explain", "leader show", "status"])
+async def test_what_should_be_a_number_in_a_journal_and_is_none_stops_no_command(
+    hostile: Scene, reaper: Command, command: str
+) -> None:
+    for journal in (hostile.keys.journal, KEYS.journal):
+        for event in ("acked", "scanned", "recovered", "lease_acquired", "lease_released"):
+            for value in NO_NUMBERS:
+                data = json.dumps({"entry": JOB, "group": GROUP, **dict.fromkeys(NUMBERS, value)})
+                await hostile.client.xadd(journal, {"event": event, "job": JOB, "data": data})
+    answer = await reaper(*command.split(), *COMMANDS[command], "--json")
+    assert answer.data
+
+
 async def test_json_says_what_is_there(hostile: Scene, reaper: Command) -> None:
     shown = (await reaper("dead-letters", "show", *COMMANDS["dead-letters show"], "--json")).data
     assert shown["reason"] == EVIL_BYTES.decode("utf-8", "backslashreplace")

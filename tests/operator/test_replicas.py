@@ -23,7 +23,11 @@ def test_fields_of_a_newer_version_are_ignored_and_those_an_older_one_lacks_fill
     assert Replica.from_json(json.dumps(raw)) == replica
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\xff", b"3", b"[]", b"{}", b'{"id":"x"}'])
+TOO_LARGE = a_replica("alice", at_ms=NOW).to_json().replace(str(NOW), "1" + "0" * 400, 1).encode()
+"""Sooner or later somebody would divide it."""
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff", b"3", b"[]", b"{}", b'{"id":"x"}', TOO_LARGE])
 def test_what_is_no_heartbeat_is_refused_and_left_out(garbage: bytes) -> None:
     with pytest.raises(ValueError, match="Replica"):
         Replica.from_json(garbage)

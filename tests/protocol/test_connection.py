@@ -300,7 +300,7 @@ def test_options_that_cannot_work_are_all_named_and_what_can_is_told() -> None:
         "redis_url 'redis://:***@h?protocol=3&decode_responses=1&password=***&ssl_password=***' cannot be used: "
         "options 'decode_responses', 'protocol', 'ssl_password' are not for an address of redis://, which takes "
         "client_name, db, password, socket_keepalive, username. Write it as redis://[[user]:password@]host:port/db, "
-        "rediss://…, unix://path or redis+sentinel://host:port,host:port/master/db."
+        "rediss://…, unix://path, redis+sentinel://host:port,host:port/master/db or redis+cluster://host:port,host:port."
     )
 
 

@@ -17,13 +17,13 @@ from tests.support.servers import RedisServer, free_port
 from workers import Producer
 from workers.protocol.address import Topology
 from workers.protocol.connection import blocking_client, check_server, commands_client, reader_client
-from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, WrongNodeError, meaning_of
 from workers.protocol.nodes import objection_to_node
 
 pytestmark = pytest.mark.anyio
 
-SINGLE, SENTINEL = Topology.SINGLE, Topology.SENTINEL
+SINGLE, SENTINEL, CLUSTER = Topology.SINGLE, Topology.SENTINEL, Topology.CLUSTER
 
 
 def hello(mode: bytes, role: bytes = b"master") -> list[Any]:
@@ -44,6 +44,10 @@ def hello(mode: bytes, role: bytes = b"master") -> list[Any]:
         (hello(b"cluster"), SINGLE, "a node of a cluster"),
         (hello(b"cluster", b"replica"), SINGLE, "a node of a cluster"),
         (hello(b"cluster"), SENTINEL, "a node of a cluster"),
+        (hello(b"cluster"), CLUSTER, ""),
+        (hello(b"cluster", b"replica"), CLUSTER, "they have not finished"),
+        (hello(b"standalone"), CLUSTER, "no node of a cluster"),
+        (hello(b"sentinel"), CLUSTER, "a Sentinel"),
         (None, SINGLE, ""),
         ([], SENTINEL, ""),
     ],
@@ -131,12 +135,6 @@ async def test_every_program_says_so_and_none_waits_for_ever(processes: Processe
     for program in started:
         assert await program.wait() != 0
         assert "a replica answers there" in program.output, program.output
-
-
-@pytest.mark.parametrize("factory", [commands_client, reader_client, blocking_client])
-def test_a_cluster_is_refused_by_name_until_it_is_served(factory: Callable[[str], Any]) -> None:
-    with pytest.raises(ConfigurationError, match=r"'redis\+cluster://:\*\*\*@h1,h2' cannot be used: .*not served yet"):
-        factory("redis+cluster://:secret@h1,h2")
 
 
 async def test_a_server_that_becomes_a_replica_is_left_and_met_again_when_it_is_a_master(server: RedisServer) -> None:

@@ -44,11 +44,11 @@ def lua(server: RedisServer) -> Iterator[redis.Redis]:
 
 def evaluate(lua: redis.Redis, body: str, *arguments: bytes) -> Any:
     """Run ``body`` behind the prelude."""
-    return lua.eval(scripts._read("workers.protocol", "prelude") + body, 0, *arguments)
+    return lua.eval(scripts.script_text("workers.protocol", "prelude") + body, 0, *arguments)
 
 
 @given(pairs=pairs_of_anybody)
-@settings(max_examples=300)
+@settings(max_examples=100)
 @example(pairs=[(b"reaper.first_ms", b"999999999999999"), (b"reaper.generation", b"999999999999999")])
 def test_both_sides_read_the_same_metadata(lua: redis.Redis, pairs: Pairs) -> None:
     flat = [part for pair in pairs for part in pair]
@@ -100,7 +100,7 @@ pieces = st.binary(max_size=6) | st.text(max_size=4).map(str.encode) | st.sample
 
 
 @given(value=st.lists(pieces, max_size=6).map(b"".join))
-@settings(max_examples=500)
+@settings(max_examples=200)
 @example(value=b"\xf0\x9f\x98\x80\xf4\x8f\xbf\xbf\xef\xbf\xbf\xee\x80\x80\xed\x9f\xbf\xe0\xa0\x80\xc2\x80")
 @example(value=bytes(range(256)))
 def test_what_scripts_write_into_json_is_valid_whatever_the_bytes(lua: redis.Redis, value: bytes) -> None:

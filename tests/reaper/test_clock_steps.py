@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.protocol.calls.server_clock import Step, clock_word
+from workers.protocol.calls import Step, clock_word
 from workers.runtime.clock_steps import CLOCK_JUMP_MS, MOST_STEPS, ClockSteps
 
 START_MS = 1_700_000_000_000

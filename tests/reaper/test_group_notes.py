@@ -9,8 +9,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.recovery.notes import FOREIGN_CLAIM_LOG_S, GroupNotes, Tally, settings_report
-from reaper.replicas import GroupReport
+from reaper.recovery.notes import FOREIGN_CLAIM_LOG_S, GroupNotes, settings_report
+from reaper.replicas import GroupReport, Tally
 from reaper.service import EVENTS
 from reaper.settings import ReaperSettings, WatchedGroup
 from tests.support.virtual_time import VIRTUAL_TIME
@@ -309,7 +309,7 @@ async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told)
     name = b"\xff\ndead letter 9-0: \x1b[2J"
     shown = r"\xff\ndead letter 9-0: \x1b[2J"
     told.notes.batch([row(Outcome.DEAD_LETTERED, consumer=name), row(Outcome.REDELIVERED, consumer=name)])
-    told.notes.would_recover(b"1-0", Pending(b"1-0", name, 1, 1))
+    told.notes.would_recover(Pending(b"1-0", name, 1, 1))
     told.notes.claimed(b"1-0", name)
     assert [shown in line and line.isprintable() for _, line in told.lines()] == [True] * 4
 
@@ -318,7 +318,7 @@ async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told)
 
 
 async def test_an_observer_tells_what_it_would_recover(told: Told) -> None:
-    told.notes.would_recover(b"1-0", Pending(b"1-0", b"w1", 61_500, 2))
+    told.notes.would_recover(Pending(b"1-0", b"w1", 61_500, 2))
     assert told.lines() == [
         (
             "INFO",

@@ -1,15 +1,26 @@
 """A replica's heartbeat: whatever it says is read back, and it tells who is alive."""
 
+from dataclasses import fields
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reaper.replicas import FOLLOWER, LEADER, STANDALONE, GroupReport, Replica
+from reaper.replicas import FOLLOWER, LEADER, STANDALONE, GroupReport, Replica, Whole
+from workers.protocol.events import MOST
 
-reports = st.builds(GroupReport, next_due_ms=st.none() | st.integers(0))
+wholes = st.integers(-MOST, MOST)
 
 
-@given(st.builds(Replica, groups=st.dictionaries(st.text(), reports, max_size=3)))
+def numbers_of(told: type) -> dict[str, st.SearchStrategy[int]]:
+    """Return what its numbers may be: Hypothesis does not know the bounds of `Whole`."""
+    return {one.name: wholes for one in fields(told) if one.type == Whole}
+
+
+reports = st.builds(GroupReport, next_due_ms=st.none() | wholes, **numbers_of(GroupReport))
+
+
+@given(st.builds(Replica, groups=st.dictionaries(st.text(), reports, max_size=3), **numbers_of(Replica)))
 def test_every_heartbeat_reads_back_as_it_was_written(replica: Replica) -> None:
     assert Replica.from_json(replica.to_json()) == replica
 

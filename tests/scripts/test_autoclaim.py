@@ -7,7 +7,7 @@ import pytest
 
 from tests.scripts.scene import BINARY, FENCE, TOO_MANY, Scene, Word, dead, entry_id, ready, shown
 from tests.support.dump import BASE_MS, Shown
-from workers.protocol.calls.server_clock import Step, clock_word
+from workers.protocol.calls import Step, clock_word
 
 pytestmark = pytest.mark.anyio
 

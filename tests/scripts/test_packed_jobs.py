@@ -83,7 +83,7 @@ def _jobs(client: redis.Redis) -> list[bytes]:
 
 
 @given(kind=st.sampled_from(KINDS), changed=changes, raw=st.none() | st.binary(max_size=30))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(kind="suspect", changed={"deliveries": MISSING}, raw=None)
 @example(kind="suspect", changed={"entry_id": MISSING, "generation": MISSING, "first_ms": MISSING}, raw=None)
 @example(kind="suspect", changed={"user": [["n"], "1"]}, raw=None)

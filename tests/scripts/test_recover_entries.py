@@ -6,7 +6,7 @@ import pytest
 
 from tests.scripts.scene import BINARY, FENCE, TOO_MANY, Scene, Word, dead, details, entry_id, ready, rows, shown
 from tests.support.dump import BASE_MS
-from workers.protocol.calls.server_clock import Step, clock_word
+from workers.protocol.calls import Step, clock_word
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from functools import cached_property
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
@@ -18,11 +18,11 @@ from tests.simulation import plays
 from tests.simulation.loop import Process
 from tests.simulation.patience import block_ms
 from tests.simulation.places import GROUP, KEYS, NAMESPACE, STREAM, URL
-from tests.simulation.story import NewJob
+from tests.simulation.story import NewJob, Setting
 from tests.support.invariants import Execution
 from workers.loop.beating import Extending, Steps
 from workers.loop.dispatch import Handlers
-from workers.loop.held import Held
+from workers.loop.held import Held, Stage
 from workers.loop.job import Job
 from workers.loop.reporting import EVENTS
 from workers.process import WorkerProcess
@@ -70,6 +70,10 @@ class Actor:
     def in_hand(self) -> list[Execution]:
         """Return what would end with the process."""
         return self.world.ledger.running_in(self.process.name) if self.process else []
+
+    def robbed(self, key: bytes, entry_id: bytes, holder: bytes) -> Iterator[str]:  # noqa: ARG002
+        """Say where ``holder`` ('' = nobody) has by now what the process may believe to hold itself."""
+        yield from ()
 
 
 def make_actors(world: "World") -> Iterator[Actor]:
@@ -125,6 +129,29 @@ class Producers(Actor):
 # ---- workers of ours
 
 
+@lru_cache(maxsize=8)  # reading the environment for each worker costs more than all that a short story does
+def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> WorkerSettings:
+    """Return what a worker of a story goes by."""
+    knows = setting.own_timeout or recovery is RecoveryMode.EMBEDDED
+    return WorkerSettings(
+        redis_url=URL,
+        stream=STREAM,
+        group=GROUP,
+        name=name,
+        concurrency=setting.concurrency,
+        visibility_timeout=timedelta(seconds=setting.visibility_s) if knows else None,
+        max_deliveries=setting.max_deliveries if knows else None,
+        redelivery=Redelivery(setting.redelivery) if knows else None,
+        recovery=recovery,
+        backoff_cap=timedelta(seconds=setting.visibility_s),
+        drain_timeout=timedelta(seconds=setting.visibility_s / 3),
+        refresh_interval=timedelta(seconds=setting.visibility_s),
+        delete_settled=setting.delete_settled,
+        journal=JournalLevel(setting.journal),
+        journal_maxlen=1_000_000,
+    )
+
+
 class OurWorker(Actor):
     """`WorkerProcess`, with a handler that plays."""
 
@@ -132,27 +159,10 @@ class OurWorker(Actor):
         super().__init__(world, role)
         self._worker: WorkerProcess | None = None
 
-    @cached_property
+    @property
     def _settings(self) -> WorkerSettings:
         setting = self.world.story.setting
-        knows = setting.own_timeout or self.world.is_embedded
-        return WorkerSettings(
-            redis_url=URL,
-            stream=STREAM,
-            group=GROUP,
-            name=self.role if setting.named else "",
-            concurrency=setting.concurrency,
-            visibility_timeout=timedelta(seconds=setting.visibility_s) if knows else None,
-            max_deliveries=setting.max_deliveries if knows else None,
-            redelivery=Redelivery(setting.redelivery) if knows else None,
-            recovery=RecoveryMode(setting.recovery),
-            backoff_cap=timedelta(seconds=setting.visibility_s),
-            drain_timeout=timedelta(seconds=setting.visibility_s / 3),
-            refresh_interval=timedelta(seconds=setting.visibility_s),
-            delete_settled=setting.delete_settled,
-            journal=JournalLevel(setting.journal),
-            journal_maxlen=1_000_000,
-        )
+        return worker_settings(setting, self.role if setting.named else "", RecoveryMode(setting.recovery))
 
     async def run(self, process: Process) -> None:
         world = self.world
@@ -183,6 +193,25 @@ class OurWorker(Actor):
 
     def in_hand(self) -> list[Execution]:
         return super().in_hand() + [Execution(one.job.id, one.job.generation) for one in self._held()]
+
+    def robbed(self, key: bytes, entry_id: bytes, holder: bytes) -> Iterator[str]:
+        process, worker = self.process, self._worker
+        if process is None or process.closed or worker is None or holder == worker.consumer.encode():
+            return
+        if self.world.witness.caller.startswith(process.name):
+            return  # it has given it back itself
+        for one in self._held():
+            if one.job.raw_entry_id != entry_id or one.source.key.encode() != key or one.stage is Stage.ENDED:
+                continue
+            if one.job.id in self.world.ledger.dropped:
+                continue  # others have taken it from everybody
+            silent_s = self.world.loop.now - one.proven  # its own clock may have stood still meanwhile
+            lives_by_s = worker.agreement.visibility_timeout.total_seconds()
+            if silent_s < lives_by_s:
+                yield (
+                    f"I8: job {one.job.id} was taken from {process.name}, which proved {silent_s:.3f} s ago that it "
+                    f"has it, and may be silent for {lives_by_s:g} s"
+                )
 
     def _held(self) -> list[Held]:
         return self._worker.in_hand() if self._worker is not None else []

@@ -8,6 +8,8 @@ from tests.simulation.faults import FAULTS
 from tests.simulation.plays import Act, Play
 from tests.simulation.story import EMBEDDED, REAPER, VERSIONS, NewJob, Setting, Step, Story
 
+SHORTEST_LEASE_S = 20.0
+
 
 def draw(seed: int) -> Story:
     """Draw a story."""
@@ -22,13 +24,15 @@ def draw(seed: int) -> Story:
 def _draw_setting(random: Random) -> Setting:
     recovery = random.choice((REAPER, REAPER, REAPER, EMBEDDED))
     replicas = random.choice((1, 2, 2, 3))
+    visibility_s = random.choice((60.0, 120.0, 300.0, 600.0))
     return Setting(
         version=random.choice(VERSIONS),
         recovery=recovery,
         redelivery=random.choice(("stream", "retry-stream")),
-        visibility_s=random.choice((60.0, 120.0, 300.0, 600.0)),
+        visibility_s=visibility_s,
         max_deliveries=random.choice((1, 2, 3, 3, 3, 5)),
-        lease_s=random.choice((20.0, 60.0, 120.0)),
+        # In proportion: a short lease beside a long timeout is renewed a hundred times before anything is overdue.
+        lease_s=max(SHORTEST_LEASE_S, visibility_s * random.choice((1 / 6, 1 / 2, 1.0, 2.0))),
         workers=random.choice((1, 2, 2, 3)),
         bare_workers=random.choice((0, 0, 0, 1)) if recovery == REAPER else 0,
         replicas=replicas,

@@ -6,18 +6,27 @@ from redis.asyncio import Redis
 
 from reaper.operations.judgement import judge as judge_status
 from reaper.operations.snapshot import take_snapshot
-from tests.simulation.places import KEYS, NAMESPACE
+from tests.simulation.places import GROUP, KEYS, NAMESPACE
 from tests.simulation.plays import Ledger
+from tests.simulation.server.keyspace import Keyspace
+from tests.simulation.server.streams import Stream
 from tests.simulation.world import World
 from tests.support.history import read_events, read_state
-from tests.support.invariants import FinalState, History, check
+from tests.support.invariants import History, check
 from workers.protocol.events import EventName, LifecycleEvent
 
 
-def is_over(state: FinalState) -> bool:
-    """Tell whether all work is done, and cleared away."""
-    waiting = state.ready or state.pending or state.scheduled
-    return not (waiting or state.released_suspects or state.retry_entries)
+def is_over(keys: Keyspace) -> bool:
+    """Tell whether all work is done, and cleared away. Asked again and again, so it looks at the data themselves."""
+    for key in (KEYS.stream, KEYS.retry):
+        stream = keys.find(key.encode())
+        group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
+        if isinstance(stream, Stream) and group and (group.pending.ids or stream.last_valid_id() > group.last_id):
+            return False
+    retry = keys.find(KEYS.retry.encode())
+    if isinstance(retry, Stream) and retry.length:
+        return False
+    return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.suspects))
 
 
 async def history_of(world: World, client: Redis, *, finished: bool) -> History:
@@ -70,7 +79,9 @@ def lost_and_told(
 async def judgement(world: World, client: Redis, *, finished: bool) -> list[str]:
     """Return a sentence for each violation."""
     history = await history_of(world, client, finished=finished)
-    sentences = world.findings.sentences + check(history)
+    for sentence in check(history):
+        world.findings.add(sentence)
+    sentences = list(world.findings.sentences)
     if not finished:
         state = history.state
         sentences.append(

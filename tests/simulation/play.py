@@ -9,12 +9,12 @@ from tests.simulation.draw import draw
 from tests.simulation.entropy import drawn_from
 from tests.simulation.judge import is_over, judgement
 from tests.simulation.patience import patient
-from tests.simulation.places import KEYS, URL
+from tests.simulation.places import URL
 from tests.simulation.python_312 import as_in_312
+from tests.simulation.stillness import Stillness
 from tests.simulation.story import Story
 from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
-from tests.support.history import read_state
 from workers.protocol.connection import commands_client
 from workers.runtime.clock import going_by
 
@@ -74,13 +74,16 @@ def _outcome(story: Story, tell: Callable[[float, str], None] | None) -> Outcome
 
 async def _play(world: World) -> list[str]:
     world.begin()
-    await asyncio.sleep(world.story.length_s)
+    client, stillness = commands_client(URL), Stillness(world)
+    while (left_s := world.story.length_s - world.loop.now) > 0:
+        await asyncio.sleep(min(left_s, stillness.looks_s))
+        await stillness.look(client)
     world.heal()
-    client = commands_client(URL)
     visibility_s = max(world.visibilities)
     ends_at, finished = world.loop.now + PATIENCE * visibility_s, False
     told_at = world.loop.now + TELLING * visibility_s if world.ledger.dropped else 0.0
     while world.loop.now < ends_at and not finished:
-        await asyncio.sleep(visibility_s / 4)
-        finished = is_over(await read_state(client, KEYS)) and not world.producer.left and world.loop.now > told_at
+        await asyncio.sleep(stillness.looks_s)
+        await stillness.look(client)
+        finished = is_over(world.server.keys) and not world.producer.left and world.loop.now > told_at
     return await judgement(world, client, finished=finished)

@@ -42,7 +42,7 @@ def standing(binary: Path, standing_clock: ServerClock, tmp_path: Path) -> Itera
 @pytest.fixture
 def times(request: pytest.FixtureRequest) -> int:
     """How many times as many stories are told as in `make test`."""
-    return 20 if request.config.getoption(OPTION) else 1
+    return 30 if request.config.getoption(OPTION) else 1
 
 
 def _tell(stories: SearchStrategy[list[Step]], server: RedisServer, clock: ServerClock, *, examples: int) -> None:
@@ -66,12 +66,12 @@ def test_model_answers_commands_as_the_server_does(
     standing: RedisServer, standing_clock: ServerClock, times: int
 ) -> None:
     """Plain commands, transactions, channels, blocked reads; a server that is full, a replica, or takes rights away."""
-    _tell(command_stories(steps=50), standing, standing_clock, examples=80 * times)
+    _tell(command_stories(steps=50), standing, standing_clock, examples=50 * times)
 
 
 def test_model_runs_scripts_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
     """Every script that is shipped, called as workers, leaders and operators do, in the same states of the server."""
-    _tell(call_stories(steps=40), standing, standing_clock, examples=60 * times)
+    _tell(call_stories(steps=40), standing, standing_clock, examples=40 * times)
 
 
 def test_stories_call_every_script() -> None:

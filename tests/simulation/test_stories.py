@@ -12,7 +12,7 @@ from tests.simulation.shrink import shrink
 from tests.simulation.story import Story
 from workers.protocol.events import EventName, LifecycleEvent
 
-SEEDS = 250
+SEEDS = 300
 AT_A_TIME = 25
 
 

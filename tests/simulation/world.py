@@ -23,6 +23,7 @@ from tests.simulation.plays import Dropped, Ledger
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.story import EMBEDDED, Story
 from tests.simulation.undisturbed import take_down
+from tests.simulation.witness import Witness
 from tests.support.invariants import Execution
 from workers.protocol.errors import StreamReaperError, UnreachableError
 from workers.protocol.events import JournalLevel
@@ -74,10 +75,13 @@ class Findings:
 
     sentences: list[str] = field(default_factory=list)
 
-    def add(self, sentence: str) -> None:
-        """Note a violation."""
-        if sentence not in self.sentences:
-            self.sentences.append(sentence)
+    known: set[str] = field(default_factory=set)
+
+    def add(self, sentence: str, when: str = "") -> None:
+        """Note a violation, once; ``when`` tells the step that brought it about."""
+        if sentence not in self.known:
+            self.known.add(sentence)
+            self.sentences.append(f"{sentence} ({when})" if when else sentence)
 
 
 class World:
@@ -94,7 +98,8 @@ class World:
         self.findings = Findings()
         self.server_process = Process(self.loop, "redis")
         self.clock = WallClock(self.loop, self.server_process)
-        self.server = ModelServer(version=story.setting.version, clock=self.clock)
+        self.witness = Witness(self)
+        self.server = self._watched(ModelServer(version=story.setting.version, clock=self.clock))
         self.network = Network(self.loop, Random(f"network {story.seed}"), self._accept, self.server_process)
         self.network.watch = self._hear
         self.loop.connect = self.network.connect
@@ -107,6 +112,8 @@ class World:
         self._numbers: dict[int, int] = {}
         self._errands = 0
         self.healed = False
+        self.troubled_until = 0.0
+        """When the last fault so far ends."""
         self.has_lost_writes = False
         self.has_lost_ends = False
         """The server has lost which deliveries are over."""
@@ -116,6 +123,14 @@ class World:
         """All visibility timeouts that were agreed on."""
         self.limits = [story.setting.max_deliveries]
         """All limits on deliveries, in the same way."""
+
+    def _watched(self, server: ModelServer) -> ModelServer:
+        def wrote(words: list[bytes], reply: Any) -> None:
+            if server is self.server:  # else a replica has taken its place, and what it still does is lost
+                self.witness.wrote(words, reply)
+
+        server.wrote, server.step_over = wrote, self.witness.step_over
+        return server
 
     def _accept(self, send: Callable[[bytes], None], on_close: Callable[[], None]) -> Session:
         return self.server.connect(send, on_close)  # whichever server is there now
@@ -134,6 +149,8 @@ class World:
             self._tell(self.loop.now, sentence)
 
     def _hear(self, link: Link, what: str, data: bytes) -> None:
+        if what == "request":
+            self.witness.caller = link.process.name if link.process else ""
         self._digest.update(b"%.6f %d " % (self.loop.now, link.number) + data)
         if self._tell:
             who = link.process.name if link.process else "judge"
@@ -296,7 +313,7 @@ class World:
         """End the server; a replica that lags takes its place."""
         self.network.refusing = True
         self.network.drop_all()
-        self.server = self.server.copy(lag_ms=lag_ms)
+        self.server = self._watched(self.server.copy(lag_ms=lag_ms))
         self.server.readonly(is_replica=False)
         self.later(seconds, self._server_is_back)
         self.note_what_is_lost()
@@ -304,6 +321,7 @@ class World:
     def command(self, *words: str | bytes | int) -> Any:
         """Run a command at once, as nobody's."""
         answers, server = hiredis.Reader(), self.server
+        self.witness.caller = ""
         kept = server.max_clients, server.is_loading
         server.max_clients, server.is_loading = MOST_CLIENTS, False
         session = server.connect(answers.feed)
@@ -318,6 +336,7 @@ class World:
         kept = {text(word) for word in self._words_of_jobs()}
         ledger = self.ledger
         ledger.lost |= {job for job in (*ledger.enqueued, *ledger.payloads) if job not in kept}
+        self.witness.begin_anew()
 
     def _words_of_jobs(self) -> Iterator[bytes]:
         for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.journal):
@@ -333,14 +352,21 @@ class World:
         rows = self.command("XRANGE", KEYS.stream, "-", "+")
         if rows:
             entry_id, flat = rows[int(which * len(rows))]
-            self.command("XDEL", KEYS.stream, entry_id)
             self.ledger.lost.add(text(read_metadata(entry_id, pair_up(flat)).job_id))
+            self.command("XDEL", KEYS.stream, entry_id)
 
     def drop_group(self, source: str) -> None:
-        """Destroy the group of the stream, or of its retry stream, as anybody may."""
+        """Destroy the group of the stream, or of its retry stream, as anybody may.
+
+        A leader puts back what it watched, as delivered once, and knows of what was settled only by its last full scan
+        (decision 24): with one delivery a job, such a one does not run again, but is given up.
+        """
         self._note_what_is_dropped(source)
-        self.command("XGROUP", "DESTROY", source, GROUP)
+        if min(self.limits) == 1:
+            for execution in set(self.ledger.starts):
+                self.ledger.blame(execution)
         self.has_lost_ends = True
+        self.command("XGROUP", "DESTROY", source, GROUP)
 
     def drop_consumer(self, which: float) -> None:
         """Delete one of the group's consumers, as anybody may."""
@@ -349,8 +375,8 @@ class World:
             consumer = rows[int(which * len(rows))][1]
             self.say(f"It is {text(consumer)}.")
             self._note_what_is_dropped(KEYS.stream, consumer)
-            self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
             self.has_lost_ends = True
+            self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
 
     def _note_what_is_dropped(self, source: str, *consumer: bytes) -> None:
         """Note what is pending: it may run again at once, and if it is lost, somebody has to tell.
@@ -427,6 +453,7 @@ class World:
             def happen(step: Any = step, fault: Any = fault) -> None:
                 if not self.healed:
                     self.say(fault.sentence(step))
+                    self.troubled_until = max(self.troubled_until, self.loop.now + step.seconds)
                     fault.effect(self, step)
 
             self.loop.call_when(step.at, happen, context=self.context)
@@ -434,6 +461,7 @@ class World:
     def heal(self) -> None:
         """End all faults: who is there goes on, who is not is started."""
         self.healed = True
+        self.troubled_until = self.loop.now
         self.say("Nothing befalls anybody any more.")
         for weather in self.network.weathers():
             weather.calm()

@@ -1,8 +1,7 @@
 """Which tests stay together in one process of ``make test``: those that share a Spark session, or a file and a server.
 
-Spark has two sessions: one for what fills lakes, one for what asks them. Half of what a test costs there is code that
-Java loads and compiles when it is called first, and these two have little of it in common. One process for both would
-be what everything else waits for at the end.
+There is one Spark session, and it begins before anything else. Half of what a test costs there is code that Java loads
+and compiles when it is called first: a second session costs as much as a fifth of all tests of Spark.
 
 pytest-xdist has marks for that, and writes their names into node IDs. pytest 9.2 does not let it: silently, each test
 went by itself, and every process started Spark. So the scheduler itself is told.
@@ -16,13 +15,8 @@ from xdist.scheduler import LoadScopeScheduling
 _SERVER = re.compile(r"[-\[]((?:valkey-)?\d+\.\d+\.\d+)[-\]]")
 _EACH_BY_ITSELF = {"test_stories"}
 """Files whose tests share nothing, and compute for long."""
-_ASKS = re.compile(r"^from reaper\.pipeline\.(advice|analysis|rehearsal|report)\b", re.MULTILINE)
 _PIPELINE = Path(__file__).resolve().parents[1] / "pipeline"
-_SPARK_FILES = {
-    file.stem: "spark, asking" if _ASKS.search(text) else "spark, filling"
-    for file in _PIPELINE.glob("test_*.py")
-    if "SparkSession" in (text := file.read_text())
-}
+_SPARK_FILES = {file.stem for file in _PIPELINE.glob("test_*.py") if "SparkSession" in file.read_text()}
 
 
 def uses_spark(path: Path) -> bool:
@@ -34,7 +28,7 @@ def group_of(node_id: str) -> str:
     """Return what a test shares a process with: a Spark session; else, the fixtures of its file and server."""
     path = Path(node_id.partition("::")[0])
     if uses_spark(path):
-        return _SPARK_FILES[path.stem]  # one session for many files: each start of Java costs as much as ten tests
+        return "spark"  # one session for many files: each start of Java costs as much as ten tests
     if path.stem in _EACH_BY_ITSELF:
         return node_id
     server = _SERVER.search(node_id)

@@ -67,7 +67,7 @@ async def read_state(client: Redis, keys: GroupKeys, *, timers_armed: int | None
         ready=tuple(_job(entry) for entry in ready),
         pending=tuple(PendingJob(_job(entry), idle) for entry, idle in pending),
         scheduled=tuple(text(job) for job in scheduled),
-        dead=tuple(_dead_job(entry) for entry in dead),
+        dead=tuple(dead_job(entry) for entry in dead),
         released_suspects=released,
         retry_entries=retry_entries,
         timers_armed=timers_armed,
@@ -123,7 +123,8 @@ def _job(entry: Entry) -> str:
     return text(read_metadata(entry_id, pair_up(flat)).job_id)
 
 
-def _dead_job(entry: Entry) -> DeadJob:
+def dead_job(entry: Entry) -> DeadJob:
+    """Read an entry of a stream of dead letters."""
     entry_id, flat = entry
     metadata = read_metadata(entry_id, pair_up(flat))
     return DeadJob(

@@ -100,6 +100,11 @@ def check(history: History) -> list[str]:
     return [sentence for invariant in _INVARIANTS for sentence in invariant(history)]
 
 
+def check_now(history: History) -> list[str]:
+    """Return the same of an instant at which no script runs: what `check` says, and that no job is in two places."""
+    return [*check(history), *in_one_place(history)]
+
+
 def no_loss(history: History) -> Iterator[str]:
     """I1: an accepted job is ready, pending, scheduled, settled or dead; what is settled was executed."""
     state = history.state
@@ -179,6 +184,25 @@ def recovered_in_time(history: History) -> Iterator[str]:
         late = job.idle_ms - history.own_visibility_ms.get(job.job, history.visibility_ms)
         if late > bound:
             yield f"I6: job {job.job} is still pending, {late} ms past its visibility timeout; {bound} are allowed"
+
+
+def in_one_place(history: History) -> Iterator[str]:
+    """I1: a job that goes from one place to another is never in both: its copy is written where its original ends."""
+    state = history.state
+    if not history.ends_kept:
+        return
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for name, jobs in (
+        ("ready", state.ready),
+        ("pending", [job.job for job in state.pending]),
+        ("scheduled", state.scheduled),
+        ("dead", [letter.job for letter in state.dead]),
+    ):
+        for job in jobs:
+            places[job].append(name)
+    for job, names in places.items():
+        if len(names) > 1:
+            yield f"I1: job {job} is in more than one place: {' and '.join(names)}"
 
 
 def back_to_baseline(history: History) -> Iterator[str]:

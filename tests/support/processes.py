@@ -176,4 +176,4 @@ class Processes:
 def _clean_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
     path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
-    return kept | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return kept | {"PYTHONPATH": path}

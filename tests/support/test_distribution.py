@@ -5,6 +5,8 @@ import subprocess
 import sys
 from collections import defaultdict
 
+import pytest
+
 from tests.support.distribution import group_of
 from tests.support.processes import ROOT
 
@@ -12,8 +14,7 @@ from tests.support.processes import ROOT
 def test_a_group_is_a_spark_session_or_a_file_with_a_server() -> None:
     files = [file.name for file in (ROOT / "tests/pipeline").glob("test_*.py")]
     groups = {file: group_of(f"tests/pipeline/{file}::test_x") for file in files}
-    assert {groups[file] for file in ("test_reference.py", "test_report.py")} == {"spark, asking"}
-    assert {groups[file] for file in ("test_ingest.py", "test_redis_stream_spark.py")} == {"spark, filling"}
+    assert {groups[file] for file in ("test_ingest.py", "test_redis_stream_spark.py", "test_report.py")} == {"spark"}
     assert groups["test_redis_stream_reading.py"] == "test_redis_stream_reading ", (
         "it needs Spark's types, not its Java"
     )
@@ -25,6 +26,7 @@ def test_a_group_is_a_spark_session_or_a_file_with_a_server() -> None:
     assert named == [f"test_api {server}" for server in servers]
 
 
+@pytest.mark.matrix
 def test_groups_stay_together() -> None:
     shared = (  # none of them starts Spark
         "tests/pipeline/test_maintenance.py::test_a_day_is_kept_while_a_part_of_it_is_young_enough",

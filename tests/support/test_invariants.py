@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.support.history import note, read_events, read_notes, read_state
-from tests.support.invariants import DeadJob, Execution, FinalState, History, PendingJob, check
+from tests.support.invariants import DeadJob, Execution, FinalState, History, PendingJob, check, check_now
 from workers.protocol.events import LifecycleEvent, encode_data
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text
@@ -192,6 +192,13 @@ def test_a_violation_is_found_and_named(history: History, sentence: str) -> None
 @pytest.mark.parametrize("history", [history for history, _ in VIOLATIONS.values()], ids=VIOLATIONS.keys())
 def test_only_the_broken_invariant_is_reported(history: History) -> None:
     assert len({sentence[:2] for sentence in check(history)}) == 1
+
+
+def test_at_an_instant_no_job_is_in_two_places() -> None:
+    assert check_now(GOOD) == []
+    twice = replace(GOOD, finished=False, state=replace(GOOD.state, ready=("slow",), scheduled=("slow",)))
+    assert check_now(twice) == ["I1: job slow is in more than one place: ready and scheduled"]
+    assert check_now(replace(twice, ends_kept=False)) == []  # who destroys a group has jobs run again
 
 
 @pytest.mark.parametrize(

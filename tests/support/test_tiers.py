@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.processes import ROOT
 from tests.support.servers import binaries_at_hand, default_binary, lane_of
+from tests.support.tiers import in_matrix
 
 FILES = (
     "tests/scripts/test_journal.py",
@@ -44,8 +45,8 @@ NEWEST = {lane_of(binaries_at_hand()[-1])}
     ("words", "expected"),
     [
         ((), [ALL, DEFAULT, ALL, None]),
-        (("--matrix",), [ALL, ALL, ALL, ALL]),
-        (("--server", *NEWEST), [NEWEST, NEWEST, NEWEST, None]),
+        in_matrix(("--matrix",), [ALL, ALL, ALL, ALL]),
+        in_matrix(("--server", *NEWEST), [NEWEST, NEWEST, NEWEST, None]),
     ],
     ids=["make test", "make test-matrix", "one server"],
 )

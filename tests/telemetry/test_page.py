@@ -6,7 +6,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from tests.support.processes import ROOT
-from workers.loop.execution import Outcome
+from workers.protocol.calls.settlement import Outcome
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
 from workers.telemetry.instruments import JOURNAL_DROPS, Gauge

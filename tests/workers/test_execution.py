@@ -16,13 +16,12 @@ from workers.loop.execution import (
     MAX_TEXT,
     MAX_TRACEBACK_BYTES,
     REASON_MAX_DELIVERIES,
-    Outcome,
-    Verdict,
     describe,
     execute,
     judge,
 )
 from workers.loop.handlers import Handler, invoker, is_async
+from workers.protocol.calls.settlement import Outcome, Verdict
 
 pytestmark = pytest.mark.anyio
 

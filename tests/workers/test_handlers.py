@@ -27,8 +27,9 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import ConfigurationError, Job, Reject, Report, Retry, Worker
-from workers.loop.execution import ACKED, REASON_MAX_DELIVERIES, Outcome, Verdict, execute
+from workers.loop.execution import ACKED, REASON_MAX_DELIVERIES, execute
 from workers.loop.handlers import Handler, checked, invoker
+from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.testing import Failed, run_handler
 
 pytestmark = pytest.mark.anyio

@@ -12,12 +12,11 @@ from workers import Job
 from workers.backoff import Backoff
 from workers.loop.beating import Extending
 from workers.loop.dispatch import Calls
-from workers.loop.execution import Verdict
 from workers.loop.heartbeat import BEATS, Heartbeat
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
 from workers.loop.runner import Runner
-from workers.protocol.calls.settlement import Extension
+from workers.protocol.calls.settlement import Extension, Verdict
 from workers.runtime.clock import going_by, monotonic
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,10 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import happens, wait_until
 from tests.workers.scene import KEYS, add, enqueue, make_job, make_worker, running, wait_for_settled
 from workers import Job, WorkerSettings
-from workers.loop.execution import ACKED, Outcome, Reject, Retry, Verdict
+from workers.loop.execution import ACKED, Reject, Retry
 from workers.loop.facts import DeliveryFacts
 from workers.loop.journal import JournalWriter
+from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.connection import commands_client
 from workers.protocol.events import EventName, decode_event
 from workers.protocol.messages import RecoveryMode

@@ -55,7 +55,7 @@ async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, cl
         assert worker.process is not None
         await client.delete(KEYS.agreement)
         await client.set(KEYS.agreement, "in the way")
-        worker.process.look_at_agreement()
+        worker.process._context.membership.join_again()
 
         async def has_failed() -> bool:
             calls: Any = await client.info("errorstats")
@@ -91,7 +91,7 @@ async def test_a_shorter_timeout_counts_once_all_that_is_in_hand_was_extended_by
         for held in worker.process.in_hand()[:2]:
             held.prove(held.proven - 600)  # which is soon enough by the timeout that the worker knows
         await agree(client, 900)
-        worker.process.look_at_agreement()
+        worker.process._context.membership.join_again()
 
         async def lives_by_it() -> bool:
             return await word_ms(client, worker) == 900_000
@@ -106,11 +106,11 @@ async def test_a_longer_timeout_stands_in_the_word_at_once(server: RedisServer, 
     async with running(worker):
         assert worker.process is not None
         await agree(client, 3_600)
-        worker.process.look_at_agreement()
+        worker.process._context.membership.join_again()
         await wait_until(lambda: goes_by(worker) == 3_600, "it has looked")
         assert await word_ms(client, worker) == 3_600_000
         await agree(client, 30)  # and nothing is in hand: there is nothing to extend
-        worker.process.look_at_agreement()
+        worker.process._context.membership.join_again()
 
         async def lives_by_it() -> bool:
             return await word_ms(client, worker) == 30_000

@@ -35,7 +35,7 @@ def test_when_the_reason_of_an_outage_changes_the_new_one_is_told_once() -> None
     assert told(troubles, *met) == [True, False, True, False, False]
     assert troubles.refusals == [str(wrong)]
     assert told(troubles, ("reading", None), ("settling", None)) == [False, True]
-    assert (troubles.refusals, troubles.is_away) == ([], False)
+    assert troubles.refusals == []
 
 
 def test_that_contact_is_lost_is_no_news_where_the_server_has_said_why() -> None:

@@ -25,6 +25,7 @@ from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
+from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import START, Claimed, EndOfPage, Page, autoclaim
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
@@ -41,8 +42,6 @@ PAGE_PAUSE_S = 0.005
 """Between pages of a walk: a long list of deliveries that live is no reason to hurry."""
 PATIENCE_PART, LONGEST_PATIENCE_S = 4, 1.0
 """How long what is overdue waits for a free slot of a worker before it is made ready for anybody, at most."""
-CALL_VALID_MS = 2_000
-"""A call that the server runs later than this after it was made does nothing: everything looks idle after a hang."""
 REFUSED_S = 1.0
 """Pause after a call that was refused."""
 
@@ -77,10 +76,6 @@ class Autoclaim(Part, StalledDeliveries):
         self._warns_of_visibility = True
 
     # ---- when
-
-    def is_due(self, free: int) -> bool:
-        """Tell whether to look for stalled deliveries now, with so many slots free."""
-        return self.due_in_s(free) <= 0
 
     def due_in_s(self, free: int) -> float:
         """Return in how many seconds to look next; inf while others recover."""

@@ -14,7 +14,7 @@ class EmbeddedRecovery:
     def __init__(self, context: WorkerContext) -> None:
         self._contact = Contact(context.commands, lambda: grace_of_workers(context.membership.visibility_s))
         self._upkeep = Upkeep(context, self._contact)
-        self.stalled = Autoclaim(context, self._contact, self._upkeep.suspects_wait)
+        self.stalled = Autoclaim(context, self._contact, self._upkeep.suspects.wake)
         """What the reader asks for deliveries that stalled."""
 
     async def run(self) -> None:

@@ -9,7 +9,7 @@ from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Source
 from workers.protocol.calls.recovery import ENDED, Outcome, Page, Recovered
 from workers.protocol.calls.refusals import explained
-from workers.protocol.messages import on_one_line, text
+from workers.protocol.messages import first_of, on_one_line, text
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -43,12 +43,11 @@ class Stalled:
         """Write the line, if there is anything to tell, and begin anew."""
         moved = self.claimed + self.ready + self.parked
         if moved:
-            named = sorted({on_one_line(name) for name in self.consumers})
             logger.info(
                 "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
                 source,
                 moved,
-                ", ".join(named[:3]) + (" …" if len(named) > 3 else ""),
+                first_of(self.consumers),
                 self.claimed,
                 self.ready,
                 self.parked,

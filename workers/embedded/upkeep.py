@@ -45,9 +45,9 @@ class Upkeep(Part):
         super().__init__(context)
         self._keys = context.settings.keys
         self._journal = context.journal(EventName.RECOVERED)
-        self._suspects = Suspects(self._release_suspects, self._released, jitter=SUSPECTS_JITTER)
-        self._schedules = Schedules(self._move_due, self._moved, self._suspects.wake, jitter_s=DUE_JITTER_S)
-        self._suspects.wake()  # some may have been parked before we came
+        self.suspects = Suspects(self._release_suspects, self._released, jitter=SUSPECTS_JITTER)
+        self._schedules = Schedules(self._move_due, self._moved, self.suspects.wake, jitter_s=DUE_JITTER_S)
+        self.suspects.wake()  # some may have been parked before we came
         self._problem = ""
         self._gauges = GroupGauges(
             lambda: context.membership.recovers, lambda _: contact.in_grace(context.membership.visibility_s)
@@ -55,7 +55,7 @@ class Upkeep(Part):
 
     async def run(self) -> None:
         """Look after the group until cancelled, whenever it is the workers' to look after."""
-        client = notices_client(self._settings.redis_url)
+        client = notices_client(self._settings.redis_url, self._keys.stream)
         notices = Notices(client)
         self._reporter.watches_losses()
         try:
@@ -63,7 +63,7 @@ class Upkeep(Part):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(notices.run)
                     tasks.start_soon(self._repeat, MOVING, self._schedules.step)
-                    tasks.start_soon(self._repeat, RELEASING, self._suspects.step)
+                    tasks.start_soon(self._repeat, RELEASING, self.suspects.step)
                     tasks.start_soon(self._repeat, TIDYING, self._keep_house)
                     if telemetry.is_measuring():
                         tasks.start_soon(self._show_gauges)
@@ -108,10 +108,6 @@ class Upkeep(Part):
             self._log_once(f"scheduled jobs cannot be made ready, and are tried again: {explained(moved.why)}")
 
     # ---- suspects
-
-    def suspects_wait(self) -> None:
-        """Note that suspects are parked, or out."""
-        self._suspects.wake()
 
     async def _release_suspects(self) -> Released | Refusal:
         redelivery = self._membership.agreement.redelivery

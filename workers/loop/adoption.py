@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import time_ns
 
-from workers.loop.context import NONCE_BYTES, Part, WorkerContext
+from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, Source
 from workers.loop.telemetry import ADOPT as BY_ADOPTION
 from workers.loop.telemetry import RESTART
 from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import AdoptionMode, Claimed, Outcome, Recovered, adopt
 from workers.protocol.events import EventName
+from workers.protocol.keys import NONCE_BYTES
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 

@@ -83,7 +83,7 @@ class BeatingThread:
             await to_thread.run_sync(self._thread.join, abandon_on_cancel=True)
 
     def _run(self) -> None:
-        client = blocking_client(self._url, timeout_s=self._timeout_s)
+        client = blocking_client(self._url, key=self._extend.keys.stream, timeout_s=self._timeout_s)
         try:
             step = next(self._steps)
             while not self._ending.is_set():

@@ -14,11 +14,9 @@ from workers.protocol.calls import Journal
 from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.events import EventName
+from workers.protocol.keys import NONCE_BYTES
 from workers.runtime.callbacks import Callbacks
 from workers.settings import WorkerSettings
-
-NONCE_BYTES = 6
-"""A consumer name is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class WorkerContext:
     def make(cls, settings: WorkerSettings, callbacks: Callbacks[str]) -> "WorkerContext":
         """Make what a run needs; nothing is connected yet."""
         consumer = f"{settings.base_name}.{secrets.token_hex(NONCE_BYTES)}"
-        commands = commands_client(settings.redis_url)
+        commands = commands_client(settings.redis_url, key=settings.keys.stream)
         telemetry = WorkerTelemetry.make(settings, consumer)
         reporter = Reporter(settings.keys, consumer, callbacks, Counts(), telemetry)
         extended = Journal.at(settings.journal, settings.journal_maxlen, EventName.EXTENDED)
@@ -52,7 +50,7 @@ class WorkerContext:
 
         proof = ProofOfLife(commands, extend, server_ms)
         membership = Membership(commands, settings, consumer, reporter, proof.prove)
-        reads = reader_client(settings.redis_url)
+        reads = reader_client(settings.redis_url, key=settings.keys.stream)
         return cls(settings, consumer, commands, reads, membership, proof, reporter, telemetry)
 
     def journal(self, event: EventName) -> Journal:

@@ -7,14 +7,12 @@ left pending, which is always allowed.
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 
 from workers.backoff import AT_ONCE, Backoff
 from workers.loop.handlers import Invoke, come_to
 from workers.loop.job import Job
+from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.runtime.settings import delay_in_ms
 from workers.runtime.user_code import ends, exits_in
 
@@ -54,42 +52,8 @@ class Reject(Exception):  # noqa: N818 - a verdict of the handler, not an error
         self.reason = reason
 
 
-class Outcome(StrEnum):
-    """How a delivery ends. The values are the verbs of ``settle.lua``."""
-
-    ACK = "ack"
-    NACK = "nack"
-    """It failed, and that counts."""
-    RETRY = "retry"
-    """It failed, and that does not count."""
-    HAND_BACK = "hand_back"
-    """It was not run, or not to its end: ready again at once, and it does not count."""
-    REJECT = "reject"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """An outcome, and what to keep of it where it was no success."""
-
-    outcome: Outcome
-    reason: str = ""
-    """Why the job is a dead letter, if it becomes one."""
-    error: str = ""
-    """What went wrong, for people."""
-    delay_ms: int = 0
-    """How long the job waits before it is ready again."""
-    traceback: str = ""
-    """Where it went wrong; travels with the dead letter, if the job becomes one."""
-    exception: str = field(default="", compare=False)
-    """Type of what the handler raised, where that was no verdict of its own."""
-
-
 ACKED = Verdict(Outcome.ACK)
 HANDED_BACK = Verdict(Outcome.HAND_BACK)
-
-
-Execute = Callable[[Invoke, Job, Backoff], Awaitable[Verdict]]
-"""How a delivery is executed: as `execute` does."""
 
 
 async def execute(invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Verdict:

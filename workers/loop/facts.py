@@ -2,8 +2,8 @@
 
 import json
 
-from workers.loop.execution import Verdict
 from workers.loop.job import Job
+from workers.protocol.calls.settlement import Verdict
 from workers.protocol.events import encode_data
 from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line
 

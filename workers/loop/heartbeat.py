@@ -70,7 +70,8 @@ class Heartbeat(Part):
     def start(self) -> None:
         """Begin to extend. The group is joined."""
         self._loop = asyncio.get_running_loop()
-        self._beating = self._carry(self.steps(), self._proof.extend, self._settings.redis_url, self._timeout_s())
+        timeout_s = max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
+        self._beating = self._carry(self.steps(), self._proof.extend, self._settings.redis_url, timeout_s)
         self._beating.start()
 
     async def stop(self) -> None:
@@ -165,9 +166,6 @@ class Heartbeat(Part):
 
     def _hurry_s(self) -> float:
         return PROVE_AGAIN_S if self._membership.has_to_prove else inf
-
-    def _timeout_s(self) -> float:
-        return max(SHORTEST_TIMEOUT_S, min(self._period_s(), COMMAND_TIMEOUT_S))
 
     def _beat(self, now: float, period_s: float) -> Generator[Extending, list[Extension] | None, bool]:
         """Extend what has to be; return whether all that is in hand was extended within this period now."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
 
-from workers.loop.execution import Verdict
 from workers.loop.job import Job
+from workers.protocol.calls.settlement import Verdict
 from workers.runtime.clock import monotonic
 from workers.telemetry.deliveries import JobTrace
 
@@ -72,26 +72,13 @@ class Source:
         return held is not None and held.job is job and await self.prove(held)
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Held:
     """A delivery in our hands: the job, and what the loop notes of it.
 
     All of it happens in the event loop, except `prove`, which the heartbeat's thread calls, too; that thread reads the
     rest. Made and thrown away for every job.
     """
-
-    __slots__ = (
-        "interruption",
-        "job",
-        "proven",
-        "returning",
-        "run_ms",
-        "runner",
-        "source",
-        "stage",
-        "started",
-        "trace",
-        "verdict",
-    )
 
     job: Job
     source: Source

@@ -2,21 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
 from math import inf
 from typing import Any, Protocol, TypeVar, overload
 
 from workers.protocol.errors import InvalidFieldError
-from workers.protocol.messages import (
-    FIELD_TRACEPARENT,
-    RESERVED_PREFIX,
-    Metadata,
-    Pairs,
-    pair_up,
-    read_metadata,
-    text,
-)
+from workers.protocol.messages import FIELD_TRACEPARENT, RESERVED_PREFIX, Metadata, Pairs, pair_up, read_metadata, text
 
 TRACEPARENT_BYTES = 55
 _EVEN_DIGITS = b"02468ace"
@@ -51,6 +44,7 @@ class Origin(Protocol):
         """See `Job.extend`."""
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Job:
     """One job in one delivery. Fields are bytes, as the producer wrote them.
 
@@ -58,23 +52,6 @@ class Job:
     often looks at one field only. Nothing here changes while the handler runs: what the worker notes meanwhile is
     `workers.loop.held`'s.
     """
-
-    __slots__ = (
-        "_fields",
-        "_flat",
-        "_origin",
-        "_pairs",
-        "copies",
-        "delivered_ms",
-        "deliveries",
-        "first_ms",
-        "generation",
-        "raw_entry_id",
-        "raw_id",
-        "timeout_s",
-        "times_delivered",
-        "waits",
-    )
 
     deliveries: int
     """Number of this delivery, from 1; deliveries of earlier entries of the job count too."""
@@ -96,6 +73,10 @@ class Job:
     """`id` as it stands in Redis."""
     raw_entry_id: bytes
     """`entry_id` as it stands in Redis."""
+    _origin: Origin
+    _flat: Sequence[bytes]
+    _pairs: Pairs | None
+    _fields: dict[bytes, bytes] | None
 
     def __init__(
         self,
@@ -113,8 +94,7 @@ class Job:
         self.first_ms = int(entry_id.partition(b"-")[0])  # `entry_ms`, at half its cost
         self.delivered_ms = delivered_ms
         self._flat = flat
-        self._pairs: Pairs | None = None
-        self._fields: dict[bytes, bytes] | None = None
+        self._pairs = self._fields = None
         self.timeout_s = origin.timeout_s
         for name in flat[::2]:
             if name.startswith(RESERVED_PREFIX):

@@ -13,7 +13,15 @@ from redis.exceptions import RedisError
 from workers.loop.change import Change
 from workers.loop.held import Held, Source
 from workers.loop.reporting import Reporter
-from workers.protocol.calls.membership import Agreement, Joined, Word, join_group
+from workers.protocol.calls.membership import (
+    DEFAULT_MAX_DELIVERIES,
+    DEFAULT_REDELIVERY,
+    DEFAULT_VISIBILITY_TIMEOUT,
+    Agreement,
+    Joined,
+    Word,
+    join_group,
+)
 from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode
@@ -21,12 +29,7 @@ from workers.runtime.clock import monotonic
 from workers.runtime.clock_steps import ClockSteps
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
-from workers.settings import (
-    DEFAULT_MAX_DELIVERIES,
-    DEFAULT_REDELIVERY,
-    DEFAULT_VISIBILITY_TIMEOUT,
-    WorkerSettings,
-)
+from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 

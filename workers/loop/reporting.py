@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workers.loop.execution import Verdict
 from workers.loop.held import Held
 from workers.loop.job import Job
 from workers.loop.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
 from workers.protocol.calls.recovery import Claimed
 from workers.protocol.calls.refusals import explained
+from workers.protocol.calls.settlement import Verdict
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import on_one_line, text

@@ -9,19 +9,12 @@ import anyio
 from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
 from workers.loop.dispatch import Calls
-from workers.loop.execution import (
-    HANDED_BACK,
-    REASON_TIMEOUT,
-    Outcome,
-    Verdict,
-    execute,
-    failed,
-    judge,
-)
+from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, judge
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import QUEUED, Held, Interruption
 from workers.loop.journal import JournalWriter
 from workers.loop.settlement import Settlements
+from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.events import EventName
 from workers.runtime.clock import monotonic
 

@@ -16,9 +16,9 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from workers.loop.change import Change
 from workers.loop.context import Part, WorkerContext
-from workers.loop.execution import ACKED, Outcome, Verdict
+from workers.loop.execution import ACKED
 from workers.loop.held import Held, Interruption, Source
-from workers.protocol.calls.settlement import Result, Settled, settle
+from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict, settle
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
 from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text
@@ -211,7 +211,7 @@ class Settlements(Part):
                 journal=self._journal._replace(writes=0),
                 deletes=False,
                 reply_was_lost=True,
-                facts=_no_facts,
+                facts=lambda *_: b"",
             )
         except (RedisError, OSError):
             return False
@@ -274,10 +274,6 @@ class _NoDelivery:
 
 
 _NOTHING = _NoDelivery()
-
-
-def _no_facts(_delivery: _NoDelivery, _verdict: Verdict, _run_ms: int) -> bytes:
-    return b""
 
 
 def _is_denied(settled: Settled) -> bool:

@@ -9,9 +9,9 @@ from workers.loop.held import Held
 class StalledDeliveries:
     """What the reader asks and tells such a source. This one never has any: somebody else recovers."""
 
-    def is_due(self, free: int) -> bool:  # noqa: ARG002
+    def is_due(self, free: int) -> bool:
         """Tell whether to look for stalled deliveries now, with so many slots free."""
-        return False
+        return self.due_in_s(free) <= 0
 
     def due_in_s(self, free: int) -> float:  # noqa: ARG002
         """Return in how many seconds to look next; inf while others recover."""

@@ -15,11 +15,11 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from workers.backoff import AT_ONCE, Backoff
-from workers.loop.execution import REASON_TIMEOUT, Outcome, Verdict, execute
+from workers.loop.execution import REASON_TIMEOUT, execute
 from workers.loop.handlers import Invoke
 from workers.loop.held import Held
 from workers.protocol.calls.recovery import Recovered
-from workers.protocol.calls.settlement import Result, Settled
+from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict
 from workers.protocol.messages import FIELD_PREVIOUS, FIELD_TRACEPARENT, FIELD_TRACESTATE
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
@@ -34,6 +34,7 @@ from workers.telemetry.deliveries import (
     emit_recovery,
     read_context,
 )
+from workers.telemetry.gauges import labels_of
 from workers.telemetry.names import Attributes
 
 EMBEDDED, ADOPT = "embedded", "adopt"
@@ -54,7 +55,7 @@ class WorkerTelemetry:
         self._process = telemetry.common(telemetry.PROCESS, telemetry.PROCESS, self._stream, self._group)
         self._receive = telemetry.common(telemetry.RECEIVE, telemetry.RECEIVE, self._stream, self._group)
         self._of_settling = telemetry.common(telemetry.SETTLE, telemetry.SETTLE, self._stream, self._group)
-        self._labels: Attributes = {telemetry.DESTINATION: self._stream, telemetry.GROUP: self._group}
+        self._labels = labels_of(settings.keys)
         self._shown = ExitStack()
         self._of_results: dict[str, Mapping[str, AttributeValue]] = {"": self._process}
 
@@ -188,11 +189,10 @@ class WorkerTelemetry:
 
     def _count_recovery(self, idle_ms: int, mode: str, outcome: str, visibility_s: float | None) -> None:
         if self._measures:
-            labels = self._labels | {telemetry.RECOVERY_MODE: mode, telemetry.RECOVERY_OUTCOME: outcome}
-            instruments.RECOVERED.add(1, labels)
+            labels = self._labels | {telemetry.RECOVERY_MODE: mode}
+            instruments.RECOVERED.add(1, labels | {telemetry.RECOVERY_OUTCOME: outcome})
             if visibility_s is not None:
-                late_s = max(0.0, idle_ms / 1000 - visibility_s)
-                instruments.RECOVERY_LATENCY.record(late_s, self._labels | {telemetry.RECOVERY_MODE: mode})
+                instruments.record_lateness(idle_ms, visibility_s, labels)
 
     # ---- running
 

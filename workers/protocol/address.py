@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 Host = tuple[str, int]
 
 FORMS = (
-    "Write it as redis://[[user]:password@]host:port/db, rediss://…, unix://path or "
-    "redis+sentinel://host:port,host:port/master/db."
+    "Write it as redis://[[user]:password@]host:port/db, rediss://…, unix://path, "
+    "redis+sentinel://host:port,host:port/master/db or redis+cluster://host:port,host:port."
 )
 
 _ALL = frozenset({"db", "username", "password", "client_name"})

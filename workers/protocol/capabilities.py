@@ -32,9 +32,6 @@ class Capability(StrEnum):
 Capabilities = Mapping[Capability, bool | None]
 """None = unknown: our user may not ask."""
 
-USED: frozenset[Capability] = frozenset()
-"""What programs of ours make use of where it is there: nothing so far. Every mode works on every server."""
-
 
 async def capabilities_quietly(client: "Redis") -> Capabilities:
     """Ask for each that can be asked for without any right, so that nothing is refused and logged: all but CLAIM.
@@ -67,9 +64,8 @@ async def _knows(client: "Redis", *words: str) -> bool | None:
 
 
 def in_words(capabilities: Capabilities) -> str:
-    """Return what people are shown, and which of it is used: ``XACKDEL; none is used``."""
+    """Return what people are shown: ``XACKDEL; none is needed, none is used``. Every mode works on every server."""
     known = [name for name, can in capabilities.items() if can]
     unknown = [f"{name} unknown" for name, can in capabilities.items() if can is None]
-    used = [name for name in known if name in USED]
     beyond = ", ".join([*known, *unknown]) or f"no {', no '.join(capabilities)}"
-    return f"{beyond}; {'used: ' + ', '.join(used) if used else 'none is needed, none is used'}"
+    return f"{beyond}; none is needed, none is used"

@@ -7,7 +7,8 @@ server has put its entry into the pending entries list.
 
 Whatever connects asks first who answers (`workers.protocol.nodes`): nothing is ever sent to a replica, a Sentinel or
 a part of a cluster that an address was not meant for. Where Sentinels know the server, `workers.protocol.sentinels`
-finds it.
+finds it, and where the keys are shared among nodes, `workers.protocol.cluster` does: a client is for one ``key`` (and
+all that lie in its slot), or finds the node anew for each command.
 """
 
 import asyncio
@@ -32,13 +33,16 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as BlockingRetry
 
-from workers.protocol.address import FORMS, Address, Topology, hide_password, parse_address
+from workers.protocol.address import FORMS, Address, Host, Topology, hide_password, parse_address
+from workers.protocol.cluster import LookingSlotPool, NodePool, SlotPool, SlotTables
 from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
 from workers.protocol.meaning import AllInUseError, Meaning, WrongNodeError, is_failover_error, meaning_of
 from workers.protocol.nodes import HELLO, objection_to_node
+from workers.protocol.routing import RoutedClient
 from workers.protocol.sentinels import LookingPool, WatchedPool
 from workers.protocol.server import Release, release_of
+from workers.protocol.slots import slot_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +58,22 @@ _RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAI
 _WRITER_METHODS = ("writelines", "drain")
 
 
-def commands_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 16) -> "Redis":
-    """Return a client for everything that does not block. ``timeout_s`` bounds connect, send and reply."""
-    return _client(url, timeout_s, max_connections)
+def commands_client(
+    url: str, *, key: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 16
+) -> "Redis":
+    """Return a client for everything that does not block. ``timeout_s`` bounds connect, send and reply.
+
+    ``key``: whose slot's node it is for, in a cluster; without, each command goes where its own key is, and one without
+    a key to any node. ``max_connections`` is for each node.
+    """
+    return _client(url, key, timeout_s, max_connections)
 
 
-def reader_client(url: str, *, block_ms: int = BLOCK_MS, timeout_s: float = COMMAND_TIMEOUT_S) -> "Redis":
-    """Return a client with one connection of its own for reads that block up to ``block_ms``."""
-    return _client(url, block_ms / 1000 + timeout_s, 1)
+def reader_client(
+    url: str, *, key: str = "", block_ms: int = BLOCK_MS, timeout_s: float = COMMAND_TIMEOUT_S
+) -> "Redis":
+    """Return a client with one connection of its own for reads that block up to ``block_ms``; ``key`` as above."""
+    return _client(url, key, block_ms / 1000 + timeout_s, 1)
 
 
 class _Pool(BlockingConnectionPool):
@@ -84,17 +96,40 @@ class _ManagedPool(WatchedPool, _Pool):
     """The same for a server that Sentinels know."""
 
 
-def _client(url: str, timeout_s: float, max_connections: int) -> "Redis":
+class _ClusteredPool(SlotPool, _Pool):
+    """The same for the node that has a slot."""
+
+
+class _PoolOfNode(NodePool, _Pool):
+    """The same for one node of a cluster."""
+
+
+def _client(url: str, key: str | None, timeout_s: float, max_connections: int) -> "Redis":
+    options = {"retry": Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)}
     with _named(url):
-        address = _served(url)
-        options = {"retry": Retry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)}
+        address = parse_address(url)
         if address.topology is Topology.SENTINEL:
             pool: _Pool = _ManagedPool(address, **options, **_node_options(address))
+        elif address.topology is Topology.CLUSTER:
+            options |= _node_options(address)
+            pool = _ClusteredPool(address, slot=slot_of((key or "").encode()), **options)
         else:
             pool = _Pool.from_url(address.node, **options)
         _complete(pool, url)
     pool.connection_class = _improved(pool.connection_class, address.topology)
-    client = Redis.from_pool(pool)
+    if address.topology is not Topology.CLUSTER or key is not None:
+        return _raw(Redis.from_pool(pool))
+
+    def client_of(tables: SlotTables, node: Host) -> Redis:
+        own = _PoolOfNode(address, tables=tables, node=node, **options)
+        _complete(own, url)
+        own.connection_class = _improved(own.connection_class, address.topology)
+        return _raw(Redis.from_pool(own))
+
+    return _raw(RoutedClient(pool, SlotTables(address, lambda: pool.connection_kwargs), client_of))
+
+
+def _raw(client: "Redis") -> "Redis":
     for command in _RAW_REPLIES:
         client.set_response_callback(command, _as_it_comes)
     return client
@@ -210,16 +245,21 @@ def drop_idle(client: "redis.Redis") -> None:
         client.connection_pool.drop_idle()
 
 
-def blocking_client(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 1) -> "redis.Redis":
+def blocking_client(
+    url: str, *, key: str = "", timeout_s: float = COMMAND_TIMEOUT_S, max_connections: int = 1
+) -> "redis.Redis":
     """Return a client for threads, as many at a time as it has connections; it blocks them, up to ``timeout_s`` a call.
 
-    Nobody may use it while `close` is called.
+    ``key``: whose slot's node it is for, in a cluster. Nobody may use it while `close` is called.
     """
     with _named(url):
-        address = _served(url)
+        address = parse_address(url)
         options = {"retry": BlockingRetry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)}
         if address.topology is Topology.SENTINEL:
             pool: _BlockingPool = _ManagedBlockingPool(address, **options, **_node_options(address))
+        elif address.topology is Topology.CLUSTER:
+            options |= _node_options(address)
+            pool = _ClusteredBlockingPool(address, slot=slot_of(key.encode()), **options)
         else:
             pool = _BlockingPool.from_url(address.node, **options)
         _complete(pool, url)
@@ -231,12 +271,8 @@ class _ManagedBlockingPool(LookingPool, _BlockingPool):
     """Whose connections lead to the master that Sentinels name."""
 
 
-def _served(url: str) -> Address:
-    """Return what an address means. Raises ValueError where we cannot go there."""
-    address = parse_address(url)
-    if address.topology is Topology.CLUSTER:
-        raise ValueError("a cluster, whose nodes share the keys among them, is not served yet")
-    return address
+class _ClusteredBlockingPool(LookingSlotPool, _BlockingPool):
+    """Whose connections lead to the node that has a slot."""
 
 
 @contextmanager

@@ -51,6 +51,8 @@ class JournalLevel(StrEnum):
     FULL = "full"
 
 
+MOST = 2**53
+"""Numbers beyond it are not exact in a script, nor in JSON elsewhere."""
 FULL_ONLY = frozenset({EventName.DELIVERED, EventName.STARTED, EventName.EXTENDED})
 
 
@@ -74,6 +76,15 @@ class LifecycleEvent:
     job: str
     data: Mapping[str, Any]
 
+    def number(self, name: str) -> int | None:
+        """Return a fact that is a whole number, as `whole` reads it."""
+        return whole(self.data.get(name))
+
+
+def whole(value: object) -> int | None:
+    """Return ``value`` where it is a whole number from 0 on; None for anything else, as journals are open to others."""
+    return value if type(value) is int and 0 <= value < MOST else None
+
 
 def _finite(number: str) -> float:
     found = float(number)
@@ -95,3 +106,11 @@ def decode_event(entry_id: bytes, flat: Sequence[bytes]) -> LifecycleEvent:
     if not isinstance(data, dict):
         raise ValueError(f"journal entry {entry_id!r} has data that is no JSON object")  # noqa: TRY004
     return LifecycleEvent(entry_id.decode(), int(entry_id.split(b"-")[0]), event, job, data)
+
+
+def read_event(entry_id: bytes, flat: Sequence[bytes]) -> LifecycleEvent | None:
+    """Decode a journal entry; None where it is no lifecycle event."""
+    try:
+        return decode_event(entry_id, flat)
+    except ValueError:
+        return None

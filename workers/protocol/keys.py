@@ -12,6 +12,8 @@ from types import MappingProxyType
 from workers.protocol.errors import ConfigurationError
 
 MAX_NAME_LENGTH = 255
+NONCE_BYTES = 6
+"""A worker's consumer is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
 RESTORED_CONSUMER = "restored-by-reaper"
 """The consumer that holds what a leader puts back into a group. It reads nothing; leaders know the group by it."""
 

@@ -10,9 +10,11 @@ import re
 from enum import Enum, auto
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     ClusterDownError,
+    MovedError,
     NoPermissionError,
     ReadOnlyError,
     ResponseError,
@@ -30,7 +32,11 @@ class AllInUseError(RedisConnectionError):
 
 
 class NoMasterError(RedisConnectionError):
-    """The Sentinels name no master now."""
+    """Whoever was asked for the server that takes writes, Sentinels or the nodes of a cluster, names none now."""
+
+
+class SlotMovedError(RedisConnectionError):
+    """Keys are at another node of a cluster than before. Nothing was sent; who tries again goes there."""
 
 
 class WrongNodeError(RedisConnectionError):
@@ -55,9 +61,16 @@ class Meaning(Enum):
 
 
 # What a node answers that is up but not (any more) the one to write to: drop the connection and look again.
-_FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError)
-_FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN) ")
-_CODES = {ReadOnlyError: "READONLY", ClusterDownError: "CLUSTERDOWN", TryAgainError: "TRYAGAIN"}
+# ASK, too: while a slot moves, a call on several of its keys is served at neither end.
+_FAILOVER_CLASSES = (ReadOnlyError, ClusterDownError, TryAgainError, MovedError, AskError)
+_FAILOVER_TEXT = re.compile(r"^UNBLOCKED |(^|-)(READONLY|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN|MOVED|ASK) ")
+_CODES: dict[type[BaseException], str] = {
+    ReadOnlyError: "READONLY",
+    ClusterDownError: "CLUSTERDOWN",
+    TryAgainError: "TRYAGAIN",
+    MovedError: "MOVED",
+    AskError: "ASK",
+}
 _LOCKED_OUT = re.compile(r"^-?(NOAUTH|WRONGPASS) ")
 _DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |ACL failure in script|[Nn]o permissions to ")
 _CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
@@ -126,7 +139,7 @@ def is_outage(error: BaseException) -> bool:
     return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
-_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError)
+_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, SlotMovedError)
 
 
 def kind_of(error: BaseException) -> str:

@@ -4,7 +4,7 @@ Replies are taken as RESP2 arrays of bytes (see `workers.protocol.connection`): 
 entry into a dict and so loses duplicate fields, and it costs time in the hot path.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -67,6 +67,11 @@ def on_one_line(value: bytes | str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in shown
     )
+
+
+def first_of(names: Collection[bytes]) -> str:
+    """Return the first three of ``names`` for a log, and whether there are more."""
+    return ", ".join(map(on_one_line, sorted(names)[:3])) + (" …" if len(names) > 3 else "")
 
 
 def entry_ms(entry_id: bytes | str) -> int:
@@ -144,36 +149,11 @@ Entry = tuple[bytes, bytes, Sequence[bytes] | None]
 
 
 def parse_read_reply(reply: Any) -> list[Entry]:
-    """Read an XREADGROUP or XREAD reply: RESP2 ``[[stream, [[id, [f, v…]]…]]…]``, RESP3 ``{stream: […]}``, or nothing.
-
-    Raises UnexpectedReplyError.
-    """
-    if not reply:
-        return []
-    streams = reply.items() if isinstance(reply, dict) else reply
+    """Read an XREADGROUP or XREAD reply, ``[[stream, [[id, [f, v…]]…]]…]`` or nothing. Raises UnexpectedReplyError."""
     try:
-        return [
-            (stream, item[0], item[1] if isinstance(item[1], list) else _flatten(item[1]))
-            for stream, entries in streams
-            for item in _unnest(entries)
-        ]
+        return [(stream, item[0], item[1]) for stream, entries in reply or () for item in entries]
     except (TypeError, ValueError, IndexError) as error:
         raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
-
-
-def _unnest(entries: Any) -> Any:
-    # redis-py with protocol=3 and legacy responses wraps the entries of a stream in one more list.
-    if entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], (list, tuple)):
-        return entries[0]
-    return entries
-
-
-def _flatten(fields: Any) -> Sequence[bytes] | None:
-    if fields is None:
-        return None
-    if isinstance(fields, dict):
-        return [part for pair in fields.items() for part in pair]
-    return list(fields)
 
 
 @dataclass(frozen=True, slots=True)

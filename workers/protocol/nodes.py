@@ -21,8 +21,10 @@ _REPLICA = (
 )
 _CLUSTER = (
     "a node of a cluster answers there, which has a part of the keys alone: "
-    "an address for that would begin with redis+cluster://"
+    "the address of a cluster begins with redis+cluster://"
 )
+_NOT_CLUSTERED = "a server that is no node of a cluster answers there: its address begins with redis:// or rediss://"
+_NO_OWNER = "the cluster's nodes name one that says it is a replica: they have not finished"
 _DEMOTED = "the Sentinels name a master that says it is a replica: they have not finished"
 _NO_NODE = "the Sentinels name a master that is a node of a cluster, or a Sentinel"
 
@@ -40,9 +42,11 @@ def objection_to_node(reply: Any, topology: Topology) -> str:
         return _NO_NODE if mode in (b"sentinel", b"cluster") else _DEMOTED if is_replica else ""
     if mode == b"sentinel":
         return _SENTINEL
+    if topology is Topology.CLUSTER:
+        return _NOT_CLUSTERED if mode != b"cluster" else _NO_OWNER if is_replica else ""
     return _CLUSTER if mode == b"cluster" else _REPLICA if is_replica else ""
 
 
 def may_pass(objection: str) -> bool:
     """Tell whether what `objection_to_node` said may be over soon: a replica is promoted, or Sentinels finish."""
-    return objection in (_REPLICA, _DEMOTED)
+    return objection in (_REPLICA, _DEMOTED, _NO_OWNER)

@@ -22,7 +22,7 @@ from workers.protocol.meaning import is_contact_error
 RETRY_DELAYS_S = (0.05, 0.2)
 Keys = Sequence[str | bytes]
 Words = Sequence[str | bytes | int | float]
-_SHARED_PART = re.compile(r"^--- @(\w+)$", re.MULTILINE)
+SHARED_PART = re.compile(r"^--- @(\w+)$", re.MULTILINE)
 
 
 class Script:
@@ -30,7 +30,7 @@ class Script:
 
     def __init__(self, package: str, name: str) -> None:
         self.name = name
-        self.source = _assemble(package, name)
+        self.source = SHARED_PART.sub(lambda part: script_text("workers.protocol", part[1]), script_text(package, name))
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
@@ -67,12 +67,9 @@ class Script:
 
 
 @cache
-def _read(package: str, name: str) -> str:
+def script_text(package: str, name: str) -> str:
+    """Return the text of a script's own file."""
     return (files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
-
-
-def _assemble(package: str, name: str) -> str:
-    return _SHARED_PART.sub(lambda mark: _read("workers.protocol", mark[1]), _read(package, name))
 
 
 @cache

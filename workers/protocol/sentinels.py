@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import redis
@@ -36,6 +36,23 @@ LOOK_S = 0.5
 """How often a pool asks whether its connections still lead to the master."""
 
 _ABOUT_NODES = frozenset({"host", "port", "db", "username", "password", "connection_class"})
+
+
+class Finder(Protocol):
+    """Who can tell which server takes writes. To be closed."""
+
+    async def discover_master(self, service_name: str) -> Host:
+        """Return where the master is. Raises NoMasterError."""
+
+    async def aclose(self) -> None:
+        """Close what was opened to ask."""
+
+
+class BlockingFinder(Protocol):
+    """The same for threads that may block."""
+
+    def discover_master(self, service_name: str) -> Host:
+        """Return where the master is. Raises NoMasterError."""
 
 
 class Sentinels(asyncio_sentinel.Sentinel):
@@ -124,6 +141,9 @@ class ManagedTLSConnection(ManagedConnection, asyncio_sentinel.SentinelManagedSS
 class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
     """Looks after its connections from the first one on, until it is closed."""
 
+    moves = 0
+    """How often another server was named than before."""
+
     def __init__(self, address: Address, **options: Any) -> None:
         kind = ManagedTLSConnection if address.tls else ManagedConnection
         self._address = address
@@ -132,11 +152,11 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
 
     async def get_master_address(self) -> Host:
         """Return where the master is; connections that lead elsewhere are dropped. Raises NoMasterError."""
-        async with self._sentinels() as sentinels:
-            found = await sentinels.discover_master(self._address.master)
+        async with self._asking() as finder:
+            found = await finder.discover_master(self._address.master)
         await self._leave_others(found)
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch(), name=f"watching {self._address.master}")
+            self._watching = asyncio.create_task(self._watch(), name=f"watching {self._watched}")
         return found
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
@@ -149,26 +169,39 @@ class WatchedPool(asyncio_sentinel.SentinelConnectionPool):
         if watching is not None and not watching.done():  # last: whoever is cancelled himself waits for nothing
             await asyncio.wait([watching])
 
+    _who = "the Sentinels"
+    """Who is asked, as people are told."""
+
+    @property
+    def _watched(self) -> str:
+        """What is asked for, as people are told."""
+        return f"the master {self._address.master}"
+
+    def _finder(self) -> Finder:
+        """Return who can tell, for one conversation."""
+        return Sentinels(self._address)
+
     @asynccontextmanager
-    async def _sentinels(self) -> AsyncIterator[Sentinels]:
-        sentinels = Sentinels(self._address)
+    async def _asking(self) -> AsyncIterator[Finder]:
+        finder = self._finder()
         try:
-            yield sentinels
+            yield finder
         finally:
             with anyio.CancelScope(shield=True):
-                await sentinels.aclose()
+                await finder.aclose()
 
     async def _watch(self) -> None:
-        async with self._sentinels() as sentinels:
+        async with self._asking() as finder:
             while self._watching is asyncio.current_task():  # a cancellation alone may be lost inside redis-py
                 await asyncio.sleep(LOOK_S)
                 with suppress(RedisError, OSError):  # a failover is under way, or they are away: nothing is known
-                    await self._leave_others(await sentinels.discover_master(self._address.master))
+                    await self._leave_others(await finder.discover_master(self._address.master))
 
     async def _leave_others(self, master: Host) -> None:
         """Drop connections that lead to another server than ``master``, those in use included."""
         if self.master_address is not None and self.master_address != master:
-            logger.info("the Sentinels name %s:%d as the master %s now", *master, self._address.master)
+            self.moves += 1
+            logger.info("%s name %s:%d as %s now", self._who, *master, self._watched)
         self.master_address = master
         for connection in [*self._available_connections, *self._in_use_connections]:
             if connection.is_connected and _leads_to(connection) != master:
@@ -180,9 +213,14 @@ class LookingPool(redis.sentinel.SentinelConnectionPool):
 
     def __init__(self, address: Address, **options: Any) -> None:
         self._looked: float | None = None
+        self._address = address
         super().__init__(  # type: ignore[no-untyped-call]
-            address.master, BlockingSentinels(address), **({"ssl": True} if address.tls else {}), **options
+            address.master, self._finder(), **({"ssl": True} if address.tls else {}), **options
         )
+
+    def _finder(self) -> BlockingFinder:
+        """Return who can tell."""
+        return BlockingSentinels(self._address)
 
     def get_connection(self, *words: Any, **options: Any) -> redis.Connection:
         """Return a connection to the master. Raises what redis-py raises."""

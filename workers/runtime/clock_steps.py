@@ -5,7 +5,7 @@ an hour longer than is true. Whoever has seen the clock before and after knows b
 took no time, of which deliveries: those that were touched before it, by what the clock showed then.
 """
 
-from workers.protocol.calls.server_clock import Step
+from workers.protocol.calls import Step
 
 CLOCK_JUMP_MS = 5_000
 """Less than this may be a slow answer."""

@@ -10,6 +10,7 @@ from functools import cached_property
 import anyio
 from redis.asyncio import Redis
 
+from workers.protocol.cluster import moves_of
 from workers.protocol.meaning import is_outage
 from workers.runtime.clock import monotonic
 from workers.runtime.grace import Grace
@@ -54,6 +55,7 @@ class Contact:
         self._answer_due: float | None = None
         self._uptime_unknown = True
         self._first_answer: float | None = None
+        self._moves = moves_of(client)
 
     @cached_property
     def _grace(self) -> Grace:
@@ -78,8 +80,14 @@ class Contact:
             self._first_answer = now
         is_prompt = self._answer_due is not None and now - self._answer_due <= PAUSED_S
         self._grace.contact(round(now * 1000), server_ms if is_prompt else None)
+        self._note_moves()
         self._answer_due = None
         return is_prompt
+
+    def _note_moves(self) -> None:
+        if self._moves != moves_of(self._client):
+            self._moves = moves_of(self._client)
+            self._grace.moved(self._now_ms())
 
     def failed(self, error: BaseException) -> bool:
         """Note that an attempt failed; return whether Redis was away. A server that refuses was there, and answered."""
@@ -117,12 +125,14 @@ class Contact:
 
     def in_grace(self, visibility_s: float) -> bool:
         """Tell whether recovery waits after an outage, as far as is known."""
+        self._note_moves()
         return self._grace.until(round(visibility_s * 1000)) > self._now_ms()
 
     async def wait_s(self, visibility_s: float) -> float:
         """Return for how many seconds recovery has to wait; negative: not at all. Raises what redis-py raises."""
         if self._uptime_unknown:
             await self.learn_uptime()
+        self._note_moves()
         wait_until = self._grace.until(round(visibility_s * 1000)) / 1000
         if self._first_answer is not None:
             wait_until = max(wait_until, self._first_answer + min(visibility_s / OUTAGE_PART, LONGEST_FIRST_WAIT_S))

@@ -59,6 +59,10 @@ class Grace:
         self._last_contact = now_ms
         self._first_failure = None
 
+    def moved(self, now_ms: int) -> None:
+        """What is recovered lies at another node of a cluster now. On the way no script could run, nobody extended."""
+        self._wait_from(now_ms, "the keys are at another node")
+
     def server_uptime(self, now_ms: int, uptime_ms: int) -> None:
         """Redis said how long it has been up: by its clock, so less than nothing where that was set back meanwhile."""
         started = now_ms - max(0, uptime_ms)

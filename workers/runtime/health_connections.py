@@ -71,12 +71,10 @@ class PatientProtocol(H11Protocol):
 
     def _make_room(self) -> None:
         """Close the connection that has kept us waiting for longest; an idle one at worst, this one."""
-        waiting = [(each.waits_until, each) for each in self._others() if each.waits_until is not None]
+        others = cast("list[PatientProtocol]", list(self.connections))
+        waiting = [(each.waits_until, each) for each in others if each.waits_until is not None]
         if waiting:
             min(waiting, key=lambda one: one[0])[1].transport.abort()
-
-    def _others(self) -> list["PatientProtocol"]:
-        return cast("list[PatientProtocol]", list(self.connections))
 
 
 def patient_protocol(patience_s: float, most: int) -> type[PatientProtocol]:

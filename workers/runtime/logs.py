@@ -50,7 +50,7 @@ class ConsoleFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: at (UTC), level, logger, message, trace_id and span_id, and the traceback as `error`."""
+    """One JSON object a line: at (UTC), level, logger, message, trace_id and span_id; a traceback is `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object, in ASCII."""
@@ -64,6 +64,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             facts["error"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            facts["stack"] = self.formatStack(record.stack_info)
         return json.dumps(facts)
 
 

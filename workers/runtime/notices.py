@@ -26,9 +26,12 @@ RECONNECT_S = 1.0
 Wake = Callable[[], None]
 
 
-def notices_client(url: str) -> Redis:
-    """Return a client for `Notices`: one connection, given up after a ping stayed without an answer."""
-    return reader_client(url, block_ms=round(PING_S * 1000), timeout_s=COMMAND_TIMEOUT_S)
+def notices_client(url: str, key: str = "") -> Redis:
+    """Return a client for `Notices`: one connection, given up after a ping stayed without an answer.
+
+    In a cluster it is one to the node that has ``key``: notices reach all nodes.
+    """
+    return reader_client(url, key=key, block_ms=round(PING_S * 1000), timeout_s=COMMAND_TIMEOUT_S)
 
 
 class Notices:

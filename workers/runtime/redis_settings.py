@@ -40,8 +40,8 @@ class RedisSettings(Settings):
 
     redis_url: str = Field(
         default=DEFAULT_URL,
-        description="Address of Redis, or of its Sentinels. Read from a file, its password is read again at each "
-        "connect.",
+        description="Address of Redis, of its Sentinels, or of nodes of a cluster. Read from a file, its password is "
+        "read again at each connect.",
     )
     redis_ca_file: str = Field(
         default="",
@@ -67,7 +67,7 @@ class RedisSettings(Settings):
         url = given.get(ADDRESS, cls.model_fields[ADDRESS].default)
         scheme, _, rest = url.partition("://")
         for names, fits, which in (
-            (_TLS, scheme.startswith("rediss"), "rediss:// or rediss+sentinel://"),
+            (_TLS, scheme.startswith("rediss"), "rediss://, rediss+sentinel:// or rediss+cluster://"),
             (_SENTINELS, scheme.endswith("+sentinel"), "redis+sentinel:// or rediss+sentinel://"),
         ):
             misplaced = [name for name in names if given.get(name)]

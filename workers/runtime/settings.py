@@ -111,9 +111,8 @@ class Section(Settings):
         cls,
         settings_cls: type[BaseSettings],  # noqa: ARG003
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        *_others: Any,
+        **_named: Any,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Take values from the constructor alone."""
         return (init_settings,)

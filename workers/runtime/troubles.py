@@ -37,11 +37,6 @@ class Troubles:
         locked_out = [self._locked_out] if self._locked_out else []
         return locked_out + [f"{part}: {why}" for part, why in self._said.copy().items()]
 
-    @property
-    def is_away(self) -> bool:
-        """Tell whether some part has no contact. For any thread."""
-        return bool(self._away)
-
     def failed(self, part: str, error: BaseException, now: float) -> bool:
         """Note that ``part`` met ``error``; return whether that is news."""
         return self._is_away(part, error, now) if is_contact_error(error) else self._is_refused(part, error, now)

@@ -32,7 +32,7 @@ from opentelemetry.trace import (
 )
 
 from workers.protocol.calls.recovery import Recovered
-from workers.protocol.messages import text
+from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE, text
 from workers.telemetry import names as telemetry
 from workers.telemetry.names import Attributes, TraceLinkage
 
@@ -59,10 +59,10 @@ def read_context(traceparent: bytes, tracestate: bytes = b"") -> SpanContext | N
 def write_context(context: SpanContext) -> list[tuple[bytes, bytes]]:
     """Return the fields that carry a context in an entry."""
     parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-    fields = [(b"traceparent", parent.encode())]
+    fields = [(FIELD_TRACEPARENT, parent.encode())]
     state = context.trace_state.to_header().encode()
     if state and len(state) <= MAX_TRACESTATE_BYTES:
-        fields.append((b"tracestate", state))
+        fields.append((FIELD_TRACESTATE, state))
     return fields
 
 
@@ -155,12 +155,7 @@ class Story(NamedTuple):
         return links
 
     def begin(
-        self,
-        delivery: Delivery,
-        attributes: Attributes,
-        links: Sequence[Link] = (),
-        *,
-        at_ns: int | None = None,
+        self, delivery: Delivery, attributes: Attributes, links: Sequence[Link] = (), *, at_ns: int | None = None
     ) -> Span:
         """Begin the span of a delivery's processing."""
         parent: SpanContext | None = self.creation
@@ -171,10 +166,7 @@ class Story(NamedTuple):
         return begin(name, parent, SpanKind.CONSUMER, attributes, links, at_ns=at_ns, ids=delivery.ids())
 
 
-Begin = Callable[
-    [str, SpanContext | None, SpanKind, Attributes, Sequence[Link], int | None, SpanIds | None],
-    Span,
-]
+Begin = Callable[[str, SpanContext | None, SpanKind, Attributes, Sequence[Link], int | None, SpanIds | None], Span]
 """Begins a span that is sampled for certain, as `begin` does: its parent is, or what one of its links leads to."""
 
 
@@ -199,13 +191,14 @@ def begin(
     ids: SpanIds | None = None,
 ) -> Span:
     """Begin a span; ``ids``: what it is to be called. Times are Unix nanoseconds."""
-    if QUICK.begin is not None and (parent.trace_flags.sampled if parent else _any_sampled(links)):
+    if QUICK.begin is not None and (parent.trace_flags.sampled if parent else any_sampled(links)):
         return QUICK.begin(name, parent, kind, attributes, links, at_ns, ids)
     with _called(ids):
         return tracer().start_span(name, context_of(parent), kind, attributes, links, start_time=at_ns)
 
 
-def _any_sampled(links: Sequence[Link]) -> bool:
+def any_sampled(links: Sequence[Link]) -> bool:
+    """Tell whether a trace that is linked to is sampled."""
     return any(link.context.trace_flags.sampled for link in links)
 
 

@@ -33,9 +33,7 @@ RECOVERY_LATENCY = _duration(
     "reaper.recovery.latency", "How long after its visibility deadline a delivery was recovered."
 )
 WRITES_REFUSED = METER.create_counter(
-    "reaper.writes.refused",
-    "{write}",
-    "Writes that came too late: an earlier term's, or a worker's that lost its job.",
+    "reaper.writes.refused", "{write}", "Writes that came too late: an earlier term's, or a worker's that lost its job."
 )
 VANISHED = METER.create_counter(
     "reaper.vanished", "{delivery}", "Deliveries that others made Redis forget, by deleting a consumer or the group."
@@ -48,6 +46,12 @@ SCAN_DURATION = _duration("reaper.scan.duration", "How long a scan of a group's 
 CONTEXT_MALFORMED = METER.create_counter(
     "reaper.trace_context.malformed", "{job}", "Jobs whose traceparent is nonsense."
 )
+
+
+def record_lateness(idle_ms: int, visibility_s: float, labels: Attributes) -> None:
+    """Measure how late a delivery was recovered that was idle for so long."""
+    if idle_ms >= 0:  # else nobody owned it, and it had no deadline
+        RECOVERY_LATENCY.record(max(0.0, idle_ms / 1000 - visibility_s), labels)
 
 
 class Gauge(NamedTuple):

@@ -29,7 +29,7 @@ from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
 from workers.runtime.health_server import METRICS
-from workers.telemetry.deliveries import DELIVERY_IDS, QUICK
+from workers.telemetry.deliveries import DELIVERY_IDS, QUICK, any_sampled
 from workers.telemetry.environment import CONSOLE, NONE, OTLP, exporter
 from workers.telemetry.instruments import LONG_JOB_BUCKETS_S, PROCESS_DURATION_NAME
 from workers.telemetry.quick_encoding import encode
@@ -83,7 +83,7 @@ class KeepsDecisions(Sampler):
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
         """Decide about a span without parent."""
-        if any(link.context.trace_flags.sampled for link in links or ()):
+        if any_sampled(links or ()):
             return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, trace_state)
         return self._others.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
 

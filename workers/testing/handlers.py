@@ -12,13 +12,15 @@ import anyio
 from workers.backoff import Backoff
 from workers.loop.deadlines import Deadlines
 from workers.loop.dispatch import Handlers
-from workers.loop.execution import Outcome, Verdict, execute, judge
+from workers.loop.execution import execute, judge
 from workers.loop.handlers import Handler, Invoke, checked, come_to
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.job import Job
 from workers.new_jobs import Fields, NewJob, encode_job
+from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
+from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.messages import FIELD_COPIES, FIELD_DELIVERIES, FIELD_JOB
-from workers.settings import DEFAULT_MAX_DELIVERIES, WorkerSettings
+from workers.settings import WorkerSettings
 from workers.testing.settings import settings_of
 from workers.worker import Worker
 

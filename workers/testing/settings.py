@@ -26,4 +26,4 @@ def settings_of(worker: Worker, **stronger: Any) -> WorkerSettings:
     try:
         return _OnlyGiven(**(UNSAID | dict(worker.arguments) | stronger))
     except ValidationError as error:
-        raise ConfigurationError(explain(WorkerSettings, error, {})) from error
+        raise ConfigurationError(*explain(WorkerSettings, error, {})) from error

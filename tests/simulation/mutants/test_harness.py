@@ -58,6 +58,7 @@ def test_what_fails_on_a_mutant_has_found_it_and_passes_without_it(root: Path) -
     assert "a + b" in (root / EDIT.file).read_text(encoding="utf-8")
 
 
+@pytest.mark.matrix
 def test_what_fails_by_chance_finds_nothing(root: Path) -> None:
     (root / "tests/reaper/test_chance.py").write_text(FAILS_ONCE, encoding="utf-8")
     assert Step(Tier.UNIT, "unit", ("tests/reaper",)).run(root, 0) is None

@@ -49,6 +49,10 @@ class ModelServer(Core):
         self.settings = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "yes", "save": ""}
         self.pushed: Reply = NO_REPLY
         self.publish = self._publish
+        self.wrote: Callable[[list[bytes], Reply], None] | None = None
+        """Is told of each write and its reply, and…"""
+        self.step_over: Callable[[], None] | None = None
+        """… of the end of each command, script or transaction."""
         self._engine = engine(is_7=self.is_7)
         self._history = History(self.capabilities)
         self._queue = Queue(self, self._history)
@@ -117,6 +121,8 @@ class ModelServer(Core):
             return error
         finally:
             self.session = None
+            if self.step_over is not None:
+                self.step_over()
         if self.waiting is not None:
             self._wait(session)
         return reply
@@ -125,6 +131,8 @@ class ModelServer(Core):
         reply = found.handler(self, words)
         if found.writes and reply is not NO_REPLY:
             self._history.note(self.now_us, words)
+            if self.wrote is not None:
+                self.wrote(words, reply)
         return reply
 
     def _in_transaction(self, session: Session, found: Command) -> Reply:

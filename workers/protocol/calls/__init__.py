@@ -7,10 +7,13 @@ What a call did is its result, a refusal among them; an effect is unknown only w
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Self, TypeVar
 
-from workers.protocol.events import EventName, JournalLevel, journalled
+from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, EventName, JournalLevel, journalled
 
 CALL_BYTES = 512 * 1024
 """Payload after which a call puts off the rest of its work: no call may block the server for more than 5 ms."""
+
+CALL_VALID_MS = 2_000
+"""A recovery call that the server runs later than this after it was made does nothing: everything looks idle then."""
 
 ItemT = TypeVar("ItemT")
 
@@ -42,3 +45,19 @@ class Journal(NamedTuple):
     def at(cls, level: JournalLevel, maxlen: int, event: EventName = EventName.RECOVERED) -> Self:
         """Say what a script is told whose events are written as ``event`` is."""
         return cls(int(journalled(event, level)), maxlen)
+
+
+DEFAULT_JOURNAL = Journal.at(JournalLevel.SETTLEMENTS, DEFAULT_JOURNAL_MAXLEN)
+
+
+class Step(NamedTuple):
+    """The server's clock was set ahead."""
+
+    before_ms: int
+    """What it would show at the moment of the step, or a little later, had nobody set it: ms since the epoch."""
+    by_ms: int
+
+
+def clock_word(not_after_ms: int, steps: Iterable[Step]) -> str:
+    """Say until when a call may run, by the server's clock, and what steps are in no idle time: as scripts read it."""
+    return ",".join([str(not_after_ms), *(f"{step.before_ms}+{step.by_ms}" for step in steps)])

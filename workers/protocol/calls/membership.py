@@ -15,6 +15,11 @@ from workers.protocol.scripts import load_script
 JOIN_GROUP = load_script("workers.protocol", "join_group")
 DELETE_CONSUMER = load_script("workers.protocol", "delete_consumer")
 
+DEFAULT_VISIBILITY_TIMEOUT = timedelta(seconds=30)
+DEFAULT_MAX_DELIVERIES = 3
+DEFAULT_REDELIVERY = Redelivery.STREAM
+"""What holds where nobody has said otherwise."""
+
 _MEMBER = "member:"
 _WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(?:\d{0,15}),?(.*)", re.DOTALL)
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES, Journal
+from workers.protocol.calls import CALL_BYTES, Journal, Step, clock_word
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.refusals import Refusal, read_refusal
-from workers.protocol.calls.server_clock import Step, clock_word
 from workers.protocol.connection import KeptConnection
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import text, told

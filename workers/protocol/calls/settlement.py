@@ -1,8 +1,8 @@
 """What a worker says of its own deliveries: they are settled, they live, they were delivered and started."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import redis
@@ -20,9 +20,6 @@ EXTEND_VISIBILITY = load_script("workers.protocol", "extend_visibility")
 HOLD_AGAIN = load_script("workers.protocol", "hold_again")
 WRITE_EVENTS = load_script("workers.protocol", "write_events")
 
-ACK = "ack"
-"""The one verb that says nothing more about its delivery."""
-
 Word = str | bytes | int
 
 
@@ -36,28 +33,41 @@ class Delivery(Protocol):
     """As the pending entries list has it."""
 
 
-class Verdict(Protocol):
-    """How a delivery ends."""
-
-    @property
-    def outcome(self) -> str:
-        """The verb."""
-
-    @property
-    def reason(self) -> str: ...  # noqa: D102
-    @property
-    def error(self) -> str: ...  # noqa: D102
-    @property
-    def delay_ms(self) -> int: ...  # noqa: D102
-    @property
-    def traceback(self) -> str: ...  # noqa: D102
-
-
 DeliveryT = TypeVar("DeliveryT", bound=Delivery)
-VerdictT = TypeVar("VerdictT", bound=Verdict)
 
 
 # --- settle -------------------------------------------------------------------------------------------------
+
+
+class Outcome(StrEnum):
+    """How a delivery ends. The values are the verbs of ``settle.lua``."""
+
+    ACK = "ack"
+    """The one that says nothing more about its delivery."""
+    NACK = "nack"
+    """It failed, and that counts."""
+    RETRY = "retry"
+    """It failed, and that does not count."""
+    HAND_BACK = "hand_back"
+    """It was not run, or not to its end: ready again at once, and it does not count."""
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An outcome, and what to keep of it where it was no success."""
+
+    outcome: Outcome
+    reason: str = ""
+    """Why the job is a dead letter, if it becomes one."""
+    error: str = ""
+    """What went wrong, for people."""
+    delay_ms: int = 0
+    """How long the job waits before it is ready again."""
+    traceback: str = ""
+    """Where it went wrong; travels with the dead letter, if the job becomes one."""
+    exception: str = field(default="", compare=False)
+    """Type of what the handler raised, where that was no verdict of its own."""
 
 
 class Result(IntEnum):
@@ -86,14 +96,14 @@ async def settle(
     client: Redis | KeptConnection,
     source: str,
     keys: GroupKeys,
-    items: Sequence[tuple[DeliveryT, VerdictT, int]],
+    items: Sequence[tuple[DeliveryT, Verdict, int]],
     *,
     consumer: str,
     agreement: Agreement,
     journal: Journal,
     deletes: bool,
     reply_was_lost: bool,
-    facts: Callable[[DeliveryT, VerdictT, int], bytes],
+    facts: Callable[[DeliveryT, Verdict, int], bytes],
     proven_ms: int | None = None,
 ) -> Sequence[Settled] | None:
     """Settle many deliveries of one source (``settle.lua``), each with its verdict and run time in ms.
@@ -106,7 +116,7 @@ async def settle(
         keys.group, consumer, agreement.max_deliveries, agreement.redelivery, *journal, int(reply_was_lost),
         int(deletes),
     ]  # fmt: skip
-    _add_verdicts(words, items, facts if journal.writes else _no_facts, _suffix(proven_ms))
+    _add_verdicts(words, items, facts if journal.writes else lambda *_: b"", _suffix(proven_ms))
     places = (source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects)
     reply = await SETTLE.run(client, places, words)
     if isinstance(reply, int):
@@ -116,8 +126,8 @@ async def settle(
 
 def _add_verdicts(
     words: list[Word],
-    items: Sequence[tuple[DeliveryT, VerdictT, int]],
-    facts: Callable[[DeliveryT, VerdictT, int], bytes],
+    items: Sequence[tuple[DeliveryT, Verdict, int]],
+    facts: Callable[[DeliveryT, Verdict, int], bytes],
     proven: str,
 ) -> None:
     """Write the items as the script reads them: in runs with verb and delivery count in common. Hot."""
@@ -127,7 +137,7 @@ def _add_verdicts(
             if verb:
                 words[head] = n
             verb, times, n = verdict.outcome, delivery.times_delivered, 0
-            succeeded = verb == ACK
+            succeeded = verb is Outcome.ACK
             words += (verb, f"{times}{proven}", 0)
             head = len(words) - 1
         n += 1
@@ -140,10 +150,6 @@ def _add_verdicts(
 def _suffix(proven_ms: int | None) -> str:
     """Return what stands behind a delivery count."""
     return "" if proven_ms is None else f",{proven_ms}"
-
-
-def _no_facts(_delivery: Delivery, _verdict: Verdict, _run_ms: int) -> bytes:
-    return b""
 
 
 # --- extend -------------------------------------------------------------------------------------------------

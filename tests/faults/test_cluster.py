@@ -1,0 +1,357 @@
+"""A cluster: streams on every node, under one reaper. What befalls one node, or one slot, is no matter to the rest."""
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from reaper.drill.settings import DrillSettings
+from reaper.operations.acl import Role, rules_of
+from reaper.pipeline.lake.ingest import redis_url
+from reaper.pipeline.settings import PipelineSettings
+from reaper.recovery.shards import Shards
+from reaper.service import Reaper
+from tests.faults import scene
+from tests.faults.deliveries import read_long_ago
+from tests.faults.scene import GROUP, OVERDUE_MS
+from tests.operator.conftest import run_command
+from tests.support.cluster import Cluster, started_cluster
+from tests.support.history import read_events, read_state, user_fields
+from tests.support.invariants import Execution, History, Pairs, check
+from tests.support.patience import scaled
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers import Job, NewJob, Producer, SyncProducer
+from workers.protocol.connection import commands_client
+from workers.protocol.errors import ConfigurationError
+from workers.protocol.keys import group_keys
+from workers.protocol.meaning import SlotMovedError
+from workers.protocol.messages import RecoveryMode, pair_up, read_metadata, text
+from workers.protocol.routing import RoutedClient
+from workers.protocol.slots import slot_of
+from workers.runtime.clock import monotonic_ms
+from workers.runtime.grace import Grace
+
+pytestmark = pytest.mark.anyio
+
+RATE, BATCH = 200, 10
+"""Jobs a second on each stream, and in a call."""
+BEFORE, AFTER = 100, 100
+VISIBILITY_S = 3.0
+REAPER, EMBEDDED = "reaper", "embedded"
+
+
+@dataclass
+class Load:
+    """Jobs of one stream, and a handler that notes them."""
+
+    stream: str
+    calls: list[tuple[float, dict[str, Pairs]]] = field(default_factory=list)
+    """When it was begun, and the jobs of every call that came back, with their fields."""
+    starts: list[Execution] = field(default_factory=list)
+    completions: list[Execution] = field(default_factory=list)
+
+    @property
+    def enqueued(self) -> dict[str, Pairs]:
+        """All jobs that were accepted."""
+        return {job: row for _, jobs in self.calls for job, row in jobs.items()}
+
+    async def run(self, url: str) -> None:
+        """Enqueue at a steady rate until cancelled."""
+        numbers = itertools.count()
+        async with Producer(url, self.stream) as producer:
+            while True:
+                await self.enqueue(producer, [[(b"n", b"%d" % n)] for n in itertools.islice(numbers, BATCH)])
+                began = self.calls[-1][0]
+                await anyio.sleep(max(0.0, began + BATCH / RATE - anyio.current_time()))  # a rate; nobody waits for it
+
+    async def enqueue(self, producer: Producer, rows: list[Pairs]) -> None:
+        """Enqueue jobs, and remember them."""
+        began = anyio.current_time()
+        jobs = await producer.enqueue_many([NewJob(row) for row in rows])
+        self.calls.append((began, dict(zip(jobs, rows, strict=True))))
+
+    def since(self, moment: float) -> dict[str, Pairs]:
+        """Return the jobs of calls that were begun after ``moment``, and came back."""
+        return {job: row for began, jobs in self.calls if began > moment for job, row in jobs.items()}
+
+    def done_since(self, moment: float) -> int:
+        """Return how many of them were done."""
+        return len(self.since(moment).keys() & {done.job for done in self.completions})
+
+    async def handle(self, job: Job) -> None:
+        """Do nothing but note it."""
+        self.starts.append(Execution(job.id, job.generation))
+        self.completions.append(Execution(job.id, job.generation))
+
+    async def judge(self, client: Redis, enqueued: dict[str, Pairs], *, counts_kept: bool = True) -> None:
+        """Wait until the work is over, and say what has to be true of it."""
+        keys = group_keys(self.stream, GROUP)
+
+        async def nothing_left() -> bool:
+            state = await read_state(client, keys)
+            return not (state.ready or state.pending or state.scheduled or state.released_suspects)
+
+        await wait_until(nothing_left, f"nothing of {self.stream} is ready, pending or scheduled")
+        history = History(
+            enqueued=enqueued,
+            state=await read_state(client, keys),
+            events=await read_events(client, keys),
+            starts=self.starts,
+            completions=self.completions,
+            visibility_ms=round(scaled(VISIBILITY_S) * 1000),
+            counts_kept=counts_kept,
+            finished=True,
+        )
+        assert check(history) == []
+        assert set(enqueued) <= {done.job for done in self.completions}
+
+
+@pytest.fixture(scope="module")
+def masters(binary: Path) -> Iterator[Cluster]:
+    """Three masters without replicas. Each test leaves its slots anywhere, and uses streams of its own names."""
+    with started_cluster(binary) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(masters: Cluster) -> AsyncIterator[Redis]:
+    for node in masters.nodes:
+        node.command("FLUSHALL")
+    async with commands_client(masters.url) as client:
+        yield client
+
+
+@asynccontextmanager
+async def at_work(url: str, loads: list[Load], *, recovery: str = REAPER) -> AsyncIterator[list[Reaper]]:
+    """Run two replicas, unless recovery is embedded, and a worker for each stream."""
+    visibility_s = scaled(VISIBILITY_S)
+    groups = ",".join(f"{load.stream}/{GROUP}" for load in loads)
+    times = {"lease_ttl": scaled(2), "visibility_timeout": visibility_s, "grace": visibility_s}
+    async with AsyncExitStack() as running:
+        reapers = [
+            await running.enter_async_context(scene.running_reaper(url, groups=groups, **times))
+            for _ in range(2 if recovery == REAPER else 0)
+        ]
+        for load in loads:
+            changes = {"stream": load.stream, "visibility_timeout": visibility_s, "recovery": recovery}
+            await running.enter_async_context(scene.running_worker(url, load.handle, **changes))
+        yield reapers
+
+
+async def strand(client: Redis, load: Load, url: str) -> None:
+    """Let a consumer that never comes back hold jobs that are long overdue."""
+    await client.xgroup_create(load.stream, GROUP, "0", mkstream=True)
+    async with Producer(url, load.stream) as producer:
+        await load.enqueue(producer, [[(b"n", b"%d" % n)] for n in range(5)])
+    assert len(await read_long_ago(client, load.stream, GROUP, "gone", 5, OVERDUE_MS, 1)) == 5
+
+
+@pytest.mark.parametrize("recovery", [REAPER, EMBEDDED])
+async def test_streams_on_every_node_are_worked_on_and_recovered(
+    masters: Cluster, client: Redis, recovery: str
+) -> None:
+    loads = [Load(stream) for stream in masters.streams()]
+    for load in loads:
+        await strand(client, load, masters.url)
+    async with at_work(masters.url, loads, recovery=recovery):
+        for load in loads:
+            await load.judge(client, load.enqueued)
+
+
+@pytest.mark.parametrize("recovery", [REAPER, EMBEDDED])
+async def test_a_slot_moves_under_load(
+    masters: Cluster, client: Redis, recovery: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads = [Load(stream) for stream in masters.streams()]
+    moving = loads[0]
+    to = masters.owner(loads[1].stream)
+    async with at_work(masters.url, loads, recovery=recovery), anyio.create_task_group() as producing:
+        for load in loads:
+            producing.start_soon(load.run, masters.url)
+        await wait_until(lambda: all(len(load.completions) >= BEFORE for load in loads), "jobs are done")
+        masters.begin_move(moving.stream, to)
+        half_way = anyio.current_time()
+        await wait_until(lambda: all(load.done_since(half_way) >= BATCH for load in loads[1:]), "the rest goes on")
+        masters.move_keys(moving.stream, to)
+        masters.end_move(moving.stream, to)
+        moved_at = anyio.current_time()
+        await wait_until(lambda: all(load.done_since(moved_at) >= AFTER for load in loads), "jobs are done again")
+        producing.cancel_scope.cancel()
+        for load in loads:
+            await load.judge(client, load.enqueued)
+        if recovery == EMBEDDED:
+            await wait_until(lambda: "the keys are at another node" in caplog.text, "recovery waits there")
+    assert masters.owner(moving.stream) is to
+
+
+async def test_what_moves_waits_on_its_own_and_nobody_goes_along_unawares(masters: Cluster, client: Redis) -> None:
+    assert isinstance(client, RoutedClient)
+    moving, other = masters.streams()[:2]
+    longest_ms = 60_000
+    shards = Shards(client, lambda: [moving, other], lambda: Grace(longest_ms, 1_000), 0.05)
+    mine, others = shards.standing(moving), shards.standing(other)
+    async with anyio.create_task_group() as looking:
+        looking.start_soon(shards.run)
+
+        async def known() -> bool:
+            return all(shards.node_of(slot_of(stream.encode())) for stream in (moving, other))
+
+        await wait_until(known, "both nodes have answered")
+        assert not await client.exists(moving, f"{{{moving}}}:dead:{GROUP}")
+        since_ms, before = monotonic_ms(), others.until(longest_ms)
+        assert mine.until(longest_ms) - longest_ms < since_ms
+        to = masters.owner(other)
+        masters.begin_move(moving, to)
+        masters.end_move(moving, to)
+        await wait_until(lambda: mine.until(longest_ms) - longest_ms >= since_ms, "what has moved waits")
+        with pytest.raises(SlotMovedError):
+            await client.exists(moving)
+        assert not await client.exists(moving)
+        assert others.until(longest_ms) == before
+        looking.cancel_scope.cancel()
+
+
+async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(
+    masters: Cluster, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = masters.owner(scene.NAMESPACE.lease)
+    loads = [Load(stream) for stream in masters.streams()]
+    away = next(load for load in loads if masters.owner(load.stream) is not home)
+    other = next(load for load in loads if masters.owner(load.stream) is not masters.owner(away.stream))
+    node = masters.owner(away.stream)
+    async with at_work(masters.url, [away, other]) as reapers:
+        [leader] = await wait_until(lambda: [reaper for reaper in reapers if reaper.is_leader], "a replica leads")
+        term = leader.term
+        pair = group_keys(away.stream, GROUP).pair
+        await wait_until(lambda: leader._work.reports()[pair].last_full_scan_ms, "all is scanned")
+        node.pause()
+        try:
+            await wait_until(lambda: pair in leader._work.errors(), "the leader has missed the node")
+            async with Producer(masters.url, other.stream) as producer:
+                await other.enqueue(producer, [[(b"n", b"1")]])
+            await other.judge(client, other.enqueued)
+        finally:
+            node.resume()
+        await wait_until(lambda: "Redis was out of reach" in caplog.text, "the pairs of the node wait")
+        assert leader.term is term
+
+
+async def test_operators_commands_find_what_lies_on_every_node(masters: Cluster, client: Redis, tmp_path: Path) -> None:
+    streams = masters.streams()
+    pairs = [f"{stream}/{GROUP}" for stream in streams]
+    run = partial(run_command, masters.url, REAPER_GROUPS=",".join(pairs), REAPER_VISIBILITY_TIMEOUT="5")
+    made = await run("init", *pairs, "--config", str(tmp_path / "reaper.toml"))
+    assert made.out.count("created") == len(pairs), made.out + made.err
+    doctor = await run("doctor", "--json")
+    assert doctor.code in (0, 1), doctor.err  # a server of tests has its warnings
+    assert "cannot be asked" not in doctor.out
+    for pair, stream in zip(pairs, streams, strict=True):
+        assert (await run("pause", pair)).code == 0
+        assert await client.hget(group_keys(stream, GROUP).agreement, "paused") == b"1"
+        letters = await run("dead-letters", "list", pair)
+        assert letters.code == 0, letters.err
+    status = await run("status", "--json")
+    assert [(group["stream"], group["paused"]) for group in status.data["groups"]] == [(one, True) for one in streams]
+    for pair, stream in zip(pairs, streams, strict=True):
+        forgotten = await run("forget", pair, "--yes")
+        assert forgotten.code == 0, forgotten.err
+        assert not await client.exists(group_keys(stream, GROUP).agreement)
+
+
+async def test_the_rights_that_are_printed_are_enough(masters: Cluster, client: Redis) -> None:
+    load = Load(masters.streams()[0])
+    await client.xgroup_create(load.stream, GROUP, "0", mkstream=True)
+    urls = {}
+    for role in (Role.REAPER, Role.WORKER, Role.PRODUCER):
+        pairs = [group_keys(load.stream, GROUP)]
+        rules = rules_of(role, RecoveryMode.REAPER, pairs, [scene.NAMESPACE], url=masters.url)
+        for node in masters.nodes:
+            node.command("ACL", "SETUSER", role.value, "reset", "on", ">secret", *rules.words())
+        urls[role] = masters.url.replace("://", f"://{role.value}:secret@")
+    names = {"groups": f"{load.stream}/{GROUP}", "visibility_timeout": scaled(VISIBILITY_S)}
+    async with (
+        scene.running_reaper(urls[Role.REAPER], **names) as reaper,
+        scene.running_worker(
+            urls[Role.WORKER], load.handle, stream=load.stream, visibility_timeout=scaled(VISIBILITY_S)
+        ),
+        Producer(urls[Role.PRODUCER], load.stream) as producer,
+    ):
+        await load.enqueue(producer, [[(b"n", b"1")]])
+        await load.judge(client, load.enqueued)
+        await scene.leads(reaper)
+        assert reaper.refusals == []
+
+
+async def test_producers_that_block_find_their_stream(masters: Cluster, client: Redis) -> None:
+    for stream in masters.streams():
+        with SyncProducer(masters.url, stream) as producer:
+            job = producer.enqueue({"n": "1"}, job_id="once")
+            assert producer.enqueue({"n": "1"}, job_id="once") == job
+        assert await client.xlen(stream) == 1
+
+
+def test_what_does_not_go_into_a_cluster_says_so() -> None:
+    url = "redis+cluster://:secret@h1,h2"
+    with pytest.raises(ConfigurationError, match=r"'redis\+cluster://:\*\*\*@h1,h2' is a cluster"):
+        redis_url(PipelineSettings(redis_url=url))
+    with pytest.raises(ValueError, match="not played in a cluster"):
+        DrillSettings(redis_url=url)
+
+
+# ---- replicas
+
+
+def jobs_at(node: RedisServer, stream: str) -> dict[str, Pairs]:
+    """Return the jobs that a replica has received, done or not: nothing is deleted from the stream but for a copy."""
+    with node.client() as client:
+        own = client.client()
+        own.execute_command("READONLY")
+        rows = own.execute_command("EVAL", "return redis.call('XRANGE', KEYS[1], '-', '+')", 1, stream)
+        own.close()
+    return {text(read_metadata(entry_id, pair_up(flat)).job_id): user_fields(flat) for entry_id, flat in rows}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("recovery", [REAPER, EMBEDDED])
+async def test_a_master_is_killed_under_load(binary: Path, recovery: str) -> None:
+    with started_cluster(binary, replicas=1) as cluster:
+        async with commands_client(cluster.url) as client:
+            loads = [Load(stream) for stream in cluster.streams()]
+            home = cluster.owner(scene.NAMESPACE.lease)
+            struck = next(load for load in loads if cluster.owner(load.stream) is not home)
+            before = cluster.owner(struck.stream)
+            replica = cluster.nodes[cluster.nodes.index(before) + 3]
+            async with at_work(cluster.url, loads, recovery=recovery), anyio.create_task_group() as producing:
+                for load in loads:
+                    producing.start_soon(load.run, cluster.url)
+                await wait_until(lambda: all(len(load.completions) >= BEFORE for load in loads), "jobs are done")
+                gone_at = anyio.current_time()
+                before.kill()
+                kept = jobs_at(replica, struck.stream)
+                assert await cluster.has_failed_over(struck.stream, before) is replica
+                back_at = anyio.current_time()
+                others = [load for load in loads if load is not struck]
+                assert all(load.done_since(gone_at) for load in others)
+                await wait_until(lambda: all(load.done_since(back_at) >= AFTER for load in loads), "jobs are done")
+                producing.cancel_scope.cancel()
+                for load in others:
+                    await load.judge(client, load.enqueued)
+                await struck.judge(client, kept | struck.since(gone_at), counts_kept=False)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("recovery", [REAPER, EMBEDDED])
+async def test_one_shard_is_served_too(binary: Path, recovery: str) -> None:
+    with started_cluster(binary, masters=1) as cluster:
+        async with commands_client(cluster.url) as client:
+            load = Load("orders")
+            await strand(client, load, cluster.url)
+            async with at_work(cluster.url, [load], recovery=recovery):
+                await load.judge(client, load.enqueued)

@@ -1,0 +1,82 @@
+"""Nothing stands still: looks again and again at what is pending, and for how long nothing has happened to it.
+
+Not by the server's clock, which stories set, but by the world's. A delivery moves when it is extended or claimed.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from reaper.operations.judgement import judge
+from reaper.operations.snapshot import take_snapshot
+from tests.simulation.cast import FULL_SCANS_PART
+from tests.simulation.places import GROUP, KEYS, NAMESPACE
+from tests.simulation.server.streams import Stream
+from tests.simulation.server.words import id_text
+from workers.protocol.messages import text
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+LOOKS_PER_TIMEOUT = 4
+Delivery = tuple[str, int, int, int]
+"""A stream's key, an entry's ID, since when it has been idle (the server's ms), and how often it was delivered."""
+
+
+class Stillness:
+    """What has been pending for how long without a sign of life."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._since: dict[Delivery, float] = {}
+
+    @property
+    def looks_s(self) -> float:
+        """How long to wait until the next look."""
+        return self._world.story.setting.visibility_s / LOOKS_PER_TIMEOUT
+
+    @property
+    def bound_s(self) -> float:
+        """How long a delivery may stand still when nothing befalls anybody: what I6 says."""
+        setting = self._world.story.setting
+        visibility_s = max(self._world.visibilities)
+        lease_s = 0.0 if self._world.is_embedded else setting.lease_s
+        grace_s = full_scan_s = setting.visibility_s
+        return visibility_s + lease_s + 2 * FULL_SCANS_PART * full_scan_s + grace_s
+
+    async def look(self, client: Redis) -> None:
+        """Look. Where something stands still for too long, that is a finding, and another one if status is content."""
+        still = dict(self._look())
+        if not still:
+            return
+        for entry, for_s in still.items():
+            self._world.findings.add(
+                f"I6: {entry} stands still while nothing befalls anybody; {self.bound_s:.0f} s are allowed",
+                f"after {for_s:.0f} s, at {self._world.loop.now:.1f} s",
+            )
+        try:
+            problems = judge(await take_snapshot(client, NAMESPACE))
+        except (RedisError, OSError):
+            return  # nobody can ask for the status
+        for entry in still.keys() & dict(self._look()).keys() if not problems else ():
+            self._world.findings.add(
+                f"S: {entry} stands still, and status says healthy", f"at {self._world.loop.now:.1f} s"
+            )
+
+    def _look(self) -> Iterator[tuple[str, float]]:
+        now, since = self._world.loop.now, self._since
+        self._since = {one: since.get(one, now) for one in self._pending()}
+        for (key, number, _, _), began in self._since.items():
+            for_s = now - max(began, self._world.troubled_until)
+            if for_s > self.bound_s:
+                yield f"entry {text(id_text(number))} of {key}", for_s
+
+    def _pending(self) -> Iterator[Delivery]:
+        for key in (KEYS.stream, KEYS.retry):
+            stream = self._world.server.keys.values.get(key.encode())
+            group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
+            if group is not None:
+                for number, row in group.pending.values.items():
+                    yield key, number, row.delivered_ms, row.times

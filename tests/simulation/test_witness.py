@@ -1,0 +1,151 @@
+"""The witness meets what is wrong in the step that does it. Here we do it ourselves: nothing of the product would."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from unittest import mock
+
+import pytest
+
+from tests.simulation import stillness as stillness_module
+from tests.simulation.entropy import drawn_from
+from tests.simulation.patience import patient
+from tests.simulation.places import GROUP, KEYS, URL
+from tests.simulation.plays import Act
+from tests.simulation.python_312 import as_in_312
+from tests.simulation.stillness import Stillness
+from tests.simulation.story import NewJob, Setting, Story
+from tests.simulation.undisturbed import undisturbed
+from tests.simulation.world import World
+from tests.support.invariants import Execution
+from workers.protocol.connection import commands_client
+from workers.runtime.clock import going_by
+
+Make = Callable[[Story], World]
+EMPTY = Story(1, Setting(), (), ())
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    with ExitStack() as stack:
+
+        def make_world(story: Story) -> World:
+            for block in (undisturbed(), drawn_from(str(story.seed)), patient(story.setting)):
+                stack.enter_context(block)
+            world = World(story)
+            stack.enter_context(going_by(world.loop.time))
+            stack.enter_context(as_in_312(world.loop))
+            stack.callback(world.end)
+            return world
+
+        yield make_world
+
+
+def delivered(world: World) -> bytes:
+    """Have one job enqueued, and read by a worker that is none of ours; return its entry ID."""
+    world.command("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
+    entry_id: bytes = world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", "job-1")
+    world.command("XREADGROUP", "GROUP", GROUP, "somebody", "STREAMS", KEYS.stream, ">")
+    assert not world.findings.sentences
+    return entry_id
+
+
+def test_an_acknowledged_job_that_nobody_ran_is_met_in_the_step_that_acknowledged_it(make: Make) -> None:
+    world = make(EMPTY)
+    entry_id = delivered(world)
+    world.command("XACK", KEYS.stream, GROUP, entry_id)
+    [sentence] = world.findings.sentences
+    assert sentence.startswith("I1: job job-1 was enqueued and is nowhere")
+    assert sentence.endswith("(at 0.000000 s, by nobody)")
+
+
+def test_one_whose_work_was_completed_may_be_acknowledged(make: Make) -> None:
+    world = make(EMPTY)
+    entry_id = delivered(world)
+    world.ledger.complete(Execution("job-1"))
+    world.command("XACK", KEYS.stream, GROUP, entry_id)
+    assert not world.findings.sentences
+
+
+def test_a_copy_whose_original_is_pending_still_is_met(make: Make) -> None:
+    world = make(EMPTY)
+    delivered(world)
+    world.command("XADD", KEYS.retry, "*", "play", "ok 1", "reaper.job", "job-1", "reaper.deliveries", "1")
+    [sentence] = world.findings.sentences
+    assert sentence.startswith("I1: job job-1 is in more than one place: ready and pending (at ")
+
+
+def test_a_dead_letter_whose_original_is_pending_still_is_met(make: Make) -> None:
+    world = make(EMPTY)
+    delivered(world)
+    world.command("XADD", KEYS.dead, "*", "play", "ok 1", "reaper.job", "job-1", "reaper.dead.reason", "rejected")
+    [sentence] = world.findings.sentences
+    assert sentence.startswith("I1: job job-1 is in more than one place: pending and dead (at ")
+
+
+def test_an_innocent_that_is_given_up_is_met(make: Make) -> None:
+    world = make(EMPTY)
+    entry_id = delivered(world)
+    world.ledger.starts.append(Execution("job-1"))
+    world.command(
+        "EVAL",
+        "redis.call('XADD', KEYS[1], '*', 'play', 'ok 1', 'reaper.job', 'job-1', 'reaper.deliveries', '3',"
+        " 'reaper.dead.reason', 'max_deliveries') redis.call('XACK', KEYS[2], ARGV[1], ARGV[2])",
+        2,
+        KEYS.dead,
+        KEYS.stream,
+        GROUP,
+        entry_id,
+    )
+    [sentence] = world.findings.sentences
+    assert sentence.startswith(
+        "I5: job job-1 was given up, and no execution of it failed, hung or ended its process (at"
+    )
+
+
+@pytest.mark.parametrize(("first", "then"), [("2:a", "1:b"), ("2:a", "2:b")])
+def test_a_fence_of_an_earlier_term_or_of_somebody_else_in_the_same_is_met(make: Make, first: str, then: str) -> None:
+    world = make(EMPTY)
+    world.command("SET", KEYS.fence, f"reaper:{first}")
+    world.command("SET", KEYS.fence, f"reaper:{first}")
+    assert not world.findings.sentences
+    world.command("SET", KEYS.fence, f"reaper:{then}")
+    [sentence] = world.findings.sentences
+    assert sentence.startswith(f"I3: the fence reaper:{then} follows {first} (at ")
+
+
+def test_what_others_take_from_a_worker_that_lives_is_met(make: Make) -> None:
+    setting = Setting(workers=1, replicas=1)
+    world = make(Story(1, setting, (NewJob(0.0, 1, (Act("ok", 50.0),)),), (), 60.0))
+    world.begin()
+
+    async def rob() -> None:
+        while not world.ledger.starts:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        [[entry_id, *_]] = world.command("XPENDING", KEYS.stream, GROUP, "-", "+", 10)
+        world.command("XCLAIM", KEYS.stream, GROUP, "robber", 0, entry_id)
+
+    world.run(rob)
+    [sentence] = world.findings.sentences
+    assert sentence.startswith("I8: job job-001 was taken from worker-1#1, which proved 0.")
+
+
+def test_what_stands_still_while_nothing_befalls_anybody_is_met_and_that_status_is_content(make: Make) -> None:
+    # Nobody recovers: there is no replica; and a worker of another's has one job for ever.
+    world = make(Story(1, Setting(workers=1, replicas=0), (), (), 60.0))
+    world.begin()
+    delivered(world)
+    stillness = Stillness(world)
+
+    async def watch() -> None:
+        client = commands_client(URL)
+        await stillness.look(client)
+        await asyncio.sleep(stillness.bound_s - 1)
+        await stillness.look(client)
+        assert not world.findings.sentences
+        await asyncio.sleep(2)
+        with mock.patch.object(stillness_module, "judge", return_value=()):
+            await stillness.look(client)
+
+    world.run(watch)
+    assert [sentence.partition(" ")[0] for sentence in world.findings.sentences] == ["I6:", "S:"]

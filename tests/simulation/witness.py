@@ -1,0 +1,307 @@
+"""Sees every write, and judges at once: after each command or script, the jobs that it touched.
+
+What may be said at any instant is said here, by the one judge (`tests/support/invariants.py`): its history of a job is
+where the job is now, what the journal tells of it, and what executions have noted so far. A violation is told with
+the step that brought it about.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.places import GROUP, KEYS
+from tests.simulation.server.cmsgpack import Unpacker
+from tests.simulation.server.keyspace import Keyspace
+from tests.simulation.server.ranking import SortedSet
+from tests.simulation.server.replies import Reply
+from tests.simulation.server.streams import Stream
+from tests.simulation.server.words import entry_id as number_of
+from tests.simulation.server.words import id_text
+from tests.support.history import dead_job
+from tests.support.invariants import DeadJob, Execution, FinalState, History, PendingJob, check_now, fenced
+from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.messages import pair_up, read_metadata, text
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+STREAM, RETRY, DEAD, JOURNAL = (key.encode() for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.journal))
+SCHEDULES = frozenset({KEYS.schedule.encode(), KEYS.stream_schedule.encode()})
+FENCE = KEYS.fence.encode()
+RECOVERIES = frozenset({EventName.RECOVERED, EventName.SUSPECTED, EventName.DEAD_LETTERED})
+SOURCES = frozenset({STREAM, RETRY})
+ENTRIES = frozenset({STREAM, RETRY, DEAD})
+
+Place = tuple[bytes, int]
+"""A stream's key, and an entry's ID."""
+
+
+@dataclass(slots=True)
+class Life:
+    """What is known of one job."""
+
+    entries: set[Place] = field(default_factory=set)
+    """Entries of the two streams that there ever were: whether one is ready or pending, the server says."""
+    members: set[tuple[bytes, bytes]] = field(default_factory=set)
+    """Members of schedules, in the same way."""
+    letters: dict[int, DeadJob] = field(default_factory=dict)
+    events: list[LifecycleEvent] = field(default_factory=list)
+    starts: list[Execution] = field(default_factory=list)
+    completions: list[Execution] = field(default_factory=list)
+    endings: list[Execution] = field(default_factory=list)
+
+
+class Witness:
+    """Sees what the server of a world does."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._lives: defaultdict[str, Life] = defaultdict(Life)
+        self._jobs: dict[Place, str] = {}
+        self._touched: dict[str, None] = {}
+        self._moved: dict[Place, None] = {}
+        self._seen = [0, 0, 0]
+        self._last: LifecycleEvent | None = None
+        """The latest event that a leader of the highest term so far has written."""
+        self._fences: dict[int, str] = {}
+        """By token: who installed it."""
+        self._holders: dict[int, str] = {}
+        """By token: the process that has recovered in its name."""
+        self._fence = 0
+        self.caller = ""
+        """Whose command runs; '' where it is nobody's."""
+        self.steps = 0
+
+    @property
+    def when(self) -> str:
+        """The step, in words."""
+        return f"at {self._world.loop.now:.6f} s, by {self.caller or 'nobody'}"
+
+    # ---- what happens
+
+    def wrote(self, words: Sequence[bytes], reply: Reply) -> None:
+        """Note one write, a script's own ones among them."""
+        handler = _HANDLERS.get(words[0].upper())
+        if handler is not None:
+            handler(self, words, reply)
+
+    def begin_anew(self) -> None:
+        """Look at everything: the server has lost what it had written last, or is another one."""
+        self._lives.clear()
+        self._jobs.clear()
+        self._touched.clear()
+        self._moved.clear()
+        self._seen = [0, 0, 0]
+        self._last, self._fence = None, 0
+        self._fences.clear()
+        self._holders.clear()
+        values = self._keys.values
+        for key in (*ENTRIES, JOURNAL):
+            stream = values.get(key)
+            if isinstance(stream, Stream):
+                for number in stream.entries.ids:
+                    self._added(key, number)
+        for key in SCHEDULES:
+            schedule = values.get(key)
+            if isinstance(schedule, SortedSet):
+                for member in schedule.scores:
+                    self._scheduled(key, member)
+        self._touched.clear()
+        self._holders.clear()  # who wrote what is there nobody knows any more
+
+    def step_over(self) -> None:
+        """Judge what a command, or a script as a whole, has done."""
+        self.steps += 1
+        if self._moved:
+            self._judge_owners()
+        if not self._touched:
+            return
+        touched, self._touched = self._touched, {}
+        self._hear_ledger()
+        for job in touched:
+            for sentence in self._judge(job):
+                self._world.findings.add(sentence, self.when)
+
+    # ---- writes
+
+    @property
+    def _keys(self) -> Keyspace:
+        return self._world.server.keys
+
+    def _stream(self, key: bytes) -> Stream | None:
+        found = self._keys.values.get(key)
+        return found if isinstance(found, Stream) else None
+
+    def _add(self, words: Sequence[bytes], reply: Reply) -> None:
+        key = words[1]
+        if isinstance(reply, bytes) and (key in ENTRIES or key == JOURNAL):
+            self._added(key, number_of(reply))
+
+    def _added(self, key: bytes, number: int) -> None:
+        stream = self._stream(key)
+        assert stream is not None
+        flat: Any = stream.entries.values[number][1]
+        if key == JOURNAL:
+            self._told(decode_event(id_text(number), flat))
+            return
+        job = text(read_metadata(id_text(number), pair_up(flat)).job_id)
+        self._jobs[key, number] = job
+        self._touched[job] = None
+        if key == DEAD:
+            self._lives[job].letters[number] = dead_job((id_text(number), flat))
+        else:
+            self._lives[job].entries.add((key, number))
+
+    def _told(self, event: LifecycleEvent) -> None:
+        if event.data.get("group") != GROUP or event.event == EventName.SCANNED or not event.job:
+            return
+        self._touched[event.job] = None
+        self._lives[event.job].events.append(event)
+        if event.data.get("mode") == "reaper" and "token" in event.data and event.event in RECOVERIES:
+            self._judge_term(event)
+
+    def _acknowledged(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
+        self._touch_entries(words[1], words[3:])
+
+    def _deleted(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
+        self._touch_entries(words[1], words[2:])
+
+    def _claimed(self, words: Sequence[bytes], reply: Reply) -> None:
+        rows: Any = reply[1] if words[0].upper() == b"XAUTOCLAIM" else reply  # type: ignore[index]
+        self._touch_entries(words[1], [row[0] if isinstance(row, list) else row for row in rows if row])
+
+    def _touch_entries(self, key: bytes, ids: Iterable[bytes]) -> None:
+        for entry_id in ids:
+            place = key, number_of(entry_id)
+            if place in self._jobs:
+                self._touched[self._jobs[place]] = None
+                if key in SOURCES:
+                    self._moved[place] = None
+
+    def _put_members(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
+        if words[1] in SCHEDULES:
+            for member in words[3::2] if words[0].upper() == b"ZADD" else words[2:]:
+                if len(member) > 1:
+                    self._scheduled(words[1], member)
+
+    def _scheduled(self, key: bytes, member: bytes) -> None:
+        [job] = Unpacker(member, _nothing, dict).all_values()
+        name = text(job[b"job_id"])
+        self._touched[name] = None
+        self._lives[name].members.add((key, member))
+
+    def _all_moved(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
+        self._touched.update(dict.fromkeys(self._lives))
+
+    def _set(self, words: Sequence[bytes], reply: Reply) -> None:
+        if words[1] == FENCE and reply is not None:
+            _, token, holder = text(words[2]).split(":", 2)
+            number, before = int(token), self._fence
+            if number < before or self._fences.setdefault(number, holder) != holder:
+                self._world.findings.add(
+                    f"I3: the fence {text(words[2])} follows {before}:{self._fences.get(before)}", self.when
+                )
+            self._fence = max(before, number)
+
+    # ---- what is judged
+
+    def _judge_term(self, event: LifecycleEvent) -> None:
+        """Look whether a term that is over goes on, and whether each is one process's."""
+        add, token = self._world.findings.add, int(event.data["token"])
+        for sentence in fenced(History({}, FinalState(), events=[one for one in (self._last, event) if one])):
+            add(sentence, self.when)
+        if self._last is None or token >= int(self._last.data["token"]):
+            self._last = event
+        holder = self._holders.setdefault(token, self.caller)
+        if self.caller != holder:
+            add(f"I3: term {token} is {holder}'s, and {self.caller} writes in its name", self.when)
+
+    def _hear_ledger(self) -> None:
+        ledger = self._world.ledger
+        lists = (ledger.starts, ledger.completions, ledger.endings)
+        for number, noted in enumerate(lists):
+            for execution in noted[self._seen[number] :]:
+                life = self._lives[execution.job]
+                (life.starts, life.completions, life.endings)[number].append(execution)
+            self._seen[number] = len(noted)
+
+    def _places(self, life: Life) -> FinalState:
+        ready: list[str] = []
+        pending: list[PendingJob] = []
+        for key, number in life.entries:
+            stream = self._stream(key)
+            if stream is None:
+                continue
+            group, job = stream.groups.get(GROUP.encode()), self._jobs[key, number]
+            if group is not None and number in group.pending:
+                pending.append(PendingJob(job, -1))
+            elif number in stream.entries and (group is None or number > group.last_id):
+                ready.append(job)
+        values = self._keys.values
+        scheduled = [
+            ""
+            for key, member in life.members
+            if isinstance(found := values.get(key), SortedSet) and member in found.scores
+        ]
+        dead = self._stream(DEAD)
+        letters = [letter for number, letter in life.letters.items() if dead is not None and number in dead.entries]
+        return FinalState(tuple(ready), tuple(pending), tuple(scheduled), tuple(letters))
+
+    def _judge(self, job: str) -> Iterator[str]:
+        world, life = self._world, self._lives[job]
+        ledger = world.ledger
+        if not (life.entries or life.members or life.letters) or job in ledger.lost or job in ledger.dropped:
+            return
+        state = self._places(life)
+        state = replace(state, scheduled=(job,) * len(state.scheduled))
+        payload = ledger.enqueued.get(job) or ledger.payloads.get(job)
+        if payload is None:
+            payload = next((list(letter.payload) for letter in state.dead), [])
+        history = History(
+            enqueued={job: payload},
+            state=state,
+            events=life.events,
+            starts=life.starts,
+            completions=life.completions,
+            endings=life.endings,
+            visibility_ms=round(max(world.visibilities) * 1000),
+            max_deliveries=max(world.limits),
+            least_deliveries=min(world.limits),
+            counts_kept=not (world.has_lost_writes or world.has_lost_ends),
+            ends_kept=not world.has_lost_ends,
+        )
+        yield from check_now(history)
+
+    def _judge_owners(self) -> None:
+        """Look whether somebody of ours still believes, by a word that counts, to hold what is another's now."""
+        moved, self._moved = self._moved, {}
+        world = self._world
+        for key, number in moved:
+            stream = self._stream(key)
+            group = stream.groups.get(GROUP.encode()) if stream is not None else None
+            row = group.pending.get(number) if group is not None else None
+            holder = row.consumer.name if row is not None and row.consumer is not None else b""
+            for actor in world.actors.values():
+                for sentence in actor.robbed(key, id_text(number), holder):
+                    world.findings.add(sentence, self.when)
+
+
+def _nothing(values: list[Any]) -> list[Any]:
+    return values
+
+
+_HANDLERS: dict[bytes, Callable[[Witness, Sequence[bytes], Reply], None]] = {
+    b"XADD": Witness._add,
+    b"XACK": Witness._acknowledged,
+    b"XDEL": Witness._deleted,
+    b"XCLAIM": Witness._claimed,
+    b"XAUTOCLAIM": Witness._claimed,
+    b"ZADD": Witness._put_members,
+    b"ZREM": Witness._put_members,
+    b"XTRIM": Witness._all_moved,
+    b"XGROUP": Witness._all_moved,
+    b"DEL": Witness._all_moved,
+    b"UNLINK": Witness._all_moved,
+    b"SET": Witness._set,
+}

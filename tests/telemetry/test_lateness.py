@@ -1,0 +1,55 @@
+"""How late a delivery was recovered, in both recovery modes: what nobody owned had no deadline, and was not late."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from reaper.recovery.telemetry import GroupTelemetry
+from reaper.settings import WatchedGroup
+from workers.loop.telemetry import WorkerTelemetry
+from workers.protocol.calls.recovery import Outcome, Recovered
+from workers.protocol.messages import Redelivery
+from workers.settings import WorkerSettings
+from workers.telemetry import instruments
+from workers.telemetry.names import TraceLinkage
+
+VISIBILITY_S = 30.0
+ROWS = [Recovered(b"1-%d" % n, Outcome.REDELIVERED, idle_ms=idle_ms) for n, idle_ms in enumerate((-1, 29_000, 31_500))]
+
+
+class Recorded:
+    """What a histogram was given."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def record(self, value: float, _labels: Any) -> None:
+        self.values.append(value)
+
+
+@pytest.fixture
+def latency(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    recorded = Recorded()
+    monkeypatch.setattr(instruments, "RECOVERY_LATENCY", recorded)
+    return recorded
+
+
+def test_of_what_a_leader_recovers(latency: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.telemetry.names.is_measuring", lambda: True)
+    group = WatchedGroup(
+        stream="orders",
+        group="billing",
+        visibility_timeout=timedelta(seconds=VISIBILITY_S),
+        max_deliveries=3,
+        redelivery=Redelivery.STREAM,
+    )
+    GroupTelemetry(group, 1, TraceLinkage.PARENT).recovered(ROWS, 0)
+    assert latency.values == [0.0, 1.5]
+
+
+def test_of_what_embedded_workers_recover(latency: Recorded) -> None:
+    told = WorkerTelemetry(WorkerSettings(stream="orders", group="billing"), "w.1", traces=False, measures=True)
+    for row in ROWS:
+        told.recovered(row, began_ns=0, visibility_s=VISIBILITY_S)
+    assert latency.values == [0.0, 1.5]

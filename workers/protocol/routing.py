@@ -1,0 +1,113 @@
+"""A client for all nodes of a cluster: each command, or pipeline, goes to the node that has the slot of its first key.
+
+One without a key goes to any node. Nothing is sent twice: who is answered that a slot has moved raises that, and the
+next command looks again. And nobody goes over to another node unawares: the first command that would raises
+`SlotMovedError`, as one on a connection that was dropped does.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.asyncio.connection import ConnectionPool
+from redis.exceptions import RedisError
+
+from workers.protocol.address import Host
+from workers.protocol.cluster import SlotTables
+from workers.protocol.meaning import SlotMovedError, is_contact_error
+from workers.protocol.slots import key_of, slot_of
+
+ClientOf = Callable[[SlotTables, Host], Redis]
+
+
+class RoutedClient(Redis):
+    """Holds a client for each node that it had to do with. What is without a key uses a pool that leads to any."""
+
+    def __init__(self, anywhere: ConnectionPool, tables: SlotTables, client_of: ClientOf) -> None:
+        super().__init__(connection_pool=anywhere)
+        self.auto_close_connection_pool = True
+        self.tables = tables
+        self._client_of = client_of
+        self._clients: dict[Host, Redis] = {}
+        self._routed: dict[int, Host] = {}
+        """Where commands on keys of a slot went last."""
+        self._seen: dict[int, Host] = {}
+        self._moved_ms: dict[int, int] = {}
+
+    async def execute_command(self, *words: Any, **options: Any) -> Any:
+        """Send one command and return its reply. Raises what redis-py raises."""
+        key = key_of(words)
+        if key is None:
+            return await super().execute_command(*words, **options)  # type: ignore[no-untyped-call]
+        client = await self._at(key)
+        try:
+            return await client.execute_command(*words, **options)
+        except (RedisError, OSError) as error:
+            self.failed(error)
+            raise
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        """Return a pipeline for commands on keys of one slot, and such as have none."""
+        return _RoutedPipeline(self, transaction, shard_hint)
+
+    async def pool_at(self, key: bytes) -> ConnectionPool:
+        """Return the pool of the node that has ``key``. Raises NoMasterError."""
+        return (await self._at(key)).connection_pool
+
+    def failed(self, error: Exception) -> None:
+        """Have the slots asked for again where a node was not the right one, or is away."""
+        if is_contact_error(error):
+            self.tables.is_outdated()
+
+    def owner_of(self, slot: int) -> Host | None:
+        """Return who has ``slot``, as far as is known."""
+        owner = self.tables.latest.owner(slot)
+        if owner is not None and self._seen.setdefault(slot, owner) != owner:
+            self._seen[slot] = owner
+            self._moved_ms[slot] = round(anyio.current_time() * 1000)
+        return owner
+
+    def moved_ms(self, slot: int) -> int | None:
+        """Return when ``slot`` was last found at another node than before, in ms of the event loop's clock."""
+        self.owner_of(slot)
+        return self._moved_ms.get(slot)
+
+    async def _at(self, key: bytes) -> Redis:
+        slot = slot_of(key)
+        owner = await self.tables.owner(slot)
+        before, self._routed[slot] = self._routed.get(slot, owner), owner
+        self.owner_of(slot)
+        if before != owner:
+            raise SlotMovedError(f"slot {slot} of the cluster is at {owner[0]}:{owner[1]} now")
+        return self.at_node(owner)
+
+    def at_node(self, owner: Host) -> Redis:
+        """Return the client for one node, which has slots. It is closed with this one."""
+        if owner not in self._clients:
+            self._clients[owner] = self._client_of(self.tables, owner)
+        return self._clients[owner]
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close the connections to all nodes."""
+        for client in self._clients.values():
+            await client.aclose()
+        await super().aclose(close_connection_pool)
+
+
+class _RoutedPipeline(Pipeline):
+    def __init__(self, client: RoutedClient, transaction: bool, shard_hint: str | None) -> None:
+        super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
+        self._client = client
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        keys = (key_of(words) for words, _ in self.command_stack)
+        key = next((key for key in keys if key is not None), None)
+        if key is not None:
+            self.connection_pool = await self._client.pool_at(key)
+        try:
+            return await super().execute(raise_on_error)
+        except (RedisError, OSError) as error:
+            self._client.failed(error)
+            raise
