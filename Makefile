@@ -1,4 +1,4 @@
-# Everything starts from here: `make demo`, `make test`, `make check`, `make bench`, `make soak`,
+# Everything starts from here: `make demo`, `make test`, `make check`, `make site`, `make bench`, `make soak`,
 # `make test-matrix`, `make mutants`.
 # Each target makes the virtual environment it needs, from Python 3.11 to 3.14 (another one: `make PYTHON=… test`).
 
@@ -13,6 +13,8 @@ PYTEST_ARGS ?=
 TEST_PROCESSES ?= 6
 # Tests start hundreds of processes: without bytecode on disk, each of them would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Material tells of its successor in each build.
+export NO_MKDOCS_2_WARNING := 1
 SOAK_MINUTES ?= 30
 SOAK_SEED ?= 1
 # Options of `python -m tests.simulation.mutants`: --only NAME, --jobs N, --near, …
@@ -25,6 +27,8 @@ SOAK_STORIES ?= 20000
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 MUTMUT := $(VENV)/.installed-mutmut
+DOCS := $(VENV)/.installed-docs
+SITE := $(BIN)/mkdocs build --strict -f .mkdocs.yml
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 PYTHONS := 3.11 3.12 3.13 3.14
@@ -32,7 +36,7 @@ PYTHONS := 3.11 3.12 3.13 3.14
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 CANDIDATES := $(if $(PYTHON),$(PYTHON),$(addprefix python,$(PYTHONS)) python3 python)
 
-.PHONY: help demo test check bench soak test-matrix mutants clean
+.PHONY: help demo test check site bench soak test-matrix mutants clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -43,12 +47,16 @@ demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, 
 test: $(DEV)  ## run the tests on the packaged Valkey, contracts with the server on every one at hand (some minutes)
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
-check: $(DEV)  ## lint, formatting, types, import contracts, generated documentation
+check: $(DEV) $(DOCS)  ## lint, formatting, types, import contracts, generated documentation, links of the site
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python docs/configuration.py --check
+	@$(SITE) --site-dir site >site.log 2>&1 || { cat site.log >&2; exit 1; }; rm -f site.log
+
+site: $(DOCS)  ## build the documentation as a site, in the folder site/; every link is checked, and nothing is fetched
+	@$(SITE) --site-dir site
 
 bench: $(DEV)  ## measure; writes docs/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks
@@ -81,7 +89,7 @@ mutants: $(MUTMUT)  ## break one thing after the other, and see which test finds
 	@$(BIN)/python -m tests.simulation.mutants --pure $(MUTANTS)
 
 clean:  ## remove what the other targets made
-	rm -rf .venv $(addprefix .venv-,$(PYTHONS)) build dist soak .mutants *.egg-info
+	rm -rf .venv $(addprefix .venv-,$(PYTHONS)) build dist site soak .mutants *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find reaper workers tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -102,6 +110,10 @@ $(DEMO): pyproject.toml | $(BIN)/python
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "make: installing into $(VENV) …"
 	@$(PIP) install -e '.[dev]'
+	@touch $@
+
+$(DOCS): pyproject.toml | $(BIN)/python
+	@$(PIP) install -e '.[docs]'
 	@touch $@
 
 # A tool of its own, with many dependencies that nothing else here needs.

@@ -23,7 +23,7 @@ def _heading_anchors(page: Path) -> set[str]:
 
 
 def _links(page: Path) -> Iterator[tuple[Path, str]]:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", page.read_text(encoding="utf-8")):
         path, _, anchor = target.partition("#")
         yield (page.parent / path).resolve() if path else page, anchor
 
@@ -72,3 +72,17 @@ def test_every_settings_snippet_is_accepted() -> None:
         values = tomllib.loads(snippet)
         kind = PipelineSettings if "lake" in values else ReaperSettings if "groups" in values else WorkerSettings
         assert kind(**values).model_fields_set == set(values)
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = ROOT / "docs/README.md"
+    reached = {path for path, _ in _links(index)}
+    assert {page for page in (ROOT / "docs").glob("*.md") if page != index} <= reached
+
+
+def test_the_readme_shows_first_and_promises_later() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    order = ["docs/images/status-page.png", "```", "## Use it", "## What it promises", "## When not to use it"]
+    places = [text.index(one) for one in order]
+    assert places == sorted(places)
+    assert text[: places[0]].count("\n") < 10, "the picture is on the first screen"

@@ -233,7 +233,7 @@ def test_what_is_said_of_many_groups_is_said_once() -> None:
     many = replace(young, groups=tuple(replace(one, stream=f"orders-{number}") for number in range(50)))
     (line,) = notes(many)
     assert line.startswith(
-        "orders-0/billing, orders-1/billing, orders-2/billing and 47 more groups: recovery waits 2.5"
+        "orders-0/billing, orders-1/billing, orders-2/billing and 47 more groups: recovery waits 2.5 s"
     )
     assert line.endswith("Redis has just started")
 
