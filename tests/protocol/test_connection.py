@@ -443,3 +443,22 @@ async def test_a_connect_reads_nothing_from_disk(server: RedisServer, monkeypatc
     async with commands_client(server.url) as second, reader_client(server.url) as third:
         assert await second.ping()
         assert await third.ping()
+
+
+async def test_a_connection_whose_end_takes_too_long_is_closed_all_the_same() -> None:
+    class NeverClosed:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+        async def wait_closed(self) -> None:
+            await asyncio.Event().wait()
+
+    async with commands_client("redis://127.0.0.1:1") as idle:
+        connection: Any = idle.connection_pool.make_connection()
+        connection._reader, connection._writer = object(), (writer := NeverClosed())
+        connection.socket_connect_timeout = 0.0  # it has passed: as where the event loop was blocked for longer
+        await connection.disconnect()
+    assert writer.closed
+    assert not connection.is_connected

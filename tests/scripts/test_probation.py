@@ -398,6 +398,22 @@ async def test_how_it_crashed_is_remembered_by_one_that_is_handed_back(scene: Sc
     assert (await release(scene))[3] == [], "it still runs alone"
 
 
+async def test_suspects_that_crashed_together_are_judged_before_they_are_claimed(scene: Scene) -> None:
+    await scene.stalled()  # in front of them: what follows on a claim that went well may be claimed many at a time
+    jobs = await park(scene, 2)
+    for _ in jobs:
+        await release(scene, journal=False)
+        for one in await read(scene):
+            await extended(scene, one, 10_000)
+    _, *together = [one for one, _, _ in await scene.pending()]
+    await stall(scene, *together)
+    await scene.agree(recovery="embedded")
+    reply = await scene.autoclaim()
+    assert [row[0] for row in reply[7]] == [SUSPECTED, SUSPECTED], "neither is known to have crashed by itself"
+    assert len(reply[8]) == 1
+    assert [job for _, job, _ in await parked(scene)] == jobs
+
+
 async def test_a_suspect_beside_one_of_another_stream_is_company(scene: Scene) -> None:
     """The policy was changed while suspects were out."""
     retry = scene.keys.retry

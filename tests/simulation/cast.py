@@ -49,6 +49,8 @@ class Actor:
 
     supervised = True
     """Started again, whatever it ended of."""
+    goes_by_mode = False
+    """It has to end, and perhaps to start again, where the recovery mode is switched."""
 
     def __init__(self, world: "World", role: str) -> None:
         self.world = world
@@ -56,6 +58,11 @@ class Actor:
         self.process: Process | None = None
         self.incarnation = 0
         self.again_after_s: float | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell whether anybody is to play the role now."""
+        return True
 
     async def run(self, process: Process) -> None:
         """Play the role, as ``process``."""
@@ -155,6 +162,8 @@ def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> Work
 class OurWorker(Actor):
     """`WorkerProcess`, with a handler that plays."""
 
+    goes_by_mode = True
+
     def __init__(self, world: "World", role: str) -> None:
         super().__init__(world, role)
         self._worker: WorkerProcess | None = None
@@ -162,7 +171,7 @@ class OurWorker(Actor):
     @property
     def _settings(self) -> WorkerSettings:
         setting = self.world.story.setting
-        return worker_settings(setting, self.role if setting.named else "", RecoveryMode(setting.recovery))
+        return worker_settings(setting, self.role if setting.named else "", RecoveryMode(self.world.recovery))
 
     async def run(self, process: Process) -> None:
         world = self.world
@@ -203,8 +212,8 @@ class OurWorker(Actor):
         for one in self._held():
             if one.job.raw_entry_id != entry_id or one.source.key.encode() != key or one.stage is Stage.ENDED:
                 continue
-            if one.job.id in self.world.ledger.dropped:
-                continue  # others have taken it from everybody
+            if one.job.id in self.world.ledger.dropped or one.job.id in self.world.ledger.lost:
+                continue  # others have taken it, or its payload, from everybody
             silent_s = self.world.loop.now - one.proven  # its own clock may have stood still meanwhile
             lives_by_s = worker.agreement.visibility_timeout.total_seconds()
             if silent_s < lives_by_s:
@@ -345,6 +354,8 @@ class BareWorker(Actor):
 class Replica(Actor):
     """`Reaper`."""
 
+    goes_by_mode = True
+
     def __init__(self, world: "World", role: str) -> None:
         super().__init__(world, role)
         setting = world.story.setting
@@ -371,6 +382,10 @@ class Replica(Actor):
         self.reaper = Reaper(self.settings)
         self.reaper.on("error")(self._hear)
         await self.reaper.run()
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.world.is_embedded
 
     async def _hear(self, report: Report) -> None:
         self.world.told(str(report.facts.get("error", "")))

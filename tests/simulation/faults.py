@@ -243,6 +243,10 @@ def _other_policy(random: Random, setting: Setting) -> dict[str, Any]:  # noqa: 
     return {"redelivery": random.choice(("stream", "retry-stream"))}
 
 
+def _switch(world: "World", step: Step) -> None:
+    world.switch_mode(step.seconds)
+
+
 _ONLY_REAPER = frozenset({REAPER})
 
 FAULTS = {
@@ -325,6 +329,14 @@ FAULTS = {
         Fault("policy", "The reapers are told: {value}.", _reload, value=_other_policy, modes=_ONLY_REAPER),
         Fault("brake", "An operator pauses the group for {seconds}.", _brake, None, (0.1, 3), modes=_ONLY_REAPER),
         Fault("step-down", "An operator asks the leader to step down.", _step_down, modes=_ONLY_REAPER),
+        Fault(
+            "mode",
+            "Recovery is switched, to embedded or back; workers are restarted, and there again after {seconds}.",
+            _switch,
+            None,
+            (0.02, 1),
+            modes=_ONLY_REAPER,
+        ),
         Fault("redrive", "An operator redrives all dead letters.", _redrive),
         Fault(
             "destroy-group",

@@ -80,8 +80,10 @@ async def _play(world: World) -> list[str]:
         await stillness.look(client)
     world.heal()
     visibility_s = max(world.visibilities)
-    ends_at, finished = world.loop.now + PATIENCE * visibility_s, False
-    told_at = world.loop.now + TELLING * visibility_s if world.ledger.dropped else 0.0
+    # A word that was given before the server's clock was set back counts until the clock is there again.
+    tells_s = TELLING * visibility_s + world.clock.set_back_s if world.ledger.dropped else 0.0
+    told_at, finished = world.loop.now + tells_s, False
+    ends_at = told_at + PATIENCE * visibility_s
     while world.loop.now < ends_at and not finished:
         await asyncio.sleep(stillness.looks_s)
         await stillness.look(client)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S, GROUP, KEYS
 from tests.simulation.plays import Dropped, Ledger
 from tests.simulation.server import ModelServer, Session
-from tests.simulation.story import EMBEDDED, Story
+from tests.simulation.story import EMBEDDED, REAPER, Story
 from tests.simulation.undisturbed import take_down
 from tests.simulation.witness import Witness
 from tests.support.invariants import Execution
@@ -46,6 +47,10 @@ class WallClock:
         self._loop = loop
         self._server = server
         self._ahead_s = 0.0
+        self.set_back_s = 0.0
+        """By how much it was set back, all in all…"""
+        self.set_back_at = -inf
+        """… and when last, in seconds of the story."""
         self._started_s = float(EPOCH_S)
 
     def now_us(self) -> int:
@@ -63,6 +68,9 @@ class WallClock:
     def step(self, seconds: float) -> None:
         """Set the clock."""
         self._ahead_s += seconds
+        if seconds < 0:
+            self.set_back_s -= seconds
+            self.set_back_at = self._loop.now
 
     def restarted(self) -> None:
         """Count the uptime from now on."""
@@ -90,6 +98,8 @@ class World:
     def __init__(self, story: Story, tell: Callable[[float, str], None] | None = None) -> None:
         """``tell`` is told what happens, with the instant in seconds."""
         self.story = story
+        self.recovery = story.setting.recovery
+        """Who recovers now: replicas, or workers by themselves."""
         self.loop = SimulatedLoop()
         self.loop.set_exception_handler(self._callback_failed)
         number_tasks(self.loop)
@@ -175,7 +185,7 @@ class World:
     def launch(self, role: str) -> None:
         """Start a process, unless it is there."""
         actor = self.actors[role]
-        if actor.process is not None and not actor.process.dead:
+        if (actor.process is not None and not actor.process.dead) or not actor.is_wanted:
             return
         actor.incarnation += 1
         process = actor.process = Process(self.loop, f"{role}#{actor.incarnation}", role=role)
@@ -282,6 +292,16 @@ class World:
         for actor in self.actors.values():
             actor.reload(changes)
 
+    def switch_mode(self, seconds: float) -> None:
+        """Have the workers recover by themselves instead of replicas, or the other way round."""
+        self.recovery = REAPER if self.is_embedded else EMBEDDED
+        self.say(f"Recovery is {self.recovery} from now on.")
+        for role, actor in self.actors.items():
+            if actor.goes_by_mode and self.alive(role) is not None:
+                self.stop(role, again_after_s=seconds)
+            elif actor.supervised:
+                self.launch(role)
+
     # ---- the server
 
     def freeze_server(self, seconds: float) -> None:
@@ -383,7 +403,8 @@ class World:
 
         Nobody can where there is no agreement to tell one group from another. Of a consumer that has given its word it
         is told in the journal that it is gone (keep_house.lua); of another one's deliveries, or without a journal, by
-        leaders alone, and if a full scan can have seen them (decision 27).
+        leaders alone, and if a full scan can have seen them (decision 27). Nobody tells where the clock was set back
+        just before: what a worker then says of when it has proved its life lies in the future, and counts for nothing.
         """
         rows = self.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
         is_forgotten = not self.command("EXISTS", KEYS.agreement)
@@ -396,7 +417,12 @@ class World:
                 metadata = read_metadata(entry_id, pair_up(flat))
                 job = text(metadata.job_id)
                 self.ledger.dropped[job] = Dropped(self.loop.now, text(consumer[0]) if consumer else "")
-                if is_forgotten or (consumer and not is_told_of and (self.is_embedded or idle_ms < seen_ms)):
+                is_in_doubt = self.loop.now - self.clock.set_back_at < max(self.visibilities)
+                if (
+                    is_forgotten
+                    or is_in_doubt
+                    or (consumer and not is_told_of and (self.is_embedded or idle_ms < seen_ms))
+                ):
                     self.ledger.lost.add(job)
                 self.ledger.blame(Execution(job, metadata.generation))
 
@@ -488,7 +514,7 @@ class World:
     @property
     def is_embedded(self) -> bool:
         """Tell whether workers recover by themselves."""
-        return self.story.setting.recovery == EMBEDDED
+        return self.recovery == EMBEDDED
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

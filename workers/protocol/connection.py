@@ -343,7 +343,11 @@ def _improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstra
             # Another task, that was reading, has met the end of the connection and taken the writer away.
             raise RedisConnectionError("the connection was closed while a command was being sent") from error
 
-    improved = (connect, on_connect_check_health, pack_command, send_packed_command)
+    async def disconnect(self: AbstractConnection, *arguments: Any, **options: Any) -> None:
+        with suppress(RedisTimeoutError):  # of the wait for the end, in an event loop that hung meanwhile: it is closed
+            await kind.disconnect(self, *arguments, **options)
+
+    improved = (connect, disconnect, on_connect_check_health, pack_command, send_packed_command)
     return type(kind.__name__, (kind,), {method.__name__: method for method in improved})
 
 

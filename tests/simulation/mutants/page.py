@@ -1,5 +1,6 @@
 """Writes docs/mutants.md."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,9 @@ from tests.simulation.mutants.pure import Score, scores
 from tests.simulation.mutants.results import Result
 from tests.simulation.mutants.tiers import Catch, Tier
 
+_ROW = re.compile(
+    r"^\| `(?P<name>[\w-]+)` \| .* \| (?P<tier>\w+) \| (?P<by>`[^`|]*`|seed .*) \| (?P<seconds>\d+) s \|$", re.MULTILINE
+)
 PAGE = ROOT / "docs/mutants.md"
 _HEAD = """# Mutants
 
@@ -31,10 +35,23 @@ millisecond, and values that come to the same.
 
 
 def write(mutants: Sequence[Mutant], results: Mapping[str, Result], place: Path = PAGE) -> None:
-    """Write the page."""
-    tables = [_table(*part, results) for part in _by_subject(mutants).items()]
-    parts = [_HEAD, _summary(mutants, results), *tables, *_pure(scores())]
-    place.write_text("\n".join(parts), encoding="utf-8")
+    """Write the page. What it says already stays where nothing newer is known here: a whole run takes many sittings."""
+    said = place.read_text(encoding="utf-8") if place.exists() else ""
+    known = _found_before(said) | {name: result for name, result in results.items() if result.caught or result.ended}
+    tables = [_table(*part, known) for part in _by_subject(mutants).items()]
+    found = scores()
+    pure = _pure(found) if found else [said[said.index(_PURE_HEAD) :]] if _PURE_HEAD in said else []
+    place.write_text("\n".join([_HEAD, _summary(mutants, known), *tables, *pure]), encoding="utf-8")
+
+
+def _found_before(said: str) -> dict[str, Result]:
+    """Read what found which mutant from a page."""
+    found = {}
+    for row in _ROW.finditer(said):
+        if row["tier"] in list(Tier):
+            catch = Catch(row["tier"], row["by"], "", float(row["seconds"]))
+            found[row["name"]] = Result(row["name"], "", "", catch, ended=True)
+    return found
 
 
 def _by_subject(mutants: Sequence[Mutant]) -> dict[str, list[Mutant]]:
@@ -98,6 +115,8 @@ def _pure(found: Sequence[Score]) -> list[str]:
 
 
 def _told(caught: Catch) -> str:
+    if not caught.said:  # as the page has it
+        return caught.by
     if caught.tier == Tier.SIMULATION:
         return _cell(f"{caught.by}: {caught.said}")
     test = caught.by.partition("[")[0].removeprefix("tests/")

@@ -148,3 +148,18 @@ def test_what_mutmut_found_is_counted_by_module(tmp_path: Path, monkeypatch: pyt
         ("reaper.recovery.timers", 3, 1),
         ("workers.backoff", 1, 1),
     ]
+
+
+def test_what_the_page_says_already_stays_where_nothing_newer_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pure, "PLACE", tmp_path / "none")
+    place, mutants = tmp_path / "mutants.md", [MUTANT, Mutant("new", "sums", "Something.", (EDIT,))]
+    seed = Catch("simulation", "seed 17", "I3: an earlier term writes", 12.0)
+    found = {"subtracts": Result("subtracts", MUTANT.digest, "tree", CATCH), "new": Result("new", "", "tree", seed)}
+    page.write(mutants, found, place)
+    before = place.read_text(encoding="utf-8")
+    page.write(mutants, {}, place)
+    assert place.read_text(encoding="utf-8") == before
+    page.write(mutants, {"new": Result("new", "", "tree", ended=True)}, place)
+    assert "**survived**" in place.read_text(encoding="utf-8")
