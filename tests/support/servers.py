@@ -15,8 +15,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.support.patience import PATIENCE_S, scaled
+from tests.support.ports import free_port
 from workers.testing import server as kit
-from workers.testing.server import Version, free_port, in_package, packaged_binaries, release_of, version_of
+from workers.testing.server import Version, in_package, packaged_binaries, release_of, version_of
 
 __all__ = [
     "RedisServer",
@@ -103,6 +104,9 @@ class RedisServer(kit.RedisServer):
 
     def __post_init__(self) -> None:
         self.timeout_s = scaled(PATIENCE_S)
+
+    def _new_port(self) -> int:
+        return free_port()
 
     def _client(self, port: int) -> "redis.Redis":
         """Return a client as those of ours, but one that does not ask who answers: tests look at replicas, too."""

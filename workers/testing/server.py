@@ -159,7 +159,7 @@ class RedisServer:
         Whoever gives up in between must `kill` it. Raises NoServerError, with the end of its log.
         """
         for _ in range(_START_ATTEMPTS):
-            port = self.port or free_port()
+            port = self.port or self._new_port()
             self._launch(port)
             deadline = time.monotonic() + self.timeout_s
             while self.running and time.monotonic() < deadline:
@@ -169,6 +169,9 @@ class RedisServer:
                 yield
             self.kill()
         raise NoServerError(f"{self.binary} does not start. It printed:\n{self.log()[-2_000:]}")
+
+    def _new_port(self) -> int:
+        return free_port()
 
     def _launch(self, port: int) -> None:
         options = {"bind": "127.0.0.1", "port": port, "dir": self.folder, "save": "", "appendonly": "no", **self.config}
