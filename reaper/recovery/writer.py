@@ -131,7 +131,7 @@ class GroupWriter:
         keys, group = self.keys, self.group
         places = [
             source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
-            keys.journal,
+            keys.journal, keys.notes,
         ]  # fmt: skip
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,

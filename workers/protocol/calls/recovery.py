@@ -121,6 +121,7 @@ async def adopt(
         client,
         (
             source, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects, keys.schedule, keys.retry,
+            keys.notes,
         ),
         (
             keys.group, consumer, owner, mode, room, suspects, agreement.max_deliveries, *journal, start, *in_flight,
@@ -198,7 +199,10 @@ async def autoclaim(
     """
     reply = await AUTOCLAIM.run(
         client,
-        (source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement, keys.journal),
+        (
+            source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement, keys.journal,
+            keys.notes,
+        ),
         (
             keys.group, consumer, agreement.visibility_ms, agreement.max_deliveries, agreement.redelivery,
             *journal, clock_word(not_after_ms, steps), cursor, room, patience_ms, PAGE, CALL_BYTES, PAGE_OVERDUE,
