@@ -32,7 +32,7 @@ class GroupArguments(TypedDict, total=False):
     group: Required[str]
     visibility_timeout: Duration | None
     max_deliveries: int | None
-    redelivery: Redelivery | Literal["stream", "retry-stream"] | None
+    redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
 
 
 class GroupSettings(Section):
@@ -89,7 +89,7 @@ class ReaperArguments(RedisArguments, total=False):
     visibility_timeout: Duration
     longest_visibility_timeout: Duration
     max_deliveries: int
-    redelivery: Redelivery | Literal["stream", "retry-stream"]
+    redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"]
     leader_election: bool
     lease_ttl: Duration
     renew_interval: Duration | None
@@ -155,7 +155,8 @@ class ReaperSettings(RedisSettings):
     redelivery: Redelivery = Field(
         default=DEFAULT_REDELIVERY,
         description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
-        "its only one) or `retry-stream` (copy to the group's own retry stream).",
+        "its only one), `retry-stream` (copy to the group's own retry stream) or `in-place` (nothing is copied; needs "
+        "Redis 8.4, and workers that read with CLAIM, as ours do).",
     )
 
     leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")

@@ -39,6 +39,8 @@ class Scanner:
     ages: Ages
     armed: Callable[[], None]
     """Called after each page, so that who sleeps for the next timer can look again."""
+    ready_consumer: bytes | None = None
+    """Holds what is ready where it is: it falls due a visibility timeout after a reader has taken it, from now on."""
     _highest: bytes = FIRST
     _oldest_ms: int = 0
     _held: dict[bytes, bytearray] = field(default_factory=dict)
@@ -113,13 +115,16 @@ class Scanner:
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
         self.timers.seen_ms = now
-        held = self._held
+        held, ready_consumer = self._held, self.ready_consumer
         for entry_id, consumer, idle_ms, _count in rows:
             ids = held.get(consumer)
             if ids is None:
                 ids = held[consumer] = bytearray()
             ids += entry_id + b" "
-            if 0 < idle_ms < visibility_ms:
+            if consumer == ready_consumer:
+                if not self.timers.keep(entry_id):  # what a timer tells is known no better by now
+                    arm(entry_id, now + visibility_ms)
+            elif 0 < idle_ms < visibility_ms:
                 arm(entry_id, now + visibility_ms - idle_ms)
             elif idle_ms == 0:
                 # Just handed out; or before the server's clock was set back: then it stays 0 until that is there again.

@@ -22,7 +22,8 @@ from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.messages import Pending, entry_order
+from workers.protocol.keys import READY_CONSUMER
+from workers.protocol.messages import Pending, Redelivery, entry_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 
@@ -52,6 +53,7 @@ class SourceWatch:
     ages: Ages = field(init=False)
     scanner: Scanner = field(init=False)
     _visibility_ms: int = field(init=False)
+    _in_place: bool = field(init=False)
     _armed: anyio.Event = field(default_factory=anyio.Event)
     _sleeps_until: int | None = None
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -59,6 +61,7 @@ class SourceWatch:
 
     def __post_init__(self) -> None:
         self._visibility_ms = to_ms(self.writer.group.visibility_timeout)
+        self._in_place = self.writer.group.redelivery is Redelivery.IN_PLACE
         self.ages = Ages(self._visibility_ms)
         self.scanner = Scanner(
             client=self.context.client,
@@ -69,6 +72,7 @@ class SourceWatch:
             timers=self.timers,
             ages=self.ages,
             armed=self._wake_if_earlier,
+            ready_consumer=READY_CONSUMER.encode() if self._in_place else None,
         )
 
     async def run(self) -> None:
@@ -170,15 +174,23 @@ class SourceWatch:
             # Older than the group's timeout: the job has a longer one of its own.
             sight = Sight.DATED if row.idle_ms < self._visibility_ms else Sight.OVERDUE
             self.timers.arm(row.entry_id, now + int(row.detail), sight)
-            if row.delivery_count > 1:
-                self.notes.claimed(row.entry_id, row.consumer)
+            self._note_claim(row.entry_id, row.consumer, row.delivery_count)
             return
         if row.outcome is Outcome.PUT_OFF:
             self.timers.arm(row.entry_id, now, Sight.UNSURE)
             return
-        self.timers.disarm(row.entry_id)
+        if self._in_place and row.outcome in (Outcome.REDELIVERED, Outcome.SUSPECTED):
+            # It is pending still, with its old ID, which no tail of the scan meets again: taken now, it is due then.
+            self.timers.arm(row.entry_id, now + self._visibility_ms)
+        else:
+            self.timers.disarm(row.entry_id)
         if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
             self.wake_suspects()
+
+    def _note_claim(self, entry_id: bytes, consumer: bytes, delivery_count: int) -> None:
+        """Note a delivery that is not the first of its entry: somebody has claimed it. In place all of us do."""
+        if delivery_count > 1 and not self._in_place:
+            self.notes.claimed(entry_id, consumer)
 
     async def _observe(self, due: Mapping[bytes, Cohort]) -> None:
         """Report what would be recovered; write nothing."""
@@ -190,10 +202,11 @@ class SourceWatch:
             row = found.get(entry_id)
             if row is None:
                 self.timers.disarm(entry_id)
+            elif self._in_place and row.consumer == READY_CONSUMER.encode():
+                self.timers.arm(entry_id, now + self._visibility_ms)
             elif 0 <= row.idle_ms < self._visibility_ms:
                 self.timers.arm(entry_id, now + self._visibility_ms - row.idle_ms)
-                if row.delivery_count > 1:
-                    self.notes.claimed(entry_id, row.consumer)
+                self._note_claim(entry_id, row.consumer, row.delivery_count)
             else:
                 self.timers.arm(entry_id, now + self._visibility_ms, Sight.OVERDUE)
                 self.notes.would_recover(row)

@@ -8,6 +8,7 @@ from math import inf
 
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Verdict
+from workers.protocol.messages import Note
 from workers.runtime.clock import monotonic
 from workers.telemetry.deliveries import JobTrace
 
@@ -108,8 +109,9 @@ class Held:
         max_deliveries: int,
         delivered_ms: int,
         proven: float,
+        note: Note | None = None,
     ) -> None:
-        self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
+        self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms, note)
         self.source = source
         self.proven = proven
         self.stage = QUEUED

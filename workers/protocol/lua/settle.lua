@@ -168,6 +168,9 @@ local function make_ready_again(item, job, count, way, target)
   if ok and out then
     suspect_moved(item.entry_id)
   end
+  if not way.is_copied then
+    tail = tail .. ',"new_entry":"' .. item.entry_id .. '"'
+  end
   return ok and tail .. string.format(',"due_ms":%.0f', at + delay), why
 end
 
