@@ -16,12 +16,10 @@ from workers.loop.held import Held
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.recovery import read_notes
 from workers.protocol.meaning import is_not_known
-from workers.protocol.messages import ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
+from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
 
 logger = logging.getLogger(__name__)
 
-READY_MS = 10**9
-"""What was idle for so long (11 days) was said to be: no job may have a visibility timeout as long."""
 SELF_RECOVERY_TIMES, SELF_RECOVERY_LEAST_MS = 10, 600_000
 """Without a leader a delivery is taken that was idle for so many visibility timeouts, and at least for so long."""
 
@@ -36,7 +34,7 @@ def claim_idle_ms(agreement: Agreement, unserved_s: float) -> int | None:
         return None
     if agreement.recovery is RecoveryMode.REAPER and unserved_s * 1000 >= agreement.visibility_ms:
         return max(SELF_RECOVERY_TIMES * agreement.visibility_ms, SELF_RECOVERY_LEAST_MS)
-    return READY_MS
+    return CLAIM_READY_MS
 
 
 class Claiming(Part):

@@ -158,6 +158,10 @@ def parse_read_reply(reply: Any) -> list[Entry]:
         raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
 
 
+CLAIM_READY_MS = 10**9
+"""What was idle for so long (11 days) was said to be, by us: no job may have a visibility timeout as long."""
+
+
 class ClaimedEntry(NamedTuple):
     """One entry that a read with CLAIM has brought: what was overdue, or is new."""
 

@@ -138,7 +138,8 @@ local function end_delivery(job, row, count, in_doubt)
     if way.is_copied then
       finish(entry_id, source == retry or policy == 'stream')
     end
-    event('suspected', job, row, count, in_doubt and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
+    event('suspected', job, row, count, (in_doubt and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
+      .. (way.is_copied and '' or ',"new_entry":"' .. entry_id .. '"'))
     return { SUSPECTED, '', idle, consumer, job.job_id, count }
   end
 
