@@ -94,7 +94,7 @@ async def test_a_clock_that_is_set_back_loses_and_doubles_nothing(
 async def test_the_clock_of_somebody_elses_redis_is_not_set(processes: Processes, server: RedisServer) -> None:
     drill = _drill(processes, "--redis-url", server.url, *_faults("clock-step@0"))
     assert await drill.wait() == 2
-    assert "clock-step sets the server's clock: leave --redis-url away" in drill.output
+    assert "clock-step hits everybody who uses the server: leave --redis-url away" in drill.output
 
 
 @pytest.mark.matrix
