@@ -211,6 +211,8 @@ class GroupWatch:
                         with self._telemetry.scanning("tail"):
                             for source in list(self._sources.values()):
                                 await source.scanner.tail()
+                    for source in list(self._sources.values()):
+                        await source.look_at_backlogs()
                 self._notes.scanned(self._context.server_ms())
             except (RedisError, OSError) as error:
                 await self._scan_failed(error)
@@ -252,7 +254,9 @@ class GroupWatch:
             if not self._has_scanned:
                 await self._dropped.take_over(key, made=self._made)
             self._dropped.found(key, source.timers)
-            absent = source.scanner.held_by_absent(await self._writer.consumers(key))
+            consumers = await self._writer.consumers(key)
+            self._notes.consumers_seen(consumers, monotonic_ms())
+            absent = source.scanner.held_by_absent(consumers)
             self._dropped.note(key, absent, self._journal_at)
         for key, consumer in self._dropped.waiting(self._sources):
             result = await self._dropped.put_back(key, consumer, made=self._made)

@@ -4,7 +4,6 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 """
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,12 +11,13 @@ from typing import Any
 import anyio
 from redis.exceptions import ResponseError
 
+from reaper.recovery.backlogs import is_foreign
+from reaper.recovery.living import Living
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import Moved, Released
-from workers.protocol.keys import NONCE_BYTES
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import Pending, first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
@@ -25,13 +25,12 @@ from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
-FOREIGN_CLAIM_LOG_S = 60.0
+FOREIGN_CLAIM_LOG_S = LIVING_LOG_S = 60.0
+NAME_CHARS = 200
+"""So much of a consumer's name is registered."""
 HELD_FOR_S = 25.0
 """A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
 RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
-
-# Our own workers raise counts when they adopt, as nobody else of ours.
-_OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
 _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
@@ -51,6 +50,10 @@ def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any)
     )
 
 
+def _by_name(counts: Mapping[bytes, int]) -> dict[str, int]:
+    return {text(name)[:NAME_CHARS]: number for name, number in counts.items()}
+
+
 class GroupNotes:
     """Counters and news of one group in one term."""
 
@@ -59,7 +62,8 @@ class GroupNotes:
         self._group = group
         self._pair = group.keys.pair
         self._callbacks = callbacks
-        self._foreign_logged_at = self._last_held_at = float("-inf")
+        self._living = Living()
+        self._foreign_logged_at = self._living_logged_at = self._last_held_at = float("-inf")
         self._asked_too_long = False
         self._errors: dict[str, str] = {}
 
@@ -287,9 +291,38 @@ class GroupNotes:
         asked = f"a job asks for a visibility timeout of {row.asked_ms} ms, and none may be longer than {longest_ms} ms"
         self._report("error", job=text(row.job_id), entry=text(row.entry_id), error=asked)
 
+    # ---- those who live
+
+    def taken(self, consumer: bytes, now_ms: int, server_ms: int, *, at_work: int, others: int) -> None:
+        """So many deliveries of a foreign consumer were recovered, that was seen to be at work on some of them."""
+        self._living.taken(consumer, now_ms, at_work=at_work, others=others)
+        if not at_work:
+            return
+        tally = self.tally
+        tally.from_living, tally.from_living_ms = self._living.at_work, server_ms
+        tally.living = _by_name(self._living.named())
+        now = anyio.current_time()
+        if now - self._living_logged_at < LIVING_LOG_S:
+            return
+        self._living_logged_at = now
+        logger.warning(
+            "%s: deliveries were taken from %s, which was settling others of the same read until just before "
+            "(%d of this kind so far): their jobs run twice. The visibility timeout must be longer than COUNT times "
+            "the longest job: raise it, or read with a smaller COUNT",
+            self._pair,
+            on_one_line(consumer),
+            tally.from_living,
+        )
+
+    def consumers_seen(self, idle_ms: Mapping[bytes, int], now_ms: int) -> None:
+        """Take a look at the group's consumers: for how long each has not asked for anything."""
+        self._living.looked(idle_ms, now_ms)
+        self.tally.read_on = self._living.read_on
+        self.tally.reading_on = _by_name(self._living.named_read_on())
+
     def claimed(self, entry_id: bytes, consumer: bytes) -> None:
         """A delivery changed its owner, and not by us: somebody else's XCLAIM or XAUTOCLAIM loop."""
-        if _OUR_CONSUMER.search(consumer):
+        if not is_foreign(consumer):  # our own workers raise counts when they adopt, as nobody else of ours
             return
         self.tally.foreign_claims += 1
         now = anyio.current_time()

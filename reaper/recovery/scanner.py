@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
 from reaper.recovery.ages import Ages
+from reaper.recovery.backlogs import Backlogs, is_foreign
 from reaper.recovery.timers import Cohort, Sight, Timers
 from workers.runtime.clock import monotonic_ms
 
@@ -37,6 +38,7 @@ class Scanner:
     page: int
     timers: Timers
     ages: Ages
+    backlogs: Backlogs
     armed: Callable[[], None]
     """Called after each page, so that who sleeps for the next timer can look again."""
     _highest: bytes = FIRST
@@ -85,11 +87,23 @@ class Scanner:
         def forgets(cohort: Cohort, ids: list[bytes]) -> None:
             self.ages.add_gone(cohort, now)
             self._gone.extend(ids)
+            if cohort.sight is not Sight.UNSURE:  # else a call of ours may have ended them
+                self.backlogs.gone(ids, now)
 
         while not self.timers.sweep(forgets=forgets):
             await checkpoint()
         self.ages.scanned(self.timers.cohorts(), now, self._oldest_ms)
         return entries
+
+    @property
+    def is_read_by_others(self) -> bool:
+        """Tell whether a consumer that is no worker of ours holds something, as of the latest scans."""
+        return any(map(is_foreign, self._held))
+
+    async def look_at_backlogs(self, start: bytes) -> None:
+        """Look at one page from entry ``start`` on, for who is at work on what is old. Raises what redis-py raises."""
+        reply: Any = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
+        self.backlogs.looked(reply, start, monotonic_ms(), to_the_end=len(reply) < self.page)
 
     async def tail(self) -> int:
         """Scan what lies past the highest ID seen; return how much that was. Raises what redis-py raises."""

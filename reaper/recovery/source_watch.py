@@ -3,6 +3,7 @@
 A timer is a hint; the script decides.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time_ns
@@ -12,6 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from reaper.recovery.ages import Ages
+from reaper.recovery.backlogs import Backlogs, Held, is_foreign
 from reaper.recovery.context import TermContext
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.rate import RateLimit
@@ -32,6 +34,8 @@ LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
 CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
+OLD, LOOKS = 4, 8
+"""What will be due within a fourth of the visibility timeout is looked after, every eighth of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,16 +54,19 @@ class SourceWatch:
     wake_suspects: Callable[[], None]
     timers: Timers = field(default_factory=Timers)
     ages: Ages = field(init=False)
+    backlogs: Backlogs = field(init=False)
     scanner: Scanner = field(init=False)
     _visibility_ms: int = field(init=False)
     _armed: anyio.Event = field(default_factory=anyio.Event)
     _sleeps_until: int | None = None
+    _next_look_ms: int = 0
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(CALLS_UNDER_WAY))
 
     def __post_init__(self) -> None:
         self._visibility_ms = to_ms(self.writer.group.visibility_timeout)
         self.ages = Ages(self._visibility_ms)
+        self.backlogs = Backlogs(self._visibility_ms)
         self.scanner = Scanner(
             client=self.context.client,
             source=self.source,
@@ -68,6 +75,7 @@ class SourceWatch:
             page=self.context.settings.scan_page,
             timers=self.timers,
             ages=self.ages,
+            backlogs=self.backlogs,
             armed=self._wake_if_earlier,
         )
 
@@ -83,6 +91,21 @@ class SourceWatch:
     def stop(self) -> None:
         """Stop firing (the stream is gone)."""
         self._scope.cancel()
+
+    async def look_at_backlogs(self) -> None:
+        """Look who is at work on what will be due soon, where it is time, in one request. Raises what redis-py raises.
+
+        Workers of ours prove that they live, and need not be looked after.
+        """
+        now, head = monotonic_ms(), self.timers.head()
+        if head is None or now < self._next_look_ms:
+            return
+        first, entry_ids = head
+        if first.due_ms - now > self._visibility_ms // OLD or first.sight is Sight.UNSURE:
+            return
+        if self.scanner.is_read_by_others:
+            self._next_look_ms = now + self._visibility_ms // LOOKS
+            await self.scanner.look_at_backlogs(min(entry_ids, key=entry_order))
 
     # ---- sleeping
 
@@ -127,15 +150,18 @@ class SourceWatch:
         # Armed again before anything is sent: a lost reply loses no timer.
         for entry_id in due:
             self.timers.arm(entry_id, now + RETRY_MS, Sight.UNSURE)
-        act = self._observe if self.context.settings.observe else self._recover
+        held = self.backlogs.take_out(due)
         try:
-            await act(due)
+            if self.context.settings.observe:
+                await self._observe(due)
+            else:
+                await self._recover(due, held)
         except (RedisError, OSError) as error:
             self.notes.failed("recover", error)
             self.wake_suspects()  # some may have been parked all the same
             await anyio.sleep(RETRY_MS / 1000)
 
-    async def _recover(self, due: Mapping[bytes, Cohort]) -> None:
+    async def _recover(self, due: Mapping[bytes, Cohort], held: Mapping[bytes, Held]) -> None:
         self.rate.spend(len(due))  # before the call: another one may be under way
         not_after_ms = self.context.server_ms() + CALL_VALID_MS
         began_ns = time_ns()
@@ -160,9 +186,24 @@ class SourceWatch:
             if row.outcome is Outcome.GONE:
                 self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
                 self.scanner.gone(row.entry_id)
+                if row.entry_id in held:
+                    self.backlogs.settled(held[row.entry_id], now)
+        self._tell_of_the_living(result, now)
         self.notes.batch(result)
         self.telemetry.recovered(result, began_ns)
         self.rate.spend(-sum(row.outcome not in ENDED for row in result))
+
+    def _tell_of_the_living(self, rows: Sequence[Recovered], now: int) -> None:
+        """Note what was taken from foreign consumers, and from which of them while they were at work on it."""
+        taken: dict[bytes, Counter[bool]] = {}
+        lately = now - self._visibility_ms // OLD
+        for row in rows:
+            if row.outcome in ENDED and row.idle_ms >= 0 and is_foreign(row.consumer):
+                at_work = self.backlogs.was_at_work(row.consumer, now - row.idle_ms, lately)
+                taken.setdefault(row.consumer, Counter())[at_work] += 1
+        for consumer, found in taken.items():
+            self.notes.taken(consumer, now, self.context.server_ms(), at_work=found[True], others=found[False])
+            self.telemetry.taken_from_living(found[True])
 
     def _apply(self, row: Recovered, now: int) -> None:
         """Bring the timer in line with what the script found."""

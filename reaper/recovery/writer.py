@@ -224,9 +224,9 @@ class GroupWriter:
             return PutBack(*reply[1:])
         return StillCounts(*reply[1:]) if reply[0] == b"waits" else read_refusal(reply)
 
-    async def consumers(self, source: str) -> set[bytes]:
-        """Return the names of the group's consumers in ``source``."""
-        return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
+    async def consumers(self, source: str) -> dict[bytes, int]:
+        """Return the group's consumers in ``source``, and for how many ms each has not asked for anything there."""
+        return {row["name"]: int(row["idle"]) for row in await self.client.xinfo_consumers(source, self.keys.group)}
 
     async def made_at(self) -> int:
         """Return when the group was made, by the server's clock in ms; 0 = not by us."""

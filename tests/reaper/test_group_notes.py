@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.recovery.notes import FOREIGN_CLAIM_LOG_S, GroupNotes, settings_report
+from reaper.recovery.notes import FOREIGN_CLAIM_LOG_S, LIVING_LOG_S, NAME_CHARS, GroupNotes, settings_report
 from reaper.replicas import GroupReport, Tally
 from reaper.service import EVENTS
 from reaper.settings import ReaperSettings, WatchedGroup
@@ -372,3 +372,28 @@ async def test_a_job_that_asks_for_too_long_a_visibility_timeout_is_told_once(ca
         told.notes.asks_too_long(Recovered(entry, Outcome.NOT_DUE, 1, job_id=b"o\n1", asked_ms=10**14), 60_000)
     assert [(level, "job o\\n1 asks" in line) for level, line in told.lines()] == [("WARNING", True)]
     assert [report["entry"] for _, report in await told.reports()] == ["1-1"]
+
+
+# ---- those who live
+
+
+async def test_whom_deliveries_are_taken_from_is_told_once_a_minute_and_counted_always(told: Told) -> None:
+    told.notes.taken(b"web", 1_000, 7_000, at_work=0, others=4)
+    assert (told.lines(), told.notes.tally.from_living) == ([], 0)
+    for _ in range(2):
+        told.notes.taken(b"web", 1_000, 9_000, at_work=2, others=0)
+    ((level, line),) = told.lines()
+    assert level == "WARNING"
+    assert "taken from web, which was settling others" in line
+    tally = told.notes.tally
+    assert (tally.from_living, tally.from_living_ms, tally.living) == (4, 9_000, {"web": 4})
+    await anyio.sleep(LIVING_LOG_S)
+    told.notes.taken(b"x" * 10_000, 1_000, 9_000, at_work=2, others=0)
+    assert len(told.lines()) == 1
+    assert tally.living == {"web": 4, "x" * NAME_CHARS: 2}
+
+
+async def test_who_has_read_on_is_counted_and_logged_by_nobody(told: Told) -> None:
+    told.notes.taken(b"web", 1_000, 7_000, at_work=0, others=4)
+    told.notes.consumers_seen({b"web": 0}, 60_000)
+    assert (told.notes.tally.read_on, told.notes.tally.reading_on, told.lines()) == (4, {"web": 4}, [])
