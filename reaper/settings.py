@@ -33,6 +33,7 @@ class GroupArguments(TypedDict, total=False):
     visibility_timeout: Duration | None
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream"] | None
+    spare_the_living: bool | None
 
 
 class GroupSettings(Section):
@@ -49,6 +50,7 @@ class GroupSettings(Section):
         default=None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
     )
     redelivery: Redelivery | None = Field(default=None, description="Overrides `redelivery` for this pair.")
+    spare_the_living: bool | None = Field(default=None, description="Overrides `spare_the_living` for this pair.")
 
     @property
     def keys(self) -> GroupKeys:
@@ -62,6 +64,7 @@ class WatchedGroup(GroupSettings):
     visibility_timeout: timedelta
     max_deliveries: int
     redelivery: Redelivery
+    spare_the_living: bool = False
 
 
 def _read_groups(value: Any) -> Any:
@@ -90,6 +93,7 @@ class ReaperArguments(RedisArguments, total=False):
     longest_visibility_timeout: Duration
     max_deliveries: int
     redelivery: Redelivery | Literal["stream", "retry-stream"]
+    spare_the_living: bool
     leader_election: bool
     lease_ttl: Duration
     renew_interval: Duration | None
@@ -156,6 +160,13 @@ class ReaperSettings(RedisSettings):
         default=DEFAULT_REDELIVERY,
         description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
         "its only one) or `retry-stream` (copy to the group's own retry stream).",
+    )
+
+    spare_the_living: bool = Field(
+        default=False,
+        description="Leave what a worker that is not ours holds alone as long as it settles what it was given with it, "
+        "or before: until it has stood still for a visibility timeout, and at most for ten of them. For workers that "
+        "read more than they do in a visibility timeout; a new leader then recovers nothing for one such timeout.",
     )
 
     leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
@@ -288,6 +299,7 @@ class ReaperSettings(RedisSettings):
                 visibility_timeout=group.visibility_timeout or self.visibility_timeout,
                 max_deliveries=group.max_deliveries or self.max_deliveries,
                 redelivery=group.redelivery or self.redelivery,
+                spare_the_living=self.spare_the_living if group.spare_the_living is None else group.spare_the_living,
             )
             for group in self.groups
         )

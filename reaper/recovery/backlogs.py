@@ -7,7 +7,7 @@ anew under the same name settles none of them: it does not know of them, or read
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -57,6 +57,8 @@ class Backlogs:
     def __init__(self, memory_ms: int) -> None:
         self._memory_ms = memory_ms
         self._held: dict[bytes, Held] = {}
+        self._asked: set[bytes] = set()
+        """What calls of ours are about, or were: they may have ended it."""
         self._settled: dict[bytes, dict[int, _Settled]] = {}
 
     def __len__(self) -> int:
@@ -74,20 +76,39 @@ class Backlogs:
             if first <= entry_order(entry_id) and (to_the_end or entry_order(entry_id) < last):
                 self.settled(self._held.pop(entry_id), now_ms)
         for entry_id, consumer, idle_ms, *_ in rows:
-            self._held.pop(entry_id, None)
-            if idle_ms >= 0 and is_foreign(consumer):
-                self._held[entry_id] = Held(consumer, now_ms - idle_ms, now_ms)
+            self.seen(entry_id, consumer, idle_ms, now_ms)
         while len(self._held) > MOST_HELD:
             del self._held[next(iter(self._held))]
 
-    def take_out(self, entry_ids: Iterable[bytes]) -> dict[bytes, Held]:
-        """Forget deliveries, and return them: whoever recovers them may end them, and that is no settlement."""
+    def seen(self, entry_id: bytes, consumer: bytes, idle_ms: int, now_ms: int) -> None:
+        """Note that a delivery is pending."""
+        self._held.pop(entry_id, None)
+        if idle_ms >= 0 and is_foreign(consumer) and entry_id not in self._asked:
+            self._held[entry_id] = Held(consumer, now_ms - idle_ms, now_ms)
+
+    def first(self) -> bytes | None:
+        """Return the first entry ID of those that are held."""
+        return min(self._held, key=entry_order, default=None)
+
+    def asks(self, entry_ids: Collection[bytes]) -> dict[bytes, Held]:
+        """Return, and forget, what is known of deliveries that a call of ours may end: that is no settlement.
+
+        Nothing is noted of them until an answer is there (`answered`), or they are known to be gone.
+        """
+        self._asked.update(entry_ids)
+        return self._take_out(entry_ids)
+
+    def answered(self, entry_ids: Iterable[bytes]) -> None:
+        """Note that it is known what became of what was asked for."""
+        self._asked.difference_update(entry_ids)
+
+    def _take_out(self, entry_ids: Iterable[bytes]) -> dict[bytes, Held]:
         return {entry_id: held for entry_id in entry_ids if (held := self._held.pop(entry_id, None))}
 
     def gone(self, entry_ids: Iterable[bytes], now_ms: int) -> None:
         """Note what others ended: those of ``entry_ids`` that were held were settled by now."""
         if self._held:
-            for held in self.take_out(entry_ids).values():
+            for held in self._take_out(entry_ids).values():
                 self.settled(held, now_ms)
 
     def settled(self, held: Held, now_ms: int) -> None:
@@ -108,6 +129,11 @@ class Backlogs:
             grain <= handed_ms + TOGETHER_MS and settled.after_ms >= since_ms
             for grain, settled in self._settled.get(consumer, {}).items()
         )
+
+    def settled_lately(self, consumer: bytes, handed_ms: int) -> int | None:
+        """Return when ``consumer``, as handed something at ``handed_ms``, may have settled something last; or None."""
+        grains = self._settled.get(consumer, {}).items()
+        return max((one.before_ms for grain, one in grains if grain <= handed_ms + TOGETHER_MS), default=None)
 
     def at_work_on(self, now_ms: int) -> Mapping[bytes, int]:
         """Return by consumer since when it was handed what is no older than something that it may have settled lately.

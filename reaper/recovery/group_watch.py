@@ -402,7 +402,11 @@ class GroupWatch:
         """Return what is registered for ``reaper status``."""
         now, tally = monotonic_ms(), self._notes.tally
         timers = [source.timers for source in self._sources.values()]
-        dues = [due for timer in timers if (due := timer.next_due()) is not None]
+        dues = [
+            max(due, source.begins_ms)
+            for source in self._sources.values()
+            if (due := source.timers.next_due()) is not None
+        ]
         visibility_ms = to_ms(self.group.visibility_timeout)
         return settings_report(
             self._settings,

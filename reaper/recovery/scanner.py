@@ -87,7 +87,9 @@ class Scanner:
         def forgets(cohort: Cohort, ids: list[bytes]) -> None:
             self.ages.add_gone(cohort, now)
             self._gone.extend(ids)
-            if cohort.sight is not Sight.UNSURE:  # else a call of ours may have ended them
+            if cohort.sight is Sight.UNSURE:  # a call of ours may have ended them
+                self.backlogs.answered(ids)
+            else:
                 self.backlogs.gone(ids, now)
 
         while not self.timers.sweep(forgets=forgets):

@@ -34,6 +34,8 @@ LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
 CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
+SPARED = 10
+"""Nothing is spared for longer than so many visibility timeouts, whatever its consumer settles beside it."""
 OLD, LOOKS = 4, 8
 """What will be due within a fourth of the visibility timeout is looked after, every eighth of it."""
 
@@ -60,6 +62,7 @@ class SourceWatch:
     _armed: anyio.Event = field(default_factory=anyio.Event)
     _sleeps_until: int | None = None
     _next_look_ms: int = 0
+    _began_ms: int = field(default_factory=monotonic_ms)
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(CALLS_UNDER_WAY))
 
@@ -101,11 +104,21 @@ class SourceWatch:
         if head is None or now < self._next_look_ms:
             return
         first, entry_ids = head
-        if first.due_ms - now > self._visibility_ms // OLD or first.sight is Sight.UNSURE:
+        if not self._spares and first.due_ms - now > self._visibility_ms // OLD:
             return
         if self.scanner.is_read_by_others:
             self._next_look_ms = now + self._visibility_ms // LOOKS
-            await self.scanner.look_at_backlogs(min(entry_ids, key=entry_order))
+            held = self.backlogs.first() if self._spares else None
+            await self.scanner.look_at_backlogs(min((*entry_ids, held) if held else entry_ids, key=entry_order))
+
+    @property
+    def _spares(self) -> bool:
+        return self.writer.group.spare_the_living
+
+    @property
+    def begins_ms(self) -> int:
+        """When anything is recovered at the earliest: before, nobody can have been seen to stand still."""
+        return self._began_ms + self._visibility_ms if self._spares else self._began_ms
 
     # ---- sleeping
 
@@ -131,6 +144,7 @@ class SourceWatch:
         due = self.timers.next_due()
         if due is None:
             return None
+        due = max(due, self.begins_ms)
         return max(due, self.context.grace.until(self._visibility_ms), self.rate.ready_at_ms(monotonic_ms()))
 
     # ---- firing
@@ -150,7 +164,7 @@ class SourceWatch:
         # Armed again before anything is sent: a lost reply loses no timer.
         for entry_id in due:
             self.timers.arm(entry_id, now + RETRY_MS, Sight.UNSURE)
-        held = self.backlogs.take_out(due)
+        held = self.backlogs.asks(due.keys())
         try:
             if self.context.settings.observe:
                 await self._observe(due)
@@ -171,7 +185,9 @@ class SourceWatch:
             not_after_ms=not_after_ms,
             made=self.made(),
             steps=self.context.grace.steps.ahead,
+            spared=self._spared(),
         )
+        self.backlogs.answered(due)
         if isinstance(result, Refusal):
             self.rate.spend(-len(due))
             self.refused(result)
@@ -208,9 +224,10 @@ class SourceWatch:
     def _apply(self, row: Recovered, now: int) -> None:
         """Bring the timer in line with what the script found."""
         if row.outcome is Outcome.NOT_DUE:
-            # Older than the group's timeout: the job has a longer one of its own.
+            # Older than the group's timeout: the job has a longer one of its own, or its consumer is spared.
             sight = Sight.DATED if row.idle_ms < self._visibility_ms else Sight.OVERDUE
-            self.timers.arm(row.entry_id, now + int(row.detail), sight)
+            self.timers.arm(row.entry_id, self._due_again(row, now), sight)
+            self.backlogs.seen(row.entry_id, row.consumer, row.idle_ms, now)
             if row.delivery_count > 1:
                 self.notes.claimed(row.entry_id, row.consumer)
             return
@@ -221,12 +238,29 @@ class SourceWatch:
         if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
             self.wake_suspects()
 
+    def _spared(self) -> dict[bytes, int]:
+        """Return whose deliveries are left alone for now, and up to which idle time in ms."""
+        if not self._spares:
+            return {}
+        now, most = monotonic_ms(), SPARED * self._visibility_ms
+        return {consumer: min(now - since, most) for consumer, since in self.backlogs.at_work_on(now).items()}
+
+    def _due_again(self, row: Recovered, now: int) -> int:
+        """Return when a delivery is due that is not due: of one that is spared, when its consumer has stood still."""
+        if self._spares and row.idle_ms >= self._visibility_ms:
+            settled_ms = self.backlogs.settled_lately(row.consumer, now - row.idle_ms)
+            if settled_ms is not None:
+                capped = now - row.idle_ms + SPARED * self._visibility_ms
+                return max(now + RETRY_MS, min(settled_ms + self._visibility_ms, capped))
+        return now + int(row.detail)
+
     async def _observe(self, due: Mapping[bytes, Cohort]) -> None:
         """Report what would be recovered; write nothing."""
         self.timers.seen_ms = now = monotonic_ms()
         found = await overdue_now(
             self.context.client, self.source, self.writer.group.group, sorted(due, key=entry_order)
         )
+        self.backlogs.answered(due)
         for entry_id in due:
             row = found.get(entry_id)
             if row is None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import anyio
@@ -121,23 +122,31 @@ class GroupWriter:
         return TakeOver(TakeOverCode(code), told(detail), tuple(map(text, before)), made)
 
     async def recover(
-        self, source: str, entry_ids: Sequence[bytes], *, not_after_ms: int, made: int, steps: Sequence[Step] = ()
+        self,
+        source: str,
+        entry_ids: Sequence[bytes],
+        *,
+        not_after_ms: int,
+        made: int,
+        steps: Sequence[Step] = (),
+        spared: Mapping[bytes, int] = MappingProxyType({}),
     ) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
 
         Not after that server time, and not in a group that was ``made`` later. ``steps`` of the server's clock are in
-        no idle time.
+        no idle time. ``spared``: by consumer, up to which idle time in ms what it holds is left alone.
         """
         keys, group = self.keys, self.group
         places = [
             source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
             keys.journal,
         ]  # fmt: skip
+        alone: list[bytes | int] = [word for pair in spared.items() for word in pair]
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
             group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
             clock_word(not_after_ms, steps), made,
-            to_ms(self.longest_visibility), *entry_ids,
+            to_ms(self.longest_visibility), len(spared), *alone, *entry_ids,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
         failpoint("recover.after_write")

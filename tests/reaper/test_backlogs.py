@@ -42,10 +42,15 @@ def test_what_was_handed_out_later_tells_nothing_of_what_was_handed_out_before()
 
 def test_what_we_may_have_ended_tells_nothing() -> None:
     backlogs = after_a_look(1, 2)
-    taken = backlogs.take_out([entry(1), entry(3)])
+    asked = backlogs.asks([entry(1), entry(3)])
+    backlogs.looked(rows(1, 2, 3), entry(1), FOUND, to_the_end=True)
     backlogs.looked(rows(2), entry(1), FOUND, to_the_end=True)
-    assert list(taken) == [entry(1)]
-    assert not backlogs.was_at_work(b"web", HANDED, since_ms=0)
+    assert (list(asked), backlogs.first()) == ([entry(1)], entry(2))
+    assert not backlogs.was_at_work(b"web", FOUND, since_ms=0)
+    backlogs.answered([entry(1)])
+    backlogs.looked(rows(1, 2), entry(1), FOUND, to_the_end=True)
+    backlogs.looked(rows(2), entry(1), FOUND + 1, to_the_end=True)
+    assert backlogs.was_at_work(b"web", FOUND, since_ms=FOUND), "that was somebody else"
 
 
 def test_a_look_that_does_not_see_a_delivery_tells_that_it_is_settled_only_where_it_has_looked() -> None:
@@ -75,6 +80,7 @@ def test_it_is_at_work_on_what_is_no_older_than_what_it_may_have_settled_lately(
         backlogs.gone([entry(number + 1)], handed_ms + took_ms)
     lately = [handed for handed, took in found if handed + took >= max(now_ms, *(h + t for h, t in found)) - 30_000]
     since = backlogs.at_work_on(max([now_ms, *(handed + took for handed, took in found)]))
+    assert all(backlogs.settled_lately(b"web", handed) is not None for handed in lately)
     if lately:
         assert min(lately) - TOGETHER_MS <= since[b"web"] <= min(lately)
     else:

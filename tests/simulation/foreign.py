@@ -39,6 +39,8 @@ class Habits:
     """How long a job takes, by its payload."""
     at_once: int = 1
     """Jobs that it works on at a time, of those that it has read."""
+    reads_on: bool = False
+    """It reads again as soon as it may work on another one; else when it is done with what it has read."""
     history: int = 0
     """So often it reads what it holds already, before it begins."""
     history_count: int = 1_000
@@ -58,9 +60,16 @@ class Reader(Actor):
         entries: Sequence[Any] = ()
         for _ in range(self.habits.history):
             entries = await self._read(client, process, "0", self.habits.history_count)
-        while True:
-            await self._work(client, process, [entry for entry in entries if entry[1]])
-            entries = await self._read(client, process, ">", self.habits.count)
+        room = asyncio.Semaphore(self.habits.at_once)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                work = [tasks.create_task(self._work(client, process, room, *entry)) for entry in entries if entry[1]]
+                if self.habits.reads_on:
+                    await room.acquire()
+                    room.release()
+                else:
+                    await asyncio.gather(*work)
+                entries = await self._read(client, process, ">", self.habits.count)
 
     async def _read(self, client: Redis, process: Process, start: str, count: int) -> Sequence[Any]:
         reply = await client.execute_command(
@@ -71,21 +80,16 @@ class Reader(Actor):
             self.world.ledger.start(_execution(entry_id, flat), process.name, (Act(OK, 0),))
         return found
 
-    async def _work(self, client: Redis, process: Process, entries: Sequence[Any]) -> None:
-        room = asyncio.Semaphore(self.habits.at_once)
-
-        async def work(entry_id: bytes, flat: Sequence[bytes]) -> None:
-            async with room:
-                execution = _execution(entry_id, flat)
-                await asyncio.sleep(self.habits.seconds(flat[1]))
-                self.world.ledger.complete(execution)
-                self.world.ledger.leave(execution, process.name)
-                await client.execute_command("XACK", STREAM, GROUP, entry_id)
-                self.done.append((self.world.loop.now, entry_id))
-
-        async with asyncio.TaskGroup() as tasks:
-            for entry_id, flat in entries:
-                tasks.create_task(work(entry_id, flat))
+    async def _work(
+        self, client: Redis, process: Process, room: asyncio.Semaphore, entry_id: bytes, flat: Sequence[bytes]
+    ) -> None:
+        async with room:
+            execution = _execution(entry_id, flat)
+            await asyncio.sleep(self.habits.seconds(flat[1]))
+            self.world.ledger.complete(execution)
+            self.world.ledger.leave(execution, process.name)
+            await client.execute_command("XACK", STREAM, GROUP, entry_id)
+            self.done.append((self.world.loop.now, entry_id))
 
 
 def _execution(entry_id: bytes, flat: Sequence[bytes]) -> Execution:

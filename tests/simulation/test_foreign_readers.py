@@ -1,9 +1,11 @@
 """What a leader tells of workers that are not ours, and does: readers with a backlog, slow ones, dead ones."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
+from reaper.recovery.source_watch import LOOKS, SPARED
 from reaper.replicas import GroupReport
 from tests.simulation.foreign import VISIBILITY_S, Habits, Place, play
 
@@ -100,3 +102,97 @@ def test_who_is_gone_for_good_is_told_of_in_no_way() -> None:
     report = play(program)
     assert report.recovered > 0
     assert (report.from_living, report.read_on) == (0, 0)
+
+
+# ---- sparing those who are at work
+
+SPARING = {"spare_the_living": True}
+SOON_S = VISIBILITY_S * (1 + 2 / LOOKS)
+"""A visibility timeout, and what may pass until a settlement is seen."""
+
+
+def starts(place: Place) -> Counter[str]:
+    return Counter(execution.job for execution in place.world.ledger.starts)
+
+
+def test_nothing_is_taken_from_who_is_at_work_and_each_job_runs_once() -> None:
+    async def program(place: Place) -> tuple[GroupReport, Counter[str]]:
+        place.add(*jobs(3 * BATCH))
+        place.start("web-1", Habits(count=BATCH, seconds=lambda _: 6.0))  # four timeouts a batch
+        await place.until(14 * VISIBILITY_S)
+        return place.report, starts(place)
+
+    report, times = play(program, group=SPARING)
+    assert (report.recovered, report.from_living) == (0, 0)
+    assert (len(times), set(times.values())) == (3 * BATCH, {1})
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("again_after", [0.5, 8.0, 40.0, 1_000.0])
+@pytest.mark.parametrize("crashes_after", [3.0, 21.0, 50.0])
+def test_what_a_dead_one_held_comes_back_when_he_has_stood_still_for_a_visibility_timeout(
+    seed: int, again_after: float, crashes_after: float
+) -> None:
+    async def program(place: Place) -> tuple[set[str], set[str]]:
+        place.add(*jobs(3 * BATCH))
+        place.start("web-1", Habits(count=BATCH, seconds=lambda _: 6.0))
+        await place.until(VISIBILITY_S)  # the leader must have watched for so long
+        await asyncio.sleep(crashes_after)
+        place.kill("web-1", again_after)
+        held = {entry_id for entry_id, _, _ in place.pending()}
+        await asyncio.sleep(SOON_S + 2)
+        return held, {entry_id for entry_id, _, _ in place.pending()}
+
+    held, still = play(program, seed=seed, group=SPARING)
+    assert held
+    assert not held & still
+
+
+def test_what_somebody_holds_for_ever_comes_back_while_he_settles_others() -> None:
+    async def program(place: Place) -> tuple[str, list[tuple[str, str, int]], list[tuple[str, str, int]], int]:
+        (poison,) = place.add(b"poison")
+        place.add(*jobs(2_000))
+        habits = Habits(count=1, at_once=4, reads_on=True, seconds=lambda payload: 1e9 if payload == b"poison" else 3.0)
+        reader = place.start("web-1", habits)
+        await place.until(VISIBILITY_S)
+        before = place.pending()
+        await place.until(VISIBILITY_S + SOON_S + 5)
+        return poison.decode(), before, place.pending(), len(reader.done)
+
+    poison, before, after, done = play(program, group=SPARING)
+    assert (poison, "web-1", 1) in before
+    assert poison not in {entry_id for entry_id, _, _ in after}
+    assert done > 60, "it has gone on with others"
+
+
+def test_nothing_is_spared_for_longer_than_ten_timeouts() -> None:
+    async def program(place: Place) -> tuple[int, int]:
+        place.add(*jobs(200))
+        place.start("web-1", Habits(count=200, seconds=lambda _: 6.0))  # forty timeouts
+        await place.until(SPARED * VISIBILITY_S)
+        before = place.report.recovered
+        await place.until((SPARED + 0.5) * VISIBILITY_S)
+        return before, place.report.recovered
+
+    before, after = play(program, group=SPARING)
+    assert before == 0
+    assert after > 100
+
+
+def test_a_new_leader_takes_nothing_before_it_has_watched_for_a_visibility_timeout() -> None:
+    async def program(place: Place) -> tuple[int, int, int]:
+        place.add(*jobs(BATCH))
+        place.start("web-1", Habits(count=BATCH, seconds=lambda _: 6.0))
+        await place.until(1.5 * VISIBILITY_S)
+        place.world.kill("reaper-1", again_after_s=1)
+        await asyncio.sleep(2)
+        began = place.world.loop.now
+        await place.until(3 * VISIBILITY_S)
+        living = place.report
+        place.kill("web-1", 1_000.0)
+        await place.until(began + 5 * VISIBILITY_S)
+        return living.recovered, living.late_ms, place.report.recovered
+
+    recovered, late_ms, of_the_dead = play(program, group=SPARING)
+    assert (recovered, late_ms) == (0, 0)
+    assert of_the_dead > 0
