@@ -58,6 +58,8 @@ class Tally:
     """How often the group was found to have been destroyed while nobody watched it: how much it held is not known."""
     foreign_claims: Whole = 0
     """Changes of owner that we did not make: somebody else runs XCLAIM or XAUTOCLAIM here."""
+    rereads: Whole = 0
+    """Deliveries whose count rose without a change of owner: their consumer read its history."""
     from_living: Whole = 0
     """Deliveries that were recovered while their consumer, a foreign one, was at work on them."""
     from_living_ms: Whole = 0

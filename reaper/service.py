@@ -51,7 +51,9 @@ CONNECTIONS, CONTROL_CONNECTIONS = 64, 4
 """At most, for the work on groups, and for elections and heartbeats. They are opened as they are needed."""
 FORGET_AFTER_HEARTBEATS = 60
 """A replica that has not registered for this many heartbeats is removed by the leader."""
-RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery", "spare_the_living"})
+RELOADABLE = frozenset(
+    {"groups", "visibility_timeout", "max_deliveries", "redelivery", "spare_the_living", "foreign_workers"}
+)
 
 
 @cache

@@ -34,6 +34,7 @@ class GroupArguments(TypedDict, total=False):
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream"] | None
     spare_the_living: bool | None
+    foreign_workers: bool | None
 
 
 class GroupSettings(Section):
@@ -51,6 +52,7 @@ class GroupSettings(Section):
     )
     redelivery: Redelivery | None = Field(default=None, description="Overrides `redelivery` for this pair.")
     spare_the_living: bool | None = Field(default=None, description="Overrides `spare_the_living` for this pair.")
+    foreign_workers: bool | None = Field(default=None, description="Overrides `foreign_workers` for this pair.")
 
     @property
     def keys(self) -> GroupKeys:
@@ -65,6 +67,7 @@ class WatchedGroup(GroupSettings):
     max_deliveries: int
     redelivery: Redelivery
     spare_the_living: bool = False
+    foreign_workers: bool = False
 
 
 def _read_groups(value: Any) -> Any:
@@ -94,6 +97,7 @@ class ReaperArguments(RedisArguments, total=False):
     max_deliveries: int
     redelivery: Redelivery | Literal["stream", "retry-stream"]
     spare_the_living: bool
+    foreign_workers: bool
     leader_election: bool
     lease_ttl: Duration
     renew_interval: Duration | None
@@ -167,6 +171,13 @@ class ReaperSettings(RedisSettings):
         description="Leave what a worker that is not ours holds alone as long as it settles what it was given with it, "
         "or before: until it has stood still for a visibility timeout, and at most for ten of them. For workers that "
         "read more than they do in a visibility timeout; a new leader then recovers nothing for one such timeout.",
+    )
+
+    foreign_workers: bool = Field(
+        default=False,
+        description="Workers that are not ours read their history (`XREADGROUP … 0`), or claim by themselves, and "
+        "Redis counts that as deliveries: count what the leader has seen instead, one for each owner. Workers of ours "
+        "count as ever.",
     )
 
     leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
@@ -299,6 +310,7 @@ class ReaperSettings(RedisSettings):
                 visibility_timeout=group.visibility_timeout or self.visibility_timeout,
                 max_deliveries=group.max_deliveries or self.max_deliveries,
                 redelivery=group.redelivery or self.redelivery,
+                foreign_workers=self.foreign_workers if group.foreign_workers is None else group.foreign_workers,
                 spare_the_living=self.spare_the_living if group.spare_the_living is None else group.spare_the_living,
             )
             for group in self.groups

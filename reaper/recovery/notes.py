@@ -320,6 +320,11 @@ class GroupNotes:
         self.tally.read_on = self._living.read_on
         self.tally.reading_on = _by_name(self._living.named_read_on())
 
+    def read_again(self, consumer: bytes) -> None:
+        """A delivery was handed to its owner once more: a read of history. Redis counts that as a delivery."""
+        if is_foreign(consumer):
+            self.tally.rereads += 1
+
     def claimed(self, entry_id: bytes, consumer: bytes) -> None:
         """A delivery changed its owner, and not by us: somebody else's XCLAIM or XAUTOCLAIM loop."""
         if not is_foreign(consumer):  # our own workers raise counts when they adopt, as nobody else of ours

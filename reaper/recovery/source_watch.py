@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time_ns
+from typing import Any
 
 import anyio
 from redis.asyncio import Redis
@@ -15,6 +16,7 @@ from redis.exceptions import RedisError
 from reaper.recovery.ages import Ages
 from reaper.recovery.backlogs import Backlogs, Held, is_foreign
 from reaper.recovery.context import TermContext
+from reaper.recovery.executions import Executions
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanner
@@ -80,7 +82,14 @@ class SourceWatch:
             ages=self.ages,
             backlogs=self.backlogs,
             armed=self._wake_if_earlier,
+            **self._counting(),
         )
+
+    def _counting(self) -> dict[str, Any]:
+        """Return how the scanner looks at counts: a group counts by what is seen, or is told that Redis counts more."""
+        if self.writer.group.foreign_workers:
+            return {"executions": Executions()}
+        return {"read_again": self.notes.read_again}
 
     async def run(self) -> None:
         """Fire timers until cancelled or stopped."""
@@ -186,6 +195,7 @@ class SourceWatch:
             made=self.made(),
             steps=self.context.grace.steps.ahead,
             spared=self._spared(),
+            executions=self.scanner.executions.of if self.scanner.executions else None,
         )
         self.backlogs.answered(due)
         if isinstance(result, Refusal):
@@ -229,7 +239,7 @@ class SourceWatch:
             self.timers.arm(row.entry_id, self._due_again(row, now), sight)
             self.backlogs.seen(row.entry_id, row.consumer, row.idle_ms, now)
             if row.delivery_count > 1:
-                self.notes.claimed(row.entry_id, row.consumer)
+                self._delivered_again(row.entry_id, row.consumer)
             return
         if row.outcome is Outcome.PUT_OFF:
             self.timers.arm(row.entry_id, now, Sight.UNSURE)
@@ -237,6 +247,13 @@ class SourceWatch:
         self.timers.disarm(row.entry_id)
         if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
             self.wake_suspects()
+
+    def _delivered_again(self, entry_id: bytes, consumer: bytes) -> None:
+        """Note that somebody else has handed a delivery out again: to its owner, or to another one."""
+        if self.scanner.was_held_by(consumer, entry_id):
+            self.notes.read_again(consumer)
+        else:
+            self.notes.claimed(entry_id, consumer)
 
     def _spared(self) -> dict[bytes, int]:
         """Return whose deliveries are left alone for now, and up to which idle time in ms."""
@@ -268,7 +285,7 @@ class SourceWatch:
             elif 0 <= row.idle_ms < self._visibility_ms:
                 self.timers.arm(entry_id, now + self._visibility_ms - row.idle_ms)
                 if row.delivery_count > 1:
-                    self.notes.claimed(entry_id, row.consumer)
+                    self._delivered_again(entry_id, row.consumer)
             else:
                 self.timers.arm(entry_id, now + self._visibility_ms, Sight.OVERDUE)
                 self.notes.would_recover(row)

@@ -130,11 +130,14 @@ class GroupWriter:
         made: int,
         steps: Sequence[Step] = (),
         spared: Mapping[bytes, int] = MappingProxyType({}),
+        executions: Callable[[bytes], int] | None = None,
     ) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
 
         Not after that server time, and not in a group that was ``made`` later. ``steps`` of the server's clock are in
         no idle time. ``spared``: by consumer, up to which idle time in ms what it holds is left alone.
+        ``executions`` tells how often an entry was delivered that is held by a worker which is not ours; without it
+        that is what Redis has counted.
         """
         keys, group = self.keys, self.group
         places = [
@@ -142,11 +145,12 @@ class GroupWriter:
             keys.journal,
         ]  # fmt: skip
         alone: list[bytes | int] = [word for pair in spared.items() for word in pair]
+        asked = entry_ids if executions is None else [b"%b %d" % (one, executions(one)) for one in entry_ids]
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
             group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
             clock_word(not_after_ms, steps), made,
-            to_ms(self.longest_visibility), len(spared), *alone, *entry_ids,
+            to_ms(self.longest_visibility), int(executions is not None), len(spared), *alone, *asked,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
         failpoint("recover.after_write")

@@ -124,6 +124,7 @@ class Scene:
         made: int = 0,
         longest_ms: int = 10**9,
         spared: Mapping[str, int] = MappingProxyType({}),
+        by_sight: bool = False,
     ) -> Any:
         """Run ``recover_entries``; see `rows`."""
         keys = self.keys
@@ -136,7 +137,7 @@ class Scene:
             ],
             [
                 fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
-                not_after_ms, made, longest_ms, len(spared), *alone, *ids,
+                not_after_ms, made, longest_ms, int(by_sight), len(spared), *alone, *ids,
             ],
         )  # fmt: skip
 

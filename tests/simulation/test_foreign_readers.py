@@ -196,3 +196,51 @@ def test_a_new_leader_takes_nothing_before_it_has_watched_for_a_visibility_timeo
     recovered, late_ms, of_the_dead = play(program, group=SPARING)
     assert (recovered, late_ms) == (0, 0)
     assert of_the_dead > 0
+
+
+# ---- counting
+
+
+@pytest.mark.parametrize(("marked", "given_up"), [(True, 0), (False, 5)])
+def test_two_reads_of_history_give_up_no_job_after_one_execution(marked: bool, given_up: int) -> None:
+    async def program(place: Place) -> tuple[set[int], int, int]:
+        place.add(*jobs(5))
+        place.start("web-1", Habits(count=5, seconds=lambda _: 20.0, history=2))
+        await asyncio.sleep(3)
+        place.kill("web-1", again_after_s=2)
+        await asyncio.sleep(10)
+        place.kill("web-1", again_after_s=1_000)
+        counts = {count for _, _, count in place.pending()}
+        await asyncio.sleep(VISIBILITY_S + 5)
+        return counts, place.dead(), place.report.recovered
+
+    counts, dead, recovered = play(program, group={"foreign_workers": marked})
+    assert counts == {3}, "by Redis"
+    assert (dead, recovered) == (given_up, 5 - given_up)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_job_that_kills_whoever_runs_it_is_given_up_all_the_same(marked: bool) -> None:
+    async def program(place: Place) -> int:
+        place.add(b"poison")
+        place.start("web-1", Habits(count=1, seconds=lambda _: 1e9))
+        while not place.dead() and place.world.loop.now < 20 * VISIBILITY_S:
+            await asyncio.sleep(5)
+            place.kill("web-1", again_after_s=1)
+        return place.dead()
+
+    assert play(program, group={"foreign_workers": marked}) == 1
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_reads_of_history_are_told_of_and_are_no_claims(marked: bool) -> None:
+    async def program(place: Place) -> GroupReport:
+        place.add(*jobs(5))
+        place.start("web-1", Habits(count=5, seconds=lambda _: 20.0, history=1))
+        for _ in range(20):
+            await asyncio.sleep(7)
+            place.kill("web-1", again_after_s=1)
+        return place.report
+
+    report = play(program, group={"foreign_workers": marked}, max_deliveries=50)
+    assert (report.foreign_claims, report.rereads > 0) == (0, not marked)
