@@ -25,6 +25,11 @@ RENEWALS_TRIED = 3
 LONGEST_VISIBILITY = timedelta(days=7)
 
 
+def observers_of(namespace: str) -> str:
+    """Return the namespace in which those observe that look at the groups of ``namespace``."""
+    return f"{namespace}-observe"
+
+
 class GroupArguments(TypedDict, total=False):
     """The arguments of `GroupSettings`, as type checkers see them. A test compares them with the fields."""
 
@@ -298,7 +303,7 @@ class ReaperSettings(RedisSettings):
     @property
     def namespace_keys(self) -> NamespaceKeys:
         """The leadership keys. Observers elect among themselves, so that none keeps the others from recovering."""
-        return namespace_keys(self.namespace + "-observe" if self.observe else self.namespace)
+        return namespace_keys(observers_of(self.namespace) if self.observe else self.namespace)
 
     @property
     def watched(self) -> tuple[WatchedGroup, ...]:

@@ -73,7 +73,7 @@ def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
 
 
 def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
-    if snapshot.needs_no_reaper:
+    if snapshot.needs_no_reaper or (snapshot.is_tried_out and snapshot.groups):
         return
     if not snapshot.live:
         yield Problem(
@@ -214,6 +214,9 @@ def replica_notes(snapshot: Snapshot) -> Iterator[str]:
     leader = snapshot.leader
     if leader and leader.observe:
         yield "the leader only observes: nothing is recovered"
+    if snapshot.is_tried_out:
+        names = ", ".join(one.id for one in snapshot.observers)
+        yield f"nobody recovers: {names} observes; `reaper status --observe` tells what would have been recovered"
     if leader and leader.role == LEADER and not snapshot.followers:
         yield "there is no follower: nobody takes over when the leader dies"
     for replica in snapshot.live:
@@ -226,8 +229,19 @@ def replica_notes(snapshot: Snapshot) -> Iterator[str]:
         yield f"replicas of several versions are running: {', '.join(versions)}"
 
 
+def _observed(report: GroupReport) -> Iterator[str]:
+    if report.false_alarms:
+        yield (
+            f"{report.false_alarms} of {report.recovered} deliveries that would have been recovered were settled by "
+            f"their own consumer later: a visibility timeout above {report.slowest_ms / 1000:.1f} s would have had no "
+            "such false alarm"
+        )
+
+
 def _group_notes(group: GroupState) -> Iterator[str]:
     report = group.report
+    if report:
+        yield from _observed(report)
     if group.is_embedded:
         yield "its workers recover what stalls (embedded mode)"
     if report and not report.last_scan_ms:

@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from reaper.recovery.backlogs import is_foreign
 from reaper.recovery.living import Living
+from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered
@@ -65,6 +66,7 @@ class GroupNotes:
         self._living = Living()
         self._foreign_logged_at = self._living_logged_at = self._last_held_at = float("-inf")
         self._asked_too_long = False
+        self._said: tuple[int, ...] = ()
         self._errors: dict[str, str] = {}
 
     def _report(self, name: str, **facts: Any) -> None:
@@ -264,16 +266,20 @@ class GroupNotes:
 
     def would_recover(self, row: Pending) -> None:
         """A delivery is overdue, and we only observe."""
-        self.tally.recovered += 1
-        logger.info(
-            "%s: would recover entry %s: held by %s, idle for %.1f s, delivered %d times",
-            self._pair,
-            text(row.entry_id),
-            on_one_line(row.consumer),
-            row.idle_ms / 1000,
-            row.delivery_count,
-        )
         self._stalled(b"", row)
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Take what an observer has seen so far."""
+        self.tally.recovered = verdict.overdue
+        self.tally.false_alarms, self.tally.slowest_ms = verdict.false_alarms, verdict.slowest_ms
+
+    def tell_verdict(self, verdict: Verdict, now_ms: int, *, is_served: bool, at_the_end: bool = False) -> None:
+        """Log it: at the end, and before where it says something that was not said yet."""
+        said = (verdict.overdue, verdict.false_alarms, verdict.claimed, verdict.read_again, verdict.pending)
+        if at_the_end or said != self._said:
+            beside = " (a leader serves this group: what it recovers looks settled to us)" if is_served else ""
+            logger.info("%s: %s%s", self._pair, verdict.sentence(now_ms), beside)
+        self._said = said
 
     def asks_too_long(self, row: Recovered, longest_ms: int) -> None:
         """A job asks for a visibility timeout longer than any may have; said once a term."""

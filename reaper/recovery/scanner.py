@@ -9,7 +9,7 @@ that tells what went with it.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,10 @@ def _nothing(_consumer: bytes) -> None:
     """Nobody wants to be told."""
 
 
+def _forgotten(_entry_ids: Sequence[bytes], _now_ms: int) -> None:
+    """Nobody wants to be told."""
+
+
 @dataclass(slots=True, eq=False)
 class Scanner:
     """Scans one source (a stream or retry stream) of one group into its timers, and notes ages on the way."""
@@ -50,6 +54,8 @@ class Scanner:
     """Kept where the group counts by what is seen."""
     read_again: Callable[[bytes], None] = _nothing
     """Told where a consumer was handed once more what it had: in a sample, as of the full scans."""
+    forgotten: Callable[[Sequence[bytes], int], None] = _forgotten
+    """Told of what a full scan did not find any more, and when."""
     _counts: Counts = field(default_factory=Counts)
     _highest: bytes = FIRST
     _oldest_ms: int = 0
@@ -103,6 +109,7 @@ class Scanner:
                 self.backlogs.answered(ids)
             else:
                 self.backlogs.gone(ids, now)
+            self.forgotten(ids, now)
 
         while not self.timers.sweep(forgets=forgets):
             await checkpoint()

@@ -22,6 +22,8 @@ from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.timers import Cohort, Sight, Timers
+from reaper.recovery.verdict import LOOKS as FOLLOWED
+from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
@@ -56,6 +58,8 @@ class SourceWatch:
     """Tells when the group was made, as of the last look: the server's ms."""
     refused: Callable[[Refusal], None]
     wake_suspects: Callable[[], None]
+    verdict: Verdict | None = None
+    """Where we observe."""
     timers: Timers = field(default_factory=Timers)
     ages: Ages = field(init=False)
     backlogs: Backlogs = field(init=False)
@@ -87,9 +91,10 @@ class SourceWatch:
 
     def _counting(self) -> dict[str, Any]:
         """Return how the scanner looks at counts: a group counts by what is seen, or is told that Redis counts more."""
+        told = {"forgotten": self.verdict.gone} if self.verdict else {}
         if self.writer.group.foreign_workers:
-            return {"executions": Executions()}
-        return {"read_again": self.notes.read_again}
+            return told | {"executions": Executions()}
+        return told | {"read_again": self.notes.read_again}
 
     async def run(self) -> None:
         """Fire timers until cancelled or stopped."""
@@ -277,18 +282,23 @@ class SourceWatch:
         found = await overdue_now(
             self.context.client, self.source, self.writer.group.group, sorted(due, key=entry_order)
         )
+        verdict = self.verdict or Verdict(now)
         self.backlogs.answered(due)
         for entry_id in due:
             row = found.get(entry_id)
             if row is None:
                 self.timers.disarm(entry_id)
+                verdict.gone([entry_id], now)
             elif 0 <= row.idle_ms < self._visibility_ms:
+                verdict.found(entry_id, row.consumer, row.idle_ms, now, is_overdue=False)
                 self.timers.arm(entry_id, now + self._visibility_ms - row.idle_ms)
                 if row.delivery_count > 1:
                     self._delivered_again(entry_id, row.consumer)
             else:
-                self.timers.arm(entry_id, now + self._visibility_ms, Sight.OVERDUE)
-                self.notes.would_recover(row)
+                self.timers.arm(entry_id, now + max(row.idle_ms // FOLLOWED, RETRY_MS), Sight.OVERDUE)
+                if verdict.found(entry_id, row.consumer, row.idle_ms, now, is_overdue=True):
+                    self.notes.would_recover(row)
+        self.notes.verdict(verdict)
 
 
 async def overdue_now(client: Redis, source: str, group: str, entry_ids: Sequence[bytes]) -> dict[bytes, Pending]:

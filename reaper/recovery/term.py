@@ -11,9 +11,11 @@ from reaper.recovery.context import TermContext
 from reaper.recovery.group_watch import GroupWatch
 from reaper.recovery.notes import settings_report
 from reaper.recovery.shards import Shards
+from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.clock import monotonic_ms
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices
 
@@ -30,6 +32,7 @@ class TermWork:
     callbacks: Callbacks[str]
     shards: Shards | None
     """Where the pairs lie at several servers; `grace` is for the one that the elector asks."""
+    _verdicts: dict[str, tuple[WatchedGroup, Verdict]] = field(default_factory=dict)
     _watches: dict[str, GroupWatch] = field(default_factory=dict)
     _tasks: TaskGroup | None = None
     _context: TermContext | None = None
@@ -83,9 +86,19 @@ class TermWork:
         if self.shards:
             standing = self.shards.standing(group.keys.stream)
             context = replace(context, grace=standing, clock_offset_ms=lambda: standing.clock_offset_ms)
-        watch = GroupWatch(context, group)
+        watch = GroupWatch(context, group, self._verdict_on(group))
         self._watches[group.keys.pair] = watch
         tasks.start_soon(watch.run)
+
+    def _verdict_on(self, group: WatchedGroup) -> Verdict | None:
+        """Return where an observer notes what it sees of a pair, as long as its settings stay as they are."""
+        if not self.settings.observe:
+            return None
+        watched, verdict = self._verdicts.get(group.keys.pair, (None, None))
+        if verdict is None or watched != group:
+            verdict = Verdict(monotonic_ms())
+            self._verdicts[group.keys.pair] = (group, verdict)
+        return verdict
 
     def errors(self) -> dict[str, str]:
         """Return what cannot be done now in which pair, while this replica leads. For any thread."""

@@ -241,6 +241,11 @@ class GroupWriter:
         """Return the group's consumers in ``source``, and for how many ms each has not asked for anything there."""
         return {row["name"]: int(row["idle"]) for row in await self.client.xinfo_consumers(source, self.keys.group)}
 
+    async def is_served(self, server_ms: int) -> bool:
+        """Tell whether a leader says that it serves the group at ``server_ms``."""
+        until: Any = await self.client.hget(self.keys.agreement, "served_until")
+        return whole_number(until, 0) > server_ms
+
     async def made_at(self) -> int:
         """Return when the group was made, by the server's clock in ms; 0 = not by us."""
         made: Any = await self.client.hget(self.keys.agreement, "made")

@@ -60,6 +60,24 @@ def test_without_a_replica_groups_that_their_workers_recover_are_well() -> None:
     assert _troubles(a_snapshot(gone, report=None, mode="reaper")) == [Trouble.NO_REPLICA]
 
 
+def test_groups_that_nobody_has_served_yet_are_well_beside_an_observer() -> None:
+    olga = a_replica("olga", ALL_WELL, at_ms=NOW, observe=True)
+    alone = replace(a_snapshot(a_replica("gone", at_ms=0), report=None), observers=(olga,))
+    assert judge(alone) == ()
+    assert any("olga-1-abc observes; `reaper status --observe` tells" in note for note in notes(alone))
+    served = replace(a_snapshot(a_replica("gone", at_ms=0), report=None, mode="reaper"), observers=(olga,))
+    assert _troubles(served) == [Trouble.NO_REPLICA], "whoever served them is gone"
+    assert _troubles(replace(alone, groups=())) == [Trouble.NO_REPLICA, Trouble.NO_GROUPS]
+
+
+def test_false_alarms_of_an_observer_are_noted_with_the_timeout_that_would_have_had_none() -> None:
+    report = replace(ALL_WELL, recovered=45, false_alarms=22, slowest_ms=61_040)
+    assert notes(a_snapshot(report=report)) == (
+        "orders/billing: 22 of 45 deliveries that would have been recovered were settled by their own consumer later: "
+        "a visibility timeout above 61.0 s would have had no such false alarm",
+    )
+
+
 def test_a_replica_is_live_for_three_heartbeats() -> None:
     assert judge(a_snapshot(a_replica("alice", ALL_WELL, at_ms=NOW - 15_000))) == ()
 

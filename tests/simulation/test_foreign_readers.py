@@ -244,3 +244,32 @@ def test_reads_of_history_are_told_of_and_are_no_claims(marked: bool) -> None:
 
     report = play(program, group={"foreign_workers": marked}, max_deliveries=50)
     assert (report.foreign_claims, report.rereads > 0) == (0, not marked)
+
+
+# ---- observing
+
+
+def test_an_observer_tells_false_alarms_and_the_timeout_that_would_have_had_none() -> None:
+    async def program(place: Place) -> tuple[GroupReport, float]:
+        place.add(*jobs(BATCH))
+        reader = place.start("web-1", Habits(count=BATCH, seconds=lambda _: 4.0))
+        began = place.world.loop.now
+        await place.until(3 * VISIBILITY_S)
+        return place.report, reader.done[-1][0] - began
+
+    report, slowest_s = play(program, observe=True)
+    assert (report.recovered, report.false_alarms) == (BATCH - 7, BATCH - 7)
+    assert slowest_s <= report.slowest_ms / 1000 <= 1.15 * slowest_s
+
+
+def test_an_observer_tells_of_a_dead_worker_once_and_of_no_false_alarm() -> None:
+    async def program(place: Place) -> tuple[GroupReport, int]:
+        place.add(*jobs(BATCH))
+        place.start("web-1", Habits(count=BATCH, seconds=lambda _: 4.0))
+        await asyncio.sleep(10)
+        place.kill("web-1", again_after_s=20)
+        await place.until(10 * VISIBILITY_S)
+        return place.report, len(place.pending())
+
+    report, pending = play(program, observe=True)
+    assert (report.recovered, report.false_alarms) == (pending, 0)
