@@ -90,6 +90,7 @@ class Reaper:
             self._grace,
             self._callbacks,
             self._shards,
+            self._tell_at_once,
         )
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
@@ -253,6 +254,9 @@ class Reaper:
         self._callbacks.report("leadership_lost", holder=term.holder, token=term.token, reason=str(end))
 
     # ---- registration
+
+    def _tell_at_once(self) -> None:
+        self._registered.set()
 
     async def _register_loop(self) -> None:
         interval = self.settings.heartbeat_interval.total_seconds()

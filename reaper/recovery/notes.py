@@ -5,7 +5,7 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -58,11 +58,15 @@ def _by_name(counts: Mapping[bytes, int]) -> dict[str, int]:
 class GroupNotes:
     """Counters and news of one group in one term."""
 
-    def __init__(self, group: WatchedGroup, callbacks: Callbacks[str]) -> None:
+    def __init__(
+        self, group: WatchedGroup, callbacks: Callbacks[str], changed: Callable[[], None] = lambda: None
+    ) -> None:
+        """``changed`` is called where a refusal or a pause begins or ends: others should know at once."""
         self.tally = Tally()
         self._group = group
         self._pair = group.keys.pair
         self._callbacks = callbacks
+        self._changed = changed
         self._living = Living()
         self._foreign_logged_at = self._living_logged_at = self._last_held_at = float("-inf")
         self._asked_too_long = False
@@ -108,7 +112,8 @@ class GroupNotes:
         if kind != self.tally.refusal:
             logger.error("%s: refused: %s", self._pair, message)
             self._report("error", error=f"{kind}: {message}")
-        self.tally.refusal = kind
+            self.tally.refusal = kind
+            self._changed()
 
     def layout(self, refusal: str) -> None:
         """The policy cannot work with this stream's layout, or ('') it can."""
@@ -120,12 +125,14 @@ class GroupNotes:
     def _served_again(self) -> None:
         logger.info("%s: served again", self._pair)
         self.tally.refusal = ""
+        self._changed()
 
     def paused(self) -> None:
         """An operator paused the group."""
         if not self.tally.paused:
             logger.warning("%s: paused (`reaper resume %s` ends it)", self._pair, self._group.group)
-        self.tally.paused = True
+            self.tally.paused = True
+            self._changed()
 
     def call_done(self) -> None:
         """A recovery call went through: nothing is paused or refused any more."""
@@ -133,6 +140,7 @@ class GroupNotes:
         if self.tally.paused:
             logger.warning("%s: resumed", self._pair)
             self.tally.paused = False
+            self._changed()
         self.layout("")
 
     # ---- deliveries

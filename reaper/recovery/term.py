@@ -1,5 +1,6 @@
 """The work of one term of leadership: a watch for each stream/group pair."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -32,6 +33,8 @@ class TermWork:
     callbacks: Callbacks[str]
     shards: Shards | None
     """Where the pairs lie at several servers; `grace` is for the one that the elector asks."""
+    changed: Callable[[], None]
+    """Has this replica register at once."""
     _verdicts: dict[str, tuple[WatchedGroup, Verdict]] = field(default_factory=dict)
     _watches: dict[str, GroupWatch] = field(default_factory=dict)
     _tasks: TaskGroup | None = None
@@ -58,6 +61,7 @@ class TermWork:
                     end,
                     self.notices,
                     lambda: self.elector.clock_offset_ms,
+                    self.changed,
                 )
                 tasks.start_soon(self.notices.run)
                 for group in self.settings.watched:
