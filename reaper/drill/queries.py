@@ -46,8 +46,8 @@ async def look(stage: Stage, before: View) -> View:
     """Return what Redis shows now, all of one moment: a job on its way from one place to the next is not overlooked.
 
     The stream is read from the position of the view ``before``, since the present one is only known with the reply.
-    While the group is destroyed, or Redis is full and takes no transaction, nothing is over: the view is as before, with
-    something to do.
+    While the group is destroyed, or Redis is full and takes no transaction, nothing is over: the view is as before,
+    with something to do.
     """
     keys, namespace = stage.keys, stage.namespace
     pipeline = stage.client.pipeline(transaction=True)
