@@ -7,7 +7,8 @@ anew under the same name settles none of them: it does not know of them, or read
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -59,10 +60,21 @@ class Backlogs:
         self._held: dict[bytes, Held] = {}
         self._asked: set[bytes] = set()
         """What calls of ours are about, or were: they may have ended it."""
+        self._doubtful: set[bytes] | None = None
+        """The same, since the look began that is under way: its rows may be older than the answers."""
         self._settled: dict[bytes, dict[int, _Settled]] = {}
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Take a look, from the request on; `looked` tells what came of it."""
+        self._doubtful = set(self._asked)
+        try:
+            yield
+        finally:
+            self._doubtful = None
 
     def looked(self, rows: Sequence[Sequence[Any]], start: bytes, now_ms: int, *, to_the_end: bool) -> None:
         """Take a look at the pending entries list from entry ``start`` on: its rows, and whether nothing lies behind.
@@ -76,7 +88,8 @@ class Backlogs:
             if first <= entry_order(entry_id) and (to_the_end or entry_order(entry_id) < last):
                 self.settled(self._held.pop(entry_id), now_ms)
         for entry_id, consumer, idle_ms, *_ in rows:
-            self.seen(entry_id, consumer, idle_ms, now_ms)
+            if not self._doubtful or entry_id not in self._doubtful:
+                self.seen(entry_id, consumer, idle_ms, now_ms)
         while len(self._held) > MOST_HELD:
             del self._held[next(iter(self._held))]
 
@@ -96,6 +109,8 @@ class Backlogs:
         Nothing is noted of them until an answer is there (`answered`), or they are known to be gone.
         """
         self._asked.update(entry_ids)
+        if self._doubtful is not None:
+            self._doubtful.update(entry_ids)
         return self._take_out(entry_ids)
 
     def answered(self, entry_ids: Iterable[bytes]) -> None:

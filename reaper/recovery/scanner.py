@@ -129,10 +129,11 @@ class Scanner:
 
     async def look_at_backlogs(self, start: bytes) -> None:
         """Look at one page from entry ``start`` on, for who is at work on what is old. Raises what redis-py raises."""
-        reply: Any = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
-        if self.executions is not None:
-            self.executions.looked(reply)
-        self.backlogs.looked(reply, start, monotonic_ms(), to_the_end=len(reply) < self.page)
+        with self.backlogs.looking():
+            reply: Any = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
+            if self.executions is not None:
+                self.executions.looked(reply)
+            self.backlogs.looked(reply, start, monotonic_ms(), to_the_end=len(reply) < self.page)
 
     async def tail(self) -> int:
         """Scan what lies past the highest ID seen; return how much that was. Raises what redis-py raises."""

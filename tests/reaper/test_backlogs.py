@@ -53,6 +53,17 @@ def test_what_we_may_have_ended_tells_nothing() -> None:
     assert backlogs.was_at_work(b"web", FOUND, since_ms=FOUND), "that was somebody else"
 
 
+def test_a_look_that_is_older_than_an_answer_tells_nothing_of_what_was_asked_for() -> None:
+    backlogs = after_a_look(1, 2)
+    with backlogs.looking():
+        backlogs.asks([entry(1)])
+        backlogs.answered([entry(1)])  # it was recovered, and then the reply to the look is read
+        backlogs.looked(rows(1, 2), entry(1), FOUND, to_the_end=True)
+    with backlogs.looking():
+        backlogs.looked(rows(2), entry(1), FOUND + 1, to_the_end=True)
+    assert (len(backlogs), backlogs.was_at_work(b"web", FOUND, since_ms=0)) == (1, False)
+
+
 def test_a_look_that_does_not_see_a_delivery_tells_that_it_is_settled_only_where_it_has_looked() -> None:
     backlogs = after_a_look(1, 2, 3, 4)
     backlogs.looked(rows(3), entry(2), FOUND, to_the_end=False)
