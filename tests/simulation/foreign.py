@@ -14,14 +14,14 @@ from tests.simulation.cast import Actor, Replica
 from tests.simulation.entropy import drawn_from
 from tests.simulation.loop import Process
 from tests.simulation.patience import patient
-from tests.simulation.places import GROUP, KEYS, STREAM
+from tests.simulation.places import GROUP, KEYS, STREAM, URL
 from tests.simulation.plays import FIELD, OK, Act
 from tests.simulation.python_312 import as_in_312
 from tests.simulation.story import Setting, Story
 from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
 from tests.support.invariants import Execution
-from workers.protocol.connection import reader_client
+from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.messages import pair_up, read_metadata, text
 from workers.runtime.clock import going_by
 
@@ -56,14 +56,14 @@ class Reader(Actor):
         """When which entry was acknowledged."""
 
     async def run(self, process: Process) -> None:
-        client = reader_client("redis://127.0.0.1:6379/0")
+        client, settling = reader_client(URL), commands_client(URL)
         entries: Sequence[Any] = ()
         for _ in range(self.habits.history):
             entries = await self._read(client, process, "0", self.habits.history_count)
         room = asyncio.Semaphore(self.habits.at_once)
         async with asyncio.TaskGroup() as tasks:
             while True:
-                work = [tasks.create_task(self._work(client, process, room, *entry)) for entry in entries if entry[1]]
+                work = [tasks.create_task(self._work(settling, process, room, *entry)) for entry in entries if entry[1]]
                 if self.habits.reads_on:
                     await room.acquire()
                     room.release()
@@ -141,6 +141,17 @@ class Place:
         rows = self.world.command("XPENDING", STREAM, GROUP, "-", "+", 1_000)
         return [(text(entry_id), text(consumer), count) for entry_id, consumer, _, count in rows]
 
+    def left(self) -> int:
+        """Return how many jobs nobody has read yet."""
+        ((_, _, _, _, _, _, _, last_id, *_),) = self.world.command("XINFO", "GROUPS", STREAM)
+        return len(self.world.command("XRANGE", STREAM, b"(" + last_id, "+"))
+
+    async def until_all_is_done(self, longest_s: float) -> None:
+        """Wait until nothing is ready or pending, for so long."""
+        ends_at = self.world.loop.now + longest_s
+        while (self.pending() or self.left()) and self.world.loop.now < ends_at:  # noqa: ASYNC110 - time is virtual
+            await asyncio.sleep(5)
+
     def dead(self) -> int:
         """Return how many dead letters there are."""
         return int(self.world.command("XLEN", KEYS.dead))
@@ -186,6 +197,7 @@ async def _played(
     values = replica.settings.model_dump(exclude_unset=True) | changes
     values["groups"] = (GroupSettings(stream=STREAM, group=GROUP, **group),)
     replica.settings = ReaperSettings(**values)
+    world.limits.append(replica.settings.max_deliveries)
     for role in world.actors:
         world.launch(role)
     place = Place(world)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from random import Random
 
 import pytest
 
@@ -273,3 +274,59 @@ def test_an_observer_tells_of_a_dead_worker_once_and_of_no_false_alarm() -> None
 
     report, pending = play(program, observe=True)
     assert (report.recovered, report.false_alarms) == (pending, 0)
+
+
+# ---- whatever happens
+
+
+def drawn_to_fit(draw: Random) -> Habits:
+    """A reader that is done with what it reads well within the visibility timeout."""
+    count = draw.choice([1, 2, 5, 10, 20])
+    seconds = 0.7 * VISIBILITY_S / count * draw.uniform(0.3, 1)
+    if draw.random() < 0.3:
+        return Habits(count=1, at_once=4, reads_on=True, seconds=lambda _: min(seconds, VISIBILITY_S / 6))
+    history, at_a_time = draw.choice([0, 0, 1, 2]), draw.choice([3, 1_000])
+    return Habits(count, lambda _: seconds, draw.choice([1, 1, 2, 4]), history=history, history_count=at_a_time)
+
+
+@pytest.mark.parametrize("sparing", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_is_named_whose_jobs_fit_and_all_jobs_end_whoever_dies(seed: int, sparing: bool) -> None:
+    draw = Random(seed)
+
+    async def program(place: Place) -> tuple[GroupReport, int]:
+        names = [f"web-{number}" for number in range(draw.randint(1, 3))]
+        for name in names:
+            place.start(name, drawn_to_fit(draw))
+        place.add(*jobs(draw.randint(20, 150)))
+        while place.world.loop.now < 6 * VISIBILITY_S:
+            await asyncio.sleep(draw.expovariate(1 / 25))
+            if draw.random() < 0.9:
+                place.kill(draw.choice(names), draw.choice([0.3, 2, 10, 40]))
+            else:
+                place.kill("reaper-1", 2)
+        await place.until_all_is_done(40 * VISIBILITY_S)
+        return place.report, len(place.pending()) + place.left()
+
+    report, left = play(program, seed=seed, group={"spare_the_living": sparing}, max_deliveries=50)
+    assert (report.from_living, report.foreign_claims, left) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_who_reads_more_than_he_can_do_is_named_and_with_sparing_nothing_is_taken(seed: int) -> None:
+    draw = Random(seed)
+    readers, length, number = draw.randint(1, 3), draw.uniform(1.3, 4), draw.randint(60, 200)
+    count = draw.choice([5, 10, 20, 50])
+    habits = Habits(count=count, seconds=lambda _: min(0.45 * VISIBILITY_S, length * VISIBILITY_S / count))
+
+    async def program(place: Place) -> GroupReport:
+        for one in range(readers):
+            place.start(f"web-{one}", habits)
+        place.add(*jobs(number))
+        await place.until(6 * VISIBILITY_S)
+        return place.report
+
+    robbing = play(program, seed=seed, max_deliveries=50)
+    sparing = play(program, seed=seed, max_deliveries=50, group=SPARING)
+    assert 0 < robbing.from_living <= robbing.recovered
+    assert (sparing.recovered, sparing.from_living) == (0, 0)
