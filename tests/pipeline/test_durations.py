@@ -41,7 +41,7 @@ def events(spark: SparkSession) -> DataFrame:
 
 
 def test_waits_and_runs_are_ranked_by_group_and_type(events: DataFrame) -> None:
-    rows = durations.durations(durations.duration_tally(events)).collect()
+    rows = durations.durations(durations.duration_tally(events, 1_000)).collect()
     assert {(row.type, row.measure): tuple(row)[4:] for row in rows} == {
         ("mail", "run"): (4, 200, 400, 400, 400, 400),
         ("mail", "wait"): (4, 10, 90, 90, 90, 90),

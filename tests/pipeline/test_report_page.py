@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from reaper.pipeline.report import words
-from reaper.pipeline.report.findings import Findings, choose_period
+from reaper.pipeline.report.findings import Findings
 from reaper.pipeline.report.page import CONTENTS, write_page
+from reaper.pipeline.report.queries import choose_period
 from reaper.pipeline.report.scope import parse_instant
 from workers.protocol.errors import ConfigurationError
 

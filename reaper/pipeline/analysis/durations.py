@@ -15,11 +15,12 @@ WAIT, RUN, HELD = "wait", "run", "held"
 _AGES = "array<array<bigint>>"
 
 
-def duration_tally(events: DataFrame) -> DataFrame:
-    """Count equal durations of deliveries that their worker ended: `KIND`, ``mode, measure, ms, n``.
+def duration_tally(events: DataFrame, part_ms: int) -> DataFrame:
+    """Count equal durations of deliveries that their worker ended: `KIND`, ``mode, measure, part, ms, n``.
 
     ``wait``: of acknowledged ones, from the moment an entry could be read until it was delivered; ``run``: of the same,
     the handler's time; ``held``: of all but those handed back, waiting in the worker, running, waiting to be settled.
+    ``part``: of ``held``, in which part of ``part_ms`` it ended, as its begin in ms; null of the others.
     """
     acked, held = named(EventName.ACKED), ~named(EventName.HANDED_BACK)
     held_ms = F.greatest(at_ms() - F.col("delivered_ms"), F.col("run_ms"))
@@ -31,15 +32,16 @@ def duration_tally(events: DataFrame) -> DataFrame:
             F.array(
                 _measure(WAIT, F.when(acked, F.col("wait_ms"))),
                 _measure(RUN, F.when(acked, F.col("run_ms"))),
-                _measure(HELD, F.when(held, held_ms)),
+                _measure(HELD, F.when(held, held_ms), at_ms() - at_ms() % F.lit(part_ms)),
             )
         ),
     )
-    return tally(measured, [*KIND, "mode", "measure"], "ms")
+    return tally(measured, [*KIND, "mode", "measure", "part"], "ms")
 
 
-def _measure(name: str, ms: Column) -> Column:
-    return F.struct(F.lit(name).alias("measure"), ms.alias("ms"))
+def _measure(name: str, ms: Column, part: Column | None = None) -> Column:
+    of_part = F.lit(None).cast("bigint") if part is None else part
+    return F.struct(F.lit(name).alias("measure"), of_part.alias("part"), ms.alias("ms"))
 
 
 def told_apart(tallied: DataFrame) -> DataFrame:

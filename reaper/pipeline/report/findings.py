@@ -8,18 +8,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from reaper.pipeline.analysis.activity import span
-from reaper.pipeline.report.queries import LISTED, Shelf, Tables, questions
+from reaper.pipeline.report.queries import LISTED, Shelf, Tables, choose_period, questions
 
 Row = dict[str, Any]
 Rows = list[Row]
 
 VERSION = 1
 """Of the JSON."""
-_PERIODS_MS = [unit * n for unit, ns in (
-    (1_000, (1, 2, 5, 10, 30)), (60_000, (1, 2, 5, 10, 30)), (3_600_000, (1, 2, 6, 12)), (86_400_000, (1, 7, 30, 365)),
-) for n in ns]  # fmt: skip
-MOST_PERIODS = 120
-"""Points of a course over time."""
 AT_A_TIME = 4
 
 
@@ -48,23 +43,18 @@ class Findings:
         return {"version": VERSION, **self.about, "tables": self.tables, "live": self.live, "advice": self.advice}
 
 
-def choose_period(span_ms: int) -> int:
-    """Return how long a point of a course over time should last, in ms."""
-    return next((period for period in _PERIODS_MS if span_ms <= period * MOST_PERIODS), _PERIODS_MS[-1])
-
-
 def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[str], None]) -> Findings:
     """Ask all questions, some at a time: most have little to compute, and much to wait for. ``tell``: how far it is."""
     tell("counting events")
     with ThreadPoolExecutor(AT_A_TIME) as threads:
         spanned = threads.submit(span, tables.events)
 
-        def period_ms() -> int:
+        def span_ms() -> int:
             first_ms, last_ms = spanned.result()
-            return choose_period(last_ms - first_ms)
+            return last_ms - first_ms
 
         pending: dict[Future[Rows], str] = {}
-        for name, question in questions(tables, period_ms, shelf.keep, threads.submit):
+        for name, question in questions(tables, span_ms, shelf.keep, threads.submit):
             pending[threads.submit(_rows, question)] = name
             tell(f"{len(pending)} questions asked: {name.replace('_', ' ')}")
         answers: dict[str, Rows] = {}
@@ -72,7 +62,12 @@ def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[
             answers[pending[answer]] = answer.result()
             tell(f"{number} of {len(pending)} questions answered: {pending[answer].replace('_', ' ')}")
     first_ms, last_ms = spanned.result()
-    times = {"first_ms": first_ms, "last_ms": last_ms, "period_ms": period_ms(), "listed_at_most": LISTED}
+    times = {
+        "first_ms": first_ms,
+        "last_ms": last_ms,
+        "period_ms": choose_period(last_ms - first_ms),
+        "listed_at_most": LISTED,
+    }
     events = sum(row["events"] for row in answers["extents"])
     return Findings({**about, **times, "events": events}, {name: answers[name] for name in pending.values()})
 

@@ -38,8 +38,19 @@ MOST_CLUSTERS = 200
 LISTED = 10_000
 """Jobs that are named one by one, at most; all are counted."""
 
+_PERIODS_MS = [unit * n for unit, ns in (
+    (1_000, (1, 2, 5, 10, 30)), (60_000, (1, 2, 5, 10, 30)), (3_600_000, (1, 2, 6, 12)), (86_400_000, (1, 7, 30, 365)),
+) for n in ns]  # fmt: skip
+MOST_PERIODS = 120
+"""Points of a course over time."""
+
 Questions = Iterator[tuple[str, DataFrame]]
 """Names and what is asked."""
+
+
+def choose_period(span_ms: int) -> int:
+    """Return how long a point of a course over time should last, in ms."""
+    return next((period for period in _PERIODS_MS if span_ms <= period * MOST_PERIODS), _PERIODS_MS[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +91,23 @@ def shelf() -> Iterator[Shelf]:
 
 def questions(
     tables: Tables,
-    period_ms: Callable[[], int],
+    span_ms: Callable[[], int],
     keep: Callable[[DataFrame], DataFrame],
     begin: Callable[[Callable[[], int]], Future[int]],
 ) -> Questions:
     """Make the report's questions, in the order in which they are best asked.
 
-    ``period_ms`` and what ``begin`` begins are waited for when they are needed. ``keep``: see `Shelf`.
+    ``span_ms``, the time between the first and the last event, and what ``begin`` begins are waited for when they are
+    needed. ``keep``: see `Shelf`.
     """
     events = tables.events
     troubled = keep(histories.troubled_jobs(events))
     how_many = begin(troubled.count)
-    tallied = keep(_in_one_part(durations.duration_tally(events)))
+    tallied = keep(_in_one_part(durations.duration_tally(events, advisor.part_of(span_ms()))))
     yield from _of_durations(tallied)
     rare = keep(activity.rare_events(events))
     yield from _of_rare_events(rare)
-    counted = keep(_in_one_part(activity.activity(events, period_ms())))
+    counted = keep(_in_one_part(activity.activity(events, choose_period(span_ms()))))
     yield from _of_activity(counted)
     yield "dead_letter_clusters", _newest_clusters(tables.dead_letters, rare)
     yield "malformed", tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries"))

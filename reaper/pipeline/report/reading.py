@@ -5,8 +5,9 @@ from datetime import datetime
 
 from pyspark.sql import SparkSession
 
+from reaper.pipeline.advice.choice import advise_group
 from reaper.pipeline.advice.fragment import as_json, as_toml
-from reaper.pipeline.advice.model import Weights, advise_group
+from reaper.pipeline.advice.model import Weights
 from reaper.pipeline.advice.records import records_of
 from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
 from reaper.pipeline.report.findings import Findings, ask

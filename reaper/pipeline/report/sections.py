@@ -309,8 +309,9 @@ def timeouts(findings: Findings) -> Markup:
         "Visibility timeouts",
         [
             paragraph(
-                "What each timeout would have cost on what is recorded, as time that jobs wait: a crashed job waits "
-                "for it, a slow one is run twice. Behind each timeout stands its cost."
+                "What each timeout is expected to cost on as many deliveries again, as time that jobs wait: a crashed "
+                "job waits for it, a slow one is run twice. Behind each timeout stands its cost; below what is "
+                "recommended, between which values the best timeout and its cost lie, with nine chances in ten."
             ),
             figure(charts.costs("timeouts", curves)),
             table(columns, groups),
@@ -326,7 +327,13 @@ def _advised(row: html.Row) -> str:
 
 def _recommended(row: html.Row) -> str:
     best = row["recommended"]
-    return Markup(f"<b>{words.duration(best['timeout_ms'])}</b> · {words.cost(best['total_s'])}")
+    (low, high), (least, most) = row["interval"]["timeout_ms"], row["interval"]["cost_s"]
+    told = Markup(f"<b>{words.duration(best['timeout_ms'])}</b> · {words.cost(best['total_s'])}")
+    if high is None:
+        return Markup(f"{told}<br>at least {words.duration(low)}: {row['verdict']}")
+    return Markup(
+        f"{told}<br>{words.duration(low)} to {words.duration(high)} · {words.cost(least)} to {words.cost(most)}"
+    )
 
 
 def dead_letters(findings: Findings) -> Markup:
