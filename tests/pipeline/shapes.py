@@ -5,7 +5,6 @@ half of endless length costs what is computed here.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -165,8 +164,3 @@ def sample(shape: Shape, size: int, crash_s: float, random: Random) -> Sample:
         crashes += 1
         work_s += random.expovariate(1 / crash_s)
     return Sample(held_s, crashes)
-
-
-def share_below(values: Sequence[float], limit: float) -> float:
-    """The share of ascending values below a limit."""
-    return bisect_left(values, limit) / len(values)

@@ -5,20 +5,27 @@ samples, and the best of them is chosen with hindsight, for each shape, size and
 
 What nobody can do, and is not asked:
 
-* *Within 5 % of the oracle where crashes are seldom.* Of 10,000 deliveries, a crash every 20,000 s leaves one crash or none.
-  Whoever knew the durations exactly and had to guess the rate by that would be up to 10 % above the oracle.
-* *Within 5 % where a hundred deliveries are all that is known of what matters*, the slow mode of 10,000: that is a
-  sample of 100, of a tail whose family nobody knows. It costs up to 40 % more than the oracle.
-* *A two-sided interval of 50 or 200.* A mode of 1 % is missing from 61 % of the samples of 50. An interval that holds its
-  length there holds everything. So only a lower bound is given, and said to be one.
+* *Within 5 % of the oracle where crashes are seldom.* With 10,000 deliveries, a crash every 20,000 s leaves one or none
+  on record. Whoever knew the durations exactly, and guessed the rate by that, would be up to 10 % above the oracle; who
+  does not know them either is up to 25 % above.
+* *Within 5 % where little is known of what matters*: of 10,000, a hundred are of the slow mode, and the tail of a
+  hundred is of a family that nobody knows.
+* *A two-sided interval of 50 or 200.* A mode of 1 % is missing from 61 % of the samples of 50: an interval that holds
+  its length holds everything. So only a lower bound is given, and said to be one.
+* *All of it for every shape there is.* Tails that fall faster than exponentially and have no end (Weibull, k = 2) look
+  as if they had one: of 200 to 1,000, advices cost up to 2.5 times what 3 x max does, at 20,000 s from crash to crash.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cache
 from random import Random
+from statistics import mean
 
 import pytest
 
-from tests.pipeline.shapes import CRASHES_S, SHAPES, SIZES, Shape, sample, share_below
+from reaper.pipeline.advice.model import ENOUGH, Interval
+from tests.pipeline.shapes import CRASHES_S, SHAPES, SIZES, Shape, sample
 
 SEED = 2026
 RULE, ORACLE = 1.25, 1.05
@@ -57,14 +64,14 @@ def judged(shape: Shape, size: int, crash_s: float, times: int, *, intervals: bo
         found.cost += cost / times
         for name, timeout_s in drawn.rules_s().items():
             found.rules[name] = found.rules.get(name, 0.0) + shape.cost(timeout_s, crash_s) / times
-        for interval, truth, unit in ((advice.timeout_ms, oracle_s, 1000.0), (advice.cost_s, cost, float(size))):
-            high = float("inf") if interval.high is None else interval.high / unit
-            inside = interval.low / unit * (1 - PRECISION) <= truth <= high * (1 + PRECISION)
-            if unit == 1000.0:
-                found.covered += inside / times
-            else:
-                found.cost_covered += inside / times
+        found.covered += _holds(advice.timeout_ms, 1000 * oracle_s) / times
+        found.cost_covered += _holds(advice.cost_s, size * cost) / times
     return found
+
+
+def _holds(interval: Interval, truth: float) -> bool:
+    high = math.inf if interval.high is None else interval.high
+    return interval.low * (1 - PRECISION) <= truth <= high * (1 + PRECISION)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
@@ -84,20 +91,34 @@ def test_with_many_deliveries_and_crashes_it_is_the_oracles(shape: Shape) -> Non
 # ---- the matrix: many samples
 
 ROOM = 0.12
-"""For chance: standard error of a ratio over a hundred samples, some of which cost ten times as much as others."""
-BEYOND_RULE = {("bimodal, 1 % slow", 2_000, 1_000): 1.5, ("uniform", 20_000, 50): 1.4, ("uniform", 2_000, 50): 1.4}
-"""Where less can be had: ten slow jobs, of which 1.5 times the longest happens to be right; and fifty deliveries that might
-have a hard end, or not."""
-BEYOND_ORACLE = {20_000: 1.2, 2_000: ORACLE, 200: ORACLE}
-"""By seconds from crash to crash: of the seldom ones none, or one, was seen."""
-FEW_SLOW = 1.5
+"""For chance: about two standard errors of a ratio over a hundred samples, some of which cost ten times as much."""
+BEYOND_RULE = {("bimodal, 1 % slow", 2_000, 1_000): 1.4}
+"""Ten slow jobs, and a rule that happens to be right for them."""
+BEYOND_ORACLE = {200: 1.05, 2_000: 1.05, 20_000: 1.25}
+"""By seconds from crash to crash: see above."""
+
+
+@cache
+def _many(shape: Shape, size: int, crash_s: float) -> Judged:
+    return judged(shape, size, crash_s, 100 if size < 10_000 else 30, intervals=True)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 @pytest.mark.parametrize("crash_s", CRASHES_S)
-def test_what_it_is_worth(shape: Shape, crash_s: int) -> None:
+def test_what_an_advice_is_worth(shape: Shape, crash_s: int) -> None:
     for size in SIZES:
-        found = judged(shape, size, crash_s, 100 if size < 10_000 else 30, intervals=True)
-        print(f"{shape.name:18} {crash_s:6} {size:6} rule {found.by_rule:5.2f} oracle {found.by_oracle:7.2f} "
-              f"covered {found.covered:.2f} {found.cost_covered:.2f}")  # fmt: skip
+        found = _many(shape, size, crash_s)
+        assert found.by_rule < BEYOND_RULE.get((shape.name, crash_s, size), RULE) + ROOM, (size, found)
+        if size == SIZES[-1]:
+            assert found.by_oracle < BEYOND_ORACLE[crash_s] + ROOM / 3, found
+        assert found.covered > 0.7, (size, found)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("crash_s", CRASHES_S)
+def test_what_is_said_to_hold_with_nine_chances_in_ten_holds_so_often(crash_s: int) -> None:
+    """Over all shapes. Of one and the same shape it may be less: its tail may look like another one."""
+    two_sided = [_many(shape, size, crash_s) for shape in SHAPES for size in SIZES if size >= ENOUGH]
+    assert 0.85 <= mean(found.covered for found in two_sided) <= 0.97
+    assert 0.8 <= mean(found.cost_covered for found in two_sided) <= 0.99

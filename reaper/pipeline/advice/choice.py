@@ -105,8 +105,8 @@ def _verdict(record: GroupRecord, held: Histogram, cut_off: Histogram) -> Verdic
 def _intervals(basis: _Basis, timeout_ms: int, verdict: Verdict) -> tuple[Interval, Interval]:
     """Make records up that this one may have come from, and see what is best for each of them.
 
-    Where too little is known, only a lower bound can be given: what is longest may be missing. A few more of the extremes
-    are kept than nine in ten would need: that a tail is of the family which is fitted is only nearly true.
+    Where too little is known, only a lower bound can be given: what is longest may be missing. A few more of the
+    extremes are kept than nine in ten would need: that a tail is of the family which is fitted is only nearly true.
     """
     random = Random(DRAWS)
     shares = [(number + 0.5) / DRAWS for number in range(DRAWS)]

@@ -84,7 +84,7 @@ def _basis(each: GroupAdvice) -> str:
             f"{basis} Its workers journal nothing: durations are upper bounds that the leader's scans allow, and a job "
             "longer than the timeout looks like a crash, unless that happens to it again."
         )
-    return f"{basis} Nothing shows that all its workers extend what they hold: a job must be done within the timeout."
+    return f"{basis} Not all its workers are known to extend what they hold: a job must be done within the timeout."
 
 
 def _table(advice: Advice) -> Iterator[str]:
