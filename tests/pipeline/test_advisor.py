@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from reaper.drill.trace import TokenTimes, generate_requests, plan_jobs
 from reaper.pipeline.advice.choice import advise, advise_group
 from reaper.pipeline.advice.fragment import as_json, as_toml, stream_of
 from reaper.pipeline.advice.histogram import of_durations
-from reaper.pipeline.advice.model import GroupRecord, Record, Weights, Workers
-from reaper.pipeline.advice.records import read_records
+from reaper.pipeline.advice.model import GroupRecord, Record, Verdict, Weights, Workers
+from reaper.pipeline.advice.records import read_records, records_of
 from reaper.pipeline.cli import pipeline
 from reaper.settings import ReaperSettings
 from tests.docs.json_page import check
@@ -27,6 +28,10 @@ from workers.protocol.keys import group_keys
 from workers.runtime.settings import load_settings
 
 VISIBILITY_MS = stories.VISIBILITY_MS
+NO_ANSWERS: dict[str, list[dict[str, Any]]] = {
+    name: []
+    for name in ("held_bins", "silence_bins", "stall_counts", "scanned_ages", "process_times", "timeouts_in_force")
+}
 
 # ---- what is counted
 
@@ -91,7 +96,7 @@ def test_everything_that_is_known_of_each_group_is_counted(spark: SparkSession) 
             ),
             process_s=21.0,  # w1, from 10,500 to 31,500
             # Cut between eighths of the time, where both sides are most alike.
-            halves=(of_durations([400]), of_durations([1_000, 100, 4_000])),
+            halves=(of_durations([400, 1_000]), of_durations([100, 4_000])),
             configured_ms=VISIBILITY_MS,
         ),
         GroupRecord(
@@ -103,6 +108,53 @@ def test_everything_that_is_known_of_each_group_is_counted(spark: SparkSession) 
             doubtful=2,
         ),
     ]
+
+
+def test_stalls_are_told_apart_by_what_their_jobs_tell(spark: SparkSession) -> None:
+    """Foreign workers at a timeout of 3 s: one died once; a slow job outlasts it thrice; of another one a process died
+    twice, and then it took half a second."""
+    delivery = about("20000", 1) | {"consumer": "bare"}
+    slow = [recovered(30_000 + 4_000 * n, 3_000, delivery | {"delivery": n, "job": "slow-0"}, str(n)) for n in (1, 2)]
+    slow.append(recovered(50_000, 3_000, delivery | {"delivery": 3, "job": "slow-0"}, name="dead_lettered"))
+    poor = [recovered(60_000 + 4_000 * n, 3_000, about("60000", n) | {"consumer": "bare"}, str(n)) for n in (1, 2)]
+    rows = [recovered(23_000, 3_000, delivery), *slow, *poor, acked(70_000, 500, about("60000", 3))]
+    (record,) = read_records(frame(spark, rows))
+    assert record.workers is Workers.BARE
+    (kind,) = record.kinds
+    assert kind == Record(held=of_durations([500]), crashes=3.0, cut_off=of_durations([3_000]))
+    assert record.doubtful == 4  # nothing was settled of the first one, and of the slow one
+    (ours,) = read_records(frame(spark, rows), Workers.EXTENDING)
+    assert (ours.kinds[0].crashes, ours.kinds[0].cut_off.count, ours.doubtful) == (6.0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("consumers", "workers"),
+    [(["w1.0123456789ab"], Workers.EXTENDING), (["w1.0123456789ab", "bare"], Workers.BARE), (["bare"], Workers.BARE)],
+)
+def test_a_group_extends_only_where_all_that_is_known_of_its_consumers_says_so(
+    consumers: list[str], workers: Workers
+) -> None:
+    ours = r"\.[0-9a-f]{12}$"
+    key = {"stream": stories.JOURNAL, "group": "g"}
+    held = {**key, "type": "", "mode": "reaper", "part": 0, "bin": 100, "n": 9, "total_ms": 900, "longest_ms": 100}
+    strangers = sum(re.search(ours, consumer) is None for consumer in consumers)
+    processes = [{**key, "process_s": 5.0, "strangers": strangers}]
+    (record,) = records_of({**NO_ANSWERS, "held_bins": [held], "process_times": processes})
+    assert record.workers is workers
+
+
+def test_a_group_of_which_only_scans_tell_is_not_called_extending() -> None:
+    ages = {"stream": stories.JOURNAL, "group": "g", "at_least_ms": 512, "below_ms": 1_024, "n": 9}
+    (record,) = records_of({**NO_ANSWERS, "scanned_ages": [ages]})
+    assert (record.workers, record.bounded) == (Workers.BARE, True)
+
+
+def test_where_every_job_was_cut_off_there_is_a_record_all_the_same() -> None:
+    stalls = {"stream": stories.JOURNAL, "group": "g", "repeated": True, "proven": False, "visibility_ms": 8_000,
+              "jobs": 40, "stalls": 120, "foreign": 120}  # fmt: skip
+    (record,) = records_of({**NO_ANSWERS, "stall_counts": [stalls]})
+    advice = advise_group(record, Weights()).advice
+    assert (advice.verdict, advice.best.timeout_ms >= 16_000) == (Verdict.TOO_SHORT, True)
 
 
 # ---- what it is worth

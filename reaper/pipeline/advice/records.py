@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from reaper.pipeline.advice.histogram import BINS_PER_OCTAVE, Bin, Histogram, bin_of, merged, of_bins
 from reaper.pipeline.advice.model import GroupRecord, Record, Workers
-from reaper.pipeline.analysis.activity import activity, rare_events, span
+from reaper.pipeline.analysis.activity import activity, extent, rare_events
 from reaper.pipeline.analysis.columns import (
     DELIVERY,
     GROUP,
@@ -29,6 +29,7 @@ from reaper.pipeline.analysis.columns import (
 )
 from reaper.pipeline.analysis.durations import HELD, KIND, duration_tally, scanned_ages
 from reaper.pipeline.analysis.histories import histories, troubled_jobs
+from reaper.pipeline.spark.collecting import collect_rows
 from workers.protocol.events import EventName
 
 _OURS = r"\.[0-9a-f]{12}$"
@@ -161,12 +162,11 @@ class _Found:
 
 def read_records(events: DataFrame, workers: Workers | None = None) -> list[GroupRecord]:
     """Count what there is to know of each group, in order of their names. ``workers``: see `records_of`."""
-    first_ms, last_ms = span(events)
-    part_ms = part_of(last_ms - first_ms)
+    part_ms = part_of(extent(events).span_ms)
     troubled = histories(events, troubled_jobs(events)).persist()
     try:
         asked = questions(activity(events, part_ms), duration_tally(events, part_ms), rare_events(events), troubled)
-        answers = {name: question.collect() for name, question in asked.items()}
+        answers = {name: collect_rows(question) for name, question in asked.items()}
     finally:
         troubled.unpersist()
     return records_of(answers, workers)

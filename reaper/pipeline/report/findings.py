@@ -5,10 +5,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
-from reaper.pipeline.analysis.activity import span
+from reaper.pipeline.analysis.activity import extent
+from reaper.pipeline.report.errors import NoAnswersError
 from reaper.pipeline.report.queries import LISTED, Shelf, Tables, choose_period, questions
+from reaper.pipeline.spark.collecting import collect_rows
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -16,6 +19,8 @@ Rows = list[Row]
 VERSION = 1
 """Of the JSON."""
 AT_A_TIME = 4
+MOST_UNANSWERED = 3
+"""Where more questions fail, Spark does, and there is no page to be had."""
 
 
 @dataclass(slots=True)
@@ -44,33 +49,42 @@ class Findings:
 
 
 def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[str], None]) -> Findings:
-    """Ask all questions, some at a time: most have little to compute, and much to wait for. ``tell``: how far it is."""
+    """Ask all questions, some at a time: most have little to compute, and much to wait for. ``tell``: how far it is.
+
+    Raises NoAnswersError where more than `MOST_UNANSWERED` questions were not answered.
+    """
     tell("counting events")
     with ThreadPoolExecutor(AT_A_TIME) as threads:
-        spanned = threads.submit(span, tables.events)
-
-        def span_ms() -> int:
-            first_ms, last_ms = spanned.result()
-            return last_ms - first_ms
-
+        reach = threads.submit(extent, tables.events)
         pending: dict[Future[Rows], str] = {}
-        for name, question in questions(tables, span_ms, shelf.keep, threads.submit):
-            pending[threads.submit(_rows, question)] = name
+        for name, question in questions(tables, reach.result, shelf.keep, threads.submit):
+            pending[threads.submit(collect_rows, question)] = name
             tell(f"{len(pending)} questions asked: {name.replace('_', ' ')}")
-        answers: dict[str, Rows] = {}
+        unanswered: dict[str, str] = {}
         for number, answer in enumerate(as_completed(pending), start=1):
-            answers[pending[answer]] = answer.result()
+            if failure := _failure(answer):
+                unanswered[pending[answer]] = failure
             tell(f"{number} of {len(pending)} questions answered: {pending[answer].replace('_', ' ')}")
-    first_ms, last_ms = spanned.result()
-    times = {
-        "first_ms": first_ms,
-        "last_ms": last_ms,
-        "period_ms": choose_period(last_ms - first_ms),
+    if len(unanswered) > MOST_UNANSWERED:
+        raise NoAnswersError(len(unanswered), len(pending), next(iter(unanswered.values())))
+    answers = {name: [] if name in unanswered else answer.result() for answer, name in pending.items()}
+    found = reach.result()
+    told = {
+        "first_ms": found.first_ms,
+        "last_ms": found.last_ms,
+        "period_ms": choose_period(found.span_ms),
         "listed_at_most": LISTED,
+        "events": found.events,
+        "unanswered": unanswered,
     }
-    events = sum(row["events"] for row in answers["extents"])
-    return Findings({**about, **times, "events": events}, {name: answers[name] for name in pending.values()})
+    return Findings({**about, **told}, answers)
 
 
-def _rows(question: DataFrame) -> Rows:
-    return [row.asDict(recursive=True) for row in question.collect()]
+def _failure(answer: "Future[Rows]") -> str:
+    """Return why Spark has not answered, in a line: a page without one answer that says so is worth more than none."""
+    error = answer.exception()
+    if error is None:
+        return ""
+    if not isinstance(error, PySparkException | Py4JError | OSError | EOFError):
+        raise error
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -34,6 +34,8 @@ from reaper.pipeline.analysis.quantiles import curve
 FEW = 2_000_000
 """Troubled jobs that fit into memory: their hashes are sent to every executor (some 50 bytes each), and what is known
 of them is joined by hash. More are shuffled, sorted and merged."""
+FEW_EVENTS = 5_000_000
+"""Of so many one task can count, whatever they are."""
 MOST_CLUSTERS = 200
 LISTED = 10_000
 """Jobs that are named one by one, at most; all are counted."""
@@ -60,6 +62,8 @@ class Tables:
     events: DataFrame
     dead_letters: DataFrame
     malformed: DataFrame
+    ahead: DataFrame
+    """Events that claim to be from the future."""
 
 
 @dataclass(slots=True)
@@ -91,29 +95,31 @@ def shelf() -> Iterator[Shelf]:
 
 def questions(
     tables: Tables,
-    span_ms: Callable[[], int],
+    extent: Callable[[], activity.Extent],
     keep: Callable[[DataFrame], DataFrame],
     begin: Callable[[Callable[[], int]], Future[int]],
 ) -> Questions:
     """Make the report's questions, in the order in which they are best asked.
 
-    ``span_ms``, the time between the first and the last event, and what ``begin`` begins are waited for when they are
+    ``extent`` of the events, and what ``begin`` begins are waited for when they are
     needed. ``keep``: see `Shelf`.
     """
     events = tables.events
     troubled = keep(histories.troubled_jobs(events))
     how_many = begin(troubled.count)
-    tallied = keep(_in_one_part(durations.duration_tally(events, advisor.part_of(span_ms()))))
+    few_events = extent().events <= FEW_EVENTS
+    tallied = keep(_together(durations.duration_tally(events, advisor.part_of(extent().span_ms)), few_events))
     yield from _of_durations(tallied)
+    yield "skewed", durations.skewed_durations(tallied).unionByName(activity.ahead(tables.ahead))
     rare = keep(activity.rare_events(events))
     yield from _of_rare_events(rare)
-    counted = keep(_in_one_part(activity.activity(events, choose_period(span_ms()))))
+    counted = keep(_together(activity.activity(events, choose_period(extent().span_ms)), few_events))
     yield from _of_activity(counted)
     yield "dead_letter_clusters", _newest_clusters(tables.dead_letters, rare)
     yield "malformed", tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries"))
     few = how_many.result() <= FEW
     told = keep(_told(events, troubled, few))
-    yield from _of_histories(told, keep, few)
+    yield from _of_histories(told, keep, few, few_events)
     yield from advisor.questions(counted, tallied, rare, told).items()
 
 
@@ -152,12 +158,16 @@ def _told(events: DataFrame, troubled: DataFrame, few: bool) -> DataFrame:
     return told.repartition(int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), *JOB)
 
 
-def _in_one_part(counted: DataFrame) -> DataFrame:
-    """Put what was counted together: it is small however large the lake is, and asked without a shuffle then."""
-    return counted.coalesce(1)
+def _together(counted: DataFrame, few_events: bool) -> DataFrame:
+    """Put what was counted of few events into one part, to be asked without a shuffle: one task counts it then.
+
+    There are never more counts than events; of more, which may all have a duration or a consumer of their own, they are
+    left where they were counted.
+    """
+    return counted.coalesce(1) if few_events else counted
 
 
-def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame], few: bool) -> Questions:
+def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame], few: bool, few_events: bool) -> Questions:
     deliveries = keep(histories.deliveries(told))
     recoveries = keep(recovery.recoveries(told, deliveries.hint(BY_HASH) if few else deliveries))
     yield "recovery_counts", recovery.recovery_counts(recoveries).orderBy(*recovery.CAUSE)
@@ -165,7 +175,7 @@ def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame], few: 
     yield "unsettled", unsettled.groupBy(*GROUP, "event").agg(F.count("*").alias("jobs")).orderBy(*GROUP, "event")
     starts = keep(integrity.second_starts(deliveries))
     yield "second_starts", integrity.second_start_counts(starts).orderBy(*GROUP, "cause")
-    tallied = keep(_in_one_part(recovery.recovery_tally(recoveries)))
+    tallied = keep(_together(recovery.recovery_tally(recoveries), few_events))
     by_mode = [*GROUP, "mode", "measure"]
     yield "recovery_times", recovery.recovery_times(tallied).orderBy(*recovery.CAUSE, "measure")
     yield "recovery_curves", curve(tallied, by_mode, "ms").orderBy(*by_mode, "below")
