@@ -169,6 +169,11 @@ class Reaper:
                         tasks.start_soon(self._shards.run)
                     tasks.start_soon(self._elector.run, self._work.work, self._began, self._ended)
                     task_status.started()
+                if not self.is_stopping:
+                    raise RuntimeError(
+                        "the reaper has ended, although nobody told it to: one of its tasks was cancelled by nobody of "
+                        "ours"
+                    )
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._farewell()

@@ -9,6 +9,7 @@ import anyio.lowlevel
 import pytest
 from redis.asyncio import Redis
 
+from reaper.metrics import ReplicaMetrics
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
 from reaper.service import EVENTS, FORGET_AFTER_HEARTBEATS, Reaper
 from reaper.settings import ReaperSettings
@@ -117,6 +118,17 @@ async def test_a_stop_before_run_keeps_it_from_beginning(server: RedisServer, cl
     reaper.stop()
     await reaper.run()
     assert await client.keys("*") == []
+
+
+async def test_one_that_ends_unasked_says_so(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is cancelled by nobody ends all the others, as if somebody had wanted it: that is an error."""
+
+    async def cancelled_by_nobody(_metrics: ReplicaMetrics) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(ReplicaMetrics, "run", cancelled_by_nobody)
+    with pytest.raises(RuntimeError, match="the reaper has ended, although nobody told it to"):
+        await Reaper(settings_for(server)).run()
 
 
 async def test_an_instance_runs_once(server: RedisServer) -> None:
