@@ -101,6 +101,10 @@ class WorkerProcess:
             await self._work()
             await self._flush()
             services.cancel_scope.cancel()
+        if not self._stop_asked.is_set():
+            raise RuntimeError(
+                "the worker has ended, although nobody told it to: one of its tasks was cancelled by nobody of ours"
+            )
 
     async def _work(self) -> None:
         """Read and run jobs until told to stop, then let those that run go on until the drain deadline."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from reaper.drill.faults import AGAINST_LEADERS, Fault, FaultKind
+from reaper.drill.faults import AGAINST_LEADERS, AGAINST_REDIS, Fault, FaultKind
 from reaper.drill.recoveries import Recovery
 
 GAP_S = 1.0
@@ -24,9 +24,11 @@ _STEP_S = 0.25
 
 BLOWS = frozenset({FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER})
 """Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover)."""
-NOT_WITHOUT_US = frozenset({FaultKind.SHORTEN_VISIBILITY, FaultKind.DESTROY_GROUP, FaultKind.DELETE_CONSUMER})
-"""What only our workers survive: a bare loop makes no group again, extends nothing, and gives no word."""
-DELAYS = AGAINST_LEADERS | {FaultKind.PAUSE_REDIS, FaultKind.CLOCK_STEP, FaultKind.DESTROY_GROUP}
+ENDS_BARE_LOOPS = frozenset({FaultKind.RESTART_REDIS, FaultKind.FILL_REDIS, FaultKind.CUT_CONNECTIONS})
+NOT_WITHOUT_US = ENDS_BARE_LOOPS | {FaultKind.SHORTEN_VISIBILITY, FaultKind.DESTROY_GROUP, FaultKind.DELETE_CONSUMER}
+"""What only our workers survive: a bare loop ends with its connection, makes no group again, extends nothing, and
+gives no word."""
+DELAYS = AGAINST_LEADERS | AGAINST_REDIS | {FaultKind.CLOCK_STEP, FaultKind.DESTROY_GROUP}
 """Kinds that put off the recovery of what others have stalled."""
 
 
@@ -98,7 +100,7 @@ APART = (
     ),
     _apart(
         [FaultKind.SHORTEN_VISIBILITY],
-        [*AGAINST_LEADERS, FaultKind.PAUSE_REDIS, FaultKind.DESTROY_GROUP],
+        [*AGAINST_LEADERS, *AGAINST_REDIS, FaultKind.DESTROY_GROUP],
         "The new value is applied by a leader that is told of it: there must be one.",
     ),
     _apart(
@@ -106,7 +108,7 @@ APART = (
         [FaultKind.PAUSE_WORKER],
         "What a worker loses because it is stopped could not be told from what the shorter timeout takes from it.",
     ),
-    _apart([FaultKind.PAUSE_REDIS], [FaultKind.PAUSE_REDIS], "The end of the first would end the second."),
+    _apart(AGAINST_REDIS, AGAINST_REDIS, "The end of the first would end the second."),
     _apart([FaultKind.KILL_REAPERS], [FaultKind.KILL_REAPERS], "The end of the first would end the second."),
 )
 """What is never drawn together, and why. `most_blows` is one more such rule."""
@@ -143,6 +145,9 @@ CATALOGUE: Mapping[FaultKind, Draft] = {
     FaultKind.PAUSE_LEADER: Draft(),
     FaultKind.KILL_REAPERS: Draft(lasts=(0.2, 2.0)),
     FaultKind.PAUSE_REDIS: Draft(lasts=(0.2, 2.0)),
+    FaultKind.RESTART_REDIS: Draft(lasts=(0.1, 1.0)),
+    FaultKind.FILL_REDIS: Draft(lasts=(0.2, 2.0)),
+    FaultKind.CUT_CONNECTIONS: Draft(),
     FaultKind.SHORTEN_VISIBILITY: Draft(),
     FaultKind.DESTROY_GROUP: Draft(),
     FaultKind.DELETE_CONSUMER: Draft(lambda _dice, _conditions: "live"),  # a word outlasts most chaos
@@ -295,9 +300,11 @@ def calm_s(kind: FaultKind, conditions: Conditions) -> float:
             return conditions.max_deliveries * (conditions.visibility_s + RESTART_S)
         case FaultKind.PAUSE_LEADER:
             return rerun_s + failover_s
-        case FaultKind.KILL_LEADER | FaultKind.KILL_REAPERS:
+        case FaultKind.KILL_LEADER | FaultKind.KILL_REAPERS | FaultKind.CUT_CONNECTIONS:
             return failover_s
-        case FaultKind.PAUSE_REDIS | FaultKind.CLOCK_STEP:
+        case FaultKind.RESTART_REDIS:
+            return failover_s + conditions.visibility_s
+        case FaultKind.PAUSE_REDIS | FaultKind.FILL_REDIS | FaultKind.CLOCK_STEP:
             return conditions.visibility_s  # no grace is longer
         case FaultKind.DESTROY_GROUP:
             return PUT_BACK_S + conditions.visibility_s
@@ -333,6 +340,9 @@ _DEEDS: Mapping[FaultKind, str] = {
     FaultKind.PAUSE_LEADER: "a worker is killed, and the leader stopped between deciding and writing, past its lease",
     FaultKind.KILL_REAPERS: "all reapers are killed, and started again {after}",
     FaultKind.PAUSE_REDIS: "Redis is stopped for {seconds}",
+    FaultKind.RESTART_REDIS: "Redis is killed, and started again {after}",
+    FaultKind.FILL_REDIS: "Redis is full for {seconds}",
+    FaultKind.CUT_CONNECTIONS: "every connection to Redis is cut",
     FaultKind.SHORTEN_VISIBILITY: "the visibility timeout becomes a quarter",
     FaultKind.DESTROY_GROUP: "the group is destroyed",
     FaultKind.DELETE_CONSUMER: "the consumer of {worker} with the most jobs in flight is deleted",

@@ -63,6 +63,9 @@ Faults, at so many seconds after the first job (* or as soon after as there is s
                            recovery, past its lease; then it goes on *
   kill-reapers@4+10        kill -9 of all reapers, which are started again 10 s later (without +10: never)
   pause-redis@4+10         Redis is stopped for 10 s
+  restart-redis@4+2        kill -9 of Redis, which is started again 2 s later, with all that it had answered for
+  fill-redis@4+5           Redis is full for 5 s, and refuses writes
+  cut-connections@4        every connection to Redis is cut at once
   clock-step:ahead@4       the server's clock is set ahead by an hour (or :back); needs a C compiler
   shorten-visibility@4     the visibility timeout becomes a quarter, and no worker is told
   destroy-group@4          the group is destroyed (XGROUP DESTROY), with what is pending

@@ -2,7 +2,7 @@
 
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from reaper.drill import queries
 from reaper.drill.act import Ending, play
-from reaper.drill.faults import FaultKind
+from reaper.drill.faults import OWN_SERVER, FaultKind
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.redis_server import Server, redis_at_hand
@@ -21,7 +21,7 @@ from reaper.drill.settings import IN_PLACE, DrillSettings
 from reaper.drill.stage import Stage, new_run_id, set_stage
 from reaper.drill.trace import PlannedJob
 from workers.protocol.capabilities import knows_claim
-from workers.protocol.connection import COMMAND_TIMEOUT_S, commands_client
+from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 
 if TYPE_CHECKING:
@@ -86,7 +86,11 @@ async def _perform(
         with _folder(settings.files, run_id) as folder:
             kinds = {fault.kind for fault in settings.faults}
             async with redis_at_hand(
-                settings.redis_url, folder, pid=settings.redis_pid, sets_clock=FaultKind.CLOCK_STEP in kinds
+                settings.redis_url,
+                folder,
+                pid=settings.redis_pid,
+                sets_clock=FaultKind.CLOCK_STEP in kinds,
+                forgets_nothing=FaultKind.RESTART_REDIS in kinds,
             ) as server:
                 _check_server(kinds, server)
                 await _check_policy(settings, server)
@@ -137,11 +141,12 @@ async def _check_policy(settings: DrillSettings, server: Server) -> None:
         await client.aclose()
 
 
-def _check_server(kinds: Container[FaultKind], server: Server) -> None:
-    """Refuse to stop a Redis that is not the drill's, or to set its clock. Raises ConfigurationError."""
-    if FaultKind.CLOCK_STEP in kinds and server.clock is None:
+def _check_server(kinds: set[FaultKind], server: Server) -> None:
+    """Refuse to do to a Redis that is not the drill's what would hit others. Raises ConfigurationError."""
+    if not server.ours and (alien := sorted(OWN_SERVER & kinds)):
         raise ConfigurationError(
-            "clock-step sets the server's clock: leave --redis-url away, so that the drill starts one of its own."
+            f"{alien[0]} hits everybody who uses the server: leave --redis-url away, so that the drill starts one of "
+            "its own."
         )
     if FaultKind.PAUSE_REDIS in kinds and server.pid is None:
         raise ConfigurationError(
@@ -155,8 +160,7 @@ async def _stage(
     programme: Programme, server: Server, recovery: Recovery, folder: Path, run_id: str
 ) -> AsyncIterator[Stage]:
     """Set the stage of one act, and leave nothing of it in a Redis that is not ours, unless it is to be kept."""
-    paused_s = programme.settings.paused.total_seconds()  # our own calls wait so long, too
-    client = commands_client(server.url, timeout_s=COMMAND_TIMEOUT_S + paused_s)
+    client = server.client(patience_s=programme.settings.away.total_seconds())
     stage = set_stage(client, server, programme.settings, recovery, folder, run_id, programme.tracing)
     try:
         yield stage

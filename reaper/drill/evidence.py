@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from reaper.drill.faults import FaultKind
+from reaper.drill.faults import AGAINST_REDIS, FaultKind
 from reaper.drill.records import Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Role, Step
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.messages import entry_ms
@@ -30,14 +30,17 @@ class Evidence:
     clock_ahead_s: float = 0.0
     """How far the server's clock is ahead of ours."""
 
-    @cached_property
-    def pauses(self) -> list[tuple[float, float]]:
-        """When Redis stood still, from and until."""
-        return [(fault.at, fault.until or math.inf) for fault in self.faults if fault.kind == FaultKind.PAUSE_REDIS]
+    def redis_was_away(self, since: float, until: float) -> bool:
+        """Tell whether Redis stood still, was away or full at any time from ``since`` to ``until``."""
+        return self._hit(AGAINST_REDIS - {FaultKind.CUT_CONNECTIONS}, since, until)
 
-    def redis_paused_between(self, since: float, until: float) -> bool:
-        """Tell whether Redis stood still at any time from ``since`` to ``until``."""
-        return any(start <= until and since <= end for start, end in self.pauses)
+    def redis_failed(self, since: float, until: float) -> bool:
+        """Tell the same, or whether connections were cut: from that our processes lose nothing."""
+        return self._hit(AGAINST_REDIS, since, until)
+
+    def _hit(self, kinds: frozenset[FaultKind], since: float, until: float) -> bool:
+        lasted = ((fault.at, fault.until or math.inf) for fault in self.faults if fault.kind in kinds)
+        return any(start <= until and since <= end for start, end in lasted)
 
     @cached_property
     def destructions(self) -> list[tuple[float, float]]:

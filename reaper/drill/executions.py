@@ -23,7 +23,7 @@ class Cause(StrEnum):
     """A later process of the same worker took over what the earlier one held."""
     NACK = "nack"
     REDIS_PAUSED = "redis_paused"
-    """Redis stood still while it ran, or before it could be settled: nobody could extend or settle."""
+    """Redis stood still, was away or full while it ran, or before it could be settled."""
     WAITED = "waited"
     """It lay unstarted in a batch behind others, past the visibility timeout, and was claimed by somebody else."""
     SLOW = "slow"
@@ -126,7 +126,7 @@ def _cause_of_end(run: ProcessRun, evidence: Evidence) -> Cause:
 
 def _cause_beside_a_living(before: Line, line: Line, done: Line | None, evidence: Evidence) -> Cause:
     """Say why a job was started again while the process that ran it before lived on."""
-    if evidence.redis_paused_between(before.at, line.at):
+    if evidence.redis_was_away(before.at, line.at):
         return Cause.REDIS_PAUSED
     if (done or line).at - before.at >= evidence.visibility_s:
         return Cause.SLOW

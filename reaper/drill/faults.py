@@ -28,6 +28,12 @@ class FaultKind(StrEnum):
     """Kill -9 of all reapers; none is started again for a while, or none at all."""
     PAUSE_REDIS = "pause-redis"
     """Redis is stopped (SIGSTOP) for a while, and goes on."""
+    RESTART_REDIS = "restart-redis"
+    """Kill -9 of Redis, which is started again after a while, with all that it had answered for."""
+    FILL_REDIS = "fill-redis"
+    """Redis is full for a while: it refuses every write that could need memory."""
+    CUT_CONNECTIONS = "cut-connections"
+    """Every connection to Redis is cut at once, whatever is under way on it; new ones are let in."""
     SHORTEN_VISIBILITY = "shorten-visibility"
     """The group's visibility timeout becomes a quarter of what it was: by a reload of the reapers, or, where there are
     none, in the agreement itself."""
@@ -66,6 +72,9 @@ FORMS = {
     FaultKind.PAUSE_LEADER: Form("pause-leader@4"),
     FaultKind.KILL_REAPERS: Form("kill-reapers@4+10", lasts=True),
     FaultKind.PAUSE_REDIS: Form("pause-redis@4+10", lasts=True, lasts_required=True),
+    FaultKind.RESTART_REDIS: Form("restart-redis@4+2", lasts=True, lasts_required=True),
+    FaultKind.FILL_REDIS: Form("fill-redis@4+5", lasts=True, lasts_required=True),
+    FaultKind.CUT_CONNECTIONS: Form("cut-connections@4"),
     FaultKind.SHORTEN_VISIBILITY: Form("shorten-visibility@4"),
     FaultKind.DESTROY_GROUP: Form("destroy-group@4"),
     FaultKind.DELETE_CONSUMER: Form("delete-consumer:killed@4", words=("live", "killed")),
@@ -75,10 +84,16 @@ FORMS = {
 }
 
 AGAINST_LEADERS = frozenset({FaultKind.KILL_LEADER, FaultKind.PAUSE_LEADER, FaultKind.KILL_REAPERS})
+AGAINST_REDIS = frozenset(
+    {FaultKind.PAUSE_REDIS, FaultKind.RESTART_REDIS, FaultKind.FILL_REDIS, FaultKind.CUT_CONNECTIONS}
+)
+"""While they last, and some time after, nobody can be reached, or nothing written."""
+OWN_SERVER = frozenset({FaultKind.CLOCK_STEP, FaultKind.RESTART_REDIS, FaultKind.FILL_REDIS, FaultKind.CUT_CONNECTIONS})
+"""What would hit others, too: it is played on a server that the drill has started."""
 SHORTENED = 4
 """A shortened visibility timeout is this part of the one before."""
 AFTER_PAUSE_S = 10.0
-"""How long after a pause of Redis processes may still fail because of it."""
+"""How long after Redis was away processes may still fail because of it."""
 
 SHARES = ("half", "all")
 _NAMES = re.compile(r"w[1-9][0-9]{0,3}(,w[1-9][0-9]{0,3})*")

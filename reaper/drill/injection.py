@@ -1,26 +1,20 @@
 """Injects the faults: each at its time or, where it needs something to hit, as soon after as there is something."""
 
-import os
-import signal
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
 
 from reaper.drill.consumer_faults import ConsumerFaults
-from reaper.drill.faults import AFTER_PAUSE_S, Fault, FaultKind
+from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.gate import Gate
 from reaper.drill.group_faults import GroupFaults
 from reaper.drill.leader_faults import LeaderFaults
-from reaper.drill.records import InjectedFault, MissedFault
+from reaper.drill.records import MissedFault
+from reaper.drill.server_faults import ServerFaults
 from reaper.drill.toolbox import Toolbox
 from reaper.drill.worker_faults import WorkerFaults
-
-STEP_S = 3_600.0
-"""By how much a clock is set."""
 
 
 @dataclass(slots=True)
@@ -34,6 +28,7 @@ class Injector:
     _workers: WorkerFaults = field(init=False)
     _leaders: LeaderFaults = field(init=False)
     _groups: GroupFaults = field(init=False)
+    _servers: ServerFaults = field(init=False)
     _consumers: ConsumerFaults = field(init=False)
     _gate: Gate = field(init=False)
 
@@ -41,6 +36,7 @@ class Injector:
         self._workers = WorkerFaults(self.tools)
         self._leaders = LeaderFaults(self.tools, self._workers)
         self._groups = GroupFaults(self.tools)
+        self._servers = ServerFaults(self.tools)
         self._consumers = ConsumerFaults(self.tools, self._workers)
         self._gate = Gate(self.tools)
 
@@ -64,7 +60,7 @@ class Injector:
 
     async def _play(self, fault: Fault) -> str:
         """Inject one fault; return why it could not be, or nothing."""
-        workers, leaders, groups = self._workers, self._leaders, self._groups
+        workers, leaders, groups, servers = self._workers, self._leaders, self._groups, self._servers
         plays: Mapping[FaultKind, Callable[[], Awaitable[str]]] = {
             FaultKind.KILL_WORKER: workers.kill_worker,
             FaultKind.KILL_WORKERS: partial(workers.kill_workers, fault),
@@ -74,38 +70,13 @@ class Injector:
             FaultKind.KILL_LEADER: leaders.kill_leader,
             FaultKind.PAUSE_LEADER: leaders.pause_leader,
             FaultKind.KILL_REAPERS: partial(leaders.kill_reapers, fault),
-            FaultKind.PAUSE_REDIS: partial(self._pause_redis, fault),
-            FaultKind.CLOCK_STEP: partial(self._set_clock, fault),
+            FaultKind.PAUSE_REDIS: partial(servers.pause, fault),
+            FaultKind.RESTART_REDIS: partial(servers.restart, fault),
+            FaultKind.FILL_REDIS: partial(servers.fill, fault),
+            FaultKind.CUT_CONNECTIONS: servers.cut,
+            FaultKind.CLOCK_STEP: partial(servers.set_clock, fault),
             FaultKind.SHORTEN_VISIBILITY: groups.shorten_visibility,
             FaultKind.DESTROY_GROUP: groups.destroy,
             FaultKind.DELETE_CONSUMER: partial(self._consumers.delete, fault),
         }
         return await plays[fault.kind]()
-
-    async def _set_clock(self, fault: Fault) -> str:
-        """Set the server's clock, as an administrator does, or a machine that has found its time server at last."""
-        clock = self.tools.stage.server.clock
-        assert clock is not None
-        injected = InjectedFault(FaultKind.CLOCK_STEP, fault.amount, time.time())
-        clock.step_to(STEP_S if fault.amount == "ahead" else -STEP_S)
-        await self.tools.note(injected, f"the clock of Redis is set {fault.amount} by {STEP_S / 3600:g} h")
-        return ""
-
-    async def _pause_redis(self, fault: Fault) -> str:
-        """Stop the server itself, as a machine does that swaps or is being moved: connections stay, nothing answers."""
-        server, supervisor = self.tools.stage.server, self.tools.supervisor
-        assert server.pid is not None
-        assert fault.lasts is not None
-        seconds = fault.lasts.total_seconds()
-        injected = InjectedFault(FaultKind.PAUSE_REDIS, f"process {server.pid}", time.time())
-        await self.tools.note(injected, f"Redis is stopped for {seconds:g} s")
-        supervisor.forgive(seconds + AFTER_PAUSE_S)
-        try:
-            os.kill(server.pid, signal.SIGSTOP)
-            await anyio.sleep(seconds)
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(server.pid, signal.SIGCONT)
-        self.tools.over(injected, time.time())
-        self.tools.announce("Redis goes on")
-        return ""

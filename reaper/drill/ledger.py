@@ -335,15 +335,15 @@ def _unexpected_ends(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _gave_up_on_redis(run: ProcessRun, evidence: Evidence) -> bool:
-    """Tell whether a plain loop ended because Redis stood still: it has nothing in it to survive that."""
+    """Tell whether a plain loop ended because Redis failed: it has nothing in it to survive that."""
     if run.role not in (Role.BARE_WORKER, Role.PUBLISHED_WORKER) or not run.ended_at or (run.exit_code or 0) <= 0:
         return False
-    return evidence.redis_paused_between(run.ended_at - AFTER_PAUSE_S, run.ended_at)
+    return evidence.redis_failed(run.ended_at - AFTER_PAUSE_S, run.ended_at)
 
 
 def _could_not_start(run: ProcessRun, evidence: Evidence) -> bool:
-    """Tell whether a process of ours was started while Redis stood still: it ends, as documented."""
+    """Tell whether a process of ours was started while Redis failed: it ends, as documented."""
     if run.role not in (Role.WORKER, Role.REAPER) or not run.ended_at or run.exit_code != USAGE_EXIT:
         return False
     did_anything = any(line.pid == run.pid and run.lived_at(line.at) for line in evidence.lines)
-    return not did_anything and evidence.redis_paused_between(run.started_at, run.ended_at)
+    return not did_anything and evidence.redis_failed(run.started_at, run.ended_at)

@@ -8,6 +8,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from reaper.drill.supervisor import Supervisor
 from reaper.drill.usage import Reading, cpu_by_role
+from workers.protocol.messages import text
 
 
 class OwnRequests:
@@ -40,10 +41,12 @@ class Meters:
         pipeline = self._client.pipeline(transaction=False)
         pipeline.info("stats")
         pipeline.info("cpu")
-        stats, cpu = await pipeline.execute()
+        pipeline.info("server")
+        stats, cpu, server = await pipeline.execute()
         return Reading(
             time.monotonic(),
             int(stats["total_reads_processed"]) - self._own.sent,
             float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"]),
             cpu_by_role(supervisor.history),
+            text(server["run_id"]),
         )

@@ -34,6 +34,8 @@ class Producer:
     """Every planned job is in."""
     poisonous: int = 0
     """Poison jobs that were put in, or are about to be."""
+    writing: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while a batch is sent, and by whoever wants none to be."""
     _added: int = 0
 
     async def run(self) -> None:
@@ -83,7 +85,8 @@ class Producer:
                 "XADD", self.stage.keys.stream, "*", "n", job.n, "duration_ms", milliseconds, "payload", payload, *mark,
                 *self._trace_context(spans),
             )  # fmt: skip
-        entry_ids = await pipeline.execute()
+        async with self.writing:
+            entry_ids = await pipeline.execute()
         for span in spans:
             span.end()
         at = time.time()

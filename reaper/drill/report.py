@@ -78,17 +78,20 @@ def _figures(figures: Figures) -> dict[str, Any]:
 def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, Any]:
     """Return what was used for a report: seconds in all, and by job (microseconds of CPU time)."""
 
-    def per_job(seconds: float) -> float | None:
-        return seconds * 1e6 / jobs if jobs else None
+    def per_job(amount: float | None) -> float | None:
+        return amount / jobs if jobs and amount is not None else None
+
+    def us_per_job(seconds: float | None) -> float | None:
+        return per_job(None if seconds is None else seconds * 1e6)
 
     return {
         "wall_s": usage.seconds,
         "redis_requests": usage.requests,
-        "redis_requests_per_job": usage.requests / jobs if jobs else None,
+        "redis_requests_per_job": per_job(usage.requests),
         "redis_cpu_s": usage.redis_cpu_s,
-        "redis_cpu_us_per_job": per_job(usage.redis_cpu_s),
+        "redis_cpu_us_per_job": us_per_job(usage.redis_cpu_s),
         "cpu_s": dict(usage.cpu_s),
-        "cpu_us_per_job": {role: per_job(used) for role, used in usage.cpu_s.items()},
+        "cpu_us_per_job": {role: us_per_job(used) for role, used in usage.cpu_s.items()},
         "idle": None if idle is None else _idle(idle),
     }
 
@@ -96,8 +99,8 @@ def usage_as_json(usage: Usage, idle: Usage | None, *, jobs: int) -> dict[str, A
 def _idle(idle: Usage) -> dict[str, Any]:
     return {
         "seconds": idle.seconds,
-        "redis_requests_per_s": idle.requests / idle.seconds,
-        "redis_cpu_ms_per_s": idle.redis_cpu_s / idle.seconds * 1000,
+        "redis_requests_per_s": (idle.requests or 0) / idle.seconds,
+        "redis_cpu_ms_per_s": (idle.redis_cpu_s or 0.0) / idle.seconds * 1000,
         "cpu_ms_per_s": {role: used / idle.seconds * 1000 for role, used in idle.cpu_s.items()},
     }
 

@@ -11,7 +11,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from reaper.drill.chaos import Conditions, draw
 from reaper.drill.clock import can_set_clocks
 from reaper.drill.faults import (
+    AGAINST_REDIS,
     DEFAULT_FAULTS,
+    OWN_SERVER,
     SHORTENED,
     Adapted,
     Fault,
@@ -170,10 +172,12 @@ class DrillSettings(Section):
     def out_of_reach(self) -> frozenset[FaultKind]:
         """Kinds of faults that this server, or this machine, does not allow for."""
         kinds: set[FaultKind] = set()
-        if self.redis_url or not can_set_clocks():
-            kinds.add(FaultKind.CLOCK_STEP)
+        if self.redis_url:
+            kinds |= OWN_SERVER
         if self.redis_url and self.redis_pid is None:
             kinds.add(FaultKind.PAUSE_REDIS)
+        if not can_set_clocks():
+            kinds.add(FaultKind.CLOCK_STEP)
         return frozenset(kinds)
 
     def _long_jobs(self) -> list[timedelta]:
@@ -188,10 +192,10 @@ class DrillSettings(Section):
         return tuple(adapted.played for adapted in self.adapted(recovery) if adapted.played)
 
     @property
-    def paused(self) -> timedelta:
-        """How long Redis is stopped in all."""
-        pauses = (fault.lasts for fault in self.faults if fault.kind is FaultKind.PAUSE_REDIS and fault.lasts)
-        return sum(pauses, timedelta(0))
+    def away(self) -> timedelta:
+        """How long Redis is away in all."""
+        away = (fault.lasts for fault in self.faults if fault.kind in AGAINST_REDIS and fault.lasts)
+        return sum(away, timedelta(0))
 
     @property
     def has_bare_worker(self) -> bool:

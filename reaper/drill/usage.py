@@ -41,23 +41,26 @@ class Reading:
     redis_cpu_s: float = 0.0
     cpu_s: Mapping[str, float] = field(default_factory=dict)
     """By kind of process."""
+    server_run: str = ""
+    """Which life of the server the two figures of Redis are of: it counts from its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was used between two readings."""
+    """What was used between two readings. What Redis has counted is None where it was started again in between."""
 
     seconds: float = 0.0
-    requests: int = 0
-    redis_cpu_s: float = 0.0
+    requests: int | None = 0
+    redis_cpu_s: float | None = 0.0
     cpu_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def used_between(before: Reading, after: Reading) -> Usage:
     """Return what was used from one reading to the next."""
+    counted = before.server_run == after.server_run
     return Usage(
         after.at - before.at,
-        after.requests - before.requests,
-        after.redis_cpu_s - before.redis_cpu_s,
+        after.requests - before.requests if counted else None,
+        after.redis_cpu_s - before.redis_cpu_s if counted else None,
         {role: used - before.cpu_s.get(role, 0.0) for role, used in after.cpu_s.items()},
     )

@@ -232,6 +232,7 @@ def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]
         found += [
             *_consumers(state),
             *_in_place(state, facts),
+            *_counts(state),
             *_visibility(state, facts),
             *_not_in_force(examined, state),
         ]
@@ -293,6 +294,16 @@ def _in_place(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
             "in-place",
             f"{len(facts.foreign)} consumers are no workers of ours ({names}): those that read without CLAIM get none "
             "of what is given back, so some others have to",
+        )
+
+
+def _counts(state: GroupState) -> Iterator[Finding]:
+    if state.report and state.report.rereads:
+        yield wrong(
+            "counts",
+            f"delivery counts rose without a change of owner ({state.report.rereads} times seen): a worker that is not "
+            "ours reads its history (XREADGROUP … 0), and Redis counts each such read as a delivery, towards "
+            "max_deliveries; set foreign_workers for the pair",
         )
 
 

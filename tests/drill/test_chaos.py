@@ -23,7 +23,7 @@ from reaper.drill.chaos import (
     patience_s,
     rule_between,
 )
-from reaper.drill.faults import AGAINST_LEADERS, FORMS, Fault, FaultKind, parse_fault
+from reaper.drill.faults import AGAINST_LEADERS, FORMS, OWN_SERVER, Fault, FaultKind, parse_fault
 from reaper.drill.recoveries import RECOVERIES, find_recovery
 from reaper.drill.settings import DrillSettings
 
@@ -101,8 +101,8 @@ def test_what_is_out_of_reach_is_left_out_and_the_rest_stays_as_it_is() -> None:
     [
         ({}, True, set()),
         ({}, False, {FaultKind.CLOCK_STEP}),
-        ({"redis_url": "redis://127.0.0.1:1"}, True, {FaultKind.CLOCK_STEP, FaultKind.PAUSE_REDIS}),
-        ({"redis_url": "redis://127.0.0.1:1", "redis_pid": 7}, True, {FaultKind.CLOCK_STEP}),
+        ({"redis_url": "redis://127.0.0.1:1"}, True, {*OWN_SERVER, FaultKind.PAUSE_REDIS}),
+        ({"redis_url": "redis://127.0.0.1:1", "redis_pid": 7}, True, set(OWN_SERVER)),
     ],
 )
 def test_the_server_and_the_machine_say_what_is_out_of_reach(
@@ -193,6 +193,12 @@ def test_each_rule_keeps_its_kinds_apart_in_both_orders_until_the_first_is_over(
         ("shorten-visibility", "kill-leader"),
         ("shorten-visibility", "pause-worker"),
         ("pause-redis", "pause-redis"),
+        ("pause-redis", "restart-redis"),
+        ("restart-redis", "fill-redis"),
+        ("fill-redis", "cut-connections"),
+        ("destroy-group", "restart-redis"),
+        ("delete-consumer", "cut-connections"),
+        ("shorten-visibility", "fill-redis"),
         ("kill-reapers", "kill-reapers"),
     ],
 )
@@ -210,6 +216,10 @@ def test_these_are_kept_apart(one: str, other: str) -> None:
         ("poison", "kill-leader"),
         ("poison", "pause-redis"),
         ("poison", "clock-step"),
+        ("kill-workers", "restart-redis"),
+        ("pause-worker", "fill-redis"),
+        ("kill-leader", "cut-connections"),
+        ("clock-step", "restart-redis"),
         ("kill-reapers", "clock-step"),
         ("long-jobs", "destroy-group"),
     ],
@@ -275,6 +285,9 @@ def _fault(kind: FaultKind, at: float) -> Fault:
         ("kill-reapers@4+2", "At 4 s: all reapers are killed, and started again 2 s later."),
         ("kill-reapers@4", "At 4 s: all reapers are killed, and started again never."),
         ("pause-redis@4+2.5", "At 4 s: Redis is stopped for 2.5 s."),
+        ("restart-redis@4+2", "At 4 s: Redis is killed, and started again 2 s later."),
+        ("fill-redis@4+2.5", "At 4 s: Redis is full for 2.5 s."),
+        ("cut-connections@4", "At 4 s: every connection to Redis is cut."),
         ("clock-step:back@4", "At 4 s: the clock of Redis is set an hour back of the true time."),
         ("clock-step:ahead@4", "At 4 s: the clock of Redis is set an hour ahead of the true time."),
         ("poison@4", "At 4 s: a job that kills every worker that takes it."),

@@ -94,7 +94,7 @@ async def test_a_clock_that_is_set_back_loses_and_doubles_nothing(
 async def test_the_clock_of_somebody_elses_redis_is_not_set(processes: Processes, server: RedisServer) -> None:
     drill = _drill(processes, "--redis-url", server.url, *_faults("clock-step@0"))
     assert await drill.wait() == 2
-    assert "clock-step sets the server's clock: leave --redis-url away" in drill.output
+    assert "clock-step hits everybody who uses the server: leave --redis-url away" in drill.output
 
 
 @pytest.mark.matrix
@@ -199,6 +199,25 @@ async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_i
     assert (fault["kind"], _lasted(fault) >= 2 * scaled(2)) == ("pause-worker", True)
     assert fault["in_flight"] > 0
     assert {start["previous_worker"] for start in told["second_starts"]} == {fault["target"]}
+
+
+@pytest.mark.parametrize("recovery", BOTH)
+async def test_a_redis_that_is_killed_full_or_cuts_everybody_off_costs_no_job(
+    processes: Processes, tmp_path: Path, recovery: str
+) -> None:
+    report = tmp_path / "report.json"
+    faults = _faults("kill-worker@0.5", "cut-connections@1", "restart-redis@1.5+0.5", "fill-redis@3+1")
+    drill = _drill(
+        processes, "--recovery", recovery, "--limit", "150", "--no-bare-worker", *faults, "--json", str(report)
+    )
+    assert await drill.wait() == 0, drill.output
+    told = _read(report)
+    assert (told["balanced"], told["settled"], told["dead_lettered"], told["objections"]) == (True, 150, 0, [])
+    played = {fault["kind"]: fault for fault in told["faults"]}
+    assert set(played) == {"kill-worker", "cut-connections", "restart-redis", "fill-redis"}
+    assert _lasted(played["restart-redis"]) >= 0.5
+    assert _lasted(played["fill-redis"]) >= 1
+    assert told["redis_requests"] is None, "its counters began anew"
 
 
 @pytest.mark.usefixtures("clock")
@@ -361,6 +380,7 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
             ("--policy", "in-place"),
             "error: --policy in-place needs --recovery reaper, and a Redis 8.4 named by --redis",
         ),
+        (("--fault", "restart-redis@4+0"), "error: fault 'restart-redis@4+0' lasts no time at all"),
         (("--keep-keys",), "error: --keep-keys is about a Redis that is named: it needs --redis-url."),
         (("--redis-url", "redis://127.0.0.1:1"), "error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
     ],

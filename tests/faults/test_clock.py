@@ -6,6 +6,7 @@ has been idle for an hour. Without what is tested here nothing happens within th
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -181,6 +182,49 @@ async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(
             handler.open_gate()
             await scene.nothing_left(client)
         assert set(scene.times(handler.starts).values()) == {1}
+
+
+async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_step_back(
+    clocked: RedisServer, clock: ServerClock
+) -> None:
+    """The worker's word stands since a moment that has not come yet: it is given anew as soon as the step is seen."""
+    embedded = {"recovery": "embedded", "visibility_timeout": scaled(2), "refresh_interval": HOUR_S}
+    async with commands_client(clocked.url) as client:
+        await scene.create_group(client)
+        await scene.enqueue(client, STRANDED, hold="")
+        handler = scene.Handler()
+        async with scene.running_worker(clocked.url, handler, **embedded) as worker:
+            await handler.has_started(STRANDED)
+            clock.step_to(BACK)
+
+            async def word_is_of_now() -> int:
+                word: Any = await client.hget(scene.KEYS.agreement, f"member:{worker.consumer}")
+                now_ms = await _server_ms(client)
+                return now_ms if int(word.split(b",")[4]) <= now_ms else 0
+
+            given_ms = await wait_until(word_is_of_now, "it has given its word anew")
+
+            async def proven_since() -> bool:
+                rows = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100)
+                return bool(await _server_ms(client) - max(row[2] for row in rows) > given_ms)
+
+            await wait_until(proven_since, "it has proven its life since")
+            await client.xgroup_delconsumer(scene.STREAM, scene.GROUP, worker.consumer)
+
+            async def held_again() -> bool:
+                rows = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100)
+                return [row[1] for row in rows] == [worker.consumer.encode()] * STRANDED
+
+            await wait_until(held_again, "what runs is held again")
+            handler.open_gate()
+            await scene.nothing_left(client)
+        assert set(scene.times(handler.starts).values()) == {1}
+        assert (worker.counts.acked, worker.counts.refused) == (STRANDED, 0)
+
+
+async def _server_ms(client: Redis) -> int:
+    seconds, microseconds = await client.time()
+    return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 # ---- ahead, and nobody has extended anything since

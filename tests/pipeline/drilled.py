@@ -69,4 +69,5 @@ def read_back(spark: SparkSession, server: RedisServer) -> Tables:
     source = spark.read.format(redis_stream.NAME).schema(StructType(columns)).option("url", server.url)
     entries = source.options(streamPattern="*:journal", streamColumn="stream").load()
     classified = classify(entries.withColumn("fields", F.lit(None).cast(RAW["fields"].dataType)))
-    return Tables(lifecycle_events(classified).cache(), dead_letters(classified), malformed(classified))
+    events = lifecycle_events(classified).cache()
+    return Tables(events, dead_letters(classified), malformed(classified), events.limit(0))

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from reaper.pipeline.analysis import activity, durations
 from reaper.pipeline.analysis.quantiles import QUANTILES, quantiles, tally
@@ -40,8 +41,29 @@ def events(spark: SparkSession) -> DataFrame:
     return frame(spark, [*ours, *foreign]).cache()
 
 
+def test_what_is_no_duration_is_put_aside_and_counted(spark: SparkSession) -> None:
+    year_ms = 365 * 86_400_000
+    rows = [
+        acked(1_000_100, 100, about("1000000", 1), wait=5),
+        acked(1_000_200, 100, about("1000001", 1), wait=-40),
+        acked(2 * year_ms, 100, about("1000002", 1), wait=7) | {"delivered_ms": 0},
+        acked(1_000_400, -3, about("1000003", 1), wait=-1),
+        acked(1_000_500, 100, about("1000004", 1), wait=9) | {"delivered_ms": 2_000_000},  # held: as long as it ran
+    ]
+    tallied = durations.duration_tally(frame(spark, rows), 1_000).cache()
+    assert [row.asDict() for row in durations.skewed_durations(tallied).collect()] == [
+        {"stream": JOURNAL, "what": "duration", "events": 3}
+    ]
+    told = {
+        (row.measure, row.ms): row.n for row in tallied.groupBy("measure", "ms").agg(F.sum("n").alias("n")).collect()
+    }
+    assert told == {
+        ("wait", 5): 1, ("wait", 7): 1, ("wait", 9): 1, ("run", 100): 4, ("held", 100): 3, ("skewed", 0): 3,
+    }  # fmt: skip
+
+
 def test_waits_and_runs_are_ranked_by_group_and_type(events: DataFrame) -> None:
-    rows = durations.durations(durations.duration_tally(events)).collect()
+    rows = durations.durations(durations.duration_tally(events, 1_000)).collect()
     assert {(row.type, row.measure): tuple(row)[4:] for row in rows} == {
         ("mail", "run"): (4, 200, 400, 400, 400, 400),
         ("mail", "wait"): (4, 10, 90, 90, 90, 90),

@@ -182,3 +182,18 @@ def test_a_table_that_cannot_be_written_is_refused(data_type: DataType, given: d
 def test_entries_cannot_be_overwritten() -> None:
     with pytest.raises(RedisStreamError, match="append"):
         source().writer(StructType().add("n", "string"), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"startingTimestamp": "noon"}, "startingTimestamp is 'noon'"),
+        ({"startingTimestamp": "2026-11-18T11:06:40"}, "with its time zone"),
+        ({"startingTimestamp": "1960-01-01T00:00:00Z"}, "since 1970"),
+        ({"startingTimestamp": "5", "startingId": "5"}, "not both"),
+        ({"failOnMissing": "no"}, "must be true or false"),
+    ],
+)
+def test_where_to_begin_is_said_once_and_clearly(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(RedisStreamError, match=sentence):
+        RedisStreamSource({"url": "redis://127.0.0.1", "stream": "jobs", **given})

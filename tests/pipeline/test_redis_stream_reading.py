@@ -2,6 +2,8 @@
 
 import gc
 import json
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +13,7 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 from reaper.pipeline.redis_stream import RedisStreamError
 from reaper.pipeline.redis_stream.columns import gc_paused
 from reaper.pipeline.redis_stream.positions import cuts_between, parse_id
-from reaper.pipeline.redis_stream.ranges import PAGE_BYTES, StreamRange, split
+from reaper.pipeline.redis_stream.ranges import PAGE_BYTES, PageSize, StreamRange, split
 from tests.pipeline.streams import JOURNAL, add, add_at, batch_reader, connected, query, read_all, rows
 from tests.support.servers import RedisServer
 
@@ -63,7 +65,7 @@ def test_the_ranges_of_a_batch_query_hold_what_xrange_returns(
 ) -> None:
     server.command("DEL", JOURNAL)
     add_at(server, sorted(set(ids)))
-    found = read_all(server, partitions=parts, pageSize=page, batchSize=batch)
+    found = read_all(server, partitions=parts, pageSize=page, batchSize=batch, failOnMissing="false")
     assert [row["id"] for row in found] == [f"{ms}-{seq}" for ms, seq in sorted(set(ids))]
 
 
@@ -76,7 +78,8 @@ def test_the_batches_of_a_streaming_query_hold_what_xrange_returns(
     expected = sorted(set(ids))
     add_at(server, expected)
     found: list[tuple[int, int]] = []
-    with query(server, partitions=parts, pageSize=page, maxEntriesPerTrigger=limit) as running:
+    given_to_both: dict[str, Any] = {"partitions": parts, "pageSize": page, "failOnMissing": "false"}
+    with query(server, maxEntriesPerTrigger=limit, **given_to_both) as running:
         running.start()
         while True:
             before = running.offset
@@ -85,7 +88,7 @@ def test_the_batches_of_a_streaming_query_hold_what_xrange_returns(
                 break
             read = running.read()
             if again:  # as after a crash: the same ends, in a process that has not planned them
-                with query(server, checkpoint=running, partitions=parts, pageSize=page) as other:
+                with query(server, checkpoint=running, **given_to_both) as other:
                     other.planned = list(other.reader.partitions(before, end))  # type: ignore[arg-type]
                     assert other.read() == read
             assert len(read) <= limit
@@ -113,13 +116,76 @@ def test_a_batch_query_reads_all_streams_of_a_list_and_of_patterns(server: Redis
 
 def test_there_may_be_no_stream(server: RedisServer) -> None:
     assert read_all(server, streamPattern="nothing:*") == []
-    assert read_all(server, stream="nothing") == []
+    assert read_all(server, stream="nothing", failOnMissing="false") == []
+
+
+def test_a_stream_that_is_named_and_not_there_is_an_error(server: RedisServer) -> None:
+    add(server, 1, stream="a")
+    add(server, 2, stream="x,y")
+    with pytest.raises(RedisStreamError, match=r"there is no stream nothing\. Option failOnMissing=false"):
+        read_all(server, stream="nothing")
+    with pytest.raises(RedisStreamError, match=r"there is no stream b, c\. Names are separated by commas"):
+        read_all(server, stream="b,a,c")
+    with pytest.raises(RedisStreamError, match=r"one that has a comma itself is read by streamPattern, with \?"):
+        read_all(server, stream="x,y")
+    assert numbers(read_all(server, streamPattern="x?y")) == [2]
+    assert numbers(read_all(server, stream="b,a,c", failOnMissing="false")) == [1]
+    with (
+        query(server, stream="nothing") as running,
+        pytest.raises(RedisStreamError, match="there is no stream nothing"),
+    ):
+        running.start()
+
+
+def test_reading_begins_at_a_time(server: RedisServer) -> None:
+    noon_ms = 1_795_000_000_000  # 2026-11-18T11:06:40Z
+    add_at(server, [(noon_ms - 1, 7), (noon_ms, 0), (noon_ms, 1), (noon_ms + 5, 0)])
+    for noon in (str(noon_ms), "2026-11-18T11:06:40Z", "2026-11-18T12:06:40.000+01:00"):
+        found = read_all(server, startingTimestamp=noon)
+        assert [row["id"] for row in found] == [f"{noon_ms}-0", f"{noon_ms}-1", f"{noon_ms + 5}-0"]
+
+
+def test_the_time_of_an_entry_is_a_column(server: RedisServer) -> None:
+    add_at(server, [(1_795_000_000_123, 4), (300_000_000_000_000, 0)])
+    schema = StructType().add("timestamp", "timestamp").add("n", "string").add("id", "string")
+    first, last = read_all(server, schema)
+    assert first["timestamp"] == datetime(2026, 11, 18, 11, 6, 40, 123_000, tzinfo=UTC)
+    assert last["timestamp"] is None  # after the year 9999
+    as_map = StructType().add("timestamp", "timestamp").add("fields", MapType(StringType(), StringType()))
+    assert read_all(server, as_map)[0]["fields"] == [("n", "1795000000123")]
+
+
+def test_a_field_called_timestamp_is_read_as_one(server: RedisServer) -> None:
+    server.command("XADD", JOURNAL, "1-0", "timestamp", "noon")
+    assert read_all(server, StructType().add("timestamp", "string")) == [{"timestamp": "noon"}]
 
 
 def test_a_key_that_is_no_stream_is_named(server: RedisServer) -> None:
     server.command("SET", JOURNAL, "text")
     with pytest.raises(RedisStreamError, match=r"XINFO STREAM journal: WRONGTYPE"):
         read_all(server)
+
+
+def test_pages_grow_with_what_is_known_of_the_entries() -> None:
+    size, asked = PageSize(1_000), []
+    for large in (False,) * 4 + (True,) * 2:
+        asked.append(size.entries)
+        size.learn([[b"1-0", [b"load", b"x" * (50_000 if large else 100)]]] * size.entries)
+    assert asked == [1, 32, 1_000, 1_000, 1_000, 19]
+    assert 40_000 < size.entry_bytes < 60_000
+
+
+def test_a_limited_batch_is_walked_to_in_small_pages_too(server: RedisServer) -> None:
+    with connected(server) as client:
+        for number in range(1, 201):
+            client.xadd(JOURNAL, {"n": number, "load": b"x" * 50_000}, id=f"{number}-0")
+        with query(server, maxEntriesPerTrigger=150) as running:
+            running.start()
+            client.config_resetstat()
+            running.plan()
+            calls = client.info("commandstats")["cmdstat_xrange"]["calls"]
+            assert len(running.read()) == 150
+    assert calls >= 150 * 50_000 / PAGE_BYTES
 
 
 def test_large_entries_are_read_in_small_pages(server: RedisServer) -> None:

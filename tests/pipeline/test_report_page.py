@@ -6,10 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reaper.pipeline.report import words
-from reaper.pipeline.report.findings import Findings, choose_period
+from reaper.pipeline.report.findings import Findings
 from reaper.pipeline.report.page import CONTENTS, write_page
+from reaper.pipeline.report.queries import choose_period
 from reaper.pipeline.report.scope import parse_instant
 from workers.protocol.errors import ConfigurationError
 
@@ -18,11 +21,11 @@ TABLES = (
     "extents", "event_counts", "foreign_groups", "deliveries_until_done", "stalls_by_worker", "stalls_over_time",
     "durations", "duration_curves", "scanned_durations", "recovery_counts", "recovery_times", "recovery_curves",
     "second_starts", "duplicates", "duplicate_jobs", "unsettled", "unsettled_jobs", "lost_payloads", "refused_writes",
-    "terms", "malformed", "dead_letter_clusters",
+    "terms", "malformed", "skewed", "dead_letter_clusters",
 )  # fmt: skip
 ABOUT: dict[str, Any] = {
     "lake": "/data/lake", "made_at": "2026-11-20T15:00:00+00:00", "groups": [], "events": 0, "first_ms": 0,
-    "last_ms": 0, "period_ms": 60_000,
+    "last_ms": 0, "period_ms": 60_000, "unanswered": {},
 }  # fmt: skip
 
 
@@ -45,6 +48,49 @@ def test_an_empty_lake_makes_a_page_with_every_section() -> None:
     page = write_page(Findings(ABOUT, {name: [] for name in TABLES}))
     assert [name for name in CONTENTS if f'<section id="{name}">' not in page] == []
     assert "all groups, no events" in page
+
+
+def test_what_is_in_none_of_the_figures_is_said_before_all_sections() -> None:
+    findings = _findings(
+        malformed=[_of(reason=f"no <field> {n}", entries=1_000) for n in range(5)],
+        skewed=[{"stream": "{orders}:journal", "what": "instant", "events": 7},
+                {"stream": "{mail}:journal", "what": "duration", "events": 3}],
+    )  # fmt: skip
+    findings.about["unanswered"] = {"second_starts": "[CANNOT_OPEN_SOCKET] timed out"}
+    page = write_page(findings)
+    top = page[: page.index("<section")]
+    assert "5,000 entries that nobody can read" in top
+    assert "no &lt;field&gt; 0; no &lt;field&gt; 1; no &lt;field&gt; 2; …." in top
+    assert "7 events that claim to be later" in top
+    assert "3 deliveries whose times are negative" in top
+    assert "Spark did not answer second starts: what rests on it is missing ([CANNOT_OPEN_SOCKET] timed out)" in top
+    assert "doubt" not in write_page(_findings()).split("</style>")[1]
+
+
+names = st.text(st.sampled_from('ab/_"· ('), min_size=1, max_size=5)
+groups = st.tuples(names, names, st.one_of(st.just(""), names))
+
+
+@given(groups, groups)
+def test_no_two_groups_and_types_have_the_same_label(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    labels = [words.kind(_of("{%s}:journal" % stream, group, type=kind)) for stream, group, kind in (one, other)]  # noqa: UP031 - braces are part of the key
+    assert (labels[0] == labels[1]) == (one == other)
+    assert not labels[0].startswith("_")  # legends leave these out
+
+
+def test_groups_that_were_written_alike_are_told_apart_in_charts() -> None:
+    rows = [
+        _of("{a/b}:journal", "c", cause="crash", starts=3, jobs=3),
+        _of("{a}:journal", "b/c", cause="crash", starts=5, jobs=5),
+    ]
+    page = write_page(_findings(second_starts=rows))
+    assert "&quot;a/b&quot;/c" in page
+    assert "a/&quot;b/c&quot;" in page
+
+
+def test_a_name_with_dollars_is_no_formula() -> None:
+    rows = [_of(group="$x^$", cause="crash", starts=3, jobs=3)]
+    assert "orders/$x^$" in write_page(_findings(second_starts=rows))
 
 
 def test_nothing_on_the_page_comes_from_elsewhere() -> None:

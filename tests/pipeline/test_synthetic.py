@@ -120,6 +120,7 @@ def fingerprint(rows: DataFrame) -> Fingerprint:
     return found["n"], found["sum"]
 
 
+@pytest.mark.matrix
 def test_the_same_seed_gives_the_same_rows_however_the_work_is_divided(
     spark: SparkSession, generated: Generated, printed: Fingerprint
 ) -> None:

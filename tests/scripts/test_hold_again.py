@@ -164,6 +164,21 @@ async def test_a_late_call_and_what_has_another_owner_are_refused_however_lately
     assert await held.state() == before
 
 
+@pytest.mark.parametrize("rules", [{"policy": "stream"}, {"policy": "retry-stream"}, {"recovery": "embedded"}])
+@pytest.mark.parametrize(("word", "is_ours"), [("1,30000,3,9999999999999,", True), ("1,30000,3,1,", False)])
+async def test_lately_is_by_the_timeout_that_the_worker_is_judged_by_where_a_shorter_one_was_agreed_on_since(
+    scene: Scene, rules: dict[str, Word], word: str, is_ours: bool
+) -> None:
+    """It has not heard of the shorter one, so it has not proven its life by it; and nobody takes anything by it."""
+    await scene.agree(**rules, max_deliveries=3, visibility_ms=500, **{"member:w1": word})
+    await scene.stalled()
+    await vanish(scene, "consumer")
+    at_its_last = await proven(scene, 3, ago_ms=10_000)
+    told = VANISHED if is_ours else REFUSED
+    assert (await extend(scene, times=at_its_last), await hold_again(scene, times=at_its_last)) == (told, int(is_ours))
+    assert await scene.pending() == ([(E1, "w1", 3)] if is_ours else [])
+
+
 @pytest.mark.parametrize("verb", ["ack", "nack", "reject"])
 async def test_a_verdict_on_what_was_proven_alive_lately_counts_once(held: Scene, verb: str) -> None:
     await held.agree(policy="retry-stream", visibility_ms=VISIBILITY_MS)

@@ -21,12 +21,17 @@ _SETTINGS = ("REAPER_", "WORKER_")
 
 
 class Running:
-    """One child process. Its stdout and stderr go to one file, in the order written."""
+    """One child process. Its stdout and stderr go to one file, in the order written.
+
+    It is buried by `kill` alone: until then its ID, and that of its group, is nobody else's, however many processes
+    begin and end meanwhile.
+    """
 
     def __init__(self, name: str, process: "subprocess.Popen[bytes] | Child", printed_to: Path) -> None:
         self.name = name
         self._process = process
         self._printed_to = printed_to
+        self._buried = False
 
     @property
     def pid(self) -> int:
@@ -36,12 +41,14 @@ class Running:
     @property
     def running(self) -> bool:
         """Tell whether it is alive (a paused one is)."""
-        return self._process.poll() is None
+        return self.exit_code is None
 
     @property
     def exit_code(self) -> int | None:
         """Exit code, -n where signal n ended it, None while it runs."""
-        return self._process.poll()
+        if self._buried or not hasattr(os, "waitid"):  # a system that cannot look without burying
+            return self._process.poll()
+        return ended_with(self.pid)
 
     @property
     def output(self) -> str:
@@ -50,8 +57,11 @@ class Running:
 
     def kill(self) -> None:
         """Kill -9, with everything it started. Returns when it is gone; harmless afterwards."""
-        self._signal_group(signal.SIGKILL)
-        self._process.wait()
+        if not self._buried:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            self._buried = True
 
     def pause(self) -> None:
         """Freeze it (SIGSTOP)."""
@@ -80,7 +90,7 @@ class Running:
         """
         if self.running:
             try:
-                await happens(lambda: _exited(self._process), f"{self.name} ends", patience, progress=self._printed)
+                await happens(lambda: _exited(self), f"{self.name} ends", patience, progress=self._printed)
             except AssertionError as error:
                 raise AssertionError(f"{self.name} still runs; it printed:\n{self.output}") from error
         code = self.exit_code
@@ -108,22 +118,25 @@ class Running:
         if self.running:
             os.kill(self.pid, number)
 
-    def _signal_group(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # the whole group is gone
-            os.killpg(self.pid, number)
+
+def ended_with(pid: int) -> int | None:
+    """Return the exit code of a child of ours, -n where signal n ended it, None while it runs; it stays unburied."""
+    end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if end is None:
+        return None
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
 
-async def _exited(process: "subprocess.Popen[bytes] | Child") -> None:
-    """Wait for the end of ``process``: the kernel says so, where it can."""
+async def _exited(process: Running) -> None:
+    """Wait for the end of a process: the kernel says so, where it can."""
     if not hasattr(os, "pidfd_open"):
-        await wait_until(lambda: process.poll() is not None, "it has ended")
+        await wait_until(lambda: not process.running, "it has ended")
         return
     descriptor = os.pidfd_open(process.pid)
     try:
         await anyio.wait_readable(descriptor)
     finally:
         os.close(descriptor)
-    process.wait()  # it is over: returns at once, and reaps the child
 
 
 class Processes:

@@ -1,15 +1,20 @@
 """Somebody deletes the consumer of a live worker, or its group: what it runs is not cancelled, and is settled once."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 
+from tests.support.patience import PATIENCE_S
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, event_names, make_worker, pending_of, running
 from tests.workers.test_heartbeat import Holding, extending
 from workers import Worker
+from workers.loop.held import Held, Interruption, Source
+from workers.loop.proof import ProofOfLife
 
 pytestmark = pytest.mark.anyio
 
@@ -105,3 +110,56 @@ async def test_what_ends_before_anybody_has_noticed_is_settled_all_the_same(
         await wait_until(lambda: worker.counts.acked == 3, "all are acknowledged")
     assert worker.counts.refused == 0
     assert await pending_of(client) == []
+
+
+class Asking:
+    """Stands in the way of the call that takes deliveries back, until the test says what comes of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.answered, self.is_ours = anyio.Event(), anyio.Event(), False
+        monkeypatch.setattr(ProofOfLife, "hold_again", self._hold_again)
+
+    async def _hold_again(self, _source: Source, batch: Sequence[Held]) -> list[bool]:
+        self.asked.set()
+        await self.answered.wait()
+        return [self.is_ours] * len(batch)
+
+
+@pytest.mark.parametrize("lost_by", ["its new owner", "its timeout"])
+async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_with_it(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, lost_by: str
+) -> None:
+    """Its handler is not there any more to be cancelled: a cancellation would end the worker itself, silently."""
+    handler, asking = Holding(), Asking(monkeypatch)
+    worker = make_worker(server.url, handler, **(SETTINGS | {"visibility_timeout": 0.5}), refresh_interval=0.1)
+    await enqueue(client, 1)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 1, "it runs")
+        await vanish(client, worker, "consumer")
+        with anyio.fail_after(PATIENCE_S):
+            await asking.asked.wait()
+        assert worker.process is not None
+        (held,) = worker.process.in_hand()
+        handler.gate.set()
+        await wait_until(lambda: handler.ended == [(1, "done")], "it is done")
+        if lost_by == "its timeout":
+            held.interrupt(Interruption.TIMEOUT)
+        asking.answered.set()
+        await enqueue(client, 2)
+        await wait_until(lambda: (2, "done") in handler.ended, "the worker goes on")
+        assert not worker.process.is_stopping
+
+
+async def test_a_worker_that_ends_unasked_says_so(server: RedisServer) -> None:
+    """A task that is cancelled by nobody ends all the others, as if somebody had wanted it: that is an error."""
+    worker = make_worker(server.url, Holding(), **SETTINGS)
+
+    async def cancel_its_tasks() -> None:
+        await wait_until(lambda: worker.process is not None and worker.process.has_worked, "it works")
+        assert worker.process is not None
+        worker.process._runners.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel_its_tasks)
+        with pytest.raises(RuntimeError, match="the worker has ended, although nobody told it to"):
+            await worker.run()

@@ -119,6 +119,7 @@ class Autoclaim(Part, StalledDeliveries):
             return []
         self._stand_by("")
         self._contact.answered(page.server_ms)
+        self._membership.heard(page.server_ms, self._asked_at)
         self._advance(walk, page)
         self._look_for_abandoned(walk, page.ours)
         if page.claimed and page.ended is not EndOfPage.WHOLE:
@@ -267,6 +268,7 @@ class Autoclaim(Part, StalledDeliveries):
                 await self._membership.join()
             case RefusalKind.LATE:
                 logger.info("%s: a recovery call came too late to the server and did nothing", pair)
+                self._membership.heard(refusal.server_ms, self._asked_at)
                 self._membership.set_clock(refusal.server_ms, self._asked_at)
                 self._contact.answered(refusal.server_ms)
             case RefusalKind.PAUSED:

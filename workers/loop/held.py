@@ -86,7 +86,7 @@ class Held:
     stage: Stage
     interruption: Interruption | None
     runner: "asyncio.Task[None] | None"
-    """The task that runs the handler."""
+    """The task that runs the handler, while it does: only then there is something to cancel."""
     started: float
     """When the handler began, on the monotonic clock; not set before."""
     proven: float

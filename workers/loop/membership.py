@@ -26,7 +26,7 @@ from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.clock import monotonic
-from workers.runtime.clock_steps import ClockSteps
+from workers.runtime.clock_steps import CLOCK_JUMP_MS, ClockSteps
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import to_ms
 from workers.settings import WorkerSettings
@@ -148,6 +148,14 @@ class Membership:
         self._clock_offset_ms = server_ms - now * 1000
         if now - asked <= PROMPT_S:
             self.steps.seen(round(now * 1000), server_ms)
+
+    def heard(self, server_ms: int, asked: float) -> None:
+        """Note what time the server told in passing: where its clock was set, we join again at once.
+
+        Our word is dated by the clock as it was: until it is given anew, nothing that we run is known to be ours.
+        """
+        if monotonic() - asked <= PROMPT_S and abs(server_ms - self.now_ms()) > CLOCK_JUMP_MS:
+            self.join_again()
 
     async def join(self) -> None:
         """Join the group, creating what is missing. Raises what redis-py raises."""

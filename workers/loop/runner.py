@@ -73,6 +73,7 @@ class Runner(Part):
         else:
             if held.interruption is not None:
                 held.take_back_cancellation()
+        held.runner = None  # what is interrupted from now on has no handler to cancel: it would end the runner, and all
         if held.interruption is not None or self._hands_back or held.returning is not None:
             verdict = await self._reconsidered(held, verdict)
         if verdict is not None and self._settlements.add(held, verdict, began):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from reaper.pipeline.advice.model import Advice, Cost, GroupAdvice, Weights, Workers
+from reaper.pipeline.advice.model import Advice, Cost, GroupAdvice, Interval, Verdict, Weights, Workers
 from workers.protocol.messages import on_one_line
 
 WIDTH = 110
@@ -30,9 +30,9 @@ def as_toml(advice: Sequence[GroupAdvice], weights: Weights) -> str:
     """Return settings: one ``[[groups]]`` table for each group a reaper serves, and why in comments."""
     lines = ["# Visibility timeouts, from what the journal tells: `reaper pipeline advise`."]
     lines += _wrapped(
-        "Cost is seconds of waiting: a crashed job waits for the timeout; a second that is run twice counts "
-        f"{weights.rerun:g}, a job given up though it was done {weights.dead_letter_s:g}, an extension "
-        f"{weights.request_s:g}."
+        "Cost is seconds of waiting, expected of as many deliveries again: a crashed job waits for the timeout; a "
+        f"second that is run twice counts {weights.rerun:g}, a job given up though it was done "
+        f"{weights.dead_letter_s:g}, an extension {weights.request_s:g}."
     )
     for each in advice:
         lines += ["", *_group(each)]
@@ -40,36 +40,51 @@ def as_toml(advice: Sequence[GroupAdvice], weights: Weights) -> str:
 
 
 def _group(each: GroupAdvice) -> Iterator[str]:
-    record, best = each.record, each.advice.best
+    record, advice = each.record, each.advice
     stream = stream_of(record.stream)
     yield from _wrapped(f"{on_one_line(stream)}/{on_one_line(record.group)}: {_basis(each)}")
-    for note in each.advice.notes:
+    for note in advice.notes:
         yield from _wrapped(f"Note: {note}.")
-    yield from _table(each.advice)
+    yield from _table(advice)
+    yield from _wrapped(_certainty(advice))
     yield from _types(each)
+    timeout = f"visibility_timeout = {_seconds(advice.best.timeout_ms)}"
     if record.mode == "embedded":
         yield from _wrapped("Its workers recover by themselves. In their settings: visibility_timeout, as below.")
-        yield f"# visibility_timeout = {_seconds(best.timeout_ms)}"
+        yield f"# {timeout}"
         return
-    yield "[[groups]]"
-    yield f"stream = {toml_string(stream)}"
-    yield f"group = {toml_string(record.group)}"
-    yield f"visibility_timeout = {_seconds(best.timeout_ms)}"
+    # What cannot be said is not to be put into force by copying it.
+    mark = "# " if advice.verdict is Verdict.TOO_FEW else ""
+    yield f"{mark}[[groups]]"
+    yield f"{mark}stream = {toml_string(stream)}"
+    yield f"{mark}group = {toml_string(record.group)}"
+    yield f"{mark}{timeout}"
+
+
+def _certainty(advice: Advice) -> str:
+    timeout, cost = advice.timeout_ms, advice.cost_s
+    if timeout.high is None or cost.high is None:
+        return f"How long is best nobody can say; with nine chances in ten, at least {_seconds(round(timeout.low))} s."
+    return (
+        f"With nine chances in ten the best timeout lies between {_seconds(round(timeout.low))} s and "
+        f"{_seconds(round(timeout.high))} s, and this one will cost between {cost.low:,.1f} s and {cost.high:,.1f} s."
+    )
 
 
 def _basis(each: GroupAdvice) -> str:
     record = each.record
-    known = sum(kind.held.count for kind in record.kinds)
     crashes = sum(kind.crashes for kind in record.kinds)
-    basis = f"{known} deliveries, {crashes:g} of crashed workers."
+    slow = sum(kind.cut_off.count for kind in record.kinds)
+    cut_off = f" {slow} jobs reached the timeout again and again: they are slow, nobody knows how much." if slow else ""
+    basis = f"{record.deliveries} deliveries, {crashes:g} of crashed workers.{cut_off}"
     if record.workers is Workers.EXTENDING:
         return f"{basis} Its workers extend what they hold, so only a worker that shows no life loses its jobs."
     if record.bounded:
         return (
             f"{basis} Its workers journal nothing: durations are upper bounds that the leader's scans allow, and a job "
-            "longer than the timeout looks like a crash."
+            "longer than the timeout looks like a crash, unless that happens to it again."
         )
-    return f"{basis} Some of its workers do not extend what they hold: a job must be done within the timeout."
+    return f"{basis} Not all its workers are known to extend what they hold: a job must be done within the timeout."
 
 
 def _table(advice: Advice) -> Iterator[str]:
@@ -102,7 +117,7 @@ def _types(each: GroupAdvice) -> Iterator[str]:
 def _row(name: str, cost: Cost) -> str:
     return (
         f"{name:<14}{_seconds(cost.timeout_ms) + ' s':>11}{cost.total_s:>11.1f} s{cost.waiting_s:>12.1f} s"
-        f"{cost.twice_s:>10.1f} s{cost.dead_letters:>10}{cost.taken:>8}"
+        f"{cost.twice_s:>10.1f} s{cost.dead_letters:>10.1f}{cost.taken:>8.1f}"
     )
 
 
@@ -138,15 +153,24 @@ def _group_json(each: GroupAdvice) -> dict[str, Any]:
         "bounded": record.bounded,
         "configured_ms": record.configured_ms,
         "process_s": record.process_s,
-        "deliveries": sum(kind.held.count for kind in record.kinds),
+        "deliveries": record.deliveries,
         "crashes": sum(kind.crashes for kind in record.kinds),
+        "cut_off": sum(kind.cut_off.count for kind in record.kinds),
+        "doubtful": record.doubtful,
         **_advice_json(each.advice),
+        "interval": {"timeout_ms": _interval(each.advice.timeout_ms), "cost_s": _interval(each.advice.cost_s)},
+        "drift": each.advice.drift,
         "types": {name: _advice_json(advice) for name, advice in each.by_type.items()},
     }
 
 
+def _interval(interval: Interval) -> list[float | None]:
+    return [interval.low, interval.high]
+
+
 def _advice_json(advice: Advice) -> dict[str, Any]:
     return {
+        "verdict": str(advice.verdict),
         "recommended_ms": advice.best.timeout_ms,
         "recommended": asdict(advice.best),
         "rules": {name: asdict(cost) for name, cost in advice.rules.items()},

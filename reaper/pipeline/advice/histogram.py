@@ -59,6 +59,13 @@ class Histogram:
                 return each.longest_ms
         return 0
 
+    def scaled(self, factor: float) -> "Histogram":
+        """Return it as it were if everything took ``factor`` times as long."""
+        if factor == 1:
+            return self
+        longer = ((each.count, round(each.total_ms * factor), round(each.longest_ms * factor)) for each in self.bins)
+        return of_bins(Bin(bin_of(longest_ms), n, total_ms, longest_ms) for n, total_ms, longest_ms in longer)
+
     def above(self, duration_ms: float) -> "Histogram":
         """Return the bins that reach ``duration_ms``, whole: where it lies within a bin, a little too much."""
         return Histogram(tuple(each for each in self.bins if each.longest_ms >= duration_ms))

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
+from reaper.pipeline.advice.choice import advise_group
 from reaper.pipeline.advice.fragment import stream_of
-from reaper.pipeline.advice.model import GroupAdvice, GroupRecord, Weights, Workers, advise_group
+from reaper.pipeline.advice.model import GroupAdvice, GroupRecord, Weights, Workers
 from reaper.pipeline.advice.records import read_records
 from reaper.pipeline.lake.tables import read_events
 from workers.protocol.errors import ConfigurationError

@@ -1,12 +1,13 @@
-"""Counts what the visibility-timeout advisor decides on: durations in bins, stalls of the dead and of the living.
+"""Counts what the visibility-timeout advisor decides on: durations in bins, stalls of dead, slow and living.
 
 Only numbers are aggregated, and what comes back is small: some hundred bins a group and type. The decision is
-`reaper.pipeline.advice.model`'s, in plain Python.
+`reaper.pipeline.advice.choice`'s, in plain Python.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
@@ -14,17 +15,28 @@ from pyspark.sql import functions as F
 
 from reaper.pipeline.advice.histogram import BINS_PER_OCTAVE, Bin, Histogram, bin_of, merged, of_bins
 from reaper.pipeline.advice.model import GroupRecord, Record, Workers
-from reaper.pipeline.analysis.activity import activity, rare_events
-from reaper.pipeline.analysis.columns import DELIVERY, GROUP, MODE_ADOPT, at_ms, holds, is_stall, named
+from reaper.pipeline.analysis.activity import activity, extent, rare_events
+from reaper.pipeline.analysis.columns import (
+    DELIVERY,
+    GROUP,
+    JOB,
+    MODE_ADOPT,
+    at_ms,
+    holds,
+    is_settlement,
+    is_stall,
+    named,
+)
 from reaper.pipeline.analysis.durations import HELD, KIND, duration_tally, scanned_ages
 from reaper.pipeline.analysis.histories import histories, troubled_jobs
+from reaper.pipeline.spark.collecting import collect_rows
 from workers.protocol.events import EventName
 
 _OURS = r"\.[0-9a-f]{12}$"
 """How consumers of our own workers end."""
 
-_ANY_PERIOD_MS = 86_400_000
-"""Nobody asks here when something happened."""
+PARTS = 8
+"""Of the time in which something happened, to compare its halves."""
 
 GroupKey = tuple[str, str]
 AnyRow = Row | Mapping[str, Any]
@@ -51,19 +63,19 @@ def _typed() -> Column:
 
 
 def held_bins(tallied: DataFrame) -> DataFrame:
-    """Count how long deliveries were held that their worker ended: `KIND`, ``mode, bin, n, total_ms, longest_ms``.
+    """Count how long deliveries were held that their worker ended: `KIND`, ``mode, part, bin``, and sums.
 
     ``tallied``: see `duration_tally`.
     """
     held = tallied.where(F.col("measure") == HELD)
-    return held.groupBy(*KIND, "mode", _bin_number("ms").alias("bin")).agg(
+    return held.groupBy(*KIND, "mode", "part", _bin_number("ms").alias("bin")).agg(
         F.sum("n").alias("n"), F.sum(F.col("n") * F.col("ms")).alias("total_ms"), F.max("ms").alias("longest_ms")
     )
 
 
 def _stalls(troubled: DataFrame) -> DataFrame:
     stalled = troubled.where(is_stall() & ~holds(F.col("mode") == MODE_ADOPT) & (F.col("idle_ms") >= 0))
-    return stalled.select(*DELIVERY, "consumer", (at_ms() - F.col("idle_ms")).alias("last_life_ms"))
+    return stalled.select(*DELIVERY, (at_ms() - F.col("idle_ms")).alias("last_life_ms"))
 
 
 def silence_bins(troubled: DataFrame) -> DataFrame:
@@ -79,17 +91,47 @@ def silence_bins(troubled: DataFrame) -> DataFrame:
 
 
 def stall_counts(troubled: DataFrame) -> DataFrame:
-    """Count deliveries that stalled: ``stream, group, stalls, foreign`` (held by consumers that are not of ours)."""
-    foreign = ~F.col("consumer").rlike(_OURS)
-    return _stalls(troubled).groupBy(*GROUP).agg(F.count("*").alias("stalls"), F.count_if(foreign).alias("foreign"))
+    """Count deliveries that stalled and were not settled later by the worker that had them, by what their jobs tell.
+
+    ``stream, group, repeated, proven, visibility_ms, jobs, stalls, foreign``. ``repeated``: that happened to the job
+    more than once; ``proven``: another delivery of it was settled, within the timeout, so it was no slow job;
+    ``visibility_ms``: the longest timeout that a delivery of it outlasted; ``foreign``: stalls, late ones too, of
+    consumers that are not of ours.
+    """
+    stalled = holds(is_stall() & ~holds(F.col("mode") == MODE_ADOPT) & (F.col("idle_ms") >= 0))
+    late = named(EventName.REFUSED) & F.col("run_ms").isNotNull()
+    settled_ms = F.when(is_settlement(), F.greatest(at_ms() - F.col("delivered_ms"), F.col("run_ms")))
+    jobs = troubled.groupBy(*JOB).agg(
+        F.count_if(stalled).alias("all_stalls"),
+        F.count_if(late).alias("late"),
+        F.count_if(stalled & ~F.col("consumer").rlike(_OURS)).alias("foreign"),
+        F.min(settled_ms).alias("settled_ms"),
+        F.max(F.when(stalled, F.col("visibility_ms"))).alias("visibility_ms"),
+    )
+    stalls = F.greatest(F.col("all_stalls") - F.col("late"), F.lit(0))
+    told = jobs.where(F.col("all_stalls") > 0).select(
+        *GROUP,
+        (stalls > 1).alias("repeated"),
+        holds(F.col("settled_ms") < F.col("visibility_ms")).alias("proven"),
+        "visibility_ms",
+        stalls.alias("stalls"),
+        "foreign",
+    )
+    return told.groupBy(*GROUP, "repeated", "proven", "visibility_ms").agg(
+        F.count("*").alias("jobs"), F.sum("stalls").alias("stalls"), F.sum("foreign").alias("foreign")
+    )
 
 
 def process_times(counted: DataFrame) -> DataFrame:
-    """Return for how long processes worked in all: ``stream, group, process_s`` (``counted``: see `activity`)."""
+    """Return for how long processes worked in all: ``stream, group, process_s, strangers``.
+
+    ``counted``: see `activity`; ``strangers``: how many of them are none of ours.
+    """
     alive_s = (F.max("last_settled_ms") - F.min("first_settled_ms")) / 1000
     settled = counted.where(F.col("first_settled_ms").isNotNull() & F.col("group").isNotNull())
     alive = settled.groupBy(*GROUP, "consumer").agg(alive_s.alias("alive_s"))
-    return alive.groupBy(*GROUP).agg(F.sum("alive_s").alias("process_s"))
+    strangers = F.count_if(~F.col("consumer").rlike(_OURS)).alias("strangers")
+    return alive.groupBy(*GROUP).agg(F.sum("alive_s").alias("process_s"), strangers)
 
 
 def timeouts_in_force(events: DataFrame) -> DataFrame:
@@ -106,25 +148,33 @@ class _Found:
     """What was counted of one group."""
 
     held: dict[str, list[Bin]] = field(default_factory=lambda: defaultdict(list))
+    parts: dict[int, list[Bin]] = field(default_factory=lambda: defaultdict(list))
     silences: dict[str, list[Bin]] = field(default_factory=lambda: defaultdict(list))
     silent_runs_ms: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     scanned: list[Bin] = field(default_factory=list)
+    overdue: list[Bin] = field(default_factory=list)
     modes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    stalls: int = 0
-    foreign: int = 0
+    stalls: list[AnyRow] = field(default_factory=list)
+    strangers: int = 0
     process_s: float = 0.0
     configured: tuple[int, int] | None = None
 
 
 def read_records(events: DataFrame, workers: Workers | None = None) -> list[GroupRecord]:
     """Count what there is to know of each group, in order of their names. ``workers``: see `records_of`."""
+    part_ms = part_of(extent(events).span_ms)
     troubled = histories(events, troubled_jobs(events)).persist()
     try:
-        asked = questions(activity(events, _ANY_PERIOD_MS), duration_tally(events), rare_events(events), troubled)
-        answers = {name: question.collect() for name, question in asked.items()}
+        asked = questions(activity(events, part_ms), duration_tally(events, part_ms), rare_events(events), troubled)
+        answers = {name: collect_rows(question) for name, question in asked.items()}
     finally:
         troubled.unpersist()
     return records_of(answers, workers)
+
+
+def part_of(span_ms: int) -> int:
+    """Return how long each of the `PARTS` is, in ms."""
+    return span_ms // PARTS + 1
 
 
 def questions(counted: DataFrame, tallied: DataFrame, rare: DataFrame, troubled: DataFrame) -> dict[str, DataFrame]:
@@ -145,30 +195,33 @@ def questions(counted: DataFrame, tallied: DataFrame, rare: DataFrame, troubled:
 def records_of(answers: Mapping[str, Sequence[AnyRow]], workers: Workers | None = None) -> list[GroupRecord]:
     """Return what is known of each group, in order of their names, of the answers to `questions`.
 
-    ``workers`` says how all groups' workers keep what they hold; None = a group's are bare where one of them is none
-    of ours, and extending otherwise.
+    ``workers`` says how all groups' workers keep what they hold; None = a group's extend it where every consumer that
+    is known is one of ours, and at least one is; otherwise they are bare, as far as anybody can tell.
     """
     found: dict[GroupKey, _Found] = defaultdict(_Found)
     _collect(answers, found)
     records = [_record(key, counted, workers) for key, counted in sorted(found.items())]
-    return [record for record in records if any(kind.held.count for kind in record.kinds)]
+    return [record for record in records if any(kind.held.count or kind.cut_off.count for kind in record.kinds)]
 
 
 def _collect(answers: Mapping[str, Sequence[AnyRow]], found: Mapping[GroupKey, _Found]) -> None:
     for row in answers["held_bins"]:
         found[_key(row)].held[row["type"]].append(_bin(row))
+        found[_key(row)].parts[row["part"]].append(_bin(row))
         found[_key(row)].modes[row["mode"] or ""] += row["n"]
     for row in answers["silence_bins"]:
         found[_key(row)].silences[row["type"]].append(_bin(row))
         found[_key(row)].silent_runs_ms[row["type"]] += row["run_ms"]
     for row in answers["stall_counts"]:
-        found[_key(row)].stalls, found[_key(row)].foreign = row["stalls"], row["foreign"]
+        found[_key(row)].stalls.append(row)
+        found[_key(row)].strangers += row["foreign"]
     for row in answers["scanned_ages"]:
-        # Twice the lower bound where no upper one is known: that is how wide the bounds are elsewhere.
-        upper_ms = row["below_ms"] or 2 * max(1, row["at_least_ms"])
-        found[_key(row)].scanned.append(Bin(bin_of(upper_ms), row["n"], row["n"] * upper_ms, upper_ms))
+        # Where no upper bound is known, it was overdue when it was last seen: it took longer, nobody knows how much.
+        known = found[_key(row)].overdue if row["below_ms"] is None else found[_key(row)].scanned
+        known.append(_equal(row["at_least_ms"] if row["below_ms"] is None else row["below_ms"], row["n"]))
     for row in answers["process_times"]:
         found[_key(row)].process_s = row["process_s"]
+        found[_key(row)].strangers += row["strangers"]
     for row in answers["timeouts_in_force"]:
         told = found[_key(row)]
         told.configured = max(told.configured or (0, 0), (row["last_ms"], row["visibility_ms"]))
@@ -182,32 +235,68 @@ def _bin(row: AnyRow) -> Bin:
     return Bin(row["bin"], row["n"], row["total_ms"], row["longest_ms"])
 
 
+def _equal(ms: int, count: int) -> Bin:
+    """Return the bin of so many durations of the same length."""
+    ms = max(1, ms)
+    return Bin(bin_of(ms), count, count * ms, ms)
+
+
 def _record(key: GroupKey, found: _Found, workers: Workers | None) -> GroupRecord:
     bounded = not found.held
     kinds = {"": of_bins(found.scanned)} if bounded else {name: of_bins(bins) for name, bins in found.held.items()}
     if workers is None:
-        workers = Workers.BARE if bounded or found.foreign else Workers.EXTENDING
-    silent = sum(each.count for bins in found.silences.values() for each in bins)
-    crashes = max(0, found.stalls - silent)
+        ours = not found.strangers and bool(found.held or found.stalls)
+        workers = Workers.EXTENDING if ours else Workers.BARE
+    bare = workers is Workers.BARE
+    slow = [row for row in found.stalls if bare and row["repeated"] and not row["proven"]]
+    cut_off = [_equal(row["visibility_ms"], row["jobs"]) for row in slow]
+    crashes = sum(row["stalls"] for row in found.stalls if row not in slow)
+    if bounded:
+        cut_off += found.overdue
+    # Leaders do not know the type of what they recover: slow jobs are taken for those of the slowest type.
+    slowest = max(kinds, key=lambda name: kinds[name].longest_ms)
     total_ms = merged(kinds.values()).total_ms
     return GroupRecord(
         stream=key[0],
         group=key[1],
         workers=workers,
-        kinds=tuple(_kind(name, held, found, crashes, total_ms) for name, held in sorted(kinds.items())),
+        kinds=tuple(
+            _kind(
+                name,
+                held,
+                found,
+                crashes * held.total_ms / total_ms if total_ms else float(crashes),
+                cut_off if name == slowest else (),
+            )
+            for name, held in sorted(kinds.items())
+        ),
         mode=max(found.modes, key=lambda mode: found.modes[mode], default="reaper"),
         process_s=found.process_s,
         configured_ms=found.configured[1] if found.configured else None,
         bounded=bounded,
+        doubtful=sum(row["stalls"] for row in found.stalls if not row["proven"]) if bare else 0,
+        halves=_halves(found.parts),
     )
 
 
-def _kind(name: str, held: Histogram, found: _Found, crashes: int, total_ms: int) -> Record:
+def _halves(parts: Mapping[int, Sequence[Bin]]) -> tuple[Histogram, Histogram] | None:
+    """Return how long deliveries were held, earlier and later, cut where the halves are most alike in number."""
+    by_time = [of_bins(parts[part]) for part in sorted(parts)]
+    if len(by_time) < 2:
+        return None
+    whole = sum(each.count for each in by_time)
+    earlier = list(accumulate(each.count for each in by_time))
+    cut = min(range(1, len(by_time)), key=lambda number: abs(2 * earlier[number - 1] - whole))
+    return merged(by_time[:cut]), merged(by_time[cut:])
+
+
+def _kind(name: str, held: Histogram, found: _Found, crashes: float, cut_off: Iterable[Bin]) -> Record:
     return Record(
         type=name,
         held=held,
         silences=of_bins(found.silences.get(name, ())),
         silent_runs_ms=found.silent_runs_ms.get(name, 0),
-        # Leaders do not know the type of what they recover. A crash hits what is held: often what is held for long.
-        crashes=crashes * held.total_ms / total_ms if total_ms else 0.0,
+        # A crash hits what is held: often what is held for long.
+        crashes=crashes,
+        cut_off=of_bins(cut_off),
     )

@@ -1,20 +1,46 @@
 """How much happened where and when: one pass over all events, from which counts, rates and lifetimes follow."""
 
+from typing import NamedTuple
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from reaper.pipeline.analysis.columns import GROUP, PLAIN, at_ms, is_settlement, is_stall, named
+from reaper.pipeline.spark.collecting import collect_rows
 from workers.protocol.events import EventName
 
 _ENDS = (EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED)
 
 
-def span(events: DataFrame) -> tuple[int, int]:
-    """Return when the first and the last event happened, in ms; zeros where there is none. Asks at once."""
-    (found,) = events.agg(F.min("at").alias("first"), F.max("at").alias("last")).select(
-        F.unix_millis("first").alias("first_ms"), F.unix_millis("last").alias("last_ms")
-    ).collect()  # fmt: skip
-    return found["first_ms"] or 0, found["last_ms"] or 0
+class Extent(NamedTuple):
+    """When the first and the last event happened, in ms (zeros where there is none), and how many there are."""
+
+    first_ms: int
+    last_ms: int
+    events: int
+
+    @property
+    def span_ms(self) -> int:
+        """Time between the first and the last event."""
+        return self.last_ms - self.first_ms
+
+
+def extent(events: DataFrame) -> Extent:
+    """Return how far events reach. Asks at once."""
+    asked = events.agg(F.min("at").alias("first"), F.max("at").alias("last"), F.count("*").alias("events"))
+    (found,) = collect_rows(
+        asked.select(F.unix_millis("first").alias("first_ms"), F.unix_millis("last").alias("last_ms"), "events")
+    )
+    return Extent(found["first_ms"] or 0, found["last_ms"] or 0, found["events"])
+
+
+def ahead(events: DataFrame) -> DataFrame:
+    """Count events that are left out for their instant: ``stream, what, events``."""
+    return (
+        events.groupBy("stream")
+        .agg(F.count("*").alias("events"))
+        .select("stream", F.lit("instant").alias("what"), "events")
+    )
 
 
 def activity(events: DataFrame, period_ms: int) -> DataFrame:

@@ -1,50 +1,71 @@
 """How long jobs wait and run, where workers journal it; and what a leader's scans allow to say where they do not."""
 
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from reaper.pipeline.analysis.columns import GROUP, at_ms, is_settlement, named
+from reaper.pipeline.analysis.columns import GROUP, at_ms, holds, is_settlement, named
 from reaper.pipeline.analysis.quantiles import quantiles, tally
 from workers.protocol.events import EventName
 
 KIND = (*GROUP, "type")
 """A group and a type of job; the type is empty where workers journal none."""
 
-WAIT, RUN, HELD = "wait", "run", "held"
+WAIT, RUN, HELD, SKEWED = "wait", "run", "held", "skewed"
+LONGEST_MS = 400 * 86_400_000
+"""What is longer, or negative, is no duration: a clock was set, or somebody wrote an instant that was none."""
 
 _AGES = "array<array<bigint>>"
 
 
-def duration_tally(events: DataFrame) -> DataFrame:
-    """Count equal durations of deliveries that their worker ended: `KIND`, ``mode, measure, ms, n``.
+def duration_tally(events: DataFrame, part_ms: int) -> DataFrame:
+    """Count equal durations of deliveries that their worker ended: `KIND`, ``mode, measure, part, ms, n``.
 
     ``wait``: of acknowledged ones, from the moment an entry could be read until it was delivered; ``run``: of the same,
     the handler's time; ``held``: of all but those handed back, waiting in the worker, running, waiting to be settled.
+    What is no duration is ``skewed``: put aside, and counted once an event.
+    ``part``: of ``held``, in which part of ``part_ms`` it ended, as its begin in ms; null of the others.
     """
     acked, held = named(EventName.ACKED), ~named(EventName.HANDED_BACK)
     held_ms = F.greatest(at_ms() - F.col("delivered_ms"), F.col("run_ms"))
+    told = (F.when(acked, F.col("wait_ms")), F.when(acked, F.col("run_ms")), F.when(held, held_ms))
+    is_skewed = reduce(Column.__or__, (holds(~ms.between(0, LONGEST_MS)) for ms in told))
+    wait, run, held_for = (F.when(ms.between(0, LONGEST_MS), ms) for ms in told)
     measured = events.where(is_settlement()).select(
         *GROUP,
         F.coalesce("type", F.lit("")).alias("type"),
         "mode",
         F.inline(
             F.array(
-                _measure(WAIT, F.when(acked, F.col("wait_ms"))),
-                _measure(RUN, F.when(acked, F.col("run_ms"))),
-                _measure(HELD, F.when(held, held_ms)),
+                _measure(WAIT, wait),
+                _measure(RUN, run),
+                _measure(HELD, held_for, at_ms() - at_ms() % F.lit(part_ms)),
+                _measure(SKEWED, F.when(is_skewed, F.lit(0).cast("bigint"))),
             )
         ),
     )
-    return tally(measured, [*KIND, "mode", "measure"], "ms")
+    return tally(measured, [*KIND, "mode", "measure", "part"], "ms")
 
 
-def _measure(name: str, ms: Column) -> Column:
-    return F.struct(F.lit(name).alias("measure"), ms.alias("ms"))
+def _measure(name: str, ms: Column, part: Column | None = None) -> Column:
+    of_part = F.lit(None).cast("bigint") if part is None else part
+    return F.struct(F.lit(name).alias("measure"), of_part.alias("part"), ms.alias("ms"))
 
 
 def told_apart(tallied: DataFrame) -> DataFrame:
     """Return those of `duration_tally` that tell of jobs: waiting and running."""
-    return tallied.where(F.col("measure") != HELD)
+    return tallied.where(F.col("measure").isin(WAIT, RUN))
+
+
+def skewed_durations(tallied: DataFrame) -> DataFrame:
+    """Count the events whose durations were put aside (``tallied``: see `duration_tally`): ``stream, what, events``."""
+    skewed = tallied.where(F.col("measure") == SKEWED)
+    return (
+        skewed.groupBy("stream")
+        .agg(F.sum("n").alias("events"))
+        .select("stream", F.lit("duration").alias("what"), "events")
+    )
 
 
 def durations(tallied: DataFrame) -> DataFrame:

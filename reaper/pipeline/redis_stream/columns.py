@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import accumulate, chain
 from typing import Any
 
-from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType, TimestampType
 
 from reaper.pipeline.redis_stream.errors import RedisStreamError
 from reaper.pipeline.redis_stream.link import Link, printable, text_of
@@ -15,6 +15,9 @@ from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.ranges import Entry, RangeReader, StreamRange
 
 BATCH_BYTES = 32_000_000
+TIMESTAMP = "timestamp"
+"""A column of this name and type is the time in the ID of an entry."""
+_LAST_MS = 253_402_300_799_999
 
 
 class Layout:
@@ -23,17 +26,18 @@ class Layout:
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._stream_column, self._id_column = options.metadata_columns
+        self._of_entry = {self._stream_column, self._id_column} | ({TIMESTAMP} if _is_time(schema) else set())
         self.fields_as = options.fields_as or _guess_fields_as(schema, options)
         self._check()
         self._named = [column.name.encode() for column in self._field_columns() if not _is_map(column)]
 
     def _field_columns(self) -> list[StructField]:
-        return [column for column in self._schema.fields if column.name not in (self._stream_column, self._id_column)]
+        return [column for column in self._schema.fields if column.name not in self._of_entry]
 
     def _check(self) -> None:
         fields = self._field_columns()
         for column in self._schema.fields:
-            if column not in fields and not isinstance(column.dataType, StringType):
+            if column not in fields and column.name != TIMESTAMP and not isinstance(column.dataType, StringType):
                 raise RedisStreamError(f"column {column.name} must be a string, not {column.dataType.simpleString()}.")
         if self.fields_as == "columns":
             maps = [column for column in fields if _is_map(column)]
@@ -70,6 +74,8 @@ class Layout:
                 arrays.append(_array(ids, binary=False))
             elif column.name == self._stream_column:
                 arrays.append(pa.repeat(pa.scalar(printable(stream), pa.string()), len(ids)))
+            elif column.name in self._of_entry:
+                arrays.append(_times(ids))
             else:
                 arrays.append(next(fields))
         return arrays
@@ -100,8 +106,24 @@ class Layout:
 
 
 def _guess_fields_as(schema: StructType, options: Options) -> str:
-    others = [column for column in schema.fields if column.name not in options.metadata_columns]
+    of_entry = (*options.metadata_columns, *((TIMESTAMP,) if _is_time(schema) else ()))
+    others = [column for column in schema.fields if column.name not in of_entry]
     return "map" if len(others) == 1 and _is_map(others[0]) else "columns"
+
+
+def _is_time(schema: StructType) -> bool:
+    """Tell whether `TIMESTAMP` is the time of an entry; declared as anything else, it is one of its fields."""
+    return any(column.name == TIMESTAMP and isinstance(column.dataType, TimestampType) for column in schema.fields)
+
+
+def _times(ids: Sequence[bytes]) -> Any:
+    """Make an Arrow array of the times of IDs; of one after the year 9999, null."""
+    import pyarrow as pa
+
+    ms = (int(entry_id.partition(b"-")[0]) for entry_id in ids)
+    return pa.array([1000 * each if each <= _LAST_MS else None for each in ms], pa.int64()).cast(
+        pa.timestamp("us", tz="UTC")
+    )
 
 
 def _is_map(column: StructField) -> bool:

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -190,6 +190,22 @@ def look_at(link: Link, streams: Sequence[str]) -> dict[str, State | None]:
         return {}
     replies = link.ask(*(("XINFO", "STREAM", key_of(stream)) for stream in streams))
     return {stream: state_of(reply, stream) for stream, reply in zip(streams, replies, strict=True)}
+
+
+def require_there(states: Mapping[str, State | None], options: Options) -> None:
+    """Raise RedisStreamError where a stream that is asked for by its name is not there, unless that is allowed."""
+    missing = [stream for stream in options.streams if stream in states and states[stream] is None]
+    if not missing or not options.fail_on_missing:
+        return
+    names = ", ".join(map(printable, missing))
+    comma = (
+        " Names are separated by commas: one that has a comma itself is read by streamPattern, with ? in its place."
+        if len(options.streams) > 1
+        else ""
+    )
+    raise RedisStreamError(
+        f"there is no stream {names}.{comma} Option failOnMissing=false reads what is there, and waits for the rest."
+    )
 
 
 def find_streams(link: Link, options: Options) -> set[str]:

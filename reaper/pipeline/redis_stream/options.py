@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,13 +17,15 @@ _OPTIONS: Mapping[str, str] = {
     "urlFile": "",
     "stream": "",
     "streamPattern": "",
-    "startingId": "earliest",
+    "startingId": "",
+    "startingTimestamp": "",
     "endingId": "latest",
     "maxEntriesPerTrigger": "",
     "partitions": "1",
     "pageSize": "1000",
     "batchSize": "10000",
     "failOnDataLoss": "true",
+    "failOnMissing": "true",
     "ignoreDeletes": "false",
     "fieldsAs": "",
     "idColumn": "id",
@@ -33,6 +36,7 @@ _OPTIONS: Mapping[str, str] = {
     "approximate": "true",
 }
 _SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode", "numrows", "truncate"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS_AS = ("columns", "map", "json")
 
 
@@ -50,6 +54,7 @@ class Options:
     page_size: int
     batch_size: int
     fail_on_data_loss: bool
+    fail_on_missing: bool
     ignore_deletes: bool
     fields_as: str
     id_column: str
@@ -72,13 +77,14 @@ class Options:
             url=_find_url(values["url"], values["urlEnv"], values["urlFile"]),
             streams=tuple(name.strip() for name in values["stream"].split(",") if name.strip()),
             pattern=values["streamPattern"],
-            starting=_bound("startingId", values["startingId"]),
+            starting=_starting(values["startingId"], values["startingTimestamp"]),
             ending=_bound("endingId", values["endingId"]),
             max_entries=_number("maxEntriesPerTrigger", values["maxEntriesPerTrigger"]),
             partitions=_number("partitions", values["partitions"]) or 1,
             page_size=_number("pageSize", values["pageSize"]) or 1,
             batch_size=_number("batchSize", values["batchSize"]) or 1,
             fail_on_data_loss=_flag("failOnDataLoss", values["failOnDataLoss"]),
+            fail_on_missing=_flag("failOnMissing", values["failOnMissing"]),
             ignore_deletes=_flag("ignoreDeletes", values["ignoreDeletes"]),
             fields_as=values["fieldsAs"],
             id_column=values["idColumn"],
@@ -178,6 +184,26 @@ def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise RedisStreamError(f"option {name} is {text!r}: it must be true or false.")
     return text.lower() == "true"
+
+
+def _starting(entry_id: str, timestamp: str) -> str:
+    """Return where to begin: IDs begin with their time in ms."""
+    if not timestamp:
+        return _bound("startingId", entry_id or "earliest")
+    if entry_id:
+        raise RedisStreamError("set startingId or startingTimestamp, not both.")
+    if re.fullmatch(r"\d{1,15}", timestamp):
+        return timestamp
+    try:
+        instant = datetime.fromisoformat(timestamp)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None or instant < _EPOCH:
+        raise RedisStreamError(
+            f"option startingTimestamp is {timestamp!r}: it must be in ms since 1970, or written with its time zone as "
+            "2026-11-20T15:04:00Z or 2026-11-20T16:04:00+01:00."
+        )
+    return str((instant - _EPOCH) // timedelta(milliseconds=1))
 
 
 def _bound(name: str, text: str) -> str:

@@ -23,11 +23,29 @@ from reaper.pipeline.redis_stream.positions import (
 
 PAGE_BYTES = 1_000_000
 """How much one ``XRANGE`` is meant to return at most: Redis serves nobody else meanwhile."""
-FIRST_PAGE = 100
-"""Entries of the first page, which tells how large entries are."""
+MOST_GROWTH = 32
+"""So many times as many entries as the page before one may ask for. The first one asks for a single entry: nobody knows
+how large they are."""
+_SAMPLE = 16
 
 Entry = list[Any]
 """As the wire has it: ``[ID, [field, value, field, value, …]]``, bytes."""
+
+
+class PageSize:
+    """How many entries to ask for: as many as `PAGE_BYTES` hold, as far as the pages before tell."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.entries = 1
+        self.entry_bytes = 0.0
+        """How large an entry is on average, judged by a sample of the last page."""
+
+    def learn(self, page: Sequence[Entry]) -> None:
+        """Take note of a page, which is not empty."""
+        sample = page[:: max(1, len(page) // _SAMPLE)]
+        self.entry_bytes = sum(len(word) for _, flat in sample for word in flat) / len(sample) + 1
+        self.entries = max(1, min(self._most, MOST_GROWTH * self.entries, int(PAGE_BYTES / self.entry_bytes)))
 
 
 @dataclass(frozen=True)
@@ -77,9 +95,12 @@ class RangeReader:
         self.stream, self._key = part.stream, key_of(part.stream)
         self._position = Position(part.after, part.added, part.initial)
         self._opens_with = part.opens_with
-        self._page_size = min(FIRST_PAGE, options.page_size)
-        self.entry_bytes = 0.0
+        self._size = PageSize(options.page_size)
+
+    @property
+    def entry_bytes(self) -> float:
         """How large an entry is on average, judged by a sample of the last page."""
+        return self._size.entry_bytes
 
     def pages(self) -> Iterator[list[Entry]]:
         """Yield the entries in order; no page is empty. Raises DataLossError."""
@@ -88,7 +109,7 @@ class RangeReader:
             return
         self._link.start(*self._command())
         while True:
-            asked = self._page_size
+            asked = self._size.entries
             entries = self._whole(self._link.finish())
             full = len(entries) >= asked
             if not entries:
@@ -104,7 +125,7 @@ class RangeReader:
     def _command(self) -> tuple[Any, ...]:
         """Ask for a page, from the anchor on."""
         anchor = self._opens_with or (self._position.id if self._position.is_anchor else None)
-        size = self._page_size + (self._opens_with is None and anchor is not None)
+        size = self._size.entries + (self._opens_with is None and anchor is not None)
         lowest = show_id(anchor) if anchor else f"({show_id(self._position.id)}"
         return "XRANGE", self._key, lowest, show_id(self._part.until), "COUNT", size
 
@@ -121,7 +142,7 @@ class RangeReader:
     def _checked(self) -> list[Entry]:
         """Read the page again, together with the stream's state: the anchor is gone, or there is none."""
         lowest = show_id(self._opens_with) if self._opens_with else f"({show_id(self._position.id)}"
-        page = ("XRANGE", self._key, lowest, show_id(self._part.until), "COUNT", self._page_size)
+        page = ("XRANGE", self._key, lowest, show_id(self._part.until), "COUNT", self._size.entries)
         *_, replies = self._link.ask(("MULTI",), page, ("XINFO", "STREAM", self._key), ("EXEC",))
         entries, info = accepted(replies, ("EXEC",))
         loss = self._judge(state_of(info, self._part.stream))
@@ -157,9 +178,7 @@ class RangeReader:
         read = parse_id(entries[-1][0].decode())
         self._position = Position(read, None if added is None else added + len(entries))
         self._opens_with = None
-        sample = entries[::64]
-        self.entry_bytes = sum(len(word) for _, flat in sample for word in flat) / len(sample) + 1
-        self._page_size = max(1, min(self._options.page_size, int(PAGE_BYTES / self.entry_bytes)))
+        self._size.learn(entries)
 
 
 _REPORTED: set[str] = set()

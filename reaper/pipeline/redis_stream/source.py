@@ -18,7 +18,7 @@ from pyspark.sql.types import MapType, StringType, StructType
 
 from reaper.pipeline.redis_stream.columns import Layout, read_range
 from reaper.pipeline.redis_stream.errors import NAME, RedisStreamError
-from reaper.pipeline.redis_stream.link import Link, find_streams, key_of, look_at
+from reaper.pipeline.redis_stream.link import Link, find_streams, key_of, look_at, require_there
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import (
     LAST_SEQUENCE,
@@ -33,7 +33,7 @@ from reaper.pipeline.redis_stream.positions import (
     parse_id,
     show_id,
 )
-from reaper.pipeline.redis_stream.ranges import StreamRange, plan_ranges, report_loss
+from reaper.pipeline.redis_stream.ranges import PageSize, StreamRange, plan_ranges, report_loss
 from reaper.pipeline.redis_stream.writing import BatchWriter, StreamWriter
 from workers.protocol import address, nodes
 
@@ -102,6 +102,7 @@ class BatchReader(DataSourceReader):
         link = Link(self._options.url, self._options.retry_s)
         try:
             states = look_at(link, sorted(find_streams(link, self._options)))
+            require_there(states, self._options)
             ranges = [part for stream, state in states.items() if state for part in self._plan(link, stream, state)]
         finally:
             link.close()
@@ -169,8 +170,9 @@ class Walk:
 
     end: Position
     entries: int
-    steps: tuple[Position, ...]
-    """Where the pages of the walk ended: real entries, with their number known if that of the start is."""
+    steps: tuple[tuple[int, Position], ...]
+    """After how many entries the pages of the walk ended, and where: real entries, with their number known if that of
+    the start is."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -193,6 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return where to begin, by ``startingId``."""
         states = self._look({})
+        require_there(states, self._options)
         return {stream: initial_position(self._options.starting, state).to_json() for stream, state in states.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -209,6 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the next batch goes; ``start`` where there is nothing to read. Raises DataLossError."""
         known = None if self._discovered_at is None else set(self._states)
         states = self._look(start)
+        require_there({stream: state for stream, state in states.items() if stream not in start}, self._options)
         end: Offset = dict(start)
         backlogs = []
         for stream, state in states.items():
@@ -357,22 +361,25 @@ def walk_to(link: Link, backlog: Backlog, limit: int, page_size: int) -> Walk:
     """
     key, start, until = key_of(backlog.stream), backlog.start, show_id(backlog.target.id)
     at, walked = start, 0
-    steps: list[Position] = []
+    steps: list[tuple[int, Position]] = []
+    page = PageSize(page_size)
     while walked < limit:
-        size = min(page_size, limit - walked)
+        size = min(page.entries, limit - walked)
         entries = link.ask_one("XRANGE", key, f"({show_id(at.id)}", until, "COUNT", size)
         walked += len(entries)
         if len(entries) < size:
             return Walk(backlog.target, walked, tuple(steps))
+        page.learn(entries)
         at = Position(parse_id(entries[-1][0].decode()), added_at_cut(start, backlog.state, walked))
-        steps.append(at)
+        steps.append((walked, at))
     return Walk(at, walked, tuple(steps[:-1]))
 
 
 def _cut_at_steps(stream: str, lower: Position, walk: Walk, parts: int) -> list[StreamRange]:
     """Cut what was walked into parts of about equal numbers of entries."""
-    steps = walk.steps
-    chosen = sorted({len(steps) * part // parts for part in range(1, parts)}) if steps else []
+    steps = dict(walk.steps)
+    wanted = [walk.entries * part / parts for part in range(1, parts)] if steps else []
+    chosen = sorted({min(steps, key=lambda walked: abs(walked - entries)) for entries in wanted})
     starts = [lower, *(steps[at] for at in chosen)]
     ends = [*(steps[at] for at in chosen), walk.end]
     return [

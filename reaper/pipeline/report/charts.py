@@ -57,6 +57,8 @@ _STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "legend.frameon": False,
     "legend.fontsize": 9,
+    # Names are names, whatever is between two dollars.
+    "text.parse_math": False,
 }
 
 

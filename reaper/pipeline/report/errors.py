@@ -1,6 +1,6 @@
 """What can be missing for a report."""
 
-from workers.protocol.errors import ConfigurationError
+from workers.protocol.errors import ConfigurationError, StreamReaperError
 
 
 def missing_matplotlib() -> ConfigurationError:
@@ -8,3 +8,10 @@ def missing_matplotlib() -> ConfigurationError:
     return ConfigurationError(
         "the report draws charts with matplotlib, which is not installed: pip install 'stream-reaper[report]'."
     )
+
+
+class NoAnswersError(StreamReaperError):
+    """Spark answers too few questions for a page."""
+
+    def __init__(self, unanswered: int, asked: int, reason: str) -> None:
+        super().__init__(f"Spark did not answer {unanswered} of {asked} questions: {reason}")

@@ -5,22 +5,22 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
-from reaper.pipeline.analysis.activity import span
-from reaper.pipeline.report.queries import LISTED, Shelf, Tables, questions
+from reaper.pipeline.analysis.activity import extent
+from reaper.pipeline.report.errors import NoAnswersError
+from reaper.pipeline.report.queries import LISTED, Shelf, Tables, choose_period, questions
+from reaper.pipeline.spark.collecting import collect_rows
 
 Row = dict[str, Any]
 Rows = list[Row]
 
 VERSION = 1
 """Of the JSON."""
-_PERIODS_MS = [unit * n for unit, ns in (
-    (1_000, (1, 2, 5, 10, 30)), (60_000, (1, 2, 5, 10, 30)), (3_600_000, (1, 2, 6, 12)), (86_400_000, (1, 7, 30, 365)),
-) for n in ns]  # fmt: skip
-MOST_PERIODS = 120
-"""Points of a course over time."""
 AT_A_TIME = 4
+MOST_UNANSWERED = 3
+"""Where more questions fail, Spark does, and there is no page to be had."""
 
 
 @dataclass(slots=True)
@@ -48,34 +48,43 @@ class Findings:
         return {"version": VERSION, **self.about, "tables": self.tables, "live": self.live, "advice": self.advice}
 
 
-def choose_period(span_ms: int) -> int:
-    """Return how long a point of a course over time should last, in ms."""
-    return next((period for period in _PERIODS_MS if span_ms <= period * MOST_PERIODS), _PERIODS_MS[-1])
-
-
 def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[str], None]) -> Findings:
-    """Ask all questions, some at a time: most have little to compute, and much to wait for. ``tell``: how far it is."""
+    """Ask all questions, some at a time: most have little to compute, and much to wait for. ``tell``: how far it is.
+
+    Raises NoAnswersError where more than `MOST_UNANSWERED` questions were not answered.
+    """
     tell("counting events")
     with ThreadPoolExecutor(AT_A_TIME) as threads:
-        spanned = threads.submit(span, tables.events)
-
-        def period_ms() -> int:
-            first_ms, last_ms = spanned.result()
-            return choose_period(last_ms - first_ms)
-
+        reach = threads.submit(extent, tables.events)
         pending: dict[Future[Rows], str] = {}
-        for name, question in questions(tables, period_ms, shelf.keep, threads.submit):
-            pending[threads.submit(_rows, question)] = name
+        for name, question in questions(tables, reach.result, shelf.keep, threads.submit):
+            pending[threads.submit(collect_rows, question)] = name
             tell(f"{len(pending)} questions asked: {name.replace('_', ' ')}")
-        answers: dict[str, Rows] = {}
+        unanswered: dict[str, str] = {}
         for number, answer in enumerate(as_completed(pending), start=1):
-            answers[pending[answer]] = answer.result()
+            if failure := _failure(answer):
+                unanswered[pending[answer]] = failure
             tell(f"{number} of {len(pending)} questions answered: {pending[answer].replace('_', ' ')}")
-    first_ms, last_ms = spanned.result()
-    times = {"first_ms": first_ms, "last_ms": last_ms, "period_ms": period_ms(), "listed_at_most": LISTED}
-    events = sum(row["events"] for row in answers["extents"])
-    return Findings({**about, **times, "events": events}, {name: answers[name] for name in pending.values()})
+    if len(unanswered) > MOST_UNANSWERED:
+        raise NoAnswersError(len(unanswered), len(pending), next(iter(unanswered.values())))
+    answers = {name: [] if name in unanswered else answer.result() for answer, name in pending.items()}
+    found = reach.result()
+    told = {
+        "first_ms": found.first_ms,
+        "last_ms": found.last_ms,
+        "period_ms": choose_period(found.span_ms),
+        "listed_at_most": LISTED,
+        "events": found.events,
+        "unanswered": unanswered,
+    }
+    return Findings({**about, **told}, answers)
 
 
-def _rows(question: DataFrame) -> Rows:
-    return [row.asDict(recursive=True) for row in question.collect()]
+def _failure(answer: "Future[Rows]") -> str:
+    """Return why Spark has not answered, in a line: a page without one answer that says so is worth more than none."""
+    error = answer.exception()
+    if error is None:
+        return ""
+    if not isinstance(error, PySparkException | Py4JError | OSError | EOFError):
+        raise error
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

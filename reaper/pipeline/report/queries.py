@@ -34,12 +34,25 @@ from reaper.pipeline.analysis.quantiles import curve
 FEW = 2_000_000
 """Troubled jobs that fit into memory: their hashes are sent to every executor (some 50 bytes each), and what is known
 of them is joined by hash. More are shuffled, sorted and merged."""
+FEW_EVENTS = 5_000_000
+"""Of so many one task can count, whatever they are."""
 MOST_CLUSTERS = 200
 LISTED = 10_000
 """Jobs that are named one by one, at most; all are counted."""
 
+_PERIODS_MS = [unit * n for unit, ns in (
+    (1_000, (1, 2, 5, 10, 30)), (60_000, (1, 2, 5, 10, 30)), (3_600_000, (1, 2, 6, 12)), (86_400_000, (1, 7, 30, 365)),
+) for n in ns]  # fmt: skip
+MOST_PERIODS = 120
+"""Points of a course over time."""
+
 Questions = Iterator[tuple[str, DataFrame]]
 """Names and what is asked."""
+
+
+def choose_period(span_ms: int) -> int:
+    """Return how long a point of a course over time should last, in ms."""
+    return next((period for period in _PERIODS_MS if span_ms <= period * MOST_PERIODS), _PERIODS_MS[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,8 @@ class Tables:
     events: DataFrame
     dead_letters: DataFrame
     malformed: DataFrame
+    ahead: DataFrame
+    """Events that claim to be from the future."""
 
 
 @dataclass(slots=True)
@@ -80,28 +95,31 @@ def shelf() -> Iterator[Shelf]:
 
 def questions(
     tables: Tables,
-    period_ms: Callable[[], int],
+    extent: Callable[[], activity.Extent],
     keep: Callable[[DataFrame], DataFrame],
     begin: Callable[[Callable[[], int]], Future[int]],
 ) -> Questions:
     """Make the report's questions, in the order in which they are best asked.
 
-    ``period_ms`` and what ``begin`` begins are waited for when they are needed. ``keep``: see `Shelf`.
+    ``extent`` of the events, and what ``begin`` begins are waited for when they are
+    needed. ``keep``: see `Shelf`.
     """
     events = tables.events
     troubled = keep(histories.troubled_jobs(events))
     how_many = begin(troubled.count)
-    tallied = keep(_in_one_part(durations.duration_tally(events)))
+    few_events = extent().events <= FEW_EVENTS
+    tallied = keep(_together(durations.duration_tally(events, advisor.part_of(extent().span_ms)), few_events))
     yield from _of_durations(tallied)
+    yield "skewed", durations.skewed_durations(tallied).unionByName(activity.ahead(tables.ahead))
     rare = keep(activity.rare_events(events))
     yield from _of_rare_events(rare)
-    counted = keep(_in_one_part(activity.activity(events, period_ms())))
+    counted = keep(_together(activity.activity(events, choose_period(extent().span_ms)), few_events))
     yield from _of_activity(counted)
     yield "dead_letter_clusters", _newest_clusters(tables.dead_letters, rare)
     yield "malformed", tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries"))
     few = how_many.result() <= FEW
     told = keep(_told(events, troubled, few))
-    yield from _of_histories(told, keep, few)
+    yield from _of_histories(told, keep, few, few_events)
     yield from advisor.questions(counted, tallied, rare, told).items()
 
 
@@ -140,12 +158,16 @@ def _told(events: DataFrame, troubled: DataFrame, few: bool) -> DataFrame:
     return told.repartition(int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), *JOB)
 
 
-def _in_one_part(counted: DataFrame) -> DataFrame:
-    """Put what was counted together: it is small however large the lake is, and asked without a shuffle then."""
-    return counted.coalesce(1)
+def _together(counted: DataFrame, few_events: bool) -> DataFrame:
+    """Put what was counted of few events into one part, to be asked without a shuffle: one task counts it then.
+
+    There are never more counts than events; of more, which may all have a duration or a consumer of their own, they are
+    left where they were counted.
+    """
+    return counted.coalesce(1) if few_events else counted
 
 
-def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame], few: bool) -> Questions:
+def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame], few: bool, few_events: bool) -> Questions:
     deliveries = keep(histories.deliveries(told))
     recoveries = keep(recovery.recoveries(told, deliveries.hint(BY_HASH) if few else deliveries))
     yield "recovery_counts", recovery.recovery_counts(recoveries).orderBy(*recovery.CAUSE)
@@ -153,7 +175,7 @@ def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame], few: 
     yield "unsettled", unsettled.groupBy(*GROUP, "event").agg(F.count("*").alias("jobs")).orderBy(*GROUP, "event")
     starts = keep(integrity.second_starts(deliveries))
     yield "second_starts", integrity.second_start_counts(starts).orderBy(*GROUP, "cause")
-    tallied = keep(_in_one_part(recovery.recovery_tally(recoveries)))
+    tallied = keep(_together(recovery.recovery_tally(recoveries), few_events))
     by_mode = [*GROUP, "mode", "measure"]
     yield "recovery_times", recovery.recovery_times(tallied).orderBy(*recovery.CAUSE, "measure")
     yield "recovery_curves", curve(tallied, by_mode, "ms").orderBy(*by_mode, "below")

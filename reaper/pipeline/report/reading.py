@@ -1,18 +1,22 @@
 """Makes the report's findings of a lake."""
 
 from collections.abc import Callable
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
+from reaper.pipeline.advice.choice import advise_group
 from reaper.pipeline.advice.fragment import as_json, as_toml
-from reaper.pipeline.advice.model import Weights, advise_group
+from reaper.pipeline.advice.model import Weights
 from reaper.pipeline.advice.records import records_of
 from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
 from reaper.pipeline.report.findings import Findings, ask
 from reaper.pipeline.report.queries import Tables, shelf
 from reaper.pipeline.report.scope import Scope
 
+CLOCKS_DIFFER = timedelta(days=1)
+"""So far may the server's clock be ahead of this machine's; events from later are put aside, and counted."""
 LOCAL_PARTITIONS = 4
 """Parts of a shuffle where Spark runs in this process."""
 _UNCHANGED_PARTITIONS = "200"
@@ -35,15 +39,18 @@ def tune(spark: SparkSession, *, embedded: bool) -> None:
 
 def read_tables(spark: SparkSession, lake: str, scope: Scope) -> Tables:
     """Return what the report reads of ``lake``. Raises NoLakeError."""
+    events = read_events(spark, lake)
     return Tables(
-        scope.of_events(read_events(spark, lake)),
+        scope.of_events(events),
         scope.of_dead_letters(read_dead_letters(spark, lake)),
         read_malformed(spark, lake),
+        scope.ahead(events),
     )
 
 
 def read_report(spark: SparkSession, lake: str, scope: Scope, now: datetime, tell: Callable[[str], None]) -> Findings:
     """Ask everything of ``lake``. ``tell`` is told how far it has come. Raises NoLakeError."""
+    scope = replace(scope, latest=now + CLOCKS_DIFFER)
     about = {"lake": lake, "made_at": now.isoformat(timespec="seconds"), **scope.as_json()}
     with shelf() as kept:
         findings = ask(read_tables(spark, lake, scope), about, kept, tell)

@@ -37,6 +37,14 @@ class Scope:
     since: datetime | None = None
     until: datetime | None = None
     groups: tuple[str, ...] = ()
+    latest: datetime | None = None
+    """What claims to be later was written while a clock was wrong: it would stretch every course over time."""
+
+    def ahead(self, events: DataFrame) -> DataFrame:
+        """Choose the events that are left out because they claim to be later than anything can be."""
+        if self.latest is None:
+            return events.limit(0)
+        return events.where((F.col("date") >= F.lit(self.latest.date())) & (F.col("at") >= F.lit(self.latest)))
 
     def of_events(self, events: DataFrame) -> DataFrame:
         """Choose events. Those that belong to no group, such as elections, are never left out for their group."""
@@ -52,8 +60,9 @@ class Scope:
         # By date too: whole folders are then left out.
         if self.since:
             rows = rows.where((F.col("date") >= F.lit(self.since.date())) & (F.col("at") >= F.lit(self.since)))
-        if self.until:
-            rows = rows.where((F.col("date") <= F.lit(self.until.date())) & (F.col("at") < F.lit(self.until)))
+        for end in (self.until, self.latest):
+            if end:
+                rows = rows.where((F.col("date") <= F.lit(end.date())) & (F.col("at") < F.lit(end)))
         return rows
 
     def _of_groups(self, stream: Column) -> Column:

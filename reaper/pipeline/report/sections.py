@@ -90,7 +90,38 @@ def glance(findings: Findings) -> Markup:
         _lost_tile(findings),
         tile(words.count(findings.total("event_counts", "n", event="dead_lettered")), "dead letters"),
     ]
-    return Markup(f'<div class="tiles">{"".join(tiles)}</div>')
+    return Markup(f'<div class="tiles">{"".join(tiles)}</div>{_doubts(findings)}')
+
+
+_PUT_ASIDE = {
+    "instant": "events that claim to be later than the time at which the report was made, and a day",
+    "duration": "deliveries whose times are negative, or longer than a year",
+}
+
+
+def _doubts(findings: Findings) -> Markup:
+    """Return what stands in none of the figures: it is said where they are seen first."""
+    unanswered = findings.about["unanswered"]
+    told = [
+        f"Spark did not answer {', '.join(name.replace('_', ' ') for name in unanswered)}: what rests on it is missing "
+        f"({next(iter(unanswered.values()))})."
+        if unanswered
+        else "",
+        _sentence(findings.total("malformed", "entries"), "entries that nobody can read are kept in table malformed",
+                  {str(row["reason"]) for row in findings.tables["malformed"]}),
+        *(
+            _sentence(findings.total("skewed", "events", what=what), f"{meaning} are put aside",
+                      {words.namespace(row) for row in findings.tables["skewed"] if row["what"] == what})
+            for what, meaning in _PUT_ASIDE.items()
+        ),
+    ]  # fmt: skip
+    return Markup("".join(f'<p class="doubt">{html.shown(sentence)}</p>' for sentence in told if sentence))
+
+
+def _sentence(count: int, meaning: str, details: set[str]) -> str:
+    most = 3
+    shown = "; ".join(sorted(details)[:most]) + ("; …" if len(details) > most else "")
+    return f"{count:,} {meaning}: {shown}." if count else ""
 
 
 def _overshoots(findings: Findings) -> list[Row]:
@@ -309,8 +340,9 @@ def timeouts(findings: Findings) -> Markup:
         "Visibility timeouts",
         [
             paragraph(
-                "What each timeout would have cost on what is recorded, as time that jobs wait: a crashed job waits "
-                "for it, a slow one is run twice. Behind each timeout stands its cost."
+                "What each timeout is expected to cost on as many deliveries again, as time that jobs wait: a crashed "
+                "job waits for it, a slow one is run twice. Behind each timeout stands its cost; below what is "
+                "recommended, between which values the best timeout and its cost lie, with nine chances in ten."
             ),
             figure(charts.costs("timeouts", curves)),
             table(columns, groups),
@@ -321,12 +353,18 @@ def timeouts(findings: Findings) -> Markup:
 
 
 def _advised(row: html.Row) -> str:
-    return f"{row['stream']}/{row['group']}"
+    return words.pair_of(row["stream"], row["group"])
 
 
 def _recommended(row: html.Row) -> str:
     best = row["recommended"]
-    return Markup(f"<b>{words.duration(best['timeout_ms'])}</b> · {words.cost(best['total_s'])}")
+    (low, high), (least, most) = row["interval"]["timeout_ms"], row["interval"]["cost_s"]
+    told = Markup(f"<b>{words.duration(best['timeout_ms'])}</b> · {words.cost(best['total_s'])}")
+    if high is None:
+        return Markup(f"{told}<br>at least {words.duration(low)}: {row['verdict']}")
+    return Markup(
+        f"{told}<br>{words.duration(low)} to {words.duration(high)} · {words.cost(least)} to {words.cost(most)}"
+    )
 
 
 def dead_letters(findings: Findings) -> Markup:

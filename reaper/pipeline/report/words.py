@@ -1,5 +1,6 @@
 """How the report writes names, times and numbers. Pure."""
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -7,18 +8,30 @@ from typing import Any
 from reaper.pipeline.report.live_check import stream_of_journal
 
 NOTHING = "\N{EN DASH}"
+_AMBIGUOUS = set('/"(\N{MIDDLE DOT}')
+_JOINT = " \N{MIDDLE DOT} "
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 def pair(row: Mapping[str, Any]) -> str:
-    """Return a row's consumer group as people write it: ``orders/billing``."""
-    return f"{stream_of_journal(row['stream'])}/{row['group']}"
+    """Return a row's consumer group as people write it: ``orders/billing``. No two groups are written alike."""
+    return pair_of(stream_of_journal(row["stream"]), str(row["group"]))
+
+
+def pair_of(stream: str, group: str) -> str:
+    """Return a stream and a group as one name; each is quoted where it could be read in more than one way."""
+    return f"{_quoted(stream)}/{_quoted(group)}"
 
 
 def kind(row: Mapping[str, Any]) -> str:
     """Return a row's consumer group and type of job."""
-    return f"{pair(row)} · {row['type']}" if row.get("type") else pair(row)
+    return f"{pair(row)}{_JOINT}{_quoted(str(row['type']))}" if row.get("type") else pair(row)
+
+
+def _quoted(name: str) -> str:
+    """Quote what could be taken for more than one name, and what begins as names that legends leave out."""
+    return json.dumps(name, ensure_ascii=False) if name[:1] in ("", "_") or set(name) & _AMBIGUOUS else name
 
 
 def namespace(row: Mapping[str, Any]) -> str:

@@ -66,6 +66,9 @@ logger.streams.level = off
 """
 
 
+_HAND_OVER_S = 120
+
+
 class SparkMissingError(ConfigurationError):
     """Spark cannot be started or reached. The message says what to do."""
 
@@ -155,6 +158,8 @@ def _prepare_environment(master: str | None) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         # Spark's workers are `python3` of the PATH otherwise: not that of an environment that is not activated.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # How long Java and this process wait for each other to hand rows over: 15 s is little on a busy machine.
+        os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(_HAND_OVER_S))
 
 
 def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cache: bool = True) -> dict[str, str]:
@@ -164,7 +169,15 @@ def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cac
         raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
     classes = using_classes(find_java()) if class_cache and is_embedded(master) else ""
     options = f"-Xss8m -Dlog4j2.configurationFile={_log4j_file().as_uri()} {classes} {java_options}".strip()
-    conf = {**EVERYWHERE, **_QUIET, **_UNTRACED, "spark.driver.memory": heap, "spark.driver.extraJavaOptions": options}
+    waits = {"spark.python.authenticate.socketTimeout": f"{_HAND_OVER_S}s"}
+    conf = {
+        **EVERYWHERE,
+        **_QUIET,
+        **_UNTRACED,
+        **waits,
+        "spark.driver.memory": heap,
+        "spark.driver.extraJavaOptions": options,
+    }
     return conf | dict(_EMBEDDED) if is_embedded(master) else conf
 
 

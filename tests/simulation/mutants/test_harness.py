@@ -41,6 +41,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
+@pytest.mark.matrix
 def test_what_fails_on_a_mutant_has_found_it_and_passes_without_it(root: Path) -> None:
     [near, _] = steps(MUTANT, root, [Tier.UNIT])
     assert near.run(root, 0) is None

@@ -568,9 +568,10 @@ end
 -- nobody holds it (or the leader that has put it back), and its payload is there. From a retry stream nobody of ours takes a
 -- delivery without deleting the entry, but for a dead letter: it has had all its deliveries. Elsewhere an entry that another one
 -- took over where it is (embedded, or a later process of the same name) and settled lies there as if it had vanished, and only time
--- tells: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than a visibility timeout ago. Two
--- thirds of it, since clocks differ; and not in the future, for they are set, too. A later process of the same name does not
--- wait for that; so it must have been proven alive since the word stands (read_word).
+-- tells: nobody of ours takes a delivery that was proven alive (`proven`, the server's ms) less than a visibility timeout ago: the one
+-- that its consumer is judged by (terms_by_consumer), for its worker may not have heard of a shorter one. Two thirds of it, since
+-- clocks differ; and not in the future, for they are set, too. A later process of the same name does not wait for that; so
+-- it must have been proven alive since the word stands (read_word).
 -- What embedded workers have not set stands in the word.
 local RESTORED_CONSUMER = 'restored-by-reaper'
 local function was_proven_lately(proven, visibility)
@@ -583,8 +584,10 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
   if not word then
     return false
   end
+  local visibility, limit = whole_number(agreed[3], word.visibility), whole_number(agreed[2], word.max_deliveries)
+  local terms = terms_by_consumer(agreement, visibility, limit, now_ms())(consumer)
   local has_rules = agreed[1] or agreed[4] == 'embedded'
-  local is_safe = has_rules and was_proven_lately(proven, whole_number(agreed[3], word.visibility)) and proven >= word.since
+  local is_safe = has_rules and was_proven_lately(proven, terms[1]) and proven >= word.since
   if source == stream and not is_safe then
     return false
   end
@@ -593,8 +596,7 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
   if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
     return false
   end
-  local limit = whole_number(agreed[2], word.max_deliveries)
-  return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, limit) < limit
+  return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms[2]) < terms[2]
 end
 
 -- Reads what a worker says of a delivery that it holds: its delivery count and, where it says so, behind a comma, when it was
@@ -685,7 +687,12 @@ local function layout_refusal(policy, stream, at_ms)
   if #redis.call('XINFO', 'GROUPS', stream) > 1 then
     return 'several_groups'
   end
-  local last_id = info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')
+  local info = redis.call('XINFO', 'STREAM', stream)
+  local last_id = info_field(info, 'last-generated-id')
+  -- Libraries make a stream for a group by adding one entry, whose ID they choose, and deleting it.
+  if info_field(info, 'length') == 0 and (last_id == '0-1' or info_field(info, 'entries-added') == 1) then
+    return nil
+  end
   local last_ms = entry_ms(last_id)
   if last_id ~= '0-0' and (last_ms < FIRST_AUTOMATIC_MS or last_ms > at_ms + CLOCK_TOLERANCE_MS) then
     return 'explicit_ids'
