@@ -175,7 +175,7 @@ async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, clie
         started.set()
         await gate.wait()
 
-    async with leading(in_place(server)), working(server, slow):
+    async with leading(in_place(server)), working(server, slow, concurrency=1):  # else it would claim it itself
         await started.wait()
         [(_, owner, _)] = await case.pending()
         await case.stall(job, consumer="paused")  # as if nobody had extended it for long
