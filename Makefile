@@ -28,6 +28,7 @@ DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 MUTMUT := $(VENV)/.installed-mutmut
 DOCS := $(VENV)/.installed-docs
+RECIPES := $(VENV)/.installed-recipes
 SITE := $(BIN)/mkdocs build --strict -f .mkdocs.yml
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
@@ -44,7 +45,7 @@ help:  ## list the targets
 demo: $(DEMO)  ## show crashes without recovery, with the reaper, and embedded, on a server of its own (about a minute)
 	@$(BIN)/reaper demo
 
-test: $(DEV)  ## run the tests on the packaged Valkey, contracts with the server on every one at hand (some minutes)
+test: $(DEV) $(if $(findstring --matrix,$(PYTEST_ARGS)),$(RECIPES))  ## run the tests on the packaged Valkey, contracts with the server on every one at hand (some minutes)
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(DEV) $(DOCS)  ## lint, formatting, types, import contracts, generated documentation, links of the site
@@ -114,6 +115,11 @@ $(DEV): pyproject.toml | $(BIN)/python
 
 $(DOCS): pyproject.toml | $(BIN)/python
 	@$(PIP) install -e '.[docs]'
+	@touch $@
+
+# Other people's frameworks, which only the matrix runs.
+$(RECIPES): pyproject.toml | $(DEV)
+	@$(PIP) install -e '.[recipes]'
 	@touch $@
 
 # A tool of its own, with many dependencies that nothing else here needs.

@@ -43,6 +43,7 @@ class Tally:
     last_full_scan_ms: Whole = 0
 
     recovered: Whole = 0
+    """Deliveries that were recovered; of an observer: that would have been, each counted once."""
     suspected: Whole = 0
     dead_lettered: Whole = 0
     held: Whole = 0
@@ -58,6 +59,22 @@ class Tally:
     """How often the group was found to have been destroyed while nobody watched it: how much it held is not known."""
     foreign_claims: Whole = 0
     """Changes of owner that we did not make: somebody else runs XCLAIM or XAUTOCLAIM here."""
+    false_alarms: Whole = 0
+    """Of an observer: deliveries that would have been recovered, and that their own consumer has settled later."""
+    slowest_ms: Whole = 0
+    """Of an observer: the highest age at which one of those was settled, or less."""
+    rereads: Whole = 0
+    """Deliveries whose count rose without a change of owner: their consumer read its history."""
+    from_living: Whole = 0
+    """Deliveries that were recovered while their consumer, a foreign one, was at work on them."""
+    from_living_ms: Whole = 0
+    """When the latest of them was, by the server's clock; 0 = never."""
+    living: Mapping[str, Whole] = field(default_factory=dict)
+    """Those from whom most of them were taken, and how many."""
+    read_on: Whole = 0
+    """Deliveries that were recovered, and whose consumer has read again since: slow, or started anew."""
+    reading_on: Mapping[str, Whole] = field(default_factory=dict)
+    """Those from whom most of them were taken, and how many."""
 
     refusal: str = ""
     """Why recovery refuses here: '' | several_groups | explicit_ids | foreign_namespace | no_group | …"""

@@ -51,7 +51,9 @@ CONNECTIONS, CONTROL_CONNECTIONS = 64, 4
 """At most, for the work on groups, and for elections and heartbeats. They are opened as they are needed."""
 FORGET_AFTER_HEARTBEATS = 60
 """A replica that has not registered for this many heartbeats is removed by the leader."""
-RELOADABLE = frozenset({"groups", "visibility_timeout", "max_deliveries", "redelivery"})
+RELOADABLE = frozenset(
+    {"groups", "visibility_timeout", "max_deliveries", "redelivery", "spare_the_living", "foreign_workers"}
+)
 
 
 @cache
@@ -88,6 +90,7 @@ class Reaper:
             self._grace,
             self._callbacks,
             self._shards,
+            self._tell_at_once,
         )
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
@@ -256,6 +259,9 @@ class Reaper:
         self._callbacks.report("leadership_lost", holder=term.holder, token=term.token, reason=str(end))
 
     # ---- registration
+
+    def _tell_at_once(self) -> None:
+        self._registered.set()
 
     async def _register_loop(self) -> None:
         interval = self.settings.heartbeat_interval.total_seconds()

@@ -25,6 +25,11 @@ RENEWALS_TRIED = 3
 LONGEST_VISIBILITY = timedelta(days=7)
 
 
+def observers_of(namespace: str) -> str:
+    """Return the namespace in which those observe that look at the groups of ``namespace``."""
+    return f"{namespace}-observe"
+
+
 class GroupArguments(TypedDict, total=False):
     """The arguments of `GroupSettings`, as type checkers see them. A test compares them with the fields."""
 
@@ -33,6 +38,8 @@ class GroupArguments(TypedDict, total=False):
     visibility_timeout: Duration | None
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream"] | None
+    spare_the_living: bool | None
+    foreign_workers: bool | None
 
 
 class GroupSettings(Section):
@@ -49,6 +56,8 @@ class GroupSettings(Section):
         default=None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
     )
     redelivery: Redelivery | None = Field(default=None, description="Overrides `redelivery` for this pair.")
+    spare_the_living: bool | None = Field(default=None, description="Overrides `spare_the_living` for this pair.")
+    foreign_workers: bool | None = Field(default=None, description="Overrides `foreign_workers` for this pair.")
 
     @property
     def keys(self) -> GroupKeys:
@@ -62,6 +71,8 @@ class WatchedGroup(GroupSettings):
     visibility_timeout: timedelta
     max_deliveries: int
     redelivery: Redelivery
+    spare_the_living: bool = False
+    foreign_workers: bool = False
 
 
 def _read_groups(value: Any) -> Any:
@@ -90,6 +101,8 @@ class ReaperArguments(RedisArguments, total=False):
     longest_visibility_timeout: Duration
     max_deliveries: int
     redelivery: Redelivery | Literal["stream", "retry-stream"]
+    spare_the_living: bool
+    foreign_workers: bool
     leader_election: bool
     lease_ttl: Duration
     renew_interval: Duration | None
@@ -139,7 +152,8 @@ class ReaperSettings(RedisSettings):
 
     visibility_timeout: Seconds = seconds(
         DEFAULT_VISIBILITY_TIMEOUT.total_seconds(),
-        "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job.",
+        "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job; where workers are "
+        "not ours, longer than `COUNT` (what they read at a time) times that.",
     )
     longest_visibility_timeout: Seconds = seconds(
         LONGEST_VISIBILITY.total_seconds(),
@@ -156,6 +170,20 @@ class ReaperSettings(RedisSettings):
         default=DEFAULT_REDELIVERY,
         description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
         "its only one) or `retry-stream` (copy to the group's own retry stream).",
+    )
+
+    spare_the_living: bool = Field(
+        default=False,
+        description="Leave what a worker that is not ours holds alone as long as it settles what it was given with it, "
+        "or before: until it has stood still for a visibility timeout, and at most for ten of them. For workers that "
+        "read more than they do in a visibility timeout; a new leader then recovers nothing for one such timeout.",
+    )
+
+    foreign_workers: bool = Field(
+        default=False,
+        description="Workers that are not ours read their history (`XREADGROUP … 0`), or claim by themselves, and "
+        "Redis counts that as deliveries: count what the leader has seen instead, one for each owner. Workers of ours "
+        "count as ever.",
     )
 
     leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
@@ -276,7 +304,7 @@ class ReaperSettings(RedisSettings):
     @property
     def namespace_keys(self) -> NamespaceKeys:
         """The leadership keys. Observers elect among themselves, so that none keeps the others from recovering."""
-        return namespace_keys(self.namespace + "-observe" if self.observe else self.namespace)
+        return namespace_keys(observers_of(self.namespace) if self.observe else self.namespace)
 
     @property
     def watched(self) -> tuple[WatchedGroup, ...]:
@@ -288,6 +316,8 @@ class ReaperSettings(RedisSettings):
                 visibility_timeout=group.visibility_timeout or self.visibility_timeout,
                 max_deliveries=group.max_deliveries or self.max_deliveries,
                 redelivery=group.redelivery or self.redelivery,
+                foreign_workers=self.foreign_workers if group.foreign_workers is None else group.foreign_workers,
+                spare_the_living=self.spare_the_living if group.spare_the_living is None else group.spare_the_living,
             )
             for group in self.groups
         )

@@ -87,7 +87,8 @@ def status_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
 def brief_lines(snapshot: Snapshot, problems: Sequence[Problem]) -> list[str]:
     """Return a line for the service and one for each group, with what is wrong with it."""
     leader = snapshot.leader
-    who = f"leader {leader.id}" if leader else "no reaper is needed" if snapshot.needs_no_reaper else "no leader"
+    nobody = "observers only" if snapshot.is_tried_out else "no leader"
+    who = f"leader {leader.id}" if leader else "no reaper is needed" if snapshot.needs_no_reaper else nobody
     followers = f"{len(snapshot.followers)} followers"
     lines = [_brief_line(snapshot.namespace, [who, followers], [one for one in problems if not one.pair])]
     for group in snapshot.groups:
@@ -110,7 +111,8 @@ def _leadership_lines(snapshot: Snapshot) -> Iterator[str]:
     yield _row("namespace", snapshot.namespace)
     yield _row("server", snapshot.server, in_words(snapshot.capabilities) if snapshot.capabilities else "")
     if leader is None:
-        yield _row("leader", styled("none", "red"))
+        observing = f"none, {', '.join(one.id for one in snapshot.observers)} observes"
+        yield _row("leader", styled(observing, "yellow") if snapshot.is_tried_out else styled("none", "red"))
     else:
         yield _row(
             "leader",

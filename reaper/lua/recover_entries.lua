@@ -16,7 +16,11 @@
 -- ARGV[9] payload bytes after which the rest of the batch is put off
 -- ARGV[10] server time in ms after which the call is void, and steps of its clock that are in no idle time (read_clock)
 -- ARGV[11] when the group was made, as of the caller's last look (ms)
--- ARGV[12] longest visibility timeout that a job may ask for, in ms  ARGV[13…] entry IDs, ascending
+-- ARGV[12] longest visibility timeout that a job may ask for, in ms
+-- ARGV[13] '1' = what workers that are not ours hold was delivered once, or as often as stands behind the entry ID (after a
+--         space), however often Redis has counted it
+-- ARGV[14] number of consumers that are at work on what they hold  ARGV[15…] for each of them its name, and up to which idle
+--         time in ms what it holds is left alone; then entry IDs, ascending
 --
 -- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
 -- for a traced job {traceparent, tracestate, the delivery's name, what came before it}; behind that, where a job
@@ -37,7 +41,13 @@ local own, group = ARGV[1], ARGV[2]
 local visibility, max_deliveries, policy = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
 local budget, longest = tonumber(ARGV[9]), tonumber(ARGV[12])
-local first = 13
+local by_sight = ARGV[13] == '1'
+local first = 15
+local spared = {}
+for _ = 1, tonumber(ARGV[14]) do
+  spared[ARGV[first]] = tonumber(ARGV[first + 1])
+  first = first + 2
+end
 local items = #ARGV - first + 1
 
 local GONE, NOT_DUE, PUT_OFF = 0, 4, 7 -- the others: recovery.lua
@@ -83,10 +93,13 @@ local how_it_ended = 'not settled within the visibility timeout'
 
 --- @recovery
 
-local function recover(entry_id, left)
+local function recover(entry_id, left, seen)
   local row = pending(entry_id, left)
   if not row then
     return { GONE }
+  end
+  if by_sight and not string.find(row[2], OUR_CONSUMER) then
+    row[4] = math.min(row[4], seen)
   end
   row[3] = without_steps(row[3], at, steps)
   local consumer, idle, times = row[2], row[3], row[4]
@@ -97,6 +110,9 @@ local function recover(entry_id, left)
   local terms = terms_of(consumer)
   if idle >= 0 and idle < terms[1] then
     return { NOT_DUE, math.min(terms[1] - idle, math.max(terms[3] - at, 1)), idle, consumer, '', times }
+  end
+  if idle >= 0 and idle <= (spared[consumer] or -1) then
+    return { NOT_DUE, visibility, idle, consumer, '', times }
   end
   max_deliveries = terms[2]
   local entry = payload(entry_id, left)
@@ -131,9 +147,12 @@ for i = 1, items do
     end
     break
   end
-  local entry_id, ok, row = ARGV[first + i - 1], true, { GONE }
+  local entry_id, ok, row, seen = ARGV[first + i - 1], true, { GONE }, nil
   if entry_id ~= ARGV[first + i - 2] then -- given twice, it would be copied twice: it is acknowledged at the end only
-    ok, row = pcall(recover, entry_id, items - i + 1)
+    if by_sight then
+      entry_id, seen = string.match(entry_id, '^(%S+) ?(%d*)')
+    end
+    ok, row = pcall(recover, entry_id, items - i + 1, tonumber(seen) or 1)
   end
   if not ok then
     local why = type(row) == 'table' and row.err or tostring(row)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 
+from reaper.settings import observers_of
 from workers.protocol.address import Topology, parse_address
 from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
@@ -188,7 +189,7 @@ def rules_of(
     return Rules(
         role,
         tuple(sorted(commands)),
-        tuple(dict.fromkeys(_spelt(keys, pairs, namespaces, streams))),
+        tuple(dict.fromkeys([*_spelt(keys, pairs, namespaces, streams), *_of_observers(role, namespaces)])),
         tuple(dict.fromkeys(_spelt(keys & _SCHEDULES if commands & _NOTICES else (), pairs, (), streams))),
     )
 
@@ -225,6 +226,13 @@ def _spelt(
             yield _escape(pair.agreement.removesuffix(pair.group)) + "*"
     for namespace in namespaces:
         yield from (_escape(getattr(namespace, field)) for field in of_namespace)
+
+
+def _of_observers(role: Role, namespaces: Iterable[NamespaceKeys]) -> Iterable[str]:
+    """Return patterns for where observers register: who asks for the status looks for them, too."""
+    if role in (Role.REAPER, Role.READ_ONLY, Role.OPERATOR):
+        for namespace in namespaces:
+            yield _escape(namespace_keys(observers_of(namespace.namespace)).replicas)
 
 
 def _escape(name: str) -> str:

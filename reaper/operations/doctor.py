@@ -227,7 +227,7 @@ def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]
     state = examined.state_of(facts.keys.pair)
     found = [*_states(facts, state, problems), *_layout(facts), *_trimming(facts)]
     if state:
-        found += [*_consumers(state), *_visibility(state, facts), *_not_in_force(examined, state)]
+        found += [*_consumers(state), *_counts(state), *_visibility(state, facts), *_not_in_force(examined, state)]
     if not any(finding.level is Level.WRONG for finding in found):
         found.append(ok("group", f"{facts.groups} groups on the stream, policy fits"))
     yield from (replace(finding, pair=facts.keys.pair) for finding in found)
@@ -268,6 +268,16 @@ def _consumers(state: GroupState) -> Iterator[Finding]:
             "consumers",
             f"consumer {consumer.name} holds {consumer.pending} deliveries and has shown no life for "
             f"{duration(consumer.idle_ms)}: it is gone or hangs; its deliveries are recovered when they are due",
+        )
+
+
+def _counts(state: GroupState) -> Iterator[Finding]:
+    if state.report and state.report.rereads:
+        yield wrong(
+            "counts",
+            f"delivery counts rose without a change of owner ({state.report.rereads} times seen): a worker that is not "
+            "ours reads its history (XREADGROUP … 0), and Redis counts each such read as a delivery, towards "
+            "max_deliveries; set foreign_workers for the pair",
         )
 
 

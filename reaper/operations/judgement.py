@@ -3,7 +3,7 @@
 `reaper.operations.snapshot` gathers the facts from Redis. Times are milliseconds; instants are the server's clock.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from reaper.operations.state import GroupState, Snapshot
 from reaper.replicas import LEADER, GroupReport
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
+from workers.protocol.messages import on_one_line
 from workers.runtime.contact import LONGEST_GRACE_MS
 
 SCANS_MISSED = 3
@@ -21,6 +22,9 @@ SLOW_SCAN_PER_MS = 20
 
 LATE_MS = 2_000
 """What falls due is granted the longest grace, and this; nobody calls the service healthy after that."""
+
+LIVING_MS = 3_600_000
+"""For so long the service is degraded after a delivery was taken from a consumer at work; then it is a note."""
 
 MOST_NAMED = 3
 """Groups that a line names of which the same is said."""
@@ -43,6 +47,7 @@ class Trouble(StrEnum):
     SCAN_TOO_OLD = "scan_too_old"
     OVERDUE = "overdue"
     FOREIGN_CLAIMS = "foreign_claims"
+    FROM_LIVING = "from_living"
     RETRY_UNREAD = "retry_unread"
     PAUSED = "paused"
     HELD = "held"
@@ -68,7 +73,7 @@ def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
 
 
 def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
-    if snapshot.needs_no_reaper:
+    if snapshot.needs_no_reaper or (snapshot.is_tried_out and snapshot.groups):
         return
     if not snapshot.live:
         yield Problem(
@@ -137,10 +142,27 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
             Trouble.FOREIGN_CLAIMS,
             f"{report.foreign_claims} deliveries were claimed by somebody else: stop the XAUTOCLAIM loop beside us",
         )
+    if report.from_living and group.reported_ms - report.from_living_ms <= LIVING_MS:
+        yield Trouble.FROM_LIVING, f"{taken_from_living(report)}: {TOO_SHORT}"
     if report.held:
         yield Trouble.HELD, f"{report.held} overdue deliveries cannot be copied; the leader's log says why"
     if report.error:
         yield Trouble.ERROR, report.error
+
+
+TOO_SHORT = (
+    "their jobs run twice; the visibility timeout must be longer than COUNT x the longest job: raise it, or let them "
+    "read with a smaller COUNT"
+)
+
+
+def taken_from_living(report: GroupReport) -> str:
+    """Return how much was taken from consumers that were at work on it, and from whom, as the start of a sentence."""
+    return f"{report.from_living} deliveries were taken from consumers at work on them ({_who(report.living)})"
+
+
+def _who(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{on_one_line(name)}: {number}" for name, number in counts.items())
 
 
 def _oldest_scan_ms(report: GroupReport) -> int:
@@ -192,6 +214,9 @@ def replica_notes(snapshot: Snapshot) -> Iterator[str]:
     leader = snapshot.leader
     if leader and leader.observe:
         yield "the leader only observes: nothing is recovered"
+    if snapshot.is_tried_out:
+        names = ", ".join(one.id for one in snapshot.observers)
+        yield f"nobody recovers: {names} observes; `reaper status --observe` tells what would have been recovered"
     if leader and leader.role == LEADER and not snapshot.followers:
         yield "there is no follower: nobody takes over when the leader dies"
     for replica in snapshot.live:
@@ -204,8 +229,19 @@ def replica_notes(snapshot: Snapshot) -> Iterator[str]:
         yield f"replicas of several versions are running: {', '.join(versions)}"
 
 
+def _observed(report: GroupReport) -> Iterator[str]:
+    if report.false_alarms:
+        yield (
+            f"{report.false_alarms} of {report.recovered} deliveries that would have been recovered were settled by "
+            f"their own consumer later: a visibility timeout above {report.slowest_ms / 1000:.1f} s would have had no "
+            "such false alarm"
+        )
+
+
 def _group_notes(group: GroupState) -> Iterator[str]:
     report = group.report
+    if report:
+        yield from _observed(report)
     if group.is_embedded:
         yield "its workers recover what stalls (embedded mode)"
     if report and not report.last_scan_ms:
@@ -223,6 +259,14 @@ def _group_notes(group: GroupState) -> Iterator[str]:
         yield (
             f"{report.in_doubt} deliveries went with consumers that are gone: acknowledged before, or dropped by who "
             "deleted those; the journal's events lost_delivery name them"
+        )
+    if report and report.from_living and group.reported_ms - report.from_living_ms > LIVING_MS:
+        yield f"{taken_from_living(report)}, the last of them more than an hour ago"
+    if report and report.read_on:
+        yield (
+            f"{report.read_on} deliveries were taken from consumers that have read again since "
+            f"({_who(report.reading_on)}): they need longer than the visibility timeout, or were started anew under "
+            "the same name, which looks the same"
         )
     for consumer in (*group.main.silent, *group.retry.silent):
         silent_s = consumer.idle_ms // 1000

@@ -5,16 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from reaper.operations.groups import known_pairs
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.replicas import GroupReport, Replica, parse_replicas
-from reaper.settings import WatchedGroup
+from reaper.settings import WatchedGroup, observers_of
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
-from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys, NamespaceKeys
-from workers.protocol.meaning import is_nothing_there
+from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys, NamespaceKeys, namespace_keys
+from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
@@ -33,10 +34,12 @@ async def take_snapshot(
     Raises what redis-py raises where there is no contact; a key that holds something foreign reads as empty.
     """
     snapshot = await look_at_namespace(client, keys, server)
+    if not snapshot.live:
+        snapshot = replace(snapshot, observers=await _look_for_observers(client, keys, snapshot.now_ms))
     settings = {group.keys: group for group in configured}
     states = [
         await _read_group(client, pair, snapshot.leader, snapshot.now_ms, settings.get(pair))
-        for pair in known_pairs(configured, snapshot.live or snapshot.replicas)
+        for pair in known_pairs(configured, snapshot.live or snapshot.observers or snapshot.replicas)
     ]
     return replace(snapshot, groups=tuple(states))
 
@@ -59,6 +62,18 @@ async def look_at_namespace(client: Redis, keys: NamespaceKeys, server: str = ""
         token=whole_number(token, 0),
         replicas=parse_replicas((heartbeats or {}).values()),
     )
+
+
+async def _look_for_observers(client: Redis, keys: NamespaceKeys, now_ms: int) -> tuple[Replica, ...]:
+    """Return live observers of the namespace; none where our user may not look for them."""
+    observing = namespace_keys(observers_of(keys.namespace))
+    try:
+        heartbeats: Any = await client.hgetall(observing.replicas)
+    except ResponseError as error:
+        if meaning_of(error) is Meaning.DENIED or is_nothing_there(error):
+            return ()
+        raise
+    return tuple(one for one in parse_replicas(heartbeats.values()) if one.observe and one.is_live(now_ms))
 
 
 def _readable(replies: Iterable[Any]) -> list[Any]:

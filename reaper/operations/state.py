@@ -112,6 +112,8 @@ class Snapshot:
     token: int = 0
     """Fencing token of the latest term."""
     replicas: tuple[Replica, ...] = ()
+    observers: tuple[Replica, ...] = ()
+    """Live replicas that only observe, in a namespace of their own; looked for where nobody else is alive."""
     groups: tuple[GroupState, ...] = ()
 
     def group(self, pair: str) -> GroupState | None:
@@ -141,6 +143,11 @@ class Snapshot:
         """Tell whether there is none, and all groups are recovered by their workers."""
         embedded = bool(self.groups) and all(group.is_embedded for group in self.groups)
         return embedded and not self.live
+
+    @property
+    def is_tried_out(self) -> bool:
+        """Tell whether there are observers, and nobody has ever recovered in any of the groups but their workers."""
+        return bool(self.observers) and not self.live and all(not one.mode or one.is_embedded for one in self.groups)
 
     @property
     def followers(self) -> tuple[Replica, ...]:

@@ -34,6 +34,8 @@ class TermContext:
     """Wakes who waits for the schedules."""
     clock_offset_ms: Callable[[], int]
     """The time of that server, minus our monotonic time."""
+    changed: Callable[[], None] = lambda: None
+    """Has this replica register at once."""
     room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(SCANS_AT_A_TIME))
     """For what is done for every group at once when a term begins, and again and again: taking over and scanning."""
 

@@ -22,6 +22,7 @@ from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settin
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.source_watch import SourceWatch
 from reaper.recovery.telemetry import GroupTelemetry
+from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter, TakeOverCode
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
@@ -43,6 +44,8 @@ INSIST_S = (0.1, 1.0)
 """Pause between attempts to take a group over: the first, and the longest."""
 SUSPECTS_RETRY_S, SCHEDULES_RETRY_S = 0.5, 1.0
 """Pause after a call that failed, or that was refused."""
+VERDICT_S = 60.0
+"""How often an observer says what it has seen."""
 LEASES_SERVED = 2
 """For so many leases embedded workers stand by after the last sign of a leader: another may be elected meanwhile."""
 SPREAD = 0.2
@@ -54,12 +57,14 @@ GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
 class GroupWatch:
     """One pair, one term."""
 
-    def __init__(self, context: TermContext, group: WatchedGroup) -> None:
+    def __init__(self, context: TermContext, group: WatchedGroup, verdict: Verdict | None = None) -> None:
+        """``verdict`` is where an observer notes what it sees, term after term."""
         self.group = group
+        self._verdict = verdict
         self._context = context
         self._keys = group.keys
         self._settings = context.settings
-        self._notes = GroupNotes(group, context.callbacks)
+        self._notes = GroupNotes(group, context.callbacks, context.changed)
         self._telemetry = GroupTelemetry(group, context.term.token, context.settings.trace_linkage)
         self._writer = GroupWriter(
             client=context.client,
@@ -100,9 +105,25 @@ class GroupWatch:
             async with anyio.create_task_group() as tasks:
                 self._add_source(self._keys.stream, tasks)
                 tasks.start_soon(self._scan_loop, tasks)
-                if not self._settings.observe:
+                if self._verdict:
+                    tasks.start_soon(self._tell_verdict, self._verdict)
+                else:
                     tasks.start_soon(self._repeat, RELEASE_SUSPECTS, self._suspects.step, SUSPECTS_RETRY_S)
                     tasks.start_soon(self._look_after_schedules)
+
+    async def _tell_verdict(self, verdict: Verdict) -> None:
+        """Say once a minute, and at the end, what an observer has seen."""
+        is_served = False
+        try:
+            while True:
+                await anyio.sleep(VERDICT_S)
+                try:
+                    is_served = await self._writer.is_served(self._context.server_ms())
+                except (RedisError, OSError):
+                    logger.debug("%s: cannot ask whether it is served", self._keys.pair, exc_info=True)
+                self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served)
+        finally:
+            self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served, at_the_end=True)
 
     def stop(self) -> None:
         """Stop watching (the pair was removed from the settings)."""
@@ -119,6 +140,7 @@ class GroupWatch:
             made=lambda: self._made,
             refused=self._call_refused,
             wake_suspects=self._suspects.wake,
+            verdict=self._verdict,
         )
         self._sources[source] = watch
         tasks.start_soon(watch.run)
@@ -211,6 +233,8 @@ class GroupWatch:
                         with self._telemetry.scanning("tail"):
                             for source in list(self._sources.values()):
                                 await source.scanner.tail()
+                    for source in list(self._sources.values()):
+                        await source.look_at_backlogs()
                 self._notes.scanned(self._context.server_ms())
             except (RedisError, OSError) as error:
                 await self._scan_failed(error)
@@ -244,6 +268,11 @@ class GroupWatch:
             self._journal_at = journal_at
             self._suspects.wake()  # some may have been parked in an earlier term
             await self._journal_scan()
+        if self._verdict:
+            if not self._has_scanned:
+                timers = [source.timers for source in self._sources.values()]
+                self._verdict.resumed({entry_id for one in timers for entry_id in one.ids()})
+            self._notes.verdict(self._verdict)
         self._has_scanned = True
 
     async def _look_for_dropped(self) -> None:
@@ -252,7 +281,9 @@ class GroupWatch:
             if not self._has_scanned:
                 await self._dropped.take_over(key, made=self._made)
             self._dropped.found(key, source.timers)
-            absent = source.scanner.held_by_absent(await self._writer.consumers(key))
+            consumers = await self._writer.consumers(key)
+            self._notes.consumers_seen(consumers, monotonic_ms())
+            absent = source.scanner.held_by_absent(consumers)
             self._dropped.note(key, absent, self._journal_at)
         for key, consumer in self._dropped.waiting(self._sources):
             result = await self._dropped.put_back(key, consumer, made=self._made)
@@ -398,7 +429,11 @@ class GroupWatch:
         """Return what is registered for ``reaper status``."""
         now, tally = monotonic_ms(), self._notes.tally
         timers = [source.timers for source in self._sources.values()]
-        dues = [due for timer in timers if (due := timer.next_due()) is not None]
+        dues = [
+            max(due, source.begins_ms)
+            for source in self._sources.values()
+            if (due := source.timers.next_due()) is not None
+        ]
         visibility_ms = to_ms(self.group.visibility_timeout)
         return settings_report(
             self._settings,

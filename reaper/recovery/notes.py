@@ -4,20 +4,21 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 """
 
 import logging
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
 from redis.exceptions import ResponseError
 
+from reaper.recovery.backlogs import is_foreign
+from reaper.recovery.living import Living
+from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import Moved, Released
-from workers.protocol.keys import NONCE_BYTES
 from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import Pending, first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
@@ -25,13 +26,12 @@ from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
 
-FOREIGN_CLAIM_LOG_S = 60.0
+FOREIGN_CLAIM_LOG_S = LIVING_LOG_S = 60.0
+NAME_CHARS = 200
+"""So much of a consumer's name is registered."""
 HELD_FOR_S = 25.0
 """A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
 RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
-
-# Our own workers raise counts when they adopt, as nobody else of ours.
-_OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 _MOVED = frozenset({Outcome.REDELIVERED, Outcome.SUSPECTED})
 _OVERDUE = frozenset(Outcome) - {Outcome.GONE, Outcome.NOT_DUE, Outcome.PUT_OFF}
@@ -51,16 +51,26 @@ def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any)
     )
 
 
+def _by_name(counts: Mapping[bytes, int]) -> dict[str, int]:
+    return {text(name)[:NAME_CHARS]: number for name, number in counts.items()}
+
+
 class GroupNotes:
     """Counters and news of one group in one term."""
 
-    def __init__(self, group: WatchedGroup, callbacks: Callbacks[str]) -> None:
+    def __init__(
+        self, group: WatchedGroup, callbacks: Callbacks[str], changed: Callable[[], None] = lambda: None
+    ) -> None:
+        """``changed`` is called where a refusal or a pause begins or ends: others should know at once."""
         self.tally = Tally()
         self._group = group
         self._pair = group.keys.pair
         self._callbacks = callbacks
-        self._foreign_logged_at = self._last_held_at = float("-inf")
+        self._changed = changed
+        self._living = Living()
+        self._foreign_logged_at = self._living_logged_at = self._last_held_at = float("-inf")
         self._asked_too_long = False
+        self._said: tuple[int, ...] = ()
         self._errors: dict[str, str] = {}
 
     def _report(self, name: str, **facts: Any) -> None:
@@ -102,7 +112,8 @@ class GroupNotes:
         if kind != self.tally.refusal:
             logger.error("%s: refused: %s", self._pair, message)
             self._report("error", error=f"{kind}: {message}")
-        self.tally.refusal = kind
+            self.tally.refusal = kind
+            self._changed()
 
     def layout(self, refusal: str) -> None:
         """The policy cannot work with this stream's layout, or ('') it can."""
@@ -114,12 +125,14 @@ class GroupNotes:
     def _served_again(self) -> None:
         logger.info("%s: served again", self._pair)
         self.tally.refusal = ""
+        self._changed()
 
     def paused(self) -> None:
         """An operator paused the group."""
         if not self.tally.paused:
             logger.warning("%s: paused (`reaper resume %s` ends it)", self._pair, self._group.group)
-        self.tally.paused = True
+            self.tally.paused = True
+            self._changed()
 
     def call_done(self) -> None:
         """A recovery call went through: nothing is paused or refused any more."""
@@ -127,6 +140,7 @@ class GroupNotes:
         if self.tally.paused:
             logger.warning("%s: resumed", self._pair)
             self.tally.paused = False
+            self._changed()
         self.layout("")
 
     # ---- deliveries
@@ -260,16 +274,20 @@ class GroupNotes:
 
     def would_recover(self, row: Pending) -> None:
         """A delivery is overdue, and we only observe."""
-        self.tally.recovered += 1
-        logger.info(
-            "%s: would recover entry %s: held by %s, idle for %.1f s, delivered %d times",
-            self._pair,
-            text(row.entry_id),
-            on_one_line(row.consumer),
-            row.idle_ms / 1000,
-            row.delivery_count,
-        )
         self._stalled(b"", row)
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Take what an observer has seen so far."""
+        self.tally.recovered = verdict.overdue
+        self.tally.false_alarms, self.tally.slowest_ms = verdict.false_alarms, verdict.slowest_ms
+
+    def tell_verdict(self, verdict: Verdict, now_ms: int, *, is_served: bool, at_the_end: bool = False) -> None:
+        """Log it: at the end, and before where it says something that was not said yet."""
+        said = (verdict.overdue, verdict.false_alarms, verdict.claimed, verdict.read_again, verdict.pending)
+        if at_the_end or said != self._said:
+            beside = " (a leader serves this group: what it recovers looks settled to us)" if is_served else ""
+            logger.info("%s: %s%s", self._pair, verdict.sentence(now_ms), beside)
+        self._said = said
 
     def asks_too_long(self, row: Recovered, longest_ms: int) -> None:
         """A job asks for a visibility timeout longer than any may have; said once a term."""
@@ -287,9 +305,43 @@ class GroupNotes:
         asked = f"a job asks for a visibility timeout of {row.asked_ms} ms, and none may be longer than {longest_ms} ms"
         self._report("error", job=text(row.job_id), entry=text(row.entry_id), error=asked)
 
+    # ---- those who live
+
+    def taken(self, consumer: bytes, now_ms: int, server_ms: int, *, at_work: int, others: int) -> None:
+        """So many deliveries of a foreign consumer were recovered, that was seen to be at work on some of them."""
+        self._living.taken(consumer, now_ms, at_work=at_work, others=others)
+        if not at_work:
+            return
+        tally = self.tally
+        tally.from_living, tally.from_living_ms = self._living.at_work, server_ms
+        tally.living = _by_name(self._living.named())
+        now = anyio.current_time()
+        if now - self._living_logged_at < LIVING_LOG_S:
+            return
+        self._living_logged_at = now
+        logger.warning(
+            "%s: deliveries were taken from %s, which was settling others of the same read until just before "
+            "(%d of this kind so far): their jobs run twice. The visibility timeout must be longer than COUNT times "
+            "the longest job: raise it, or read with a smaller COUNT",
+            self._pair,
+            on_one_line(consumer),
+            tally.from_living,
+        )
+
+    def consumers_seen(self, idle_ms: Mapping[bytes, int], now_ms: int) -> None:
+        """Take a look at the group's consumers: for how long each has not asked for anything."""
+        self._living.looked(idle_ms, now_ms)
+        self.tally.read_on = self._living.read_on
+        self.tally.reading_on = _by_name(self._living.named_read_on())
+
+    def read_again(self, consumer: bytes) -> None:
+        """A delivery was handed to its owner once more: a read of history. Redis counts that as a delivery."""
+        if is_foreign(consumer):
+            self.tally.rereads += 1
+
     def claimed(self, entry_id: bytes, consumer: bytes) -> None:
         """A delivery changed its owner, and not by us: somebody else's XCLAIM or XAUTOCLAIM loop."""
-        if _OUR_CONSUMER.search(consumer):
+        if not is_foreign(consumer):  # our own workers raise counts when they adopt, as nobody else of ours
             return
         self.tally.foreign_claims += 1
         now = anyio.current_time()

@@ -9,7 +9,7 @@ that tells what went with it.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +18,22 @@ from redis.asyncio import Redis
 
 from reaper.failpoints import failpoint
 from reaper.recovery.ages import Ages
+from reaper.recovery.backlogs import Backlogs, is_foreign
+from reaper.recovery.executions import Counts, Executions
 from reaper.recovery.timers import Cohort, Sight, Timers
 from workers.runtime.clock import monotonic_ms
 
 FIRST = b"-"
 MOST_GONE = 200_000
 """So much is remembered of what went between two full scans, the latest: where it vanished, it is put back."""
+
+
+def _nothing(_consumer: bytes) -> None:
+    """Nobody wants to be told."""
+
+
+def _forgotten(_entry_ids: Sequence[bytes], _now_ms: int) -> None:
+    """Nobody wants to be told."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,8 +47,16 @@ class Scanner:
     page: int
     timers: Timers
     ages: Ages
+    backlogs: Backlogs
     armed: Callable[[], None]
     """Called after each page, so that who sleeps for the next timer can look again."""
+    executions: Executions | None = None
+    """Kept where the group counts by what is seen."""
+    read_again: Callable[[bytes], None] = _nothing
+    """Told where a consumer was handed once more what it had: in a sample, as of the full scans."""
+    forgotten: Callable[[Sequence[bytes], int], None] = _forgotten
+    """Told of what a full scan did not find any more, and when."""
+    _counts: Counts = field(default_factory=Counts)
     _highest: bytes = FIRST
     _oldest_ms: int = 0
     _held: dict[bytes, bytearray] = field(default_factory=dict)
@@ -79,17 +97,43 @@ class Scanner:
         for consumer, ids in self._held.items():
             self._held_before.setdefault(consumer, bytearray()).extend(ids)
         self._held = {}
+        if self.executions is not None:
+            self.executions.begin()
         entries = await self.tail()
         now = monotonic_ms()
 
         def forgets(cohort: Cohort, ids: list[bytes]) -> None:
             self.ages.add_gone(cohort, now)
             self._gone.extend(ids)
+            if cohort.sight is Sight.UNSURE:  # a call of ours may have ended them
+                self.backlogs.answered(ids)
+            else:
+                self.backlogs.gone(ids, now)
+            self.forgotten(ids, now)
 
         while not self.timers.sweep(forgets=forgets):
             await checkpoint()
+        self._counts.keep(self.timers)
         self.ages.scanned(self.timers.cohorts(), now, self._oldest_ms)
         return entries
+
+    def was_held_by(self, consumer: bytes, entry_id: bytes) -> bool:
+        """Tell whether a consumer had an entry when it was scanned last."""
+        held = self._held.get(consumer, b"")
+        return held.startswith(entry_id + b" ") or b" %b " % entry_id in held
+
+    @property
+    def is_read_by_others(self) -> bool:
+        """Tell whether a consumer that is no worker of ours holds something, as of the latest scans."""
+        return any(map(is_foreign, self._held))
+
+    async def look_at_backlogs(self, start: bytes) -> None:
+        """Look at one page from entry ``start`` on, for who is at work on what is old. Raises what redis-py raises."""
+        with self.backlogs.looking():
+            reply: Any = await self.client.execute_command("XPENDING", self.source, self.group, start, "+", self.page)
+            if self.executions is not None:
+                self.executions.looked(reply)
+            self.backlogs.looked(reply, start, monotonic_ms(), to_the_end=len(reply) < self.page)
 
     async def tail(self) -> int:
         """Scan what lies past the highest ID seen; return how much that was. Raises what redis-py raises."""
@@ -98,6 +142,8 @@ class Scanner:
             failpoint("scan.before_page")
             rows = await self._read_page()
             self._arm(rows)
+            if self.executions is not None:
+                self.executions.looked(rows)
             entries += len(rows)
             if len(rows) < self.page:
                 return entries
@@ -113,8 +159,10 @@ class Scanner:
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
         self.timers.seen_ms = now
-        held = self._held
-        for entry_id, consumer, idle_ms, _count in rows:
+        held, again = self._held, []
+        for entry_id, consumer, idle_ms, count in rows:
+            if count > 1:
+                again.append((entry_id, consumer, idle_ms, count))
             ids = held.get(consumer)
             if ids is None:
                 ids = held[consumer] = bytearray()
@@ -128,5 +176,7 @@ class Scanner:
             else:
                 arm(entry_id, now, Sight.UNSURE if idle_ms < 0 else Sight.OVERDUE)
                 self._oldest_ms = max(self._oldest_ms, idle_ms)
+        for consumer in self._counts.looked(again):
+            self.read_again(consumer)
         self._highest = rows[-1][0]
         self.armed()

@@ -3,21 +3,27 @@
 A timer is a hint; the script decides.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time_ns
+from typing import Any
 
 import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from reaper.recovery.ages import Ages
+from reaper.recovery.backlogs import Backlogs, Held, is_foreign
 from reaper.recovery.context import TermContext
+from reaper.recovery.executions import Executions
 from reaper.recovery.notes import GroupNotes
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.timers import Cohort, Sight, Timers
+from reaper.recovery.verdict import LOOKS as FOLLOWED
+from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
@@ -32,6 +38,10 @@ LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
 CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
+SPARED = 10
+"""Nothing is spared for longer than so many visibility timeouts, whatever its consumer settles beside it."""
+OLD, LOOKS = 4, 8
+"""What will be due within a fourth of the visibility timeout is looked after, every eighth of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,18 +58,24 @@ class SourceWatch:
     """Tells when the group was made, as of the last look: the server's ms."""
     refused: Callable[[Refusal], None]
     wake_suspects: Callable[[], None]
+    verdict: Verdict | None = None
+    """Where we observe."""
     timers: Timers = field(default_factory=Timers)
     ages: Ages = field(init=False)
+    backlogs: Backlogs = field(init=False)
     scanner: Scanner = field(init=False)
     _visibility_ms: int = field(init=False)
     _armed: anyio.Event = field(default_factory=anyio.Event)
     _sleeps_until: int | None = None
+    _next_look_ms: int = 0
+    _began_ms: int = field(default_factory=monotonic_ms)
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _room: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(CALLS_UNDER_WAY))
 
     def __post_init__(self) -> None:
         self._visibility_ms = to_ms(self.writer.group.visibility_timeout)
         self.ages = Ages(self._visibility_ms)
+        self.backlogs = Backlogs(self._visibility_ms)
         self.scanner = Scanner(
             client=self.context.client,
             source=self.source,
@@ -68,8 +84,17 @@ class SourceWatch:
             page=self.context.settings.scan_page,
             timers=self.timers,
             ages=self.ages,
+            backlogs=self.backlogs,
             armed=self._wake_if_earlier,
+            **self._counting(),
         )
+
+    def _counting(self) -> dict[str, Any]:
+        """Return how the scanner looks at counts: a group counts by what is seen, or is told that Redis counts more."""
+        told = {"forgotten": self.verdict.gone} if self.verdict else {}
+        if self.writer.group.foreign_workers:
+            return told | {"executions": Executions()}
+        return told | {"read_again": self.notes.read_again}
 
     async def run(self) -> None:
         """Fire timers until cancelled or stopped."""
@@ -83,6 +108,31 @@ class SourceWatch:
     def stop(self) -> None:
         """Stop firing (the stream is gone)."""
         self._scope.cancel()
+
+    async def look_at_backlogs(self) -> None:
+        """Look who is at work on what will be due soon, where it is time, in one request. Raises what redis-py raises.
+
+        Workers of ours prove that they live, and need not be looked after.
+        """
+        now, head = monotonic_ms(), self.timers.head()
+        if head is None or now < self._next_look_ms:
+            return
+        first, entry_ids = head
+        if not self._spares and first.due_ms - now > self._visibility_ms // OLD:
+            return
+        if self.scanner.is_read_by_others:
+            self._next_look_ms = now + self._visibility_ms // LOOKS
+            held = self.backlogs.first() if self._spares else None
+            await self.scanner.look_at_backlogs(min((*entry_ids, held) if held else entry_ids, key=entry_order))
+
+    @property
+    def _spares(self) -> bool:
+        return self.writer.group.spare_the_living
+
+    @property
+    def begins_ms(self) -> int:
+        """When anything is recovered at the earliest: before, nobody can have been seen to stand still."""
+        return self._began_ms + self._visibility_ms if self._spares else self._began_ms
 
     # ---- sleeping
 
@@ -108,6 +158,7 @@ class SourceWatch:
         due = self.timers.next_due()
         if due is None:
             return None
+        due = max(due, self.begins_ms)
         return max(due, self.context.grace.until(self._visibility_ms), self.rate.ready_at_ms(monotonic_ms()))
 
     # ---- firing
@@ -127,15 +178,18 @@ class SourceWatch:
         # Armed again before anything is sent: a lost reply loses no timer.
         for entry_id in due:
             self.timers.arm(entry_id, now + RETRY_MS, Sight.UNSURE)
-        act = self._observe if self.context.settings.observe else self._recover
+        held = self.backlogs.asks(due.keys())
         try:
-            await act(due)
+            if self.context.settings.observe:
+                await self._observe(due)
+            else:
+                await self._recover(due, held)
         except (RedisError, OSError) as error:
             self.notes.failed("recover", error)
             self.wake_suspects()  # some may have been parked all the same
             await anyio.sleep(RETRY_MS / 1000)
 
-    async def _recover(self, due: Mapping[bytes, Cohort]) -> None:
+    async def _recover(self, due: Mapping[bytes, Cohort], held: Mapping[bytes, Held]) -> None:
         self.rate.spend(len(due))  # before the call: another one may be under way
         not_after_ms = self.context.server_ms() + CALL_VALID_MS
         began_ns = time_ns()
@@ -145,7 +199,10 @@ class SourceWatch:
             not_after_ms=not_after_ms,
             made=self.made(),
             steps=self.context.grace.steps.ahead,
+            spared=self._spared(),
+            executions=self.scanner.executions.of if self.scanner.executions else None,
         )
+        self.backlogs.answered(due)
         if isinstance(result, Refusal):
             self.rate.spend(-len(due))
             self.refused(result)
@@ -160,18 +217,34 @@ class SourceWatch:
             if row.outcome is Outcome.GONE:
                 self.ages.add_gone(due[row.entry_id]._replace(timers=1), now)
                 self.scanner.gone(row.entry_id)
+                if row.entry_id in held:
+                    self.backlogs.settled(held[row.entry_id], now)
+        self._tell_of_the_living(result, now)
         self.notes.batch(result)
         self.telemetry.recovered(result, began_ns)
         self.rate.spend(-sum(row.outcome not in ENDED for row in result))
 
+    def _tell_of_the_living(self, rows: Sequence[Recovered], now: int) -> None:
+        """Note what was taken from foreign consumers, and from which of them while they were at work on it."""
+        taken: dict[bytes, Counter[bool]] = {}
+        lately = now - self._visibility_ms // OLD
+        for row in rows:
+            if row.outcome in ENDED and row.idle_ms >= 0 and is_foreign(row.consumer):
+                at_work = self.backlogs.was_at_work(row.consumer, now - row.idle_ms, lately)
+                taken.setdefault(row.consumer, Counter())[at_work] += 1
+        for consumer, found in taken.items():
+            self.notes.taken(consumer, now, self.context.server_ms(), at_work=found[True], others=found[False])
+            self.telemetry.taken_from_living(found[True])
+
     def _apply(self, row: Recovered, now: int) -> None:
         """Bring the timer in line with what the script found."""
         if row.outcome is Outcome.NOT_DUE:
-            # Older than the group's timeout: the job has a longer one of its own.
+            # Older than the group's timeout: the job has a longer one of its own, or its consumer is spared.
             sight = Sight.DATED if row.idle_ms < self._visibility_ms else Sight.OVERDUE
-            self.timers.arm(row.entry_id, now + int(row.detail), sight)
+            self.timers.arm(row.entry_id, self._due_again(row, now), sight)
+            self.backlogs.seen(row.entry_id, row.consumer, row.idle_ms, now)
             if row.delivery_count > 1:
-                self.notes.claimed(row.entry_id, row.consumer)
+                self._delivered_again(row.entry_id, row.consumer)
             return
         if row.outcome is Outcome.PUT_OFF:
             self.timers.arm(row.entry_id, now, Sight.UNSURE)
@@ -180,23 +253,52 @@ class SourceWatch:
         if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
             self.wake_suspects()
 
+    def _delivered_again(self, entry_id: bytes, consumer: bytes) -> None:
+        """Note that somebody else has handed a delivery out again: to its owner, or to another one."""
+        if self.scanner.was_held_by(consumer, entry_id):
+            self.notes.read_again(consumer)
+        else:
+            self.notes.claimed(entry_id, consumer)
+
+    def _spared(self) -> dict[bytes, int]:
+        """Return whose deliveries are left alone for now, and up to which idle time in ms."""
+        if not self._spares:
+            return {}
+        now, most = monotonic_ms(), SPARED * self._visibility_ms
+        return {consumer: min(now - since, most) for consumer, since in self.backlogs.at_work_on(now).items()}
+
+    def _due_again(self, row: Recovered, now: int) -> int:
+        """Return when a delivery is due that is not due: of one that is spared, when its consumer has stood still."""
+        if self._spares and row.idle_ms >= self._visibility_ms:
+            settled_ms = self.backlogs.settled_lately(row.consumer, now - row.idle_ms)
+            if settled_ms is not None:
+                capped = now - row.idle_ms + SPARED * self._visibility_ms
+                return max(now + RETRY_MS, min(settled_ms + self._visibility_ms, capped))
+        return now + int(row.detail)
+
     async def _observe(self, due: Mapping[bytes, Cohort]) -> None:
         """Report what would be recovered; write nothing."""
         self.timers.seen_ms = now = monotonic_ms()
         found = await overdue_now(
             self.context.client, self.source, self.writer.group.group, sorted(due, key=entry_order)
         )
+        verdict = self.verdict or Verdict(now)
+        self.backlogs.answered(due)
         for entry_id in due:
             row = found.get(entry_id)
             if row is None:
                 self.timers.disarm(entry_id)
+                verdict.gone([entry_id], now)
             elif 0 <= row.idle_ms < self._visibility_ms:
+                verdict.found(entry_id, row.consumer, row.idle_ms, now, is_overdue=False)
                 self.timers.arm(entry_id, now + self._visibility_ms - row.idle_ms)
                 if row.delivery_count > 1:
-                    self.notes.claimed(entry_id, row.consumer)
+                    self._delivered_again(entry_id, row.consumer)
             else:
-                self.timers.arm(entry_id, now + self._visibility_ms, Sight.OVERDUE)
-                self.notes.would_recover(row)
+                self.timers.arm(entry_id, now + max(row.idle_ms // FOLLOWED, RETRY_MS), Sight.OVERDUE)
+                if verdict.found(entry_id, row.consumer, row.idle_ms, now, is_overdue=True):
+                    self.notes.would_recover(row)
+        self.notes.verdict(verdict)
 
 
 async def overdue_now(client: Redis, source: str, group: str, entry_ids: Sequence[bytes]) -> dict[bytes, Pending]:

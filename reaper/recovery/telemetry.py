@@ -56,8 +56,9 @@ class GroupTelemetry:
     # ---- what others have destroyed
 
     def watching(self) -> None:
-        """Show that nothing is lost yet: a count that begins with a loss does not seem to rise."""
+        """Show that nothing is lost or taken yet: a count that begins with a loss does not seem to rise."""
         self.vanished(put_back=0, in_doubt=0, dropped=0)
+        self.taken_from_living(0)
         self.lost_group(0)
 
     def vanished(self, *, put_back: int = 0, in_doubt: int = 0, dropped: int = 0) -> None:
@@ -66,6 +67,11 @@ class GroupTelemetry:
             instruments.VANISHED.add(put_back, self._labels | {telemetry.LOSS: telemetry.PUT_BACK})
             instruments.VANISHED.add(in_doubt, self._labels | {telemetry.LOSS: telemetry.IN_DOUBT})
             instruments.VANISHED.add(dropped, self._labels | {telemetry.LOSS: telemetry.DROPPED})
+
+    def taken_from_living(self, deliveries: int) -> None:
+        """Count deliveries that were recovered although their consumer was at work on them."""
+        if self._measures:
+            instruments.FROM_LIVING.add(deliveries, self._labels)
 
     def lost_group(self, times: int = 1) -> None:
         """Count a group that others destroyed while nobody watched what it held."""

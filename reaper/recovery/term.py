@@ -1,5 +1,6 @@
 """The work of one term of leadership: a watch for each stream/group pair."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -11,9 +12,11 @@ from reaper.recovery.context import TermContext
 from reaper.recovery.group_watch import GroupWatch
 from reaper.recovery.notes import settings_report
 from reaper.recovery.shards import Shards
+from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport
 from reaper.settings import ReaperSettings, WatchedGroup
 from workers.runtime.callbacks import Callbacks
+from workers.runtime.clock import monotonic_ms
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices
 
@@ -30,6 +33,9 @@ class TermWork:
     callbacks: Callbacks[str]
     shards: Shards | None
     """Where the pairs lie at several servers; `grace` is for the one that the elector asks."""
+    changed: Callable[[], None]
+    """Has this replica register at once."""
+    _verdicts: dict[str, tuple[WatchedGroup, Verdict]] = field(default_factory=dict)
     _watches: dict[str, GroupWatch] = field(default_factory=dict)
     _tasks: TaskGroup | None = None
     _context: TermContext | None = None
@@ -55,6 +61,7 @@ class TermWork:
                     end,
                     self.notices,
                     lambda: self.elector.clock_offset_ms,
+                    self.changed,
                 )
                 tasks.start_soon(self.notices.run)
                 for group in self.settings.watched:
@@ -83,9 +90,19 @@ class TermWork:
         if self.shards:
             standing = self.shards.standing(group.keys.stream)
             context = replace(context, grace=standing, clock_offset_ms=lambda: standing.clock_offset_ms)
-        watch = GroupWatch(context, group)
+        watch = GroupWatch(context, group, self._verdict_on(group))
         self._watches[group.keys.pair] = watch
         tasks.start_soon(watch.run)
+
+    def _verdict_on(self, group: WatchedGroup) -> Verdict | None:
+        """Return where an observer notes what it sees of a pair, as long as its settings stay as they are."""
+        if not self.settings.observe:
+            return None
+        watched, verdict = self._verdicts.get(group.keys.pair, (None, None))
+        if verdict is None or watched != group:
+            verdict = Verdict(monotonic_ms())
+            self._verdicts[group.keys.pair] = (group, verdict)
+        return verdict
 
     def errors(self) -> dict[str, str]:
         """Return what cannot be done now in which pair, while this replica leads. For any thread."""

@@ -165,6 +165,13 @@ class Timers:
             self._drop_head()
         return self._heap[0].due_ms if self._heap else None
 
+    def head(self) -> tuple[Cohort, list[bytes]] | None:
+        """Return what is due first: all timers of its bucket; None where there are none."""
+        if self.next_due() is None:
+            return None
+        bucket = self._heap[0]
+        return bucket.cohort(), [entry_id for entry_id in bucket.ids if self._by_id.get(entry_id) is bucket]
+
     def begin_sweep(self) -> None:
         """Start a mark-and-sweep: what is not armed again before `sweep` returns True is forgotten."""
         self._mark += 1

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import anyio
@@ -121,23 +122,35 @@ class GroupWriter:
         return TakeOver(TakeOverCode(code), told(detail), tuple(map(text, before)), made)
 
     async def recover(
-        self, source: str, entry_ids: Sequence[bytes], *, not_after_ms: int, made: int, steps: Sequence[Step] = ()
+        self,
+        source: str,
+        entry_ids: Sequence[bytes],
+        *,
+        not_after_ms: int,
+        made: int,
+        steps: Sequence[Step] = (),
+        spared: Mapping[bytes, int] = MappingProxyType({}),
+        executions: Callable[[bytes], int] | None = None,
     ) -> list[Recovered] | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
 
         Not after that server time, and not in a group that was ``made`` later. ``steps`` of the server's clock are in
-        no idle time.
+        no idle time. ``spared``: by consumer, up to which idle time in ms what it holds is left alone.
+        ``executions`` tells how often an entry was delivered that is held by a worker which is not ours; without it
+        that is what Redis has counted.
         """
         keys, group = self.keys, self.group
         places = [
             source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
             keys.journal,
         ]  # fmt: skip
+        alone: list[bytes | int] = [word for pair in spared.items() for word in pair]
+        asked = entry_ids if executions is None else [b"%b %d" % (one, executions(one)) for one in entry_ids]
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
             group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
             clock_word(not_after_ms, steps), made,
-            to_ms(self.longest_visibility), *entry_ids,
+            to_ms(self.longest_visibility), int(executions is not None), len(spared), *alone, *asked,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
         failpoint("recover.after_write")
@@ -224,9 +237,14 @@ class GroupWriter:
             return PutBack(*reply[1:])
         return StillCounts(*reply[1:]) if reply[0] == b"waits" else read_refusal(reply)
 
-    async def consumers(self, source: str) -> set[bytes]:
-        """Return the names of the group's consumers in ``source``."""
-        return {row["name"] for row in await self.client.xinfo_consumers(source, self.keys.group)}
+    async def consumers(self, source: str) -> dict[bytes, int]:
+        """Return the group's consumers in ``source``, and for how many ms each has not asked for anything there."""
+        return {row["name"]: int(row["idle"]) for row in await self.client.xinfo_consumers(source, self.keys.group)}
+
+    async def is_served(self, server_ms: int) -> bool:
+        """Tell whether a leader says that it serves the group at ``server_ms``."""
+        until: Any = await self.client.hget(self.keys.agreement, "served_until")
+        return whole_number(until, 0) > server_ms
 
     async def made_at(self) -> int:
         """Return when the group was made, by the server's clock in ms; 0 = not by us."""

@@ -237,6 +237,10 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
             async with Producer(masters.url, other.stream) as producer:
                 await other.enqueue(producer, [[(b"n", b"1")]])
             await other.judge(client, other.enqueued)
+            assert leader._shards is not None
+            asked = leader._shards.node_of(slot_of(away.stream.encode()))
+            assert asked is not None
+            await wait_until(lambda: asked.grace._was_outage(monotonic_ms()), "it is away for long enough to count")
         finally:
             node.resume()
         await wait_until(lambda: leader._work.reports()[pair].grace_why == OUTAGE, "the pairs of the node wait")

@@ -131,6 +131,14 @@ async def test_a_consumer_with_deliveries_and_no_life_is_found(scene: Scene, rea
     assert "consumers" in await _checks(reaper)
 
 
+async def test_counts_that_rise_without_a_change_of_owner_are_found(scene: Scene, reaper: Command) -> None:
+    await scene.agree(policy="stream", visibility_ms=30_000, max_deliveries=3, recovery="reaper")
+    now = await scene.now_ms()
+    await elect(scene.client, a_report(last_scan_ms=now - 200, rereads=7), now_ms=now)
+    ((check, text),) = await _wrong(reaper)
+    assert (check, "(7 times seen)" in text, "set foreign_workers" in text) == ("counts", True, True)
+
+
 async def test_trimming_past_the_pending_entries_is_found(scene: Scene, reaper: Command) -> None:
     await _served(scene)
     lost, _ = await scene.stalled(), await scene.stalled()

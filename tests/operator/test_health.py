@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reaper.operations.judgement import Problem, Trouble, judge, notes
+from reaper.operations.judgement import LIVING_MS, Problem, Trouble, judge, notes
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.replicas import FOLLOWER, STANDALONE, GroupReport, Replica
 from tests.operator.heartbeats import a_replica, a_report
@@ -58,6 +58,23 @@ def test_without_a_replica_groups_that_their_workers_recover_are_well() -> None:
     assert judge(embedded) == ()
     assert "orders/billing: its workers recover what stalls (embedded mode)" in notes(embedded)
     assert _troubles(a_snapshot(gone, report=None, mode="reaper")) == [Trouble.NO_REPLICA]
+
+
+def test_groups_that_nobody_has_served_yet_are_well_beside_an_observer() -> None:
+    olga = a_replica("olga", ALL_WELL, at_ms=NOW, observe=True)
+    alone = replace(a_snapshot(a_replica("gone", at_ms=0), report=None), observers=(olga,))
+    assert judge(alone) == ()
+    assert any("olga-1-abc observes; `reaper status --observe` tells" in note for note in notes(alone))
+    served = replace(a_snapshot(a_replica("gone", at_ms=0), report=None, mode="reaper"), observers=(olga,))
+    assert _troubles(served) == [Trouble.NO_REPLICA], "whoever served them is gone"
+    assert _troubles(replace(alone, groups=())) == [Trouble.NO_REPLICA, Trouble.NO_GROUPS]
+
+
+def test_false_alarms_of_an_observer_are_noted_with_the_timeout_that_would_have_had_none() -> None:
+    report = replace(ALL_WELL, recovered=45, false_alarms=22, slowest_ms=61_040)
+    (note,) = notes(a_snapshot(report=report))
+    assert note.startswith("orders/billing: 22 of 45 deliveries that would have been recovered were settled by their")
+    assert note.endswith("a visibility timeout above 61.0 s would have had no such false alarm")
 
 
 def test_a_replica_is_live_for_three_heartbeats() -> None:
@@ -123,6 +140,11 @@ def test_without_any_group_there_is_nothing_to_watch() -> None:
         ({"refusal": "foreign_namespace"}, Trouble.REFUSED, "another namespace"),
         ({"refusal": "something_new"}, Trouble.REFUSED, "something_new"),
         ({"foreign_claims": 3}, Trouble.FOREIGN_CLAIMS, "3 deliveries were claimed by somebody else"),
+        (
+            {"from_living": 3, "from_living_ms": NOW - LIVING_MS, "living": {"web\n1": 3}},
+            Trouble.FROM_LIVING,
+            "at work on them (web\\n1: 3): their jobs run twice; the visibility timeout must be longer than COUNT",
+        ),
         ({"held": 2}, Trouble.HELD, "2 overdue deliveries cannot be copied"),
         ({"error": "scan: NOPERM"}, Trouble.ERROR, "scan: NOPERM"),
         ({"late_ms": 2_001}, Trouble.OVERDUE, "recovery is 2 s late"),
@@ -198,6 +220,8 @@ def test_every_problem_is_told() -> None:
         last_scan_ms=1,
         late_ms=9_999,
         dropped=1,
+        from_living=1,
+        from_living_ms=NOW,
     )
     snapshot = a_snapshot(report=report, paused=True, mismatches=("m",), retry=WAITING)
     assert set(_troubles(snapshot)) == set(Trouble) - {
@@ -224,6 +248,16 @@ def test_notes_tell_what_may_matter_soon() -> None:
         "orders/billing: 4 jobs were trimmed or deleted by somebody while they were pending: their payloads are lost",
         "orders/billing: consumer w1 holds 3 deliveries and has been silent for 61 s",
     )
+
+
+def test_whom_deliveries_were_taken_from_long_ago_or_who_may_have_been_started_again_is_a_note() -> None:
+    long_ago: dict[str, Any] = {"from_living": 3, "from_living_ms": NOW - LIVING_MS - 1, "living": {"web-1": 3}}
+    report = replace(ALL_WELL, **long_ago, read_on=4, reading_on={"web-2": 3, "web-3": 1})
+    snapshot = a_snapshot(report=report)
+    assert judge(snapshot) == ()
+    first, second = notes(snapshot)
+    assert first.endswith("taken from consumers at work on them (web-1: 3), the last of them more than an hour ago")
+    assert "4 deliveries were taken from consumers that have read again since (web-2: 3, web-3: 1)" in second
 
 
 def test_what_is_said_of_many_groups_is_said_once() -> None:

@@ -40,8 +40,8 @@ def _complaint(tmp_path: Path, toml: str = "", flags: Mapping[str, str] | None =
         (
             PAIR + "zzz = 3",
             (
-                "unknown setting 'groups.0.zzz' (in FILE): known are group, max_deliveries, redelivery, stream, "
-                "visibility_timeout."
+                "unknown setting 'groups.0.zzz' (in FILE): known are foreign_workers, group, max_deliveries, "
+                "redelivery, spare_the_living, stream, visibility_timeout."
             ),
         ),
         (

@@ -10,13 +10,20 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.support.cluster import started_cluster
+from tests.support.patience import scaled
 from tests.support.sentinel import NAME, SentinelServer
 from tests.support.servers import RedisServer
 from tests.support.tls import KEY_PASSWORD, Certificates, make_certificates, tunnel
 from workers import WorkerSettings
-from workers.protocol.connection import blocking_client, commands_client, reader_client
+from workers.protocol.connection import CONNECT_TIMEOUT_S, blocking_client, commands_client, reader_client
 
 pytestmark = [pytest.mark.anyio, pytest.mark.only_on("valkey")]  # TLS ends before the server, whichever that is
+
+
+@pytest.fixture(autouse=True)
+def _long_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes its time to shake hands, on both sides."""
+    monkeypatch.setattr("workers.protocol.connection.CONNECT_TIMEOUT_S", scaled(CONNECT_TIMEOUT_S))
 
 
 @pytest.fixture(scope="module")

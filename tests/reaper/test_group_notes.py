@@ -9,7 +9,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from reaper.recovery.notes import FOREIGN_CLAIM_LOG_S, GroupNotes, settings_report
+from reaper.recovery.notes import FOREIGN_CLAIM_LOG_S, LIVING_LOG_S, NAME_CHARS, GroupNotes, settings_report
+from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.service import EVENTS
 from reaper.settings import ReaperSettings, WatchedGroup
@@ -309,26 +310,39 @@ async def test_names_from_outside_neither_break_a_line_nor_forge_one(told: Told)
     name = b"\xff\ndead letter 9-0: \x1b[2J"
     shown = r"\xff\ndead letter 9-0: \x1b[2J"
     told.notes.batch([row(Outcome.DEAD_LETTERED, consumer=name), row(Outcome.REDELIVERED, consumer=name)])
-    told.notes.would_recover(Pending(b"1-0", name, 1, 1))
     told.notes.claimed(b"1-0", name)
-    assert [shown in line and line.isprintable() for _, line in told.lines()] == [True] * 4
+    assert [shown in line and line.isprintable() for _, line in told.lines()] == [True] * 3
 
 
 # ---- observing
 
 
-async def test_an_observer_tells_what_it_would_recover(told: Told) -> None:
+async def test_an_observer_reports_each_and_logs_what_it_comes_to_where_that_is_new(told: Told) -> None:
+    verdict = Verdict(0)
+    verdict.found(b"1-0", b"w1", 61_500, 61_500, is_overdue=True)
     told.notes.would_recover(Pending(b"1-0", b"w1", 61_500, 2))
+    told.notes.verdict(verdict)
+    for at_ms in (120_000, 180_000):
+        told.notes.tell_verdict(verdict, at_ms, is_served=False)
+    told.notes.tell_verdict(verdict, 240_000, is_served=True, at_the_end=True)
+    said = (
+        "deliveries would have been recovered in {} min; none of them was settled by its own consumer later; "
+        "1 are pending still"
+    )
     assert told.lines() == [
+        ("INFO", f"orders/billing: 1 {said.format(2)}"),
         (
             "INFO",
-            "orders/billing: would recover entry 1-0: held by w1, idle for 61.5 s, delivered 2 times",
-        )
+            f"orders/billing: 1 {said.format(4)} (a leader serves this group: what it recovers looks settled to us)",
+        ),
     ]
     assert await told.reports() == [
         ("stalled", {"job": "", "entry": "1-0", "consumer": "w1", "idle_ms": 61_500, "delivery": 2})
     ]
-    assert told.notes.tally.recovered == 1
+    verdict.gone([b"1-0"], 250_000)
+    told.notes.verdict(verdict)
+    tally = told.notes.tally
+    assert (tally.recovered, tally.false_alarms, tally.slowest_ms) == (1, 1, 250_000)
 
 
 # ---- others who claim
@@ -372,3 +386,28 @@ async def test_a_job_that_asks_for_too_long_a_visibility_timeout_is_told_once(ca
         told.notes.asks_too_long(Recovered(entry, Outcome.NOT_DUE, 1, job_id=b"o\n1", asked_ms=10**14), 60_000)
     assert [(level, "job o\\n1 asks" in line) for level, line in told.lines()] == [("WARNING", True)]
     assert [report["entry"] for _, report in await told.reports()] == ["1-1"]
+
+
+# ---- those who live
+
+
+async def test_whom_deliveries_are_taken_from_is_told_once_a_minute_and_counted_always(told: Told) -> None:
+    told.notes.taken(b"web", 1_000, 7_000, at_work=0, others=4)
+    assert (told.lines(), told.notes.tally.from_living) == ([], 0)
+    for _ in range(2):
+        told.notes.taken(b"web", 1_000, 9_000, at_work=2, others=0)
+    ((level, line),) = told.lines()
+    assert level == "WARNING"
+    assert "taken from web, which was settling others" in line
+    tally = told.notes.tally
+    assert (tally.from_living, tally.from_living_ms, tally.living) == (4, 9_000, {"web": 4})
+    await anyio.sleep(LIVING_LOG_S)
+    told.notes.taken(b"x" * 10_000, 1_000, 9_000, at_work=2, others=0)
+    assert len(told.lines()) == 1
+    assert tally.living == {"web": 4, "x" * NAME_CHARS: 2}
+
+
+async def test_who_has_read_on_is_counted_and_logged_by_nobody(told: Told) -> None:
+    told.notes.taken(b"web", 1_000, 7_000, at_work=0, others=4)
+    told.notes.consumers_seen({b"web": 0}, 60_000)
+    assert (told.notes.tally.read_on, told.notes.tally.reading_on, told.lines()) == (4, {"web": 4}, [])

@@ -1,6 +1,7 @@
 """A leader of many groups: its lease is renewed whatever they do, and they are taken over and scanned in turn."""
 
 from contextlib import AsyncExitStack
+from typing import Any
 
 import anyio
 import pytest
@@ -41,7 +42,9 @@ async def test_a_lease_is_renewed_while_groups_use_every_connection_they_may(ser
 
 
 async def test_a_pool_that_is_used_up_is_no_outage(server: RedisServer) -> None:
-    async with commands_client(server.url, timeout_s=0.05, max_connections=1) as client:
+    async with commands_client(server.url, max_connections=1) as client:
+        pool: Any = client.connection_pool
+        pool.timeout = 0.05  # to wait for one of its connections, and not for an answer
         async with connection_of_ones_own(client):
             with pytest.raises(AllInUseError, match=r"^all 1 connections to Redis were in use for 0\.05 s$") as raised:
                 await client.ping()

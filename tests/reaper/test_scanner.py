@@ -9,6 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from reaper.recovery.ages import Ages
+from reaper.recovery.backlogs import Backlogs
 from reaper.recovery.scanner import Scanner
 from reaper.recovery.timers import BUCKET_MS, Sight, Timers
 from tests.scripts.scene import Scene, entry_id
@@ -40,6 +41,7 @@ class Watched:
             page=PAGE,
             timers=self.timers,
             ages=self.ages,
+            backlogs=Backlogs(VISIBILITY_MS),
             armed=self._count,
         )
 

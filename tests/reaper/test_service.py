@@ -505,3 +505,27 @@ async def test_a_hundred_starts_and_stops_leave_no_task_connection_or_key_behind
         key.encode() for key in ("orders", scene.keys.agreement, scene.keys.fence, KEYS.token, KEYS.journal)
     )
     await wait_until(lambda: alone(client), "only the test's own connection is left")
+
+
+@pytest.mark.usefixtures("scene")
+async def test_a_refusal_and_its_end_are_registered_at_once(server: RedisServer, client: Redis) -> None:
+    await client.xgroup_create("orders", "audit", "0")
+
+    async def refusal() -> str | None:
+        reports = [one.groups["orders/billing"] for one in (await registered(client)).values() if one.leads]
+        return reports[0].refusal if reports else None
+
+    async with Reaper(settings_for(server, heartbeat_interval=3_600, visibility_timeout=1, scan_interval=0.05)):
+
+        async def is_refused() -> bool:
+            return await refusal() == "several_groups"
+
+        await wait_until(is_refused, "the refusal is registered")
+        await client.xgroup_destroy("orders", "audit")
+        await client.xadd("orders", {"n": 1})
+        await client.xreadgroup("billing", "gone", {"orders": ">"})  # what stalls is asked for, and is not refused
+
+        async def is_served() -> bool:
+            return await refusal() == ""
+
+        await wait_until(is_served, "its end is registered")

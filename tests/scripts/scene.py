@@ -1,8 +1,9 @@
 """One stream and one group as the scripts find them, and a typed call for each script that works on them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 from redis.asyncio import Redis
@@ -122,9 +123,12 @@ class Scene:
         not_after_ms: int | str = 10**15,
         made: int = 0,
         longest_ms: int = 10**9,
+        spared: Mapping[str, int] = MappingProxyType({}),
+        by_sight: bool = False,
     ) -> Any:
         """Run ``recover_entries``; see `rows`."""
         keys = self.keys
+        alone: list[str | int] = [word for pair in spared.items() for word in pair]
         return await load_script("reaper", "recover_entries").run(
             self.client,
             [
@@ -133,7 +137,7 @@ class Scene:
             ],
             [
                 fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
-                not_after_ms, made, longest_ms, *ids,
+                not_after_ms, made, longest_ms, int(by_sight), len(spared), *alone, *ids,
             ],
         )  # fmt: skip
 

@@ -140,7 +140,7 @@ class World:
                     ],
                     [
                         self.fence, KEYS.group, VISIBILITY_MS, MAX_DELIVERIES, self.policy, 0, 1_000, 7, 10**9, 10**15,
-                        10**14, 10**9, *ids,
+                        10**14, 10**9, 0, 0, *ids,
                     ],
                 )  # fmt: skip
 

@@ -386,3 +386,43 @@ async def test_what_is_overdue_without_the_step_is_recovered(scene: Scene) -> No
     clock = clock_word(10**15, [Step(now - 7_199_000, 3_600_000), Step(now - 3_000_000, 3_560_000)])
     (row,) = (await scene.recover(entry, not_after_ms=clock))[1:]
     assert (row[0], 40_000 <= row[2] < 60_000) == (1, True), "both steps are taken out"
+
+
+# ---- consumers that are at work
+
+
+async def test_what_a_consumer_at_work_holds_is_left_alone_up_to_an_idle_time(scene: Scene) -> None:
+    young, old = await scene.stalled(consumer="web"), await scene.add()
+    await scene.deliver(old, consumer="web", idle_ms=10**8)
+    other = await scene.stalled(consumer="gone")
+    before = await scene.state()
+    reply = await scene.recover(young, old, spared={"gone": 10**9, "web": 10**9})
+    assert ([row[0] for row in rows(reply)], details(reply)) == ([NOT_DUE] * 2, [30_000] * 2)
+    assert await scene.state() == before
+    reply = await scene.recover(young, old, other, spared={"web": 10**7})
+    assert [row[:2] for row in rows(reply)] == [(NOT_DUE, "web"), (REDELIVERED, "web"), (REDELIVERED, "gone")]
+    assert await scene.pending() == [(young, "web", 1)]
+
+
+# ---- executions that a leader has seen
+
+
+async def test_what_a_foreign_worker_holds_counts_as_often_as_the_leader_says_and_never_more_than_redis_does(
+    scene: Scene,
+) -> None:
+    once, twice, more = [await scene.stalled(consumer="web", times=times) for times in (4, 4, 1)]
+    ours = await scene.stalled(consumer="host.0123456789ab", times=4)
+    reply = await scene.recover(once, f"{twice} 2", f"{more} 9", ours, by_sight=True, max_deliveries=4)
+    assert rows(reply) == [
+        (REDELIVERED, "web", once, 1),
+        (REDELIVERED, "web", twice, 2),
+        (REDELIVERED, "web", more, 1),
+        (DEAD, "host.0123456789ab", ours, 4),
+    ]
+    assert await scene.pending() == []
+
+
+async def test_an_entry_that_is_given_twice_with_a_count_is_copied_once(scene: Scene) -> None:
+    one = await scene.stalled(consumer="web")
+    reply = await scene.recover(f"{one} 1", f"{one} 1", by_sight=True)
+    assert [row[0] for row in rows(reply)] == [REDELIVERED, GONE]

@@ -130,6 +130,24 @@ async def test_explicit_ids_are_reported(scene: Scene) -> None:
     assert (await take_over(scene))[:2] == [1, "explicit_ids"]
 
 
+async def test_an_empty_stream_that_a_library_made_by_one_entry_is_served(scene: Scene) -> None:
+    """As walrus makes it; and a group on it, which begins there."""
+    for made in ("0-1", "5-1"):
+        await scene.client.delete("orders")
+        await scene.add(at=made)
+        await scene.client.xdel("orders", made)
+        await scene.client.xgroup_create("orders", "billing", "0")
+        knows = made == "0-1" or "entries-added" in await scene.client.xinfo_stream("orders")
+        assert (await take_over(scene))[:2] == [1, "" if knows else "explicit_ids"]
+
+
+async def test_a_stream_of_explicit_ids_that_is_empty_by_now_is_not(scene: Scene) -> None:
+    for made in ("5-1", "6-1"):
+        await scene.add(at=made)
+        await scene.client.xdel("orders", made)
+    assert (await take_over(scene))[:2] == [1, "explicit_ids"]
+
+
 async def test_the_retry_stream_is_made_with_its_group_where_the_policy_needs_it(scene: Scene) -> None:
     await take_over(scene, policy="retry-stream")
     assert (await scene.state())["{orders}:retry:billing"] == {"entries": [], "billing": []}

@@ -272,7 +272,8 @@ def recover(scene: Scene) -> None:
     made = scene.hash_value(KEYS.agreement, "made") or 0
     scene.lead(
         "recover_entries", keys, scene.fence(), GROUP, scene.visibility(), scene.limit(), scene.policy(), "1", 50, 1,
-        100_000, scene.now_ms() + 1000, made, 60_000, *(row[0] for row in scene.pending(source)),
+        100_000, scene.now_ms() + 1000, made, 60_000, scene.random.randrange(2), 1, scene.consumer(),
+        45_000, *(row[0] for row in scene.pending(source)),
     )  # fmt: skip
 
 

@@ -50,8 +50,16 @@ def watched(
     now = time.monotonic()
     watch = Watch(now, Patience(now, idle_s, longest_turn_s=2 * look_every_s), scaled(longest_s))
 
+    looks: list[bool] = []  # a look may take longer than it is to the next one, which would interrupt it
+
     def look(_number: int, _frame: FrameType | None) -> None:
-        complaint = watch.complaint(time.monotonic())
+        if looks:
+            return
+        looks.append(True)
+        try:
+            complaint = watch.complaint(time.monotonic())
+        finally:
+            looks.clear()
         if complaint:
             raise TestTookTooLong(complaint)
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from tests.support.patience import scaled
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
@@ -160,7 +161,7 @@ async def test_a_thread_is_abandoned_and_its_slot_is_free(
         if number_of(job) == 1:
             let_go.wait(10)
 
-    await add(client, {"n": 1, "reaper.timeout_ms": 100})
+    await add(client, {"n": 1, "reaper.timeout_ms": round(scaled(0.3) * 1000)})  # its thread has to be started in time
     await enqueue(client, 2)
     async with running(make_worker(server.url, handle, concurrency=1, max_deliveries=1)) as worker:
         await wait_for_settled(worker, 2)

@@ -641,7 +641,12 @@ local function layout_refusal(policy, stream, at_ms)
   if #redis.call('XINFO', 'GROUPS', stream) > 1 then
     return 'several_groups'
   end
-  local last_id = info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')
+  local info = redis.call('XINFO', 'STREAM', stream)
+  local last_id = info_field(info, 'last-generated-id')
+  -- Libraries make a stream for a group by adding one entry, whose ID they choose, and deleting it.
+  if info_field(info, 'length') == 0 and (last_id == '0-1' or info_field(info, 'entries-added') == 1) then
+    return nil
+  end
   local last_ms = entry_ms(last_id)
   if last_id ~= '0-0' and (last_ms < FIRST_AUTOMATIC_MS or last_ms > at_ms + CLOCK_TOLERANCE_MS) then
     return 'explicit_ids'

@@ -1,0 +1,94 @@
+"""What an observer has seen: what would have been recovered, and whether that would have been right. Pure.
+
+A delivery that falls overdue is followed. Where it goes while its owner is the same, its consumer has settled it, late:
+it would have been taken from the living. Where another consumer has it, somebody else has recovered it; where it is
+young again, its own consumer has read its history.
+"""
+
+from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass, field
+
+MOST_FOLLOWED = 50_000
+"""Overdue deliveries that are followed at a time; what falls overdue beyond them is not counted."""
+LOOKS = 8
+"""A delivery is looked at again after an eighth of its age: so exactly is it known at which age it was settled."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Of one group, since the observer has been watching it. Ages are ms."""
+
+    began_ms: int
+    """When it began to watch; instants are ms of one monotonic clock."""
+    overdue: int = 0
+    """Deliveries that would have been recovered, each once."""
+    false_alarms: int = 0
+    """Those of them that their own consumer has settled later."""
+    slowest_ms: int = 0
+    """The highest age at which one of those was settled, or less."""
+    claimed: int = 0
+    """Those that somebody else has claimed."""
+    read_again: int = 0
+    """Those that their own consumer has read again."""
+    unseen: int = 0
+    """Those that went while nobody watched."""
+    is_full: bool = False
+    _followed: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+
+    @property
+    def pending(self) -> int:
+        """How many are followed: they are pending still, overdue."""
+        return len(self._followed)
+
+    def found(self, entry_id: bytes, consumer: bytes, idle_ms: int, now_ms: int, *, is_overdue: bool) -> bool:
+        """Note how a delivery was found; return whether it would be recovered now, and would not have been before."""
+        known = self._followed.pop(entry_id, None)
+        if known and known[0] != consumer:
+            self.claimed += 1
+            known = None
+        elif known and not is_overdue:
+            self.read_again += 1
+        if not is_overdue:
+            return False
+        if len(self._followed) >= MOST_FOLLOWED:
+            self.is_full = True
+            return False
+        self._followed[entry_id] = known or (consumer, now_ms - max(idle_ms, 0))
+        self.overdue += known is None
+        return known is None
+
+    def gone(self, entry_ids: Iterable[bytes], now_ms: int) -> None:
+        """Note what is not pending any more."""
+        for entry_id in entry_ids if self._followed else ():
+            known = self._followed.pop(entry_id, None)
+            if known:
+                self.false_alarms += 1
+                self.slowest_ms = max(self.slowest_ms, now_ms - known[1])
+
+    def resumed(self, pending: Container[bytes]) -> None:
+        """Go on after nobody has watched for a while: of what went meanwhile nobody knows how."""
+        left = {one: known for one, known in self._followed.items() if one in pending}
+        self.unseen += len(self._followed) - len(left)
+        self._followed = left
+
+    def sentence(self, now_ms: int) -> str:
+        """Return it in words."""
+        minutes = (now_ms - self.began_ms) / 60_000
+        parts = [
+            f"{'at least ' * self.is_full}{self.overdue} deliveries would have been recovered in {minutes:.0f} min"
+        ]
+        if self.false_alarms:
+            parts.append(
+                f"{self.false_alarms} of them were settled by their own consumer later, the slowest at an age of "
+                f"{self.slowest_ms / 1000:.1f} s: false alarms, of which a visibility timeout above that would have "
+                "had none"
+            )
+        elif self.overdue:
+            parts.append("none of them was settled by its own consumer later")
+        others: Collection[tuple[int, str]] = (
+            (self.claimed, "were claimed by somebody else"),
+            (self.read_again, "were read again by their own consumer"),
+            (self.unseen, "went while nobody watched"),
+            (self.pending, "are pending still"),
+        )
+        return "; ".join([*parts, *(f"{number} {what}" for number, what in others if number)])

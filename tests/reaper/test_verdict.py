@@ -1,0 +1,73 @@
+"""What an observer would have done, and whether it would have been right."""
+
+from reaper.recovery.verdict import MOST_FOLLOWED, Verdict
+
+ONE, TWO = b"1-0", b"2-0"
+
+
+def overdue(verdict: Verdict, entry_id: bytes = ONE, consumer: bytes = b"web", at_ms: int = 40_000) -> bool:
+    """It was handed out at 0."""
+    return verdict.found(entry_id, consumer, at_ms, at_ms, is_overdue=True)
+
+
+def test_a_delivery_counts_once_however_often_it_is_looked_at() -> None:
+    verdict = Verdict(0)
+    assert [overdue(verdict, at_ms=at_ms) for at_ms in (30_000, 60_000, 90_000)] == [True, False, False]
+    assert (verdict.overdue, verdict.pending, verdict.false_alarms) == (1, 1, 0)
+
+
+def test_what_goes_with_its_owner_was_a_false_alarm_and_its_age_would_have_been_the_timeout() -> None:
+    verdict = Verdict(0)
+    for entry_id in (ONE, TWO):
+        overdue(verdict, entry_id)
+    verdict.gone([ONE, b"3-0"], 61_000)
+    verdict.gone([TWO], 55_000)
+    assert (verdict.overdue, verdict.false_alarms, verdict.slowest_ms, verdict.pending) == (2, 2, 61_000, 0)
+    assert verdict.sentence(120_000) == (
+        "2 deliveries would have been recovered in 2 min; 2 of them were settled by their own consumer later, the "
+        "slowest at an age of 61.0 s: false alarms, of which a visibility timeout above that would have had none"
+    )
+
+
+def test_what_another_consumer_has_was_recovered_by_somebody_and_may_fall_overdue_again() -> None:
+    verdict = Verdict(0)
+    overdue(verdict)
+    assert not verdict.found(ONE, b"other", 10, 50_000, is_overdue=False)
+    assert overdue(verdict, consumer=b"other", at_ms=90_000)
+    assert (verdict.overdue, verdict.claimed, verdict.false_alarms) == (2, 1, 0)
+    assert overdue(verdict, consumer=b"third", at_ms=120_000)
+    verdict.gone([ONE], 130_000)
+    assert (verdict.overdue, verdict.claimed, verdict.false_alarms, verdict.slowest_ms) == (3, 2, 1, 130_000)
+
+
+def test_what_its_own_consumer_reads_again_is_no_false_alarm() -> None:
+    verdict = Verdict(0)
+    overdue(verdict)
+    verdict.found(ONE, b"web", 10, 50_000, is_overdue=False)
+    verdict.gone([ONE], 51_000)
+    assert (verdict.overdue, verdict.read_again, verdict.false_alarms) == (1, 1, 0)
+
+
+def test_of_what_went_while_nobody_watched_nothing_is_known() -> None:
+    verdict = Verdict(0)
+    for entry_id in (ONE, TWO):
+        overdue(verdict, entry_id)
+    verdict.resumed({TWO})
+    assert (verdict.unseen, verdict.pending) == (1, 1)
+    assert not overdue(verdict, TWO, at_ms=90_000)
+    assert verdict.sentence(60_000) == (
+        "2 deliveries would have been recovered in 1 min; none of them was settled by its own consumer later; 1 went "
+        "while nobody watched; 1 are pending still"
+    )
+
+
+def test_it_stays_small_and_says_so() -> None:
+    verdict = Verdict(0)
+    for number in range(MOST_FOLLOWED + 5):
+        overdue(verdict, b"%d-0" % number)
+    assert (verdict.overdue, verdict.pending) == (MOST_FOLLOWED, MOST_FOLLOWED)
+    assert verdict.sentence(0).startswith(f"at least {MOST_FOLLOWED} deliveries")
+
+
+def test_nothing_is_a_verdict_too() -> None:
+    assert Verdict(0).sentence(60_000) == "0 deliveries would have been recovered in 1 min"
