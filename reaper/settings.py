@@ -152,7 +152,8 @@ class ReaperSettings(RedisSettings):
 
     visibility_timeout: Seconds = seconds(
         DEFAULT_VISIBILITY_TIMEOUT.total_seconds(),
-        "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job.",
+        "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job; where workers are "
+        "not ours, longer than `COUNT` (what they read at a time) times that.",
     )
     longest_visibility_timeout: Seconds = seconds(
         LONGEST_VISIBILITY.total_seconds(),

@@ -277,9 +277,11 @@ class GroupWatch:
             self._journal_at = journal_at
             self._suspects.wake()  # some may have been parked in an earlier term
             await self._journal_scan()
-        elif self._verdict and not self._has_scanned:
-            ids = [source.timers for source in self._sources.values()]
-            self._verdict.resumed({entry_id for timers in ids for entry_id in timers.ids()})
+        if self._verdict:
+            if not self._has_scanned:
+                timers = [source.timers for source in self._sources.values()]
+                self._verdict.resumed({entry_id for one in timers for entry_id in one.ids()})
+            self._notes.verdict(self._verdict)
         self._has_scanned = True
 
     async def _look_for_dropped(self) -> None:

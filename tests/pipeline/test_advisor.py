@@ -321,9 +321,13 @@ def test_a_timeout_that_is_too_short_to_tell_is_raised_by_whoever_copies_it(tmp_
 
 def test_a_name_from_outside_ends_no_comment(tmp_path: Path) -> None:
     record = group_advice("{orders}:journal", "billing").record
-    kinds = tuple(Record(type=name, held=of_durations([1_000] * 300)) for name in ("a\nredis_url = 'x'", "b"))
+    few = Record(type="rare", held=of_durations([1_000] * 3))
+    kinds = (few, *(Record(type=name, held=of_durations([1_000] * 300)) for name in ("a\nredis_url = 'x'", "b")))
     advice = advise_group(GroupRecord(stream=record.stream, group="g", workers=Workers.BARE, kinds=kinds), Weights())
-    assert read_back(as_toml([advice], Weights()), tmp_path).keys() == {"orders/g"}
+    text = as_toml([advice], Weights())
+    assert read_back(text, tmp_path).keys() == {"orders/g"}
+    assert "type b would have" in " ".join(line.removeprefix("# ") for line in text.splitlines())
+    assert "rare" not in text  # three deliveries tell nothing of a type
 
 
 @pytest.mark.parametrize("stream", ["orders", "{shop}orders", "a:journal", "{shop}a:b"])

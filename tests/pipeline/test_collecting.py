@@ -6,7 +6,11 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import DataFrame
 
+from reaper.pipeline.analysis.activity import Extent
+from reaper.pipeline.report import findings
 from reaper.pipeline.report.errors import NoAnswersError
+from reaper.pipeline.report.findings import MOST_UNANSWERED, Findings
+from reaper.pipeline.report.queries import Shelf, Tables
 from reaper.pipeline.spark.collecting import ATTEMPTS, collect_rows
 from workers.protocol.errors import StreamReaperError
 
@@ -75,3 +79,29 @@ def test_too_few_answers_are_a_sentence() -> None:
     error = NoAnswersError(5, 28, "out of memory")
     assert isinstance(error, StreamReaperError)
     assert str(error) == "Spark did not answer 5 of 28 questions: out of memory"
+
+
+def ask_of(monkeypatch: pytest.MonkeyPatch, **asked: Question) -> Findings:
+    """Ask these questions instead of the report's."""
+    monkeypatch.setattr(findings, "extent", lambda _: Extent(1_000, 61_000, 7))
+    monkeypatch.setattr(findings, "questions", lambda *_: iter(asked.items()))
+    nothing = cast("Any", None)
+    return findings.ask(Tables(nothing, nothing, nothing, nothing), {"lake": "l"}, Shelf(), lambda _: None)
+
+
+def test_a_question_that_stays_open_takes_no_page_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ask_of(monkeypatch, one=Question(), other=Question(AnalysisException("no such column\nat line 1")))
+    assert found.tables == {"one": [{"n": 1, "recursive": True}], "other": []}
+    assert found.about["unanswered"] == {"other": "no such column"}
+    assert (found.about["first_ms"], found.about["events"], found.about["period_ms"]) == (1_000, 7, 1_000)
+
+
+def test_where_many_stay_open_there_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {f"q{number}": Question(AnalysisException("no disk")) for number in range(MOST_UNANSWERED + 1)}
+    with pytest.raises(NoAnswersError, match="did not answer 4 of 5 questions: no disk"):
+        ask_of(monkeypatch, **asked, answered=Question())
+
+
+def test_a_mistake_of_ours_is_no_open_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        ask_of(monkeypatch, one=Question(ZeroDivisionError()))

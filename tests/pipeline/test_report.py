@@ -92,6 +92,10 @@ def test_the_scope_cuts_groups_and_time(spark: SparkSession, lake: str, generate
     assert (counts.early, counts.others) == (0, 0)
     assert 0 < counts.mails < generated.events / 2
     assert {row.group for row in tables.dead_letters.collect()} <= {"billing", "sender"}
+    until = read_tables(spark, lake, Scope(latest=words.moment(middle_ms)))
+    assert until.events.count() + until.ahead.count() == everything.count()
+    assert until.ahead.where(f"unix_millis(at) < {middle_ms}").isEmpty()
+    assert until.ahead.count() > generated.events / 3
     none = read_tables(spark, lake, Scope(groups=("orders/sender",))).events
     assert none.where("`group` is not null").isEmpty()
 

@@ -1,4 +1,6 @@
-"""Which visibility timeout to set: what each candidate would have cost on what was recorded, and which least.
+"""Which visibility timeout to set: what each is expected to cost, which one least, and how sure that is.
 
-`records` counts (Spark), `model` decides (pure arithmetic on histograms), `fragment` writes the settings.
+`records` counts (Spark); all else is arithmetic in plain Python. `model` says what is known and what an advice is;
+`outlook` expects durations (counts, a `tail` beyond), `crashes` how often workers die, `costs` puts both together;
+`choice` decides and says how sure it is; `drift` compares halves; `fragment` writes the settings.
 """

@@ -106,6 +106,8 @@ def _some(curve: Sequence[Cost], around_ms: int) -> Sequence[Cost]:
 def _types(each: GroupAdvice) -> Iterator[str]:
     """Say which types of jobs would need another timeout: a job may ask for a longer one by itself."""
     for name, advice in each.by_type.items():
+        if advice.verdict is Verdict.TOO_FEW:
+            continue  # what a few deliveries seem to need is no reason to ask for it
         timeout_ms = advice.best.timeout_ms
         longer = timeout_ms > each.advice.best.timeout_ms
         hint = "; its producers may ask for it: enqueue(..., visibility_timeout=...)" if longer else ""
