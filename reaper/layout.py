@@ -2,10 +2,22 @@
 
 from redis.asyncio import Redis
 
-from workers.protocol.messages import text
+from workers.protocol.capabilities import knows_claim
+from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import Redelivery, text
 from workers.protocol.scripts import load_script
 
 INSPECT_LAYOUT = load_script("reaper", "inspect_layout")
+
+
+NO_CLAIM = "no_claim"
+
+
+async def server_refusal(client: Redis, keys: GroupKeys, redelivery: str) -> str:
+    """Return why the policy cannot work with this server, or ''. Raises what redis-py raises."""
+    if redelivery == Redelivery.IN_PLACE and not await knows_claim(client, keys.notes):
+        return NO_CLAIM
+    return ""
 
 
 async def layout_refusal(client: Redis, stream: str, redelivery: str) -> str:

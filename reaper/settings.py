@@ -37,7 +37,7 @@ class GroupArguments(TypedDict, total=False):
     group: Required[str]
     visibility_timeout: Duration | None
     max_deliveries: int | None
-    redelivery: Redelivery | Literal["stream", "retry-stream"] | None
+    redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"] | None
     spare_the_living: bool | None
     foreign_workers: bool | None
 
@@ -100,7 +100,7 @@ class ReaperArguments(RedisArguments, total=False):
     visibility_timeout: Duration
     longest_visibility_timeout: Duration
     max_deliveries: int
-    redelivery: Redelivery | Literal["stream", "retry-stream"]
+    redelivery: Redelivery | Literal["stream", "retry-stream", "in-place"]
     spare_the_living: bool
     foreign_workers: bool
     leader_election: bool
@@ -169,7 +169,8 @@ class ReaperSettings(RedisSettings):
     redelivery: Redelivery = Field(
         default=DEFAULT_REDELIVERY,
         description="How a recovered job becomes ready again: `stream` (copy to the stream's tail; the group must be "
-        "its only one) or `retry-stream` (copy to the group's own retry stream).",
+        "its only one), `retry-stream` (copy to the group's own retry stream) or `in-place` (nothing is copied; needs "
+        "Redis 8.4, and workers that read with CLAIM, as ours do).",
     )
 
     spare_the_living: bool = Field(
@@ -263,6 +264,12 @@ class ReaperSettings(RedisSettings):
         namespace = self.namespace_keys.namespace
         for group in self.groups:
             check_apart(namespace, group.stream)
+        for watched in self.watched:
+            if watched.foreign_workers and watched.redelivery is Redelivery.IN_PLACE:
+                raise ValueError(
+                    f"{watched.keys.pair}: redelivery 'in-place' goes by Redis's own counts, and foreign_workers does "
+                    "not: leave one of them out."
+                )
         if self.trust + TRUST_MARGIN > self.lease_ttl:
             raise ValueError(
                 f"trust_window ({self.trust.total_seconds():g} s) must end at least "

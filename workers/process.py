@@ -23,6 +23,7 @@ from workers.loop.runner import Runner
 from workers.loop.settlement import Settlements
 from workers.loop.slots import Slots
 from workers.loop.stalled import StalledDeliveries
+from workers.loop.waking import Waking
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.connection import check_server
 from workers.protocol.errors import UnreachableError
@@ -71,6 +72,7 @@ class WorkerProcess:
         self._slots = Slots(self._runners, settings.concurrency, self._runner.perform, self._runner.hand_back)
         stalled = self._recovery.stalled if self._recovery else StalledDeliveries()
         self._reader = Reader(context, self._slots, self._adoption, self._journal, stalled)
+        self._waking = Waking(context, self._reader.look_again)
 
     # ---- life
 
@@ -81,6 +83,7 @@ class WorkerProcess:
             await services.start(self._callbacks.run)
             services.start_soon(self._settlements.run)
             services.start_soon(membership.keep_fresh)
+            services.start_soon(self._waking.run)
             if self._recovery:
                 services.start_soon(self._recovery.run)
             journal, telemetry = self._journal, self._context.telemetry
@@ -107,8 +110,7 @@ class WorkerProcess:
         """Read and run jobs until told to stop, then let those that run go on until the drain deadline."""
         async with self._runners as runners:
             runners.start_soon(self._end_blocking_read)
-            if self._recovery:
-                runners.start_soon(self._reader.end_late_reads)
+            runners.start_soon(self._reader.end_late_reads)
             await self._reader.run()
             with self._drain_scope:
                 await self._slots.wait_until_idle()

@@ -111,7 +111,7 @@ class WorkerSettings(RedisSettings):
     redelivery: Redelivery | None = Field(
         default=None,
         description="How a failed job becomes ready again: `stream` (copy to the stream's tail; the group must be "
-        "its only one) or `retry-stream` (copy to the group's own retry stream). "
+        "its only one) or `retry-stream` (copy to the group's own retry stream). `in-place` is the reaper's to say. "
         "Default: what the group has agreed on, else `stream`.",
     )
     recovery: RecoveryMode = Field(
@@ -207,6 +207,13 @@ class WorkerSettings(RedisSettings):
         if not _GROUP_START.fullmatch(start):
             raise ValueError("write '0', '$' or an entry ID such as '1700000000000-0'")
         return start
+
+    @field_validator("redelivery")
+    @classmethod
+    def _not_in_place(cls, redelivery: Redelivery | None) -> Redelivery | None:
+        if redelivery is Redelivery.IN_PLACE:
+            raise ValueError("'in-place' needs a reaper, whose settings say so: leave it out, and the worker follows")
+        return redelivery
 
     @model_validator(mode="after")
     def _names_can_work(self) -> Self:

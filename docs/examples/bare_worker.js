@@ -2,6 +2,8 @@
 // node bare_worker.js <port> <stream> <group> <consumer>
 const [port, stream, group, consumer] = process.argv.slice(2);
 const socket = require("net").connect(Number(port), "127.0.0.1");
+// Where jobs are given back in place (Redis 8.4): CLAIM_MS=1000000000 reads what was given back together with what is new.
+const claim = process.env.CLAIM_MS ? ["CLAIM", process.env.CLAIM_MS] : [];
 const waiting = []; // who waits for the next replies, in order
 let received = Buffer.alloc(0);
 
@@ -48,7 +50,8 @@ async function work(id, job) {
 
 (async () => {
   for (;;) {
-    const reply = await send("XREADGROUP", "GROUP", group, consumer, "COUNT", "1", "BLOCK", "1000", "STREAMS", stream, ">");
+    const reply = await send("XREADGROUP", "GROUP", group, consumer, "COUNT", "1", "BLOCK", "1000", ...claim,
+      "STREAMS", stream, ">");
     for (const [, entries] of reply ?? [])
       for (const [id, fields] of entries) {
         const job = new Map();

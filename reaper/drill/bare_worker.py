@@ -12,11 +12,13 @@ import redis
 stream, group, consumer = sys.argv[1:]
 client: Any = redis.Redis.from_url(os.environ["REDIS_URL"])
 stopping: list[int] = []
+# Where jobs are given back in place (Redis 8.4): CLAIM_MS=1000000000 reads what was given back together with the new.
+claim = {"claim_min_idle_time": int(os.environ["CLAIM_MS"])} if "CLAIM_MS" in os.environ else {}
 signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
 
 while not stopping:
-    for _, entries in client.xreadgroup(group, consumer, {stream: ">"}, count=1, block=1000):
-        for entry_id, job in entries:
+    for _, entries in client.xreadgroup(group, consumer, {stream: ">"}, count=1, block=1000, **claim):
+        for entry_id, job, *_ in entries:  # with CLAIM, also for how long it was idle, and how often it was delivered
             who = f"{job[b'n'].decode()} {entry_id.decode()} {os.getpid()}"
             print("start", who, time.time(), hashlib.sha256(job[b"payload"]).hexdigest(), flush=True)
             if b"poison" in job:  # a bug that kills every process that runs this job

@@ -11,8 +11,10 @@ from reaper.drill import bare_worker_path, published_worker_path
 from reaper.drill.faults import FaultKind
 from reaper.drill.records import Role
 from reaper.drill.recoveries import Cast
+from reaper.drill.settings import IN_PLACE
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
+from workers.protocol.messages import CLAIM_READY_MS
 from workers.runtime.settings import to_ms
 
 REFRESH_S = 5.0
@@ -76,7 +78,8 @@ def _worker(stage: Stage) -> Callable[[str], Command]:
 def _bare(stage: Stage) -> Callable[[str], Command]:
     def command(name: str) -> Command:
         argv = [sys.executable, str(bare_worker_path()), stage.keys.stream, stage.keys.group, name]
-        return Command(argv, {**_environment(), "REDIS_URL": stage.server.url})
+        claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if stage.settings.policy == IN_PLACE else {}
+        return Command(argv, {**_environment(), "REDIS_URL": stage.server.url, **claims})
 
     return command
 
@@ -105,6 +108,7 @@ def _reaper(stage: Stage) -> Callable[[str], Command]:
             "max-deliveries": settings.max_deliveries,
             "lease-ttl": settings.lease_ttl.total_seconds(),
             "scan-interval": settings.scan.total_seconds(),
+            "redelivery": settings.policy,
         }
         argv = [sys.executable, "-m", "reaper", "run", *_as_words(flags)]
         own = {"REAPER_REDIS_URL": stage.server.url, failpoints.ENVIRONMENT_VARIABLE: str(stage.failpoints)}

@@ -17,9 +17,11 @@ from reaper.drill.faults import OWN_SERVER, FaultKind
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.redis_server import Server, redis_at_hand
-from reaper.drill.settings import DrillSettings
+from reaper.drill.settings import IN_PLACE, DrillSettings
 from reaper.drill.stage import Stage, new_run_id, set_stage
 from reaper.drill.trace import PlannedJob
+from workers.protocol.capabilities import knows_claim
+from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ async def _perform(
                 forgets_nothing=FaultKind.RESTART_REDIS in kinds,
             ) as server:
                 _check_server(kinds, server)
+                await _check_policy(settings, server)
                 opens(f"{server.description}.")
                 for recovery in programme.recoveries:
                     opens(_heading(len(endings) + 1, len(programme.recoveries), recovery))
@@ -124,6 +127,18 @@ def _folder(files: Path | None, run_id: str) -> Iterator[Path]:
     except OSError as error:
         raise ConfigurationError(f"--files {files}: {folder} cannot be made: {error.strerror}.") from error
     yield folder
+
+
+async def _check_policy(settings: DrillSettings, server: Server) -> None:
+    """Refuse a policy that the server cannot serve. Raises ConfigurationError, and what redis-py raises."""
+    if settings.policy != IN_PLACE:
+        return
+    client = commands_client(server.url)
+    try:
+        if not await knows_claim(client, "stream-reaper:nobody"):
+            raise ConfigurationError("--policy in-place needs XREADGROUP … CLAIM (Redis 8.4), which this Redis lacks.")
+    finally:
+        await client.aclose()
 
 
 def _check_server(kinds: set[FaultKind], server: Server) -> None:

@@ -283,9 +283,9 @@ def _ended_twice(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _keeps_entry(event: LifecycleEvent) -> bool:
-    """Tell whether a recovery left the entry where it was: a change of owner, by adoption or auto-claim."""
+    """Tell whether the entry was left where it was: given back in place, or adopted or claimed by another owner."""
     new_entry = event.data.get("new_entry")
-    return event.event == EventName.RECOVERED and new_entry in (None, event.data["entry"])
+    return new_entry == event.data["entry"] or (event.event == EventName.RECOVERED and new_entry is None)
 
 
 def _losses(evidence: Evidence, fates: Mapping[int, Fate]) -> tuple[Loss, ...]:

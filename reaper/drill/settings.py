@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -29,6 +29,7 @@ from workers.runtime.settings import Seconds, Section
 
 MOST_LOOPS = 250
 """Loops in a process of published workers: each is a thread that polls."""
+IN_PLACE = "in-place"
 _NOT_PLAYED = frozenset({"faults", "redis_url", "redis_pid", "keep_keys", "files", "quiet", "max_deliveries"})
 """Settings that say nothing of what is played in a chaos, or are no options."""
 _TOKENS, _MS = TokenTimes(), timedelta(milliseconds=1)
@@ -66,6 +67,11 @@ class DrillSettings(Section):
     )
     bare_worker: bool = Field(True, description="Let the last worker be a bare redis-py loop; without, all are alike.")
     reapers: int = Field(3, description="Reaper replicas.")
+    policy: Literal["stream", "in-place"] = Field(
+        "stream",
+        description="How reapers give back: by a copy to the stream's tail, or in-place, where all workers read with "
+        "CLAIM; that needs a Redis 8.4, named by --redis-url.",
+    )
     visibility_timeout: Seconds = Field(timedelta(seconds=2), ge=timedelta(seconds=0.1), description="Seconds.")
     lease_ttl: Seconds = Field(timedelta(seconds=1.5), ge=timedelta(seconds=0.5), description="Seconds.")
     scan_interval: Seconds | None = Field(
@@ -210,6 +216,8 @@ class DrillSettings(Section):
         for option, given in (("--keep-keys", self.keep_keys), ("--redis-pid", self.redis_pid)):
             if given and not self.redis_url:
                 raise ConfigurationError(f"{option} is about a Redis that is named: it needs --redis-url.")
+        if self.policy == IN_PLACE and not (recovery.by_reapers and self.redis_url):
+            raise ConfigurationError("--policy in-place needs --recovery reaper, and a Redis 8.4 named by --redis-url.")
         check_faults(self.faults_for(recovery), reapers=self.reapers)
 
     def command(self, recovery: Recovery) -> str:
@@ -232,6 +240,7 @@ class DrillSettings(Section):
             "workers": self.workers,
             "bare_worker": self.has_bare_worker and not published,
             "reapers": self.reapers if recovery.by_reapers else 0,
+            "policy": self.policy,
             "concurrency": self.loops if published else self.concurrency,
             "visibility_timeout": self.visibility_timeout.total_seconds(),
             "max_deliveries": self.max_deliveries,

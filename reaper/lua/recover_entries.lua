@@ -9,9 +9,10 @@
 -- KEYS[7] fence      {orders}:fence:billing              string
 -- KEYS[8] agreement  {orders}:group:billing              hash
 -- KEYS[9] journal    {orders}:journal                    stream
+-- KEYS[10] notes     {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] fence of the caller: namespace:token:holder  ARGV[2] group
 -- ARGV[3] visibility timeout in ms  ARGV[4] max_deliveries, both of the group: where a worker has joined with higher ones,
---         those hold for its deliveries (prelude.lua)  ARGV[5] policy: stream | retry-stream
+--         those hold for its deliveries (prelude.lua)  ARGV[5] policy: stream | retry-stream | in-place
 -- ARGV[6] journal: '1' = write events  ARGV[7] journal's MAXLEN  ARGV[8] the caller's token
 -- ARGV[9] payload bytes after which the rest of the batch is put off
 -- ARGV[10] server time in ms after which the call is void, and steps of its clock that are in no idle time (read_clock)
@@ -25,8 +26,8 @@
 -- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
 -- for a traced job {traceparent, tracestate, the delivery's name, what came before it}; behind that, where a job
 -- asks for a visibility timeout longer than ARGV[12], what it asks for in ms
---   0 not pending any more   1 ready again, detail = new entry ID   2 parked as suspect   3 dead letter, detail = its ID
---   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
+--   0 not pending any more   1 ready again, detail = new entry ID (in place: its own)   2 parked as suspect   3 dead letter,
+--   detail = its ID   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again
 -- or {'stale', fence found}, {'paused'}, {'late'}, {'refused', why}, {'made'} (the group is another one: what is not pending there
 -- was not settled, but forgotten): nothing was done. Raises NOGROUP where the group is
@@ -36,7 +37,7 @@
 --- @prelude
 
 local source, stream, retry, dead, schedule = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local suspects, fence, agreement, journal = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local suspects, fence, agreement, journal, notes = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local own, group = ARGV[1], ARGV[2]
 local visibility, max_deliveries, policy = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local write_journal, maxlen, token = ARGV[6] == '1', ARGV[7], ARGV[8]
@@ -98,7 +99,8 @@ local function recover(entry_id, left, seen)
   if not row then
     return { GONE }
   end
-  if by_sight and not string.find(row[2], OUR_CONSUMER) then
+  local is_aside = row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER
+  if by_sight and not (in_place or is_aside) and not string.find(row[2], OUR_CONSUMER) then
     row[4] = math.min(row[4], seen)
   end
   row[3] = without_steps(row[3], at, steps)
@@ -119,13 +121,17 @@ local function recover(entry_id, left, seen)
   if not entry then
     return lose(row)
   end
+  local rest = result_of_rest(row, entry[2])
+  if rest then
+    return type(rest) == 'table' and rest or { NOT_DUE, visibility, 0, consumer, '', times }
+  end
   local size, says = look_into(entry[2])
   bytes = bytes + size
   average = (average + size) / 2
-  if not says and times < max_deliveries - 1 then
+  if not says and times < max_deliveries - 1 and not (has_notes and redis.call('HEXISTS', notes, entry_id) == 1) then
     return redeliver_plain(row, entry[2])
   end
-  local job = open_entry(entry_id, entry[2])
+  local job = open_noted(entry_id, entry[2])
   local own = math.min(job.visibility_ms, longest)
   local result
   if idle >= 0 and idle < own then

@@ -41,7 +41,7 @@ local policy = redis.call('HGET', agreement, 'policy') or ARGV[2]
 local at = now_ms()
 -- Where a copy in the stream would be wrong, the group's own retry stream is right: only this group reads it.
 local target = retry
-if policy == 'stream' and not layout_refusal(policy, stream, at) then
+if policy ~= 'retry-stream' and not layout_refusal('stream', stream, at) then
   target = stream
   if not group_exists() then
     return { 'refused', 'no_group' }

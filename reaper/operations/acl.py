@@ -50,8 +50,9 @@ OTHER_AGREEMENTS = "{orders}:group:*"
 """Agreements of all groups of the stream, also of those that nobody has named."""
 _EVERYTHING = frozenset({*_OF_GROUP, *_OF_NAMESPACE})
 """What people look at, and leaders."""
-_SCHEDULES = frozenset({"{orders}:scheduled", "{orders}:scheduled:billing"})
-"""Notices of what is scheduled sooner are published under the schedule's own name."""
+_CHANNELS = frozenset({"{orders}:scheduled", "{orders}:scheduled:billing", "{orders}:notes:billing"})
+"""Notices of what is scheduled sooner are published under the schedule's own name, of what is ready where it is under
+that of the notes."""
 _NOTICES = frozenset({"publish", "subscribe"})
 
 _DESCRIBED_KEY = re.compile(r"^-- KEYS\[\d+…?\](.*)$", re.MULTILINE)
@@ -106,15 +107,16 @@ _CONNECTION = frozenset({"ping", "info", "time"})
 _SCRIPTING = frozenset({"eval", "evalsha"})
 _READS = frozenset(
     {
-        "exists", "type", "get", "pttl", "hgetall", "hget", "hlen", "zcard", "zcount", "zrange", "xlen", "xrange",
-        "xrevrange", "xpending", "xinfo|stream", "xinfo|groups", "xinfo|consumers",
+        "exists", "type", "get", "pttl", "hgetall", "hget", "hmget", "hlen", "zcard", "zcount", "zscore", "zrange",
+        "xlen", "xrange", "xrevrange", "xpending", "xinfo|stream", "xinfo|groups", "xinfo|consumers",
     }
 )  # fmt: skip
 _LISTENS = frozenset({"subscribe"})
 _DIRECT: dict[Role, frozenset[str]] = {
     Role.PRODUCER: frozenset({"xadd"}),
-    Role.WORKER: frozenset({"xreadgroup", "client|id", "client|unblock", "xinfo|consumers", "script|load"}),
-    Role.REAPER: _READS | _LISTENS | {"xread", "xadd", "hdel"},
+    Role.WORKER: frozenset({"xreadgroup", "hmget", "client|id", "client|unblock", "xinfo|consumers", "script|load"})
+    | _LISTENS,
+    Role.REAPER: _READS | _LISTENS | {"xread", "xreadgroup", "xadd", "hdel"},  # xreadgroup: to ask for CLAIM
     Role.READ_ONLY: _READS,
     Role.OPERATOR: _READS | {"xdel"},
 }
@@ -183,14 +185,12 @@ def rules_of(
         keys |= keys_of(package, name)
     if scripts:
         commands |= _SCRIPTING
-    if role is Role.WORKER and mode is RecoveryMode.EMBEDDED:
-        commands |= _LISTENS
     streams = dict.fromkeys([*(keys.stream for keys in pairs), *([stream] if stream else [])])
     return Rules(
         role,
         tuple(sorted(commands)),
         tuple(dict.fromkeys([*_spelt(keys, pairs, namespaces, streams), *_of_observers(role, namespaces)])),
-        tuple(dict.fromkeys(_spelt(keys & _SCHEDULES if commands & _NOTICES else (), pairs, (), streams))),
+        tuple(dict.fromkeys(_spelt(keys & _CHANNELS if commands & _NOTICES else (), pairs, (), streams))),
     )
 
 

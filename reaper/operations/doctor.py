@@ -13,6 +13,8 @@ from reaper.operations.words import duration
 from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
 from workers.protocol.calls.refusals import explained
 from workers.protocol.capabilities import in_words
+from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
+from workers.protocol.messages import Redelivery
 from workers.runtime.settings import to_ms
 
 _UNSEEN = "not seen: our user may not look; `reaper acl read-only` prints the rights that it takes"
@@ -227,7 +229,13 @@ def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]
     state = examined.state_of(facts.keys.pair)
     found = [*_states(facts, state, problems), *_layout(facts), *_trimming(facts)]
     if state:
-        found += [*_consumers(state), *_counts(state), *_visibility(state, facts), *_not_in_force(examined, state)]
+        found += [
+            *_consumers(state),
+            *_in_place(state, facts),
+            *_counts(state),
+            *_visibility(state, facts),
+            *_not_in_force(examined, state),
+        ]
     if not any(finding.level is Level.WRONG for finding in found):
         found.append(ok("group", f"{facts.groups} groups on the stream, policy fits"))
     yield from (replace(finding, pair=facts.keys.pair) for finding in found)
@@ -268,6 +276,24 @@ def _consumers(state: GroupState) -> Iterator[Finding]:
             "consumers",
             f"consumer {consumer.name} holds {consumer.pending} deliveries and has shown no life for "
             f"{duration(consumer.idle_ms)}: it is gone or hangs; its deliveries are recovered when they are due",
+        )
+
+
+def _in_place(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
+    """Say what Redis cannot tell: who reads with CLAIM, and who may take what is laid aside."""
+    if state.policy != Redelivery.IN_PLACE:
+        return
+    yield ok(
+        "in-place",
+        f"{state.main.ready_in_place} jobs are ready where they are, held by consumer {READY_CONSUMER}; what waits is "
+        f"{WAITING_CONSUMER}'s. XGROUP DELCONSUMER of these would drop their jobs, and any XAUTOCLAIM takes them",
+    )
+    if facts.foreign:
+        names = ", ".join(facts.foreign[:3]) + (" …" if len(facts.foreign) > 3 else "")
+        yield note(
+            "in-place",
+            f"{len(facts.foreign)} consumers are no workers of ours ({names}): those that read without CLAIM get none "
+            "of what is given back, so some others have to",
         )
 
 

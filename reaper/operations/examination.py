@@ -1,5 +1,6 @@
 """Gathers what ``reaper doctor`` judges. Reads only; what the user may not ask reads as None."""
 
+import re
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capabilities, capabilities_of
 from workers.protocol.events import EventName, LifecycleEvent, whole
-from workers.protocol.keys import GroupKeys
+from workers.protocol.keys import NONCE_BYTES, OUR_CONSUMERS, GroupKeys
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.protocol.messages import RecoveryMode, entry_ms, entry_order, pair_up, text
 from workers.runtime.clock import server_ms
@@ -63,6 +64,8 @@ class GroupFacts:
     """Why the agreed policy cannot work with the stream; '' = it can."""
     groups: int = 0
     """Consumer groups of the stream."""
+    foreign: tuple[str, ...] = ()
+    """Consumers that are neither workers of ours nor ours to hold things."""
     trimmed_pending: int = 0
     """Pending entries whose payload is gone (at least; the oldest ones were looked at)."""
     trimmed_unread: bool = False
@@ -167,12 +170,14 @@ async def _missing_rights(
 
 _SAMPLES: dict[str, Sequence[str]] = {
     "ping": (), "info": (), "time": (), "eval": ("return 1", "1", "KEY"), "evalsha": ("0" * 40, "1", "KEY"),
-    "cluster|slots": (), "xread": ("STREAMS", "KEY", "0"), "subscribe": ("CHANNEL",), "xinfo|consumers": ("KEY", "g"),
+    "cluster|slots": (), "xread": ("STREAMS", "KEY", "0"), "subscribe": ("CHANNEL",), "publish": ("CHANNEL", "1"),
+    "xinfo|consumers": ("KEY", "g"),
     "xgroup|create": ("KEY", "g", "0"), "xgroup|createconsumer": ("KEY", "g", "c"),
-    "xgroup|delconsumer": ("KEY", "g", "c"),
+    "xgroup|delconsumer": ("KEY", "g", "c"), "xreadgroup": ("GROUP", "g", "c", "STREAMS", "KEY", ">"),
 }  # fmt: skip
 _ARGUMENTS = {
     "set": 1, "pexpire": 1, "hget": 1, "hexists": 1, "hdel": 1, "hmget": 1, "zrem": 1, "xdel": 1, "xpending": 1,
+    "zscore": 1, "hscan": 1,
     "hset": 2, "hincrby": 2, "zadd": 2, "zrange": 2, "zrangebyscore": 2, "zcount": 2, "xack": 2, "xrange": 2,
     "xrevrange": 2, "xadd": 3, "xclaim": 4,
 }  # fmt: skip
@@ -185,6 +190,10 @@ def sample_call(command: str, keys: GroupKeys) -> list[str]:
     if words is None:
         words = ["KEY", *["1"] * _ARGUMENTS.get(command, 0)]
     return name + [{"KEY": keys.stream, "CHANNEL": keys.schedule}.get(word, word) for word in words]
+
+
+_WORKER = re.compile(rf"\.[0-9a-f]{{{2 * NONCE_BYTES}}}$")
+"""How the consumers of our workers end."""
 
 
 # --- groups -------------------------------------------------------------------------------------------------
@@ -202,6 +211,7 @@ async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | No
         keys=keys,
         layout_refusal=await layout_refusal(client, keys.stream, policy),
         groups=len(groups),
+        foreign=await _foreign_consumers(client, keys) if own else (),
         trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
         trimmed_unread=bool(own) and _lost_unread(info, own),
         ahead_ms=entry_ms(info["last-generated-id"]) - await server_ms(client),
@@ -213,6 +223,11 @@ def _lost_unread(info: Any, group: Any) -> bool:
     """Tell whether the newest deleted entry lies behind what the group was given (Redis 7 remembers it)."""
     deleted = info.get("max-deleted-entry-id")
     return bool(deleted) and entry_order(deleted) > entry_order(group["last-delivered-id"])
+
+
+async def _foreign_consumers(client: Redis, keys: GroupKeys) -> tuple[str, ...]:
+    names = [text(row["name"]) for row in await client.xinfo_consumers(keys.stream, keys.group)]
+    return tuple(name for name in names if name not in OUR_CONSUMERS and not _WORKER.search(name))
 
 
 async def _trimmed_pending(client: Redis, keys: GroupKeys, most: int = 100) -> int:

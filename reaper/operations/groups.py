@@ -149,11 +149,20 @@ async def forget(
         raise ForgetRefusedError(f"{found}: somebody else uses this name, and nothing of his is removed.")
     fence = text(await client.get(keys.fence) or b"")
     await _check_unserved(client, keys, {namespace, fence.partition(":")[0] or namespace})
-    candidates = [keys.fence, keys.agreement, keys.suspects, keys.schedule, keys.retry, keys.journal, keys.dead]
+    candidates = [
+        keys.fence,
+        keys.agreement,
+        keys.suspects,
+        keys.schedule,
+        keys.retry,
+        keys.notes,
+        keys.journal,
+        keys.dead,
+    ]
     before = [key for key in candidates if await client.exists(key)]
     places = [
         keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal,
-        *await _other_agreements(client, keys, known),
+        keys.notes, *await _other_agreements(client, keys, known),
     ]  # fmt: skip
     args: list[str | int] = [keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
     script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0

@@ -13,9 +13,10 @@ from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import ENTRY_ID, read_dead_letter, read_names
 from reaper.operations.streams import PAGE, events_in, newest_first
+from workers.protocol.calls.recovery import read_notes
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
-from workers.protocol.keys import GroupKeys
+from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER, GroupKeys
 from workers.protocol.messages import Metadata, Pending, entry_order, pair_up, read_metadata, text, whole_number
 from workers.protocol.scripts import load_script
 
@@ -143,6 +144,8 @@ async def _in_entries(client: Redis, found: FoundJob, depth: int) -> bool:
             pending = await _pending(client, source, found.keys.group, entry_id)
             if pending or entry_order(entry_id) > entry_order(last_delivered):
                 _take_entry(found, source, entry_id, metadata, pending)
+                if pending:
+                    await _take_note(client, found, source)
                 return True
             settled = settled or (source, entry_id, metadata)
     if settled and not await _is_kept_elsewhere(client, found):
@@ -200,6 +203,28 @@ def _take_entry(found: FoundJob, source: str, entry_id: str, metadata: Metadata,
         found.owner = text(pending.consumer)
         found.idle_ms = int(pending.idle_ms)
         found.times_delivered = int(pending.delivery_count)
+
+
+async def _take_note(client: Redis, found: FoundJob, source: str) -> None:
+    """Note what is known of a job that was given back where it is, and whether it is laid aside there."""
+    notes = await read_notes(client, found.keys, [found.entry_id.encode()])
+    for note in notes.values():
+        found.deliveries_before = note.deliveries
+    if found.owner == READY_CONSUMER:
+        found.place = Place.READY
+    elif found.owner == WAITING_CONSUMER:
+        member = f"{'stream' if source == found.keys.stream else 'retry'} {found.entry_id}"
+        score = await client.zscore(found.keys.schedule, member)
+        if score is None:
+            return  # it falls due as any delivery does
+        if score >= SUSPECT_SCORE:
+            found.place = Place.SUSPECT
+            found.parked_before = int(await client.zcount(found.keys.schedule, SUSPECT_SCORE, f"({score:.0f}"))
+        else:
+            found.place, found.due_ms = Place.SCHEDULED, int(score)
+    if found.place is not Place.PENDING:
+        found.deliveries_before += found.times_delivered
+        found.owner, found.idle_ms = "", 0
 
 
 # --- schedules and dead letters -----------------------------------------------------------------------------

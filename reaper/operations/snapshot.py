@@ -14,7 +14,14 @@ from reaper.settings import WatchedGroup, observers_of
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
-from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys, NamespaceKeys, namespace_keys
+from workers.protocol.keys import (
+    OUR_CONSUMERS,
+    READY_CONSUMER,
+    WAITING_CONSUMER,
+    GroupKeys,
+    NamespaceKeys,
+    namespace_keys,
+)
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
@@ -24,6 +31,8 @@ from workers.runtime.settings import to_ms
 MOST_COUNTED = 10_000
 """Ready jobs that are counted one by one where the server does not know how many there are."""
 COUNT_CALLS = 40
+LOOKED_AT = 20
+"""Pending entries, for the oldest that is somebody's delivery: others are laid aside, by policy ``in-place``."""
 
 
 async def take_snapshot(
@@ -180,9 +189,12 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
     pipe.xlen(key)
     pipe.xinfo_groups(key)
     pipe.xinfo_consumers(key, group)
-    pipe.execute_command("XPENDING", key, group, "-", "+", 1)
+    pipe.execute_command("XPENDING", key, group, "-", "+", LOOKED_AT)
     entries, groups, consumers, oldest = _readable(await pipe.execute(raise_on_error=False))
-    readers = [one for one in consumers or () if text(one["name"]) != RESTORED_CONSUMER]
+    readers = [one for one in consumers or () if text(one["name"]) not in OUR_CONSUMERS]
+    held = {text(one["name"]): int(one["pending"]) for one in consumers or ()}
+    ready_there, waiting_there = held.get(READY_CONSUMER, 0), held.get(WAITING_CONSUMER, 0)
+    delivered = [row for row in oldest or () if text(row[1]) not in (READY_CONSUMER, WAITING_CONSUMER)]
     info = next((one for one in groups or () if text(one["name"]) == group), None)
     if info is None:
         return SourceState(entries=entries or 0)
@@ -190,10 +202,11 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
     return SourceState(
         exists=True,
         entries=entries or 0,
-        ready=ready,
+        ready=replace(ready, number=ready.number + ready_there),
+        ready_in_place=ready_there,
         oldest_ready_ms=max(0, now_ms - entry_ms(first)) if first else None,
-        pending=int(info["pending"]),
-        oldest_pending_ms=int(oldest[0][2]) if oldest else None,
+        pending=int(info["pending"]) - ready_there - waiting_there,
+        oldest_pending_ms=int(delivered[0][2]) if delivered else None,
         consumers=len(readers),
         last_read_ms=min((int(one["idle"]) for one in readers), default=None),
         silent=tuple(

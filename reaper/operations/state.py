@@ -40,6 +40,8 @@ class SourceState:
     """There is such a stream, with this group."""
     entries: int = 0
     ready: Count = Count()
+    ready_in_place: int = 0
+    """So many of them were given back where they are, for readers with CLAIM."""
     oldest_ready_ms: int | None = None
     """Age of the oldest entry that waits, where it is known."""
     pending: int = 0

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from redis.exceptions import RedisError
 
 from reaper.election.elector import EndOfTerm
-from reaper.layout import layout_refusal
+from reaper.layout import layout_refusal, server_refusal
 from reaper.recovery.ages import take_together
 from reaper.recovery.context import TermContext
 from reaper.recovery.dropped import BEGINNING, Dropped
@@ -166,10 +166,19 @@ class GroupWatch:
             return await self._take_over()
 
     async def _take_over(self) -> bool:
-        """Install the fence; return whether the group is ours to serve."""
+        """Install the fence; return whether the group is ours to serve.
+
+        Nothing is agreed on that the server cannot do: what was agreed on before stands, and nothing becomes ready
+        where nobody would read it.
+        """
+        unable = await server_refusal(self._context.client, self._keys, self.group.redelivery)
         if self._settings.observe:
-            self._notes.layout(await layout_refusal(self._context.client, self._keys.stream, self.group.redelivery))
+            layout = await layout_refusal(self._context.client, self._keys.stream, self.group.redelivery)
+            self._notes.layout(unable or layout)
             return True
+        if unable:
+            self._notes.layout(unable)
+            return False
         answer = await self._writer.take_over()
         if answer.code is TakeOverCode.TOKEN_BEHIND:
             await self._raise_token(int(answer.detail))

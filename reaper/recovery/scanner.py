@@ -50,6 +50,8 @@ class Scanner:
     backlogs: Backlogs
     armed: Callable[[], None]
     """Called after each page, so that who sleeps for the next timer can look again."""
+    ready_consumer: bytes | None = None
+    """Holds what is ready where it is: it falls due a visibility timeout after a reader has taken it, from now on."""
     executions: Executions | None = None
     """Kept where the group counts by what is seen."""
     read_again: Callable[[bytes], None] = _nothing
@@ -159,15 +161,18 @@ class Scanner:
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
         self.timers.seen_ms = now
-        held, again = self._held, []
+        held, ready_consumer, again = self._held, self.ready_consumer, []
         for entry_id, consumer, idle_ms, count in rows:
-            if count > 1:
+            if count > 1 and ready_consumer is None:  # in place every entry is delivered again, mostly to another
                 again.append((entry_id, consumer, idle_ms, count))
             ids = held.get(consumer)
             if ids is None:
                 ids = held[consumer] = bytearray()
             ids += entry_id + b" "
-            if 0 < idle_ms < visibility_ms:
+            if consumer == ready_consumer:
+                if not self.timers.keep(entry_id):  # what a timer tells is known no better by now
+                    arm(entry_id, now + visibility_ms)
+            elif 0 < idle_ms < visibility_ms:
                 arm(entry_id, now + visibility_ms - idle_ms)
             elif idle_ms == 0:
                 # Just handed out; or before the server's clock was set back: then it stays 0 until that is there again.

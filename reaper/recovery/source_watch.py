@@ -28,7 +28,8 @@ from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.messages import Pending, entry_order
+from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
+from workers.protocol.messages import Pending, Redelivery, entry_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
 
@@ -36,6 +37,8 @@ RETRY_MS = 1_000
 """When a delivery is tried again whose recovery call did not come back."""
 LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
+_LAID_ASIDE = frozenset({READY_CONSUMER.encode(), WAITING_CONSUMER.encode()})
+"""Who holds what is nobody's delivery, by policy ``in-place``."""
 CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
 SPARED = 10
@@ -65,6 +68,7 @@ class SourceWatch:
     backlogs: Backlogs = field(init=False)
     scanner: Scanner = field(init=False)
     _visibility_ms: int = field(init=False)
+    _in_place: bool = field(init=False)
     _armed: anyio.Event = field(default_factory=anyio.Event)
     _sleeps_until: int | None = None
     _next_look_ms: int = 0
@@ -74,6 +78,7 @@ class SourceWatch:
 
     def __post_init__(self) -> None:
         self._visibility_ms = to_ms(self.writer.group.visibility_timeout)
+        self._in_place = self.writer.group.redelivery is Redelivery.IN_PLACE
         self.ages = Ages(self._visibility_ms)
         self.backlogs = Backlogs(self._visibility_ms)
         self.scanner = Scanner(
@@ -86,6 +91,7 @@ class SourceWatch:
             ages=self.ages,
             backlogs=self.backlogs,
             armed=self._wake_if_earlier,
+            ready_consumer=READY_CONSUMER.encode() if self._in_place else None,
             **self._counting(),
         )
 
@@ -242,19 +248,26 @@ class SourceWatch:
             # Older than the group's timeout: the job has a longer one of its own, or its consumer is spared.
             sight = Sight.DATED if row.idle_ms < self._visibility_ms else Sight.OVERDUE
             self.timers.arm(row.entry_id, self._due_again(row, now), sight)
-            self.backlogs.seen(row.entry_id, row.consumer, row.idle_ms, now)
+            if row.consumer not in _LAID_ASIDE:
+                self.backlogs.seen(row.entry_id, row.consumer, row.idle_ms, now)
             if row.delivery_count > 1:
                 self._delivered_again(row.entry_id, row.consumer)
             return
         if row.outcome is Outcome.PUT_OFF:
             self.timers.arm(row.entry_id, now, Sight.UNSURE)
             return
-        self.timers.disarm(row.entry_id)
+        if self._in_place and row.outcome in (Outcome.REDELIVERED, Outcome.SUSPECTED):
+            # It is pending still, with its old ID, which no tail of the scan meets again: taken now, it is due then.
+            self.timers.arm(row.entry_id, now + self._visibility_ms)
+        else:
+            self.timers.disarm(row.entry_id)
         if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
             self.wake_suspects()
 
     def _delivered_again(self, entry_id: bytes, consumer: bytes) -> None:
         """Note that somebody else has handed a delivery out again: to its owner, or to another one."""
+        if self._in_place:
+            return  # all that is given back is
         if self.scanner.was_held_by(consumer, entry_id):
             self.notes.read_again(consumer)
         else:
@@ -289,6 +302,8 @@ class SourceWatch:
             if row is None:
                 self.timers.disarm(entry_id)
                 verdict.gone([entry_id], now)
+            elif self._in_place and row.consumer in _LAID_ASIDE:
+                self.timers.arm(entry_id, now + self._visibility_ms)
             elif 0 <= row.idle_ms < self._visibility_ms:
                 verdict.found(entry_id, row.consumer, row.idle_ms, now, is_overdue=False)
                 self.timers.arm(entry_id, now + self._visibility_ms - row.idle_ms)

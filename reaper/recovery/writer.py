@@ -142,7 +142,7 @@ class GroupWriter:
         keys, group = self.keys, self.group
         places = [
             source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence, keys.agreement,
-            keys.journal,
+            keys.journal, keys.notes,
         ]  # fmt: skip
         alone: list[bytes | int] = [word for pair in spared.items() for word in pair]
         asked = entry_ids if executions is None else [b"%b %d" % (one, executions(one)) for one in entry_ids]

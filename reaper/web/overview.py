@@ -19,7 +19,7 @@ from reaper.operations.terms import read_terms
 from reaper.service import Reaper
 from workers.protocol.capabilities import Capabilities, capabilities_quietly, in_words
 from workers.protocol.events import EventName, LifecycleEvent, read_event
-from workers.protocol.keys import RESTORED_CONSUMER, GroupKeys
+from workers.protocol.keys import OUR_CONSUMERS, GroupKeys
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 
@@ -149,7 +149,7 @@ class Overview:
                     "idle_ms": int(one["idle"]),
                 }
                 for one in consumers
-                if one["pending"] or text(one["name"]) != RESTORED_CONSUMER
+                if one["pending"] or text(one["name"]) not in OUR_CONSUMERS
             ]
         found.sort(key=lambda one: (-one["pending"], one["idle_ms"]))  # who holds most comes first
         return found[:CONSUMERS]

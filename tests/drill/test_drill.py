@@ -318,6 +318,23 @@ async def test_a_redis_of_somebody_else_is_left_as_it_was(
     assert await client.keys("*") == [b"mine"]
 
 
+@pytest.mark.contract
+@pytest.mark.only_on("8.4.", "8.6.", "8.8.", "8.10.")
+async def test_given_back_in_place_every_job_is_accounted_for_after_every_fault(
+    processes: Processes, server: RedisServer
+) -> None:
+    drill = _drill(processes, "--policy", "in-place", "--redis-url", server.url)
+    assert await drill.wait() == 0, drill.output
+
+
+@pytest.mark.contract
+@pytest.mark.only_on("7.0.", "valkey-")
+async def test_a_redis_that_cannot_give_back_in_place_is_refused(processes: Processes, server: RedisServer) -> None:
+    drill = _drill(processes, "--policy", "in-place", "--redis-url", server.url)
+    assert await drill.wait() == 2
+    assert "error: --policy in-place needs XREADGROUP … CLAIM (Redis 8.4), which this Redis lacks." in drill.output
+
+
 async def test_a_redis_of_somebody_else_is_not_stopped_unless_that_is_said(
     processes: Processes, start_server: StartServer
 ) -> None:
@@ -359,6 +376,10 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
         (("--trace", "nowhere.csv"), "error: trace nowhere.csv cannot be read: No such file or directory."),
         (("--reapers", "1"), "error: fault 'pause-leader@12' needs a second reaper"),
         (("--fault", "pause-redis@4"), "error: fault 'pause-redis@4' does not say for how long"),
+        (
+            ("--policy", "in-place"),
+            "error: --policy in-place needs --recovery reaper, and a Redis 8.4 named by --redis",
+        ),
         (("--fault", "restart-redis@4+0"), "error: fault 'restart-redis@4+0' lasts no time at all"),
         (("--keep-keys",), "error: --keep-keys is about a Redis that is named: it needs --redis-url."),
         (("--redis-url", "redis://127.0.0.1:1"), "error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),

@@ -413,7 +413,6 @@ DENIED: list[tuple[Role, RecoveryMode, tuple[str | int, ...]]] = [
     (Role.WORKER, REAPER, ("HGETALL", NAMESPACE.replicas)),
     (Role.WORKER, EMBEDDED, ("SET", KEYS.fence, "reaper:9:mallory")),
     (Role.WORKER, EMBEDDED, ("HGETALL", NAMESPACE.replicas)),
-    (Role.REAPER, REAPER, ("XREADGROUP", "GROUP", GROUP, "w", "STREAMS", STREAM, ">")),
     (Role.REAPER, REAPER, ("XAUTOCLAIM", STREAM, GROUP, "w", 0, "0")),
     (Role.REAPER, REAPER, ("UNLINK", STREAM)),
     *(

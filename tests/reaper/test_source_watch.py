@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 ENTRY = b"1-0"
 VISIBILITY_S, MINUTE_S = 20, 60
-WORDS_BEFORE_IDS = 3 + 9 + 14
+WORDS_BEFORE_IDS = 3 + 10 + 14
 """EVALSHA, digest, number of keys; keys; arguments that are no entry IDs."""
 
 

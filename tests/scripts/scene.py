@@ -133,7 +133,7 @@ class Scene:
             self.client,
             [
                 source or keys.stream, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence,
-                keys.agreement, keys.journal,
+                keys.agreement, keys.journal, keys.notes,
             ],
             [
                 fence, keys.group, visibility_ms, max_deliveries, policy, int(journal), 1_000, 7, budget_bytes,
@@ -164,7 +164,7 @@ class Scene:
             self.client,
             [
                 source or keys.stream, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects,
-                keys.agreement, keys.journal,
+                keys.agreement, keys.journal, keys.notes,
             ],
             [
                 keys.group, consumer, visibility_ms, max_deliveries, policy, int(journal), 1_000, not_after_ms, cursor,
@@ -177,7 +177,16 @@ class Scene:
         keys = self.keys
         return await load_script("workers.protocol", "release_suspects").run(
             self.client,
-            [keys.stream, keys.retry, keys.schedule, keys.suspects, keys.fence, keys.agreement, keys.journal],
+            [
+                keys.stream,
+                keys.retry,
+                keys.schedule,
+                keys.suspects,
+                keys.fence,
+                keys.agreement,
+                keys.journal,
+                keys.notes,
+            ],
             [fence, keys.group, policy, int(journal), 1_000, 7],
         )
 
@@ -200,7 +209,7 @@ class Scene:
             self.client,
             [
                 source or keys.stream, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule,
-                *((keys.suspects,) if names_suspects else ()),
+                *((keys.suspects, keys.notes) if names_suspects else ()),
             ],
             [
                 keys.group, consumer, max_deliveries, policy, int(journal), 1_000, int(reply_was_lost),
@@ -242,7 +251,16 @@ class Scene:
         keys = self.keys
         return await load_script("workers.protocol", "move_due").run(
             self.client,
-            [keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal],
+            [
+                keys.stream,
+                keys.retry,
+                keys.schedule,
+                keys.stream_schedule,
+                keys.fence,
+                keys.agreement,
+                keys.journal,
+                keys.notes,
+            ],
             [fence, keys.group, policy, int(journal), 1_000, 7, most, budget_bytes, 20_000],
         )
 
@@ -282,7 +300,7 @@ class Scene:
             self.client,
             [
                 source or keys.stream, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects,
-                keys.schedule, keys.retry,
+                keys.schedule, keys.retry, keys.notes,
             ],
             [
                 keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, int(journal), 1_000,

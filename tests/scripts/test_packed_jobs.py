@@ -67,6 +67,7 @@ def _search(client: redis.Redis) -> None:
 def _forget(client: redis.Redis) -> Any:
     places = [
         KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.dead, KEYS.fence, KEYS.agreement, KEYS.journal,
+        KEYS.notes,
     ]  # fmt: skip
     return _run(client, "reaper", "forget_group", places, [KEYS.group, FENCE, 0, 10**9, "stream", 1, 1_000])
 

@@ -201,7 +201,10 @@ def settle(scene: Scene) -> None:
                 scene.random.choice(("", 0, 10, 4000)),
                 scene.random.choice(("", "trace")),
             ]
-    keys = (source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.schedule, KEYS.suspects)
+    keys = (
+        source, KEYS.stream, KEYS.retry, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.schedule, KEYS.suspects,
+        KEYS.notes,
+    )  # fmt: skip
     scene.call(
         "settle", keys, GROUP, consumer, scene.limit(), scene.policy(), "1", 50, scene.random.randrange(2),
         scene.random.randrange(2), *words,
@@ -228,7 +231,10 @@ def hold_again(scene: Scene) -> None:
 def adopt(scene: Scene) -> None:
     """A worker takes over."""
     source, consumer, rows = _mine(scene)
-    keys = (source, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.stream, KEYS.suspects, KEYS.schedule, KEYS.retry)
+    keys = (
+        source, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.stream, KEYS.suspects, KEYS.schedule, KEYS.retry,
+        KEYS.notes,
+    )  # fmt: skip
     scene.call(
         "adopt", keys, GROUP, scene.consumer(), consumer, scene.random.choice(("restart", "reread")),
         scene.random.choice((1, 10)), scene.random.choice((0, 1)), scene.limit(), "1", 50, "-",
@@ -247,6 +253,7 @@ def autoclaim(scene: Scene) -> None:
         KEYS.suspects,
         KEYS.agreement,
         KEYS.journal,
+        KEYS.notes,
     )
     scene.call(
         "autoclaim", keys, GROUP, scene.consumer(), scene.visibility(), scene.limit(), scene.policy(),
@@ -268,6 +275,7 @@ def recover(scene: Scene) -> None:
         KEYS.fence,
         KEYS.agreement,
         KEYS.journal,
+        KEYS.notes,
     )
     made = scene.hash_value(KEYS.agreement, "made") or 0
     scene.lead(
@@ -292,21 +300,24 @@ def _own(scene: Scene) -> str:
 
 def release(scene: Scene) -> None:
     """Suspects are let out."""
-    keys = (KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.fence, KEYS.agreement, KEYS.journal)
+    keys = (
+        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.fence, KEYS.agreement, KEYS.journal, KEYS.notes,
+    )  # fmt: skip
     scene.call("release_suspects", keys, _own(scene), GROUP, scene.policy(), "1", 50, 1)
 
 
 def move_due(scene: Scene) -> None:
     """What is due becomes ready."""
     keys = (
-        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.fence, KEYS.agreement, KEYS.journal
+        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.fence, KEYS.agreement, KEYS.journal,
+        KEYS.notes,
     )  # fmt: skip
     scene.call("move_due", keys, _own(scene), GROUP, scene.policy(), "1", 50, 1, 10, 100_000, 1000)
 
 
 def keep_house(scene: Scene) -> None:
     """The house is kept."""
-    keys = (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal)
+    keys = (KEYS.stream, KEYS.fence, KEYS.agreement, KEYS.journal, KEYS.retry, KEYS.notes)
     scene.call("keep_house", keys, _own(scene), GROUP, scene.random.choice(("", 40)), "1", 50, 1)
 
 
@@ -344,7 +355,8 @@ def _pause(scene: Scene) -> None:
 
 def _forget(scene: Scene) -> None:
     keys = (
-        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.dead, KEYS.fence, KEYS.agreement, KEYS.journal
+        KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.suspects, KEYS.dead, KEYS.fence, KEYS.agreement, KEYS.journal,
+        KEYS.notes,
     )  # fmt: skip
     scene.lead("forget_group", keys, GROUP, scene.fence(), scene.random.randrange(2), 100_000, "stream", "1", 50)
 

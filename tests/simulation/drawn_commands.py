@@ -264,6 +264,34 @@ def command_stories(*, steps: int) -> st.SearchStrategy[list[Step]]:
     return st.lists(step, min_size=steps // 2, max_size=steps).map(lambda story: [*_BEGIN, *story])
 
 
+_claims = _words("CLAIM", st.sampled_from((1, 2, 5, 5, 1000, 10**9, -1, "x")))
+CLAIMING = st.one_of(
+    _words("XADD", "s1", "*", "n", st.integers(0, 9)),
+    _words("XREADGROUP", "GROUP", "g1", _consumers, _count, _claims, "STREAMS", "s1", ">"),
+    _words("XREADGROUP", "GROUP", "g1", _consumers, _count, _claims, "STREAMS", "s1", ">"),
+    _words("XREADGROUP", "GROUP", "g1", _consumers, _count, _claims, "STREAMS", "s1", "s2", ">", ">"),
+    _words("XREADGROUP", "GROUP", "g1", _consumers, _count, _claims, "STREAMS", "s1", "0"),
+    _words("XCLAIM", "s1", "g1", _consumers, 0, _good_ids, "IDLE", st.sampled_from((0, 3, 4_000_000_000)),
+           "RETRYCOUNT", st.integers(0, 5), "JUSTID"),
+    _words("XACK", "s1", "g1", _good_ids),
+    _words("XDEL", "s1", _good_ids),
+    _words("XPENDING", "s1", "g1", "-", "+", 100),
+    _words("XPENDING", "s1", "g1"),
+)  # fmt: skip
+_LAST_LOOKS = tuple(
+    run(0, *words)
+    for words in (("XPENDING", "s1", "g1", "-", "+", 100), ("XPENDING", "s1", "g1"), ("XRANGE", "s1", "-", "+"))
+)
+
+
+def claim_stories(*, steps: int) -> st.SearchStrategy[list[Step]]:
+    """Return stories of reads that claim, about ``steps`` long; what they look at in the end is in them."""
+    runs = st.builds(lambda number, words: run(number, *words), st.integers(0, CLIENTS - 1), CLAIMING)
+    step = weighted((8, runs), (2, PASSES))
+    begin = (*_BEGIN, run(0, "XGROUP", "CREATE", "s2", "g1", "0", "MKSTREAM"), run(0, "XADD", "s2", "*", "n", 1))
+    return st.lists(step, min_size=steps // 2, max_size=steps).map(lambda story: [*begin, *story, *_LAST_LOOKS])
+
+
 def undo(twins: Twins) -> None:
     """Leave the real server as it was."""
     for words in (

@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.places import KEYS
-from tests.simulation.story import EMBEDDED, REAPER, Setting, Step
+from tests.simulation.story import EMBEDDED, IN_PLACE, REAPER, Setting, Step
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -239,8 +239,9 @@ def _other_limit(random: Random, setting: Setting) -> dict[str, Any]:  # noqa: A
     return {"max_deliveries": random.choice((1, 2, 3, 5))}
 
 
-def _other_policy(random: Random, setting: Setting) -> dict[str, Any]:  # noqa: ARG001
-    return {"redelivery": random.choice(("stream", "retry-stream"))}
+def _other_policy(random: Random, setting: Setting) -> dict[str, Any]:
+    policies = ("stream", "retry-stream", *((IN_PLACE,) if setting.redelivery == IN_PLACE else ()))
+    return {"redelivery": random.choice(policies)}
 
 
 def _switch(world: "World", step: Step) -> None:

@@ -26,7 +26,7 @@ def is_over(keys: Keyspace) -> bool:
     retry = keys.find(KEYS.retry.encode())
     if isinstance(retry, Stream) and retry.length:
         return False
-    return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.suspects))
+    return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.suspects, KEYS.notes))
 
 
 async def history_of(world: World, client: Redis, *, finished: bool) -> History:

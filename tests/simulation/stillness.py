@@ -16,12 +16,15 @@ from tests.simulation.places import GROUP, KEYS, NAMESPACE
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import id_text
 from tests.simulation.story import EMBEDDED
+from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import text
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 LOOKS_PER_TIMEOUT = 4
+LAID_ASIDE = {READY_CONSUMER.encode(), WAITING_CONSUMER.encode()}
+"""Who holds what is nobody's delivery, but ready or waiting where it is."""
 Delivery = tuple[str, int, int, int]
 """A stream's key, an entry's ID, since when it has been idle (the server's ms), and how often it was delivered."""
 
@@ -80,4 +83,5 @@ class Stillness:
             group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
             if group is not None:
                 for number, row in group.pending.values.items():
-                    yield key, number, row.delivered_ms, row.times
+                    if row.consumer is None or row.consumer.name not in LAID_ASIDE:
+                        yield key, number, row.delivered_ms, row.times

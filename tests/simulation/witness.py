@@ -21,6 +21,7 @@ from tests.simulation.server.words import id_text
 from tests.support.history import dead_job
 from tests.support.invariants import DeadJob, Execution, FinalState, History, PendingJob, check_now, fenced
 from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 
 if TYPE_CHECKING:
@@ -186,10 +187,18 @@ class Witness:
                     self._scheduled(words[1], member)
 
     def _scheduled(self, key: bytes, member: bytes) -> None:
-        [job] = Unpacker(member, _nothing, dict).all_values()
-        name = text(job[b"job_id"])
+        name = self._job_of(member)
+        if name is None:
+            return
         self._touched[name] = None
         self._lives[name].members.add((key, member))
+
+    def _job_of(self, member: bytes) -> str | None:
+        kind, _, entry_id = member.partition(b" ")
+        if kind in (b"stream", b"retry") and entry_id:  # it waits where it is
+            return self._jobs.get(((STREAM if kind == b"stream" else RETRY), number_of(entry_id)))
+        [job] = Unpacker(member, _nothing, dict).all_values()
+        return text(job[b"job_id"])
 
     def _all_moved(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
         self._touched.update(dict.fromkeys(self._lives))
@@ -235,7 +244,11 @@ class Witness:
                 continue
             group, job = stream.groups.get(GROUP.encode()), self._jobs[key, number]
             if group is not None and number in group.pending:
-                pending.append(PendingJob(job, -1))
+                holder = group.pending.values[number].consumer
+                if holder is not None and holder.name == READY_CONSUMER.encode():
+                    ready.append(job)
+                elif holder is None or not self._waits_there(key, number, holder.name):
+                    pending.append(PendingJob(job, -1))
             elif number in stream.entries and (group is None or number > group.last_id):
                 ready.append(job)
         values = self._keys.values
@@ -247,6 +260,11 @@ class Witness:
         dead = self._stream(DEAD)
         letters = [letter for number, letter in life.letters.items() if dead is not None and number in dead.entries]
         return FinalState(tuple(ready), tuple(pending), tuple(scheduled), tuple(letters))
+
+    def _waits_there(self, key: bytes, number: int, holder: bytes) -> bool:
+        schedule = self._keys.values.get(KEYS.schedule.encode())
+        member = (b"stream " if key == STREAM else b"retry ") + id_text(number)
+        return holder == WAITING_CONSUMER.encode() and isinstance(schedule, SortedSet) and member in schedule.scores
 
     def _judge(self, job: str) -> Iterator[str]:
         world, life = self._world, self._lives[job]

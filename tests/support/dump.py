@@ -20,6 +20,8 @@ _NEW_FROM_MS = BASE_MS + 10_000_000_000
 Shown = dict[str, Any]
 
 _FIRST_SUSPECT = 2**52
+_IN_PLACE = re.compile(rb"(stream|retry) \d+-\d+")
+"""A member that names an entry which waits where it is."""
 
 _UNPACK = "local job = cmsgpack.unpack(ARGV[1]); return {job.kind, job.job_id, job.deliveries, job.generation, \
 job.first_ms, job.consumers, job.entry_id, job.user}"
@@ -80,6 +82,8 @@ def _show_event(flat: Sequence[bytes]) -> tuple[str, str, Shown]:
 
 
 async def _show_member(client: Redis, member: bytes, score: float) -> tuple[Any, ...]:
+    if _IN_PLACE.fullmatch(member):
+        return (_show_score(score), _text(member))
     unpacked: Any = await client.eval(_UNPACK, 0, member)
     *parts, user = unpacked
     return (_show_score(score), *(_show_part(part) for part in parts), _flat_text(user))

@@ -24,7 +24,8 @@ local function last_delivered(key)
     end
   end
 end
-local ready, pending, scheduled = {}, {}, {}
+local ready, pending, scheduled, waiting = {}, {}, {}, {}
+local names = { [KEYS[1]] = 'stream ', [KEYS[2]] = 'retry ' }
 for _, key in ipairs({ KEYS[1], KEYS[2] }) do
   local last = redis.call('EXISTS', key) == 1 and last_delivered(key)
   if last then
@@ -33,17 +34,26 @@ for _, key in ipairs({ KEYS[1], KEYS[2] }) do
     end
     for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', 10000000)) do
       local entry = redis.call('XRANGE', key, row[1], row[1])[1] or { row[1], {} }
-      pending[#pending + 1] = { entry, row[3] }
+      if row[2] == 'ready-by-reaper' then
+        ready[#ready + 1] = entry
+      elseif row[2] ~= 'waiting-by-reaper' or not redis.call('ZSCORE', KEYS[3], names[key] .. row[1]) then
+        pending[#pending + 1] = { entry, row[3] }
+      end
     end
   end
 end
 for _, key in ipairs({ KEYS[3], KEYS[6] }) do
   for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-    scheduled[#scheduled + 1] = cmsgpack.unpack(member).job_id
+    local kind, entry_id = string.match(member, '^(%a+) (%d+%-%d+)$')
+    if entry_id then
+      waiting[#waiting + 1] = redis.call('XRANGE', kind == 'stream' and KEYS[1] or KEYS[2], entry_id, entry_id)[1]
+    else
+      scheduled[#scheduled + 1] = cmsgpack.unpack(member).job_id
+    end
   end
 end
 return { ready, pending, scheduled, redis.call('XRANGE', KEYS[4], '-', '+'), redis.call('HLEN', KEYS[5]),
-  redis.call('XLEN', KEYS[2]) }
+  redis.call('XLEN', KEYS[2]), waiting, redis.call('HLEN', KEYS[7]) }
 """
 
 Entry = tuple[bytes, Sequence[bytes]]
@@ -53,23 +63,25 @@ async def read_state(client: Redis, keys: GroupKeys, *, timers_armed: int | None
     """Return where every job of the group is, at one instant. Read the journal after it, not before."""
     snapshot: Any = await client.eval(
         _SNAPSHOT,
-        6,
+        7,
         keys.stream,
         keys.retry,
         keys.schedule,
         keys.dead,
         keys.suspects,
         keys.stream_schedule,
+        keys.notes,
         keys.group,
     )
-    ready, pending, scheduled, dead, released, retry_entries = snapshot
+    ready, pending, scheduled, dead, released, retry_entries, waiting, notes = snapshot
     return FinalState(
         ready=tuple(_job(entry) for entry in ready),
         pending=tuple(PendingJob(_job(entry), idle) for entry, idle in pending),
-        scheduled=tuple(text(job) for job in scheduled),
+        scheduled=(*map(text, scheduled), *map(_job, waiting)),
         dead=tuple(dead_job(entry) for entry in dead),
         released_suspects=released,
         retry_entries=retry_entries,
+        notes=notes,
         timers_armed=timers_armed,
     )
 

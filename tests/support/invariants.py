@@ -58,6 +58,8 @@ class FinalState:
     released_suspects: int = 0
     retry_entries: int = 0
     """Length of the retry stream; what is settled there is deleted."""
+    notes: int = 0
+    """Notes on jobs that were given back where they are; those of what foreign workers have settled go later."""
     timers_armed: int | None = None
     """As a leader reports it; None where nobody was asked."""
 
@@ -150,13 +152,17 @@ def settled_once(history: History) -> Iterator[str]:
     for (job, generation), times in ends.items():
         if times > 1:
             yield f"I4: generation {generation} of job {job} was ended {times} times"
-    deliveries = Counter(
-        (event.job, str(event.data["entry"]), int(event.data["delivery"]))
-        for event in history.events
-        if event.event in _SETTLEMENTS and {"entry", "delivery"} <= event.data.keys()
+    settled = [
+        event for event in history.events if event.event in _SETTLEMENTS and {"entry", "delivery"} <= event.data.keys()
+    ]
+    # One that does not count is followed by another of its number: in a copy, or, given back in place, of its entry.
+    uncounted = Counter(
+        _delivery(event)
+        for event in settled
+        if _gives_a_delivery_back(event) and event.data.get("new_entry") == event.data["entry"]
     )
-    for (job, entry, delivery), times in deliveries.items():
-        if times > 1:
+    for (job, entry, delivery), times in Counter(map(_delivery, settled)).items():
+        if times > 1 + uncounted[job, entry, delivery]:
             yield f"I4: delivery {delivery} of entry {entry} (job {job}) was settled {times} times"
 
 
@@ -216,6 +222,7 @@ def back_to_baseline(history: History) -> Iterator[str]:
         "scheduled jobs": len(state.scheduled),
         "released suspects": state.released_suspects,
         "entries in the retry stream": state.retry_entries,
+        "notes": state.notes,
         "armed timers": state.timers_armed or 0,
     }
     for what, number in left.items():
@@ -287,6 +294,10 @@ def _visibility_of(history: History, event: LifecycleEvent) -> int:
 
 def _generation(event: LifecycleEvent) -> Generation:
     return event.job, int(event.data.get("generation", 0))
+
+
+def _delivery(event: LifecycleEvent) -> tuple[str, str, int]:
+    return event.job, str(event.data["entry"]), int(event.data["delivery"])
 
 
 def _gives_a_delivery_back(event: LifecycleEvent) -> bool:

@@ -18,10 +18,10 @@ from workers.loop.held import Held, Source
 from workers.loop.telemetry import ADOPT as BY_ADOPTION
 from workers.loop.telemetry import RESTART
 from workers.protocol.calls.membership import delete_consumers
-from workers.protocol.calls.recovery import AdoptionMode, Claimed, Outcome, Recovered, adopt
+from workers.protocol.calls.recovery import AdoptionMode, Claimed, Outcome, Recovered, adopt, read_notes
 from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES
-from workers.protocol.messages import text
+from workers.protocol.messages import Note, Redelivery, text
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Adoption(Part):
                 self._log_held(sweep, row)
             else:
                 self._report_dead_letter(sweep, row, began_ns)
-        deliveries = self._deliveries(sweep, page.taken, asked_at)
+        deliveries = await self._deliveries(sweep, page.taken, asked_at)
         if sweep.for_suspects and deliveries:
             self._suspect = deliveries[0]
         if not sweep.start:
@@ -138,10 +138,21 @@ class Adoption(Part):
             await self._finish(sweep)
         return deliveries
 
-    def _deliveries(self, sweep: Sweep, taken: Sequence[Claimed], asked_at: float) -> list[Held]:
-        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
+    async def _deliveries(self, sweep: Sweep, taken: Sequence[Claimed], asked_at: float) -> list[Held]:
+        agreement, now_ms, notes = self._membership.agreement, self._membership.now_ms(), dict[bytes, Note]()
+        if agreement.redelivery is Redelivery.IN_PLACE:
+            notes = await read_notes(self._commands, self._settings.keys, [row.entry_id for row in taken])
         deliveries = [
-            Held(sweep.source, row.entry_id, row.fields, row.times_delivered, max_deliveries, now_ms, asked_at)
+            Held(
+                sweep.source,
+                row.entry_id,
+                row.fields,
+                row.times_delivered,
+                agreement.max_deliveries,
+                now_ms,
+                asked_at,
+                notes.get(row.entry_id),
+            )
             for row in taken
         ]
         for held, row in zip(deliveries, taken, strict=True):

@@ -54,6 +54,10 @@ class Reject(Exception):  # noqa: N818 - a verdict of the handler, not an error
 
 ACKED = Verdict(Outcome.ACK)
 HANDED_BACK = Verdict(Outcome.HAND_BACK)
+GIVEN_UP = Verdict(
+    Outcome.NACK, REASON_MAX_DELIVERIES, "not settled within the visibility timeout, and nobody recovered it in time"
+)
+"""On what was claimed again and again while no leader lived: it has had its deliveries, and does not run."""
 
 
 async def execute(invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Verdict:

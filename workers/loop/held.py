@@ -8,6 +8,7 @@ from math import inf
 
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Verdict
+from workers.protocol.messages import Note
 from workers.runtime.clock import monotonic
 from workers.telemetry.deliveries import JobTrace
 
@@ -98,6 +99,8 @@ class Held:
     """For how many milliseconds it was in its slot; not set before it has ended."""
     trace: JobTrace | None
     """What is to be told of the delivery as a span; None = nothing."""
+    is_used_up: bool
+    """It has had all its deliveries, and nobody was there to say so: it is given up instead of run."""
 
     def __init__(
         self,
@@ -108,12 +111,14 @@ class Held:
         max_deliveries: int,
         delivered_ms: int,
         proven: float,
+        note: Note | None = None,
     ) -> None:
-        self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms)
+        self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms, note)
         self.source = source
         self.proven = proven
         self.stage = QUEUED
         self.interruption = self.runner = self.trace = self.returning = None
+        self.is_used_up = False
 
     # ---- what happens to it
 

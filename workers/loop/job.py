@@ -9,7 +9,17 @@ from math import inf
 from typing import Any, Protocol, TypeVar, overload
 
 from workers.protocol.errors import InvalidFieldError
-from workers.protocol.messages import FIELD_TRACEPARENT, RESERVED_PREFIX, Metadata, Pairs, pair_up, read_metadata, text
+from workers.protocol.messages import (
+    FIELD_PREVIOUS,
+    FIELD_TRACEPARENT,
+    RESERVED_PREFIX,
+    Metadata,
+    Note,
+    Pairs,
+    pair_up,
+    read_metadata,
+    text,
+)
 
 TRACEPARENT_BYTES = 55
 _EVEN_DIGITS = b"02468ace"
@@ -75,6 +85,7 @@ class Job:
     """`entry_id` as it stands in Redis."""
     _origin: Origin
     _flat: Sequence[bytes]
+    _note: Note | None
     _pairs: Pairs | None
     _fields: dict[bytes, bytes] | None
 
@@ -86,6 +97,7 @@ class Job:
         times_delivered: int,
         max_deliveries: int,
         delivered_ms: int,
+        note: Note | None = None,
     ) -> None:
         self._origin = origin
         self.raw_entry_id = self.raw_id = entry_id
@@ -100,6 +112,9 @@ class Job:
             if name.startswith(RESERVED_PREFIX):
                 self._take(read_metadata(entry_id, zip(flat[::2], flat[1::2], strict=False)), max_deliveries)
                 break
+        self._note = note
+        if note is not None:  # it has the word from the fields
+            self.deliveries, self.waits = max(1, note.deliveries + times_delivered), note.waits
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:
         self.raw_id = metadata.job_id
@@ -229,6 +244,12 @@ class Job:
         return await self._origin.extend(self)
 
     # ---- for the worker
+
+    def previous(self, times_delivered: int) -> bytes | None:
+        """Return which delivery came before that one of this entry, if the entry, or what is noted of it, says so."""
+        if self._note is not None:
+            return self._note.previous or None
+        return self.value_of(FIELD_PREVIOUS) if times_delivered == 1 else None
 
     @property
     def payload_bytes(self) -> int:

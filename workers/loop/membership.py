@@ -101,6 +101,7 @@ class Membership:
         """How the server's clock was set meanwhile."""
         self._warned = ""
         self._served_s = 0.0
+        self._unserved_since: float | None = None
         self.joined = Change()
         self.joins = 0
         """How often the group was joined; the reader takes stock after each."""
@@ -116,6 +117,15 @@ class Membership:
     def recovers(self) -> bool:
         """Tell whether this worker is to recover what stalls: it is set to, and the group has agreed on it."""
         return self._settings.recovery is self.agreement.recovery is RecoveryMode.EMBEDDED
+
+    @property
+    def unserved_s(self) -> float:
+        """For how long, without a doubt, no leader has served the group; 0 = one may."""
+        return 0.0 if self._unserved_since is None else monotonic() - self._unserved_since
+
+    def lost_sight(self) -> None:
+        """Note that Redis was away from us: whoever serves the group may have been as well."""
+        self._unserved_since = None
 
     def now_ms(self) -> int:
         """Return the server's time, as of the last join plus our monotonic clock, in ms since the epoch."""
@@ -206,6 +216,10 @@ class Membership:
         self.visibility_s = agreement.visibility_timeout.total_seconds()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
+        if self._served_s:
+            self._unserved_since = None
+        elif self._unserved_since is None:
+            self._unserved_since = monotonic()
         self.joins += 1
         self.joined.notify()
 
@@ -268,5 +282,6 @@ class Membership:
                 self._reporter.works("looking at the group")
             except (RedisError, OSError) as error:
                 failures += 1
+                self.lost_sight()
                 if not is_contact_error(error):  # the reader tells of an outage
                     self._reporter.failed("looking at the group", error)

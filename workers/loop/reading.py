@@ -6,9 +6,10 @@ A read ends only between reads. A cancelled one would leave entries with us that
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -16,6 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.adoption import Adoption
 from workers.loop.change import Change
+from workers.loop.claiming import Claiming
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held
 from workers.loop.journal import JournalWriter
@@ -62,6 +64,8 @@ class Reader(Part):
         self._stalled = stalled
         self._by_key = {source.key.encode(): source for source in context.membership.both}
         self._planner = Planner()
+        self._claiming = Claiming(context)
+        self._is_blocking = False
         self._late = Change()
         self._stopping = anyio.Event()
         self._stopped = anyio.Event()
@@ -164,8 +168,9 @@ class Reader(Part):
             self._connection_id = await self._learn_connection_id()
         block_ms = self._block_ms(free) if may_block else 0
         self._stalled.redis_is_asked(block_ms / 1000)
-        with self._timed(block_ms):
-            reply = await self._connection.execute_command(
+
+        async def send(more: Sequence[str | int] = ()) -> Any:
+            return await self._connection.execute_command(
                 "XREADGROUP",
                 "GROUP",
                 self._settings.group,
@@ -173,11 +178,18 @@ class Reader(Part):
                 "COUNT",
                 plan.count,
                 *(("BLOCK", block_ms) if block_ms else ()),
+                *more,
                 "STREAMS",
                 *(source.key for source in plan.sources),
                 *(">" for _ in plan.sources),
             )
-        deliveries = self._deliveries(reply, asked_at)
+
+        with self._timed(block_ms):
+            idle_ms = self._claiming.idle_ms()
+            if idle_ms is None:
+                deliveries = self._deliveries(await send(), asked_at)
+            else:
+                deliveries = await self._claiming.deliveries(send, idle_ms, asked_at)
         if len(sources) > 1:
             self._planner.learn(plan, sources, Counter(held.source.key for held in deliveries))
         return deliveries
@@ -190,14 +202,23 @@ class Reader(Part):
     @contextmanager
     def _timed(self, block_ms: int) -> Iterator[None]:
         """See to it that a read which blocks for less than usual ends in time: the server itself may be 100 ms late."""
-        if not 0 < block_ms < BLOCK_MS:
-            yield
-            return
-        timer = asyncio.get_running_loop().call_later(block_ms / 1000, self._late.notify)
+        self._is_blocking = block_ms > 0
         try:
-            yield
+            if not 0 < block_ms < BLOCK_MS:
+                yield
+                return
+            timer = asyncio.get_running_loop().call_later(block_ms / 1000, self._late.notify)
+            try:
+                yield
+            finally:
+                timer.cancel()
         finally:
-            timer.cancel()
+            self._is_blocking = False
+
+    def look_again(self) -> None:
+        """End a read that blocks: there is something that it does not see."""
+        if self._is_blocking:
+            self._late.notify()
 
     async def end_late_reads(self) -> None:
         """End reads that block for too long, until cancelled. Loses nothing."""
@@ -221,6 +242,7 @@ class Reader(Part):
     # ---- when it fails
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
+        self._membership.lost_sight()
         self._connection_id = None
         self._stalled.redis_failed(error)
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it

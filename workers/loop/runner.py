@@ -9,7 +9,7 @@ import anyio
 from workers.loop.context import Part, WorkerContext
 from workers.loop.deadlines import Deadlines
 from workers.loop.dispatch import Calls
-from workers.loop.execution import HANDED_BACK, REASON_TIMEOUT, execute, failed, judge
+from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execute, failed, judge
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import QUEUED, Held, Interruption
 from workers.loop.journal import JournalWriter
@@ -51,6 +51,9 @@ class Runner(Part):
         began = monotonic()
         try:
             if began - held.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(held):
+                return
+            if held.is_used_up:
+                self._settlements.add(held, GIVEN_UP, began)
                 return
             if self._journal:
                 self._journal.note(EventName.STARTED, held.job)  # it stands there even if the handler kills us

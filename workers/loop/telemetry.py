@@ -20,7 +20,7 @@ from workers.loop.handlers import Invoke
 from workers.loop.held import Held
 from workers.protocol.calls.recovery import Recovered
 from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict
-from workers.protocol.messages import FIELD_PREVIOUS, FIELD_TRACEPARENT, FIELD_TRACESTATE
+from workers.protocol.messages import FIELD_TRACEPARENT, FIELD_TRACESTATE
 from workers.settings import WorkerSettings
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
@@ -127,7 +127,7 @@ class WorkerTelemetry:
         if not creation.trace_flags.sampled:
             return None
         story = Story(creation, self._linkage)
-        previous = held.job.value_of(FIELD_PREVIOUS) if held.job.times_delivered == 1 else None
+        previous = held.job.previous(held.job.times_delivered)
         held.follow(JobTrace(story, story.links_to(self._delivery(held), previous) if previous else []))
         return story
 
@@ -157,7 +157,7 @@ class WorkerTelemetry:
             max(1, held.job.deliveries - 1),
             owner,
             idle_ms,
-            (held.job.value_of(FIELD_PREVIOUS) or b"") if held.job.times_delivered == 2 else b"",
+            held.job.previous(held.job.times_delivered - 1) or b"",
         )
         now, how = time_ns(), _how(reason, mode) | {telemetry.RECOVERY_OUTCOME: "claimed"}
         held.trace.links += emit_recovery(story, lost, how, began_ns=now, ended_ns=now)

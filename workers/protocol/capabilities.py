@@ -44,8 +44,12 @@ async def capabilities_quietly(client: "Redis") -> Capabilities:
 
 async def capabilities_of(client: "Redis", absent: str) -> Capabilities:
     """Ask for each. ``absent`` is a key that nobody has, and our user may touch. Raises what redis-py raises."""
-    words = ("XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">")
-    return {Capability.CLAIM: await _knows(client, *words), **await capabilities_quietly(client)}
+    return {Capability.CLAIM: await knows_claim(client, absent), **await capabilities_quietly(client)}
+
+
+async def knows_claim(client: "Redis", absent: str) -> bool | None:
+    """Ask for CLAIM alone. ``absent`` as in `capabilities_of`, or no stream. Raises what redis-py raises."""
+    return await _knows(client, "XREADGROUP", "GROUP", _NOBODY, _NOBODY, "CLAIM", "1000", "STREAMS", absent, ">")
 
 
 _COMMANDS = {Capability.XNACK: "XNACK", Capability.XACKDEL: "XACKDEL", Capability.IDMP: "XCFGSET"}

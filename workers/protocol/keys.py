@@ -16,6 +16,10 @@ NONCE_BYTES = 6
 """A worker's consumer is ``<name>.<nonce>``; the nonce is twelve hex digits, new in each process."""
 RESTORED_CONSUMER = "restored-by-reaper"
 """The consumer that holds what a leader puts back into a group. It reads nothing; leaders know the group by it."""
+READY_CONSUMER, WAITING_CONSUMER = "ready-by-reaper", "waiting-by-reaper"
+"""The consumers that hold, by policy ``in-place``, what is ready and what waits in the schedule. They read nothing."""
+OUR_CONSUMERS = frozenset({RESTORED_CONSUMER, READY_CONSUMER, WAITING_CONSUMER})
+"""Consumers that are no worker's."""
 
 
 def _check_name(kind: str, name: str) -> None:
@@ -81,6 +85,9 @@ class GroupKeys:
     """Hash of suspects that were released and have not settled: entry ID → release time in ms."""
     journal: str
     """Capped stream of lifecycle events, shared by the groups of the stream."""
+    notes: str
+    """Hash of what is to be known of jobs that are given back where they are: entry ID → note. Also the channel on
+    which readers are told that there are some."""
 
     @property
     def pair(self) -> str:
@@ -103,6 +110,7 @@ def group_keys(stream: str, group: str) -> GroupKeys:
         agreement=f"{prefix}:group:{group}",
         suspects=f"{prefix}:suspects:{group}",
         journal=f"{prefix}:journal",
+        notes=f"{prefix}:notes:{group}",
     )
 
 
@@ -154,7 +162,7 @@ TYPES: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("stream", "retry", "dead", "journal"), "stream"),
         **dict.fromkeys(("stream_schedule", "schedule", "enqueued"), "zset"),
-        **dict.fromkeys(("agreement", "suspects", "replicas"), "hash"),
+        **dict.fromkeys(("agreement", "suspects", "notes", "replicas"), "hash"),
         **dict.fromkeys(("fence", "lease", "token", "step_down"), "string"),
     }
 )

@@ -38,6 +38,8 @@ class Redelivery(StrEnum):
 
     STREAM = "stream"
     RETRY_STREAM = "retry-stream"
+    IN_PLACE = "in-place"
+    """Where it is, for readers with CLAIM (Redis 8.4): nothing is copied."""
 
 
 class RecoveryMode(StrEnum):
@@ -154,6 +156,58 @@ def parse_read_reply(reply: Any) -> list[Entry]:
         return [(stream, item[0], item[1]) for stream, entries in reply or () for item in entries]
     except (TypeError, ValueError, IndexError) as error:
         raise UnexpectedReplyError(f"XREADGROUP answered {reply!r:.200}") from error
+
+
+CLAIM_READY_MS = 10**9
+"""What was idle for so long (11 days) was said to be, by us: no job may have a visibility timeout as long."""
+
+
+class ClaimedEntry(NamedTuple):
+    """One entry that a read with CLAIM has brought: what was overdue, or is new."""
+
+    stream: bytes
+    entry_id: bytes
+    fields: Sequence[bytes]
+    idle_ms: int
+    """0 where it is new."""
+    deliveries_before: int
+    """0 where it is new."""
+
+
+def parse_claim_reply(reply: Any) -> list[ClaimedEntry]:
+    """Read an XREADGROUP … CLAIM reply, ``[[stream, [[id, [f, v…], idle ms, deliveries before]…]]…]`` or nothing.
+
+    Raises UnexpectedReplyError.
+    """
+    try:
+        return [
+            ClaimedEntry(stream, entry_id, flat or (), idle_ms, before)
+            for stream, entries in reply or ()
+            for entry_id, flat, idle_ms, before in entries
+        ]
+    except (TypeError, ValueError, IndexError) as error:
+        raise UnexpectedReplyError(f"XREADGROUP with CLAIM answered {reply!r:.200}") from error
+
+
+class Note(NamedTuple):
+    """What is noted of a job that is given back where it is, in place of a copy's reserved fields."""
+
+    deliveries: int = 0
+    """To be added to the times delivered; below 0 where some did not count."""
+    waits: int = 0
+    previous: bytes = b""
+    """As `FIELD_PREVIOUS` says it; nothing where the job is not traced."""
+
+
+def read_note(value: bytes | None) -> Note | None:
+    """Read a note as ``lua/prelude.lua`` writes it; nothing where there is none, or it is somebody else's."""
+    words = value.split(b",", 4) if value else []
+    if len(words) != _WORDS_OF_NOTE or not (words[0].removeprefix(b"-").isdigit() and words[1].isdigit()):
+        return None
+    return Note(int(words[0]), int(words[1]), words[3])
+
+
+_WORDS_OF_NOTE = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,3 +113,11 @@ def hincrby(core: Core, words: list[bytes]) -> Reply:
         raise ReplyError("ERR increment or decrement would overflow")
     _made(core, words[1])[words[2]] = b"%d" % value
     return value
+
+
+@command("HSCAN", -3, "read")
+def hscan(core: Core, words: list[bytes]) -> Reply:
+    """HSCAN key cursor [COUNT n]: a small hash is told in one piece."""
+    cursor = integer(words[2], "ERR invalid cursor")
+    rows = _existing(core, words[1]).items() if cursor == 0 else ()
+    return [b"0", [word for row in rows for word in row]]

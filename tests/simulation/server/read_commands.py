@@ -73,12 +73,12 @@ class Read:
         if self.min_idle is None:
             return []
         due = sorted(
-            (row.delivered_ms, number)
+            (row.delivered_ms, row.touched, number)
             for number, row in group.pending.values.items()
             if core.now_ms - row.delivered_ms >= self.min_idle and number in stream.entries
         )
         claimed: list[Reply] = []
-        for delivered_ms, number in due[: self.count if self.count > 0 else None]:
+        for delivered_ms, _, number in due[: self.count if self.count > 0 else None]:
             consumer, row = group.consumer(self.consumer, core.now_ms), group.pending.values[number]
             entry_text, fields = stream.entries.values[number]
             claimed.append([entry_text, fields, core.now_ms - delivered_ms, row.times])
@@ -126,7 +126,9 @@ def _read_options(core: Core, words: list[bytes], read: Read) -> int:
                 raise ReplyError("ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.")
             read.no_ack, at = True, at + 1
         elif option == b"CLAIM" and more and in_group and core.capabilities.has_claim:
-            read.min_idle = integer(words[at + 1], "ERR min-idle-time is not an integer")
+            read.min_idle = integer(words[at + 1], "ERR min-idle-time is not an integer or out of range")
+            if read.min_idle < 0:
+                raise ReplyError("ERR min-idle-time must be a positive integer")
             at += 2
         else:
             raise syntax_error()

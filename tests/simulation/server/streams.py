@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import count
 from typing import Generic, TypeVar
 
 from tests.simulation.server.nodes import Nodes
@@ -63,15 +64,29 @@ class ById(Generic[ValueT]):
         return ids[first : last if count < 0 else min(last, first + count)]
 
 
+_TOUCHES = count()
+
+
 class Pending:
     """One delivery that is not settled."""
 
-    __slots__ = ("consumer", "delivered_ms", "times")
+    __slots__ = ("_delivered_ms", "consumer", "times", "touched")
 
     def __init__(self, consumer: "Consumer | None", delivered_ms: int, times: int) -> None:
         self.consumer = consumer
         self.delivered_ms = delivered_ms
         self.times = times
+
+    @property
+    def delivered_ms(self) -> int:
+        """When it was handed out last, or was said to be."""
+        return self._delivered_ms
+
+    @delivered_ms.setter
+    def delivered_ms(self, value: int) -> None:
+        self._delivered_ms = value
+        self.touched = next(_TOUCHES)
+        """Of what was handed out at the same moment, what was touched first is claimed first."""
 
 
 class Consumer:

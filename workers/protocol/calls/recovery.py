@@ -6,7 +6,7 @@ run, and in embedded mode every worker.
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -15,7 +15,7 @@ from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.connection import KeptConnection
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import text, told
+from workers.protocol.messages import Note, read_note, text, told
 from workers.protocol.scripts import load_script
 
 ADOPT = load_script("workers.protocol", "adopt")
@@ -74,6 +74,16 @@ class Claimed(NamedTuple):
     idle_ms: int
 
 
+async def read_notes(client: Redis, keys: GroupKeys, entry_ids: Iterable[bytes]) -> dict[bytes, Note]:
+    """Return by entry ID what is noted of jobs that were given back where they are. Raises what redis-py raises."""
+    wanted = list(entry_ids)
+    if not wanted:
+        return {}
+    values: Any = await client.execute_command("HMGET", keys.notes, *wanted)
+    found = {entry_id: read_note(value) for entry_id, value in zip(wanted, values, strict=True)}
+    return {entry_id: note for entry_id, note in found.items() if note is not None}
+
+
 # --- adopt --------------------------------------------------------------------------------------------------
 
 
@@ -121,6 +131,7 @@ async def adopt(
         client,
         (
             source, keys.dead, keys.agreement, keys.journal, keys.stream, keys.suspects, keys.schedule, keys.retry,
+            keys.notes,
         ),
         (
             keys.group, consumer, owner, mode, room, suspects, agreement.max_deliveries, *journal, start, *in_flight,
@@ -198,7 +209,10 @@ async def autoclaim(
     """
     reply = await AUTOCLAIM.run(
         client,
-        (source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement, keys.journal),
+        (
+            source, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.agreement, keys.journal,
+            keys.notes,
+        ),
         (
             keys.group, consumer, agreement.visibility_ms, agreement.max_deliveries, agreement.redelivery,
             *journal, clock_word(not_after_ms, steps), cursor, room, patience_ms, PAGE, CALL_BYTES, PAGE_OVERDUE,

@@ -50,6 +50,8 @@ LAYOUT_REFUSALS = {
     "set redelivery = 'retry-stream' for this pair",
     "explicit_ids": "the stream's entry IDs are not the server's own, and with redelivery 'stream' a copy would move "
     "its last ID past them: set redelivery = 'retry-stream' for this pair",
+    "no_claim": "redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4), and this server does not know that, or "
+    "this user may not ask: set redelivery = 'retry-stream' for this pair, or make the user anew by `reaper acl`",
 }
 
 

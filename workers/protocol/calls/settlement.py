@@ -117,7 +117,10 @@ async def settle(
         int(deletes),
     ]  # fmt: skip
     _add_verdicts(words, items, facts if journal.writes else lambda *_: b"", _suffix(proven_ms))
-    places = (source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects)
+    places = (
+        source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects,
+        keys.notes,
+    )  # fmt: skip
     reply = await SETTLE.run(client, places, words)
     if isinstance(reply, int):
         return None

@@ -61,7 +61,10 @@ async def move_due(
     """Make ready what is due in the group's schedule and in its stream's (``move_due.lua``)."""
     reply = await MOVE_DUE.run(
         client,
-        (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal),
+        (
+            keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.fence, keys.agreement, keys.journal,
+            keys.notes,
+        ),
         (
             authority.fence, keys.group, redelivery, *journal, authority.token, MOVE_BATCH, CALL_BYTES,
             authority.serves_for_ms or "",
@@ -91,7 +94,16 @@ async def release_suspects(
     """Make the next suspects ready, as many as may be out (``release_suspects.lua``)."""
     reply = await RELEASE_SUSPECTS.run(
         client,
-        (keys.stream, keys.retry, keys.schedule, keys.suspects, keys.fence, keys.agreement, keys.journal),
+        (
+            keys.stream,
+            keys.retry,
+            keys.schedule,
+            keys.suspects,
+            keys.fence,
+            keys.agreement,
+            keys.journal,
+            keys.notes,
+        ),
         (authority.fence, keys.group, redelivery, *journal, authority.token),
     )
     if reply[0] != b"ok":
@@ -124,7 +136,7 @@ async def keep_house(
     """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``)."""
     reply = await KEEP_HOUSE.run(
         client,
-        (keys.stream, keys.fence, keys.agreement, keys.journal),
+        (keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes),
         (authority.fence, keys.group, silence_ms or "", *journal, authority.token),
     )
     if reply[0] != b"ok":

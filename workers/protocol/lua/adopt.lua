@@ -17,6 +17,7 @@
 --                                                        these are left for the next leader to judge
 -- KEYS[7] schedule   {orders}:scheduled:billing          sorted set
 -- KEYS[8] retry      {orders}:retry:billing              stream
+-- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3] the consumer to take from  ARGV[4] restart | reread
 -- ARGV[5] how many entries to take at most  ARGV[6] how many of them may be suspects
 -- ARGV[7] max_deliveries where the group has agreed on none; where the owner has joined with a higher one: that
@@ -33,7 +34,7 @@
 --- @prelude
 
 local source, dead, agreement, journal, stream, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local schedule, retry = KEYS[7], KEYS[8]
+local schedule, retry, notes = KEYS[7], KEYS[8], KEYS[9]
 local group, consumer, from, restart = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'restart'
 local room, suspect_room = tonumber(ARGV[5]), tonumber(ARGV[6])
 local write_journal, maxlen = ARGV[8] == '1', ARGV[9]
@@ -119,7 +120,7 @@ local function adopt(row)
     redis.call('XACK', source, group, row[1])
     return tell_lost(row)
   end
-  local job = open_entry(row[1], entry[2])
+  local job = open_noted(row[1], entry[2])
   bytes = bytes + job.bytes
   if restart then
     take_counted(job, row, entry[2])

@@ -16,6 +16,7 @@
 -- KEYS[6] suspects   {orders}:suspects:billing           hash: released and not settled yet
 -- KEYS[7] agreement  {orders}:group:billing              hash
 -- KEYS[8] journal    {orders}:journal                    stream
+-- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] group  ARGV[2] our consumer
 -- ARGV[3] visibility timeout in ms, ARGV[4] max_deliveries and ARGV[5] policy, where the group has agreed on none; where
 --         a delivery's worker has joined with higher ones, those hold for it (prelude.lua)
@@ -40,7 +41,7 @@
 --- @prelude
 
 local source, stream, retry, dead, schedule = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local suspects, agreement, journal = KEYS[6], KEYS[7], KEYS[8]
+local suspects, agreement, journal, notes = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[6] == '1', ARGV[7]
 local room, patience, page = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
@@ -151,8 +152,8 @@ local function claim_run()
     if is_there then
       local size, says = look_into(entry[2])
       opened_one(size)
-      if says then
-        job = open_entry(row[1], entry[2])
+      if says or (has_notes and redis.call('HEXISTS', notes, row[1]) == 1) then
+        job = open_noted(row[1], entry[2])
         count, in_doubt = judge(job, row)
       end
     end
@@ -183,7 +184,7 @@ local function recover(row, left)
   if not entry then
     return lose(row)
   end
-  local job = open_entry(row[1], entry[2])
+  local job = open_noted(row[1], entry[2])
   opened_one(job.bytes)
   local count, in_doubt = judge(job, row)
   if job.suspect or count >= max_deliveries - 1 then
@@ -211,6 +212,30 @@ local had_room = room > 0
 local nobody_is_suspected = redis.pcall('HLEN', suspects) == 0
 local refusal
 
+-- What was laid aside by policy `in-place` is nobody's delivery, unless nobody remembers why. Returns whether `row` needs no other look.
+local function rests(row, left)
+  claim_run()
+  if row[2] == READY_CONSUMER and not in_place then -- it is to be copied
+    refusal = refusal or layout_refusal(policy, stream, at)
+    if refusal then
+      ended = 'refused'
+      return true
+    end
+  end
+  open_for_writing(source, group)
+  local entry, is_rest = payload(row[1], left), false
+  try_to(function()
+    local result = entry and result_of_rest(row, entry[2])
+    is_rest = result and true or false
+    return type(result) == 'table' and result or nil
+  end, row)
+  if is_rest then
+    overdue = overdue + 1
+    again_in(visibility)
+  end
+  return is_rest
+end
+
 -- Looks at one pending entry. Sets `ended` where the call ends in front of it.
 local function look_at(row, left)
   local idle = row[3]
@@ -218,6 +243,9 @@ local function look_at(row, left)
     claim_run()
     start_over(row)
     return again_in(visibility - idle)
+  end
+  if (row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER) and rests(row, left) then
+    return
   end
   local terms = terms_of(row[2])
   if idle >= 0 and idle < terms[1] then

@@ -14,6 +14,8 @@
 -- KEYS[2] fence      {orders}:fence:billing   string
 -- KEYS[3] agreement  {orders}:group:billing   hash
 -- KEYS[4] journal    {orders}:journal         stream
+-- KEYS[5] retry      {orders}:retry:billing   stream
+-- KEYS[6] notes      {orders}:notes:billing   hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
 --
@@ -24,10 +26,11 @@
 
 --- @prelude
 
-local stream, fence, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stream, fence, agreement, journal, retry, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
 local MOST = 1000 -- consumers that are deleted, or told of, in one call; the others follow with the next
+local NOTES = 1000 -- looked at in one call
 local TOLD = 'told'
 
 local found = refused_by_fence(own, fence, agreement)
@@ -49,6 +52,8 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
   local name, pending = info_field(info, 'name'), info_field(info, 'pending')
   if name == RESTORED_CONSUMER then
     is_marked = true
+  elseif name == READY_CONSUMER or name == WAITING_CONSUMER then
+    held_by[name] = pending
   elseif silence and pending == 0 and #deleted < MOST and info_field(info, 'idle') > silence then
     redis.call('XGROUP', 'DELCONSUMER', stream, group, name)
     redis.call('HDEL', agreement, 'member:' .. name)
@@ -77,11 +82,46 @@ each_word(agreement, function(field, word)
   end
 end)
 
+-- Forgets notes of entries that somebody has settled without a word to us: a page of them a call, around and around.
+local function forget_notes()
+  local found = redis.pcall('HSCAN', notes, redis.call('HGET', agreement, 'notes_seen') or '0', 'COUNT', NOTES)
+  if found.err then
+    return
+  end
+  for i = 1, #found[2], 2 do
+    local entry_id, is_pending = found[2][i], false
+    for _, source in ipairs({ stream, retry }) do
+      local rows = redis.pcall('XPENDING', source, group, entry_id, entry_id, 1)
+      is_pending = is_pending or (not rows.err and #rows > 0)
+    end
+    if not is_pending then
+      redis.call('HDEL', notes, entry_id)
+    end
+  end
+  if found[1] == '0' then
+    redis.call('HDEL', agreement, 'notes_seen')
+  else
+    redis.call('HSET', agreement, 'notes_seen', found[1])
+  end
+end
+forget_notes()
+
+-- Tells whether nothing is pending that was idle for longer. What is ready where it is is said to be idle for ever.
+local function nothing_is_older(idle)
+  local rows = redis.call('XPENDING', stream, group, 'IDLE', string.format('%.0f', math.max(0, idle)), '-', '+', 100)
+  for _, row in ipairs(rows) do
+    if row[2] ~= READY_CONSUMER then
+      return false
+    end
+  end
+  return #rows < 100
+end
+
 local made = redis.call('HMGET', agreement, 'made', 'made_seen')
 local remade = made[2] and (made[1] or '0') ~= made[2] and 1 or 0 -- by one of ours, since the last look
 if position and not is_marked then
   local seen = whole_number(redis.call('HGET', agreement, 'marked'), nil)
-  if seen and #redis.call('XPENDING', stream, group, 'IDLE', string.format('%.0f', math.max(0, at - seen)), '-', '+', 1) == 0 then
+  if seen and nothing_is_older(at - seen) then
     made_anew(agreement, position)
     remade = 2
   end

@@ -17,6 +17,7 @@
 local stream, retry, schedule, stream_schedule, suspects, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group = ARGV[1]
 local at = now_ms()
+local LOOKED_AT = 20 -- deliveries, for the oldest that is somebody's
 
 local function readable(reply, default)
   if type(reply) ~= 'table' or not reply.err then
@@ -35,10 +36,20 @@ local function look_at(source)
   for _, info in ipairs(readable(redis.pcall('XINFO', 'GROUPS', source), {})) do
     if info_field(info, 'name') == group then
       local first = redis.call('XRANGE', source, '(' .. info_field(info, 'last-delivered-id'), '+', 'COUNT', 1)[1]
-      local oldest = redis.call('XPENDING', source, group, '-', '+', 1)[1]
       in_flight = in_flight + info_field(info, 'pending')
       ready_ms = math.max(ready_ms, first and at - entry_ms(first[1]) or 0)
-      pending_ms = math.max(pending_ms, oldest and oldest[3] or 0)
+      for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', source, group)) do
+        local name = info_field(consumer, 'name')
+        if name == READY_CONSUMER or name == WAITING_CONSUMER then
+          in_flight = in_flight - info_field(consumer, 'pending')
+        end
+      end
+      for _, row in ipairs(redis.call('XPENDING', source, group, '-', '+', LOOKED_AT)) do
+        if row[2] ~= READY_CONSUMER and row[2] ~= WAITING_CONSUMER then
+          pending_ms = math.max(pending_ms, row[3])
+          break
+        end
+      end
     end
   end
 end

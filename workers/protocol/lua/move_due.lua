@@ -8,6 +8,7 @@
 -- KEYS[5] fence            {orders}:fence:billing       string
 -- KEYS[6] agreement        {orders}:group:billing       hash
 -- KEYS[7] journal          {orders}:journal             stream
+-- KEYS[8] notes            {orders}:notes:billing       hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group
 -- ARGV[3] policy, where the group has agreed on none  ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN
 -- ARGV[6] the caller's token (0 = none)  ARGV[7] most jobs a call moves  ARGV[8] payload bytes after which it stops
@@ -23,7 +24,7 @@
 --- @prelude
 
 local stream, retry, schedule, stream_schedule = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7]
+local fence, agreement, journal, notes = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local own, group = ARGV[1], ARGV[2]
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
 local most, budget = tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -45,9 +46,23 @@ if own ~= '' then -- while leaders say so, embedded workers stand by (join_group
 end
 
 -- A retry becomes ready as any redelivery does; an enqueue is the first entry of its job, for every group of the stream.
-local target, refusal = retry, nil
-if (redis.call('HGET', agreement, 'policy') or ARGV[3]) == 'stream' then
-  target, refusal = stream, layout_refusal('stream', stream, at)
+local policy = redis.call('HGET', agreement, 'policy') or ARGV[3]
+local target, refusal = copy_target(policy, stream, retry, at)
+local is_any_ready_there = false
+
+-- The same for what waits where it is; what waits no more has nothing to do here.
+local function end_wait_of(member)
+  local job = waiting_there(member, stream, retry, group, notes)
+  if not job then
+    return true
+  elseif job.suspect then -- it stays laid aside, and stands with the suspects from now on
+    redis.call('ZADD', schedule, string.format('%.0f', SUSPECT_SCORE + at), member)
+    return 'parked'
+  elseif refusal then
+    return nil, refusal
+  end
+  is_any_ready_there = is_any_ready_there or policy == 'in-place'
+  return end_wait(job, group, notes, policy, target)
 end
 
 local function make_ready(job)
@@ -73,15 +88,23 @@ local function move(zset)
       return
     end
     bytes = bytes + #member
-    local job, id, problem = unpack_job(member), nil, 'it is no job of ours'
-    if job then
-      local ok, result, error = pcall(make_ready, job)
+    local act, job, id, problem = nil, nil, nil, 'it is no job of ours'
+    if zset == schedule and entry_named(member) then
+      act, job = end_wait_of, member
+    else
+      job = unpack_job(member)
+      act = job and make_ready
+    end
+    if act then
+      local ok, result, error = pcall(act, job)
       id, problem = ok and result, error
       if not ok then
         problem = type(result) == 'table' and result.err or tostring(result)
       end
     end
-    if id then
+    if id == 'parked' then
+      moved = moved + 1
+    elseif id then
       redis.call('ZREM', zset, member)
       moved = moved + 1
     else
@@ -95,6 +118,10 @@ end
 move(schedule)
 most, bytes = most + moved + held, 0
 move(stream_schedule)
+
+if is_any_ready_there then
+  wake_readers(notes)
+end
 
 local function next_due(zset)
   local head = redis.call('ZRANGE', zset, 0, 0, 'WITHSCORES')[2]

@@ -328,6 +328,52 @@ local function with_consumer(job, consumer)
   return string.sub(job.consumers .. ',' .. name, -MAX_CONSUMERS_BYTES)
 end
 
+-- What is given back where it is (policy `in-place`) stays pending under a consumer of ours. `READY_CONSUMER` holds what is ready:
+-- idle for so long that every reader with CLAIM takes it. `WAITING_CONSUMER` holds what stands in the schedule, by a member that
+-- names the entry alone; the leader's looks keep it young (recovery.lua), so that it is claimable by itself where none lives.
+local READY_CONSUMER, WAITING_CONSUMER = 'ready-by-reaper', 'waiting-by-reaper'
+local CLAIMABLE_MS = '4000000000' -- 46 days. Were it beyond the server's own time, Redis would make it 0
+
+-- The entry stays as its producer wrote it, so what a copy says of its job in reserved fields is noted in a hash, by entry ID:
+-- what is to be added to the times delivered (below 0: some did not count), uncounted retries in a row, how often a suspect
+-- crashed in company ('' = on no probation), the delivery before (of a traced job), and consumers. It has the word from the fields.
+local function with_note(job, note)
+  local deliveries, waits, suspect, previous, consumers = string.match(note or '', '^(%-?%d+),(%d+),(%d*),([^,]*),(.*)$')
+  if deliveries then
+    job.deliveries, job.waits, job.suspect = tonumber(deliveries), tonumber(waits), tonumber(suspect)
+    job.previous, job.consumers = previous ~= '' and previous or job.previous, consumers
+  end
+  return job
+end
+
+local function written_note(job, deliveries, times, consumers, waits)
+  return string.format('%.0f,%.0f,%s,%s,', deliveries - times, waits or 0,
+    job.suspect and string.format('%.0f', job.suspect) or '', job.previous or '') .. consumers
+end
+
+-- Lays an entry aside under a consumer of ours; `times` is its delivery count from now on.
+local function lay_aside(source, group, consumer, entry_id, times)
+  redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'IDLE', consumer == READY_CONSUMER and CLAIMABLE_MS or '0',
+    'RETRYCOUNT', string.format('%.0f', times), 'JUSTID')
+end
+
+-- Such an entry's member of the schedule; which entry, of what (`stream` | `retry`), a member names, if it does.
+local function member_of(source, stream, entry_id)
+  return (source == stream and 'stream ' or 'retry ') .. entry_id
+end
+
+local function entry_named(member)
+  local kind, entry_id = string.match(member, '^(%a+) (%d+%-%d+)$')
+  if kind == 'stream' or kind == 'retry' then
+    return kind, entry_id
+  end
+end
+
+-- Readers that block do not see what was given back where it is: who wants to be woken listens on the channel of the notes' name.
+local function wake_readers(notes)
+  redis.pcall('PUBLISH', notes, 'ready')
+end
+
 -- The user's fields, byte for byte, then what says which job it is. Hot: it extends `job.user` in place, so a job is made
 -- ready, parked or dead-lettered once.
 local function identified_fields(job, deliveries, consumers)
@@ -652,4 +698,106 @@ local function layout_refusal(policy, stream, at_ms)
     return 'explicit_ids'
   end
   return nil
+end
+
+-- Where copies go, or nil and why they can go nowhere. What becomes ready where it is is copied only where there is no entry any more,
+-- or not yet: by policy `in-place` a copy goes to the stream where it does no harm, else to the group's own.
+local function copy_target(policy, stream, retry, at)
+  if policy == 'retry-stream' then
+    return retry
+  end
+  local refusal = layout_refusal('stream', stream, at)
+  if policy == 'in-place' then
+    return refusal and retry or stream
+  end
+  return not refusal and stream or nil, refusal
+end
+
+-- How a delivery that is over becomes ready, waits for its time, or is parked as a suspect. Each returns what stands for the
+-- job's next entry (or true), or nil and why not. By a copy, after which its entry is to be left:
+local function by_copy(target, schedule)
+  return {
+    is_copied = true,
+    ready = function(job, _, deliveries, consumers, waits)
+      return add_entry(target, ready_fields(job, deliveries, consumers, waits))
+    end,
+    wait = function(job, _, deliveries, consumers, waits, due_ms)
+      if not may_be_ready(job, 2) then -- scheduled, it could never be made ready
+        return nil, 'too many fields'
+      end
+      return park_until(schedule, due_ms, pack_job('retry', job, deliveries, consumers, waits))
+    end,
+    park = function(job, _, deliveries, consumers, waits, score)
+      if not may_be_ready(job, waits and 2 or 0) then
+        return nil, 'too many fields'
+      end
+      return park_suspect(schedule, job, score, deliveries, consumers, waits)
+    end,
+  }
+end
+
+-- Or where it is. `times`: how often it was delivered, which stays its delivery count.
+local function where_it_is(source, stream, group, schedule, notes)
+  local function note(job, times, deliveries, consumers, waits)
+    redis.call('HSET', notes, job.entry_id, written_note(job, deliveries, times, consumers, waits))
+  end
+  local function lay_in_wait(job, times, add)
+    local ok, why = add(member_of(source, stream, job.entry_id))
+    if ok then
+      lay_aside(source, group, WAITING_CONSUMER, job.entry_id, times)
+    end
+    return ok, why
+  end
+  return {
+    ready = function(job, times, deliveries, consumers, waits)
+      note(job, times, deliveries, consumers, waits)
+      lay_aside(source, group, READY_CONSUMER, job.entry_id, times)
+      return job.entry_id
+    end,
+    wait = function(job, times, deliveries, consumers, waits, due_ms)
+      note(job, times, deliveries, consumers, waits)
+      return lay_in_wait(job, times, function(member) return park_until(schedule, due_ms, member) end)
+    end,
+    park = function(job, times, deliveries, consumers, waits, score)
+      job.suspect = job.suspect or 0
+      note(job, times, deliveries, consumers, waits)
+      return lay_in_wait(job, times, function(member)
+        local reply = redis.pcall('ZADD', schedule, string.format('%.0f', score), member)
+        return type(reply) ~= 'table', type(reply) == 'table' and reply.err or nil
+      end)
+    end,
+  }
+end
+
+-- What a member of the schedule stands for that waits where it is: the job, with its `source`, its `row` in the pending entries list
+-- and its counted deliveries; or nil where it waits no more (acknowledged, deleted, or claimed by a reader, as nobody kept it young).
+local function waiting_there(member, stream, retry, group, notes)
+  local kind, entry_id = entry_named(member)
+  local source = kind == 'retry' and retry or stream
+  local row = redis.pcall('XPENDING', source, group, entry_id, entry_id, 1)[1]
+  local entry = row and row[2] == WAITING_CONSUMER and redis.call('XRANGE', source, entry_id, entry_id)[1]
+  if not entry then
+    return nil
+  end
+  local job = with_note(open_entry(entry_id, entry[2]), redis.call('HGET', notes, entry_id))
+  job.kind, job.source, job.row = kind, source, row
+  job.counted = job.deliveries + row[4]
+  return job
+end
+
+-- Makes it ready: there, or, where the policy is another one by now, by a copy to `target`. Returns the ID of its entry, or nil and why.
+local function end_wait(job, group, notes, policy, target)
+  if policy == 'in-place' then
+    lay_aside(job.source, group, READY_CONSUMER, job.entry_id, job.row[4])
+    return job.entry_id
+  end
+  local id, why = add_entry(target, ready_fields(job, job.counted, job.consumers, job.waits))
+  if id then
+    redis.call('XACK', job.source, group, job.entry_id)
+    if policy == 'stream' or job.kind == 'retry' then
+      redis.call('XDEL', job.source, job.entry_id)
+    end
+    redis.call('HDEL', notes, job.entry_id)
+  end
+  return id, why
 end

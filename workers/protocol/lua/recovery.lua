@@ -1,6 +1,6 @@
 -- What becomes of an overdue delivery, whoever recovers it: the leader (recover_entries.lua) or a worker (autoclaim.lua).
 -- Put in place of `--- @recovery` by workers/protocol/scripts.py. Above that line the script has named its keys (source,
--- stream, retry, dead, schedule, suspects, agreement, journal), group, max_deliveries, policy, `at` (the server's time),
+-- stream, retry, dead, schedule, suspects, agreement, journal, notes), group, max_deliveries, policy, `at` (the server's time),
 -- write_journal, maxlen, `how_it_ended` (for dead letters), and `head`: how the data of its events begin, up to the entry ID.
 
 local REDELIVERED, SUSPECTED, DEAD, LOST, HELD = 1, 2, 3, 5, 6
@@ -32,7 +32,23 @@ local function finish(entry_id, delete)
   end
 end
 
+local in_place = policy == 'in-place'
+local way = in_place and where_it_is(source, stream, group, schedule, notes) or by_copy(policy == 'stream' and stream or retry, schedule)
+local has_notes = redis.pcall('EXISTS', notes) == 1
+local is_any_ready_there = false
+
+local function open_noted(entry_id, fields)
+  local job = open_entry(entry_id, fields)
+  return has_notes and with_note(job, redis.call('HGET', notes, entry_id)) or job
+end
+
 local function finish_all()
+  if is_any_ready_there then
+    wake_readers(notes)
+  end
+  for from = 1, has_notes and #to_ack or 0, 1000 do
+    redis.call('HDEL', notes, unpack(to_ack, from, math.min(from + 999, #to_ack)))
+  end
   for from = 1, #to_ack, 1000 do
     redis.call('XACK', source, group, unpack(to_ack, from, math.min(from + 999, #to_ack)))
   end
@@ -112,24 +128,30 @@ local function end_delivery(job, row, count, in_doubt)
   if job.suspect or count == max_deliveries - 1 then
     local was_out = job.suspect ~= nil
     local score = (job.suspect or 0) > 0 and SUSPECT_SCORE or SUSPECT_SCORE + at
-    local ok, why = park_suspect(schedule, job, score, count, consumers)
+    local ok, why = way.park(job, row[4], count, consumers, nil, score)
     if not ok then
       return { HELD, why, idle, consumer, job.job_id, count }
     end
     if was_out then -- else release_suspects.lua would take it for settled
       redis.call('HDEL', suspects, entry_id)
     end
-    finish(entry_id, source == retry or policy == 'stream')
-    event('suspected', job, row, count, in_doubt and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
+    if way.is_copied then
+      finish(entry_id, source == retry or policy == 'stream')
+    end
+    event('suspected', job, row, count, (in_doubt and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
+      .. (way.is_copied and '' or ',"new_entry":"' .. entry_id .. '"'))
     return { SUSPECTED, '', idle, consumer, job.job_id, count }
   end
 
-  local target = policy == 'stream' and stream or retry
-  local id, why = add_entry(target, ready_fields(job, count, consumers))
+  local id, why = way.ready(job, row[4], count, consumers)
   if not id then
     return { HELD, why, idle, consumer, job.job_id, count }
   end
-  finish(entry_id, source == retry or policy == 'stream')
+  if way.is_copied then
+    finish(entry_id, source == retry or policy == 'stream')
+  else
+    is_any_ready_there = true
+  end
   event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. id .. '"')
   return { REDELIVERED, id, idle, consumer, job.job_id, count }
 end
@@ -142,6 +164,35 @@ local function recover_job(job, row, count, in_doubt)
   local result = end_delivery(job, row, count, in_doubt)
   result[7] = traced
   return result
+end
+
+-- What a policy `in-place` has laid aside is nobody's delivery. It is left alone, or, where the policy is another one by now, made
+-- ready by a copy; what waits is kept young as long as the schedule has it, and falls due as any delivery where that has lost it.
+-- Returns its result, or nothing where `row` is to be treated as any.
+local RESTS, KEPT_YOUNG = 'rests', 'kept young'
+local function result_of_rest(row, fields)
+  if row[2] == WAITING_CONSUMER and redis.pcall('ZSCORE', schedule, member_of(source, stream, row[1])) then
+    lay_aside(source, group, WAITING_CONSUMER, row[1], row[4])
+    return KEPT_YOUNG
+  elseif row[2] ~= READY_CONSUMER then
+    return nil
+  elseif in_place then
+    return RESTS
+  end
+  local job = open_noted(row[1], fields)
+  local count, out = job.deliveries + row[4], redis.pcall('HGET', suspects, row[1])
+  local id, why = way.ready(job, row[4], count, job.consumers, job.waits)
+  if not id then
+    return { HELD, why, -1, row[2], job.job_id, count }
+  end
+  if type(out) == 'string' then -- it is out still, by another entry
+    redis.call('HDEL', suspects, row[1])
+    redis.call('HSET', suspects, id, string.format('%s,%.0f', policy == 'stream' and 'stream' or 'retry', read_suspect(out).company))
+  end
+  finish(row[1], source == retry or policy == 'stream')
+  row[3] = -1
+  event('recovered', job, row, count, ',"reason":"policy","new_entry":"' .. id .. '"')
+  return { REDELIVERED, id, -1, row[2], job.job_id, count }
 end
 
 -- What follows is for plain jobs: a producer's own entry, all of whose fields are the user's. In a mass they are most, and
@@ -180,6 +231,13 @@ end
 local copy, n_copied = {}, -1 -- used again: most of a copy's words are those of the copy before it
 local function redeliver_plain(row, fields)
   local entry_id, consumer, n = row[1], row[2], #fields
+  if in_place then
+    redis.call('HSET', notes, entry_id, '0,0,,,' .. with_consumer({ consumers = '' }, consumer))
+    lay_aside(source, group, READY_CONSUMER, entry_id, row[4])
+    is_any_ready_there = true
+    tell_plain_recovered(row, string.match(entry_id, '^%d+'), entry_id)
+    return { REDELIVERED, entry_id, row[3], consumer, entry_id, row[4] }
+  end
   if n + READY_FIELDS > MAX_ARGUMENTS then
     return { HELD, 'too many fields', row[3], consumer, entry_id, row[4] }
   end

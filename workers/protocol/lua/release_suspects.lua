@@ -13,6 +13,7 @@
 -- KEYS[5] fence      {orders}:fence:billing       string
 -- KEYS[6] agreement  {orders}:group:billing       hash
 -- KEYS[7] journal    {orders}:journal             stream
+-- KEYS[8] notes      {orders}:notes:billing       hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] policy
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token (0 = none)
 --
@@ -23,7 +24,7 @@
 --- @prelude
 
 local stream, retry, schedule, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local fence, agreement, journal = KEYS[5], KEYS[6], KEYS[7]
+local fence, agreement, journal, notes = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local own, group, policy = ARGV[1], ARGV[2], ARGV[3]
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
 local SOLO, MAX_OUT = 100, 64
@@ -45,7 +46,7 @@ if redis.call('HGET', agreement, 'paused') == '1' then
 end
 redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
 local at = now_ms()
-local refusal = layout_refusal(policy, stream, at)
+local target, refusal = copy_target(policy, stream, retry, at)
 if refusal then
   return { 'refused', refusal }
 end
@@ -117,10 +118,11 @@ if in_a_row > SOLO then
 end
 
 local reply = { 'ok', 0, 0, settled }
-local target = policy == 'stream' and stream or retry
-local kind = policy == 'stream' and 'stream' or 'retry'
 
 local function parked_job(member)
+  if entry_named(member) then
+    return waiting_there(member, stream, retry, group, notes)
+  end
   local job = unpack_job(member)
   return job and job.kind == 'suspect' and job or nil
 end
@@ -138,7 +140,14 @@ end
 
 local function make_ready(member, job, crashes)
   job.suspect = crashes
-  local id = add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))
+  local id, kind, deliveries
+  if job.row then
+    deliveries, id = job.counted, end_wait(job, group, notes, policy, target)
+    kind = id == job.entry_id and job.kind or target == retry and 'retry' or 'stream'
+  else
+    deliveries, id = job.deliveries, add_entry(target, ready_fields(job, job.deliveries, job.consumers, job.waits))
+    kind = target == retry and 'retry' or 'stream'
+  end
   if not id then
     return false
   end
@@ -149,7 +158,7 @@ local function make_ready(member, job, crashes)
     journal_event(journal, maxlen, 'recovered', job.job_id, string.format(
       '{"v":1,"group":%s,%s,"entry":"%s","delivery":%d,"generation":%d,"enqueued_ms":%d,'
       .. '"reason":"suspect","new_entry":"%s"}',
-      json_string(group), own == '' and '"mode":"embedded"' or '"mode":"reaper","token":' .. token, job.entry_id, job.deliveries, job.generation, job.first_ms, id))
+      json_string(group), own == '' and '"mode":"embedded"' or '"mode":"reaper","token":' .. token, job.entry_id, deliveries, job.generation, job.first_ms, id))
   end
   return true
 end
@@ -171,11 +180,17 @@ while not alone and skipped + put_off < MAX_SKIPPED do
   end
   if job and make_ready(member, job, crashes) then
     count_out({ company = crashes }, false, false)
+  elseif not job and entry_named(member) then -- it waits no more, and has nothing to do here
+    redis.call('ZREM', schedule, member)
+    put_off = put_off + 1
   elseif not job and put_behind(member) then
     put_off = put_off + 1
   else
     skipped = skipped + 1
   end
+end
+if policy == 'in-place' and #reply > 4 then
+  wake_readers(notes)
 end
 reply[2] = redis.call('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf')
 reply[3] = out

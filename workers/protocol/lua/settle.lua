@@ -9,6 +9,8 @@
 -- KEYS[7] schedule   {orders}:scheduled:billing          sorted set
 -- KEYS[8] suspects   {orders}:suspects:billing           hash: suspects that are out. May be left out: a suspect that is
 --                                                        given back is then ready at once, and still bears its mark
+-- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua). May be left out:
+--                                                        what is given back is then copied, by policy in-place as well
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] max_deliveries and ARGV[4] policy, where the group has agreed on none; the limit is the one that the consumer has
 --         joined with, where that is higher (prelude.lua)
@@ -36,9 +38,10 @@
 --- @prelude
 
 local source, stream, retry, dead, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local schedule, suspects = KEYS[7], KEYS[8]
+local schedule, suspects, notes = KEYS[7], KEYS[8], KEYS[9]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[5] == '1', ARGV[6]
+local has_notes = notes and redis.pcall('EXISTS', notes) == 1
 local reply_was_lost = ARGV[7] == '1'
 
 local DONE, DEAD, REFUSED, UNKNOWN, HELD = 1, 2, 0, 3, 4
@@ -101,9 +104,13 @@ local function agreed()
 end
 
 local left = {} -- by this call: an item may come twice, and the entry may still be there
+local is_any_ready_there = false
 local function remove(entry_id, delete)
   left[entry_id] = true
   redis.call('XACK', source, group, entry_id)
+  if has_notes then
+    redis.call('HDEL', notes, entry_id)
+  end
   if delete then
     redis.call('XDEL', source, entry_id)
   end
@@ -119,7 +126,7 @@ local function suspect_out(entry_id)
   return type(value) == 'string' and read_suspect(value) or nil
 end
 
--- A suspect has left its entry: what vanishes from the pending entries list by itself is taken for settled.
+-- A suspect has left its entry, or waits there: what vanishes from the pending entries list by itself is taken for settled.
 local function suspect_moved(entry_id, new_entry, target, known)
   redis.pcall('HDEL', suspects, entry_id)
   if new_entry then
@@ -127,9 +134,9 @@ local function suspect_moved(entry_id, new_entry, target, known)
   end
 end
 
--- Writes the job's copy where it becomes ready: now, once its delay has passed, or, a suspect, when it is let out. Returns the
--- event's tail, or nil and why.
-local function make_ready_again(item, job, count, target)
+-- Has the job become ready in this `way`: now, once its delay has passed, or, a suspect, when it is let out. `target`: the stream
+-- of its next entry. Returns the event's tail, or nil and why.
+local function make_ready_again(item, job, count, way, target)
   local verb, waits, tail = item.verb, 0, ''
   if verb == 'retry' then
     waits, tail = job.waits + 1, ',"counts":false'
@@ -146,24 +153,23 @@ local function make_ready_again(item, job, count, target)
     job.suspect = out.company + (out.crashed and 1 or 0)
   end
   if delay == 0 and not (job.suspect and gate) then
-    local id, why = add_entry(target, ready_fields(job, deliveries, consumers, waits))
+    local id, why = way.ready(job, item.times, deliveries, consumers, waits)
     if id and out then
       suspect_moved(item.entry_id, id, target, job.suspect)
     end
     return id and tail .. ',"new_entry":' .. json_string(id), why
   end
-  if not may_be_ready(job, 2) then -- scheduled, it could never be made ready
-    return nil, 'too many fields'
-  end
   local ok, why
   if delay > 0 then
-    ok, why = park_until(schedule, at + delay, pack_job('retry', job, deliveries, consumers, waits))
+    ok, why = way.wait(job, item.times, deliveries, consumers, waits, at + delay)
   else
-    local score = verb == 'hand_back' and SUSPECT_SCORE or SUSPECT_SCORE + at
-    ok, why = park_suspect(schedule, job, score, deliveries, consumers, waits)
+    ok, why = way.park(job, item.times, deliveries, consumers, waits, verb == 'hand_back' and SUSPECT_SCORE or SUSPECT_SCORE + at)
   end
   if ok and out then
     suspect_moved(item.entry_id)
+  end
+  if not way.is_copied then
+    tail = tail .. ',"new_entry":"' .. item.entry_id .. '"'
   end
   return ok and tail .. string.format(',"due_ms":%.0f', at + delay), why
 end
@@ -179,6 +185,7 @@ local function give_up_or_redeliver(item)
     return DONE
   end
   local job = open_entry(entry_id, entry[2])
+  job = has_notes and with_note(job, redis.call('HGET', notes, entry_id)) or job
   local count = delivery_count(job, item.times, max_deliveries)
   if verb ~= 'hand_back' then -- which may not have started
     leave_trace(job, item.times, 's')
@@ -196,26 +203,35 @@ local function give_up_or_redeliver(item)
     event('dead_lettered', item.data, ',"dead_letter":' .. json_string(id) .. ',"reason":' .. json_string(item.reason))
     return { DEAD, id }
   end
-  local target = stream
-  if policy == 'retry-stream' or source == retry then
-    target = retry
+  local target, refusal, way = source, nil, nil
+  if policy == 'in-place' and notes then
+    way = where_it_is(source, stream, group, schedule, notes)
   else
-    local refusal = layout_refusal(policy, stream, at)
+    if source ~= retry then
+      target, refusal = copy_target(policy, stream, retry, at)
+    end
     if refusal then
       return { HELD, refusal }
     end
+    way = by_copy(target, schedule)
   end
-  local tail, why = make_ready_again(item, job, count, target)
+  local tail, why = make_ready_again(item, job, count, way, target)
   if not tail then
     return { HELD, why }
   end
-  remove(entry_id, target == source)
+  if way.is_copied then
+    remove(entry_id, target == source)
+  else
+    left[entry_id], is_any_ready_there = true, true
+  end
   event(verb == 'hand_back' and 'handed_back' or 'nacked', item.data, tail)
   return DONE
 end
 
-local function refuse(entry_id, verb, data)
-  if reply_was_lost and not redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1] then
+local function refuse(entry_id, verb, times, data)
+  local row = reply_was_lost and redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
+  -- Given back where it was, it is pending for us, or for whoever came next.
+  if reply_was_lost and (not row or row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER or (notes and row[4] > times)) then
     return UNKNOWN
   end
   event('refused', data, ',"verb":' .. json_string(verb))
@@ -244,7 +260,7 @@ while words[run] do
     local entry_id = words[i]
     n_items = n_items + 1
     if pending(entry_id) ~= times and not taken_back(entry_id, times, proven) then
-      results[n_items] = refuse(entry_id, verb, i + 2)
+      results[n_items] = refuse(entry_id, verb, times, i + 2)
     elseif is_ack then
       n_acked = n_acked + 1
       ids[n_acked], acked[n_acked] = entry_id, i
@@ -261,9 +277,15 @@ end
 for from = 1, n_acked, 1000 do
   local to = math.min(from + 999, n_acked)
   redis.call('XACK', source, group, unpack(ids, from, to))
+  if has_notes then
+    redis.call('HDEL', notes, unpack(ids, from, to))
+  end
   if delete_acked then
     redis.call('XDEL', source, unpack(ids, from, to))
   end
+end
+if is_any_ready_there then
+  wake_readers(notes)
 end
 if write_journal then
   for i = 1, n_acked do

@@ -1,0 +1,300 @@
+"""Policy `in-place`, on a server that knows CLAIM: workers of ours and plain ones, a leader, and what befalls them."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from reaper.settings import ReaperSettings
+from tests.faults.reapers import Case, leading, nothing_left, quick_settings, running, start_replica
+from tests.faults.scene import Handler, running_worker
+from tests.support.invariants import Execution, FinalState
+from tests.support.processes import Processes
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from workers import Job, Retry, Worker
+from workers.loop.claiming import SELF_RECOVERY_LEAST_MS, SELF_RECOVERY_TIMES
+from workers.protocol.events import EventName
+from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
+
+pytestmark = [pytest.mark.anyio, pytest.mark.only_on("8.4.", "8.6.", "8.8.", "8.10."), pytest.mark.contract]
+
+MIN_IDLE_MS = 10**9
+
+
+def in_place(server: RedisServer, **changes: Any) -> ReaperSettings:
+    """Return the settings of a quick leader that gives back in place."""
+    return quick_settings(server, redelivery="in-place", **changes)
+
+
+def working(server: RedisServer, handler: Callable[[Job], Any], **changes: Any) -> AbstractAsyncContextManager[Worker]:
+    """Run a worker of ours in this process until the block ends; what fails there is ready again at once."""
+    return running_worker(server.url, handler, refresh_interval=0.2, **changes)
+
+
+async def claim(case: Case, consumer: str = "plain", count: int = 1_000) -> list[tuple[str, int]]:
+    """Read with CLAIM, as a worker in any language may: ``(entry ID, deliveries before)``."""
+    reply: Any = await case.client.execute_command(
+        "XREADGROUP", "GROUP", "billing", consumer, "COUNT", count, "CLAIM", MIN_IDLE_MS, "STREAMS", "orders", ">"
+    )
+    return [(one.decode(), before) for _, entries in reply or () for one, _, _, before in entries]
+
+
+async def held_by(case: Case, consumer: str) -> list[str]:
+    """Return the entries that are pending for ``consumer``."""
+    return [one for one, owner, _ in await case.pending() if owner == consumer]
+
+
+async def all_ready(case: Case, count: int) -> bool:
+    return len((await case.state()).ready) == count
+
+
+async def test_a_dead_workers_jobs_are_given_back_where_they_are_and_plain_readers_with_claim_do_each_once(
+    server: RedisServer, client: Redis
+) -> None:
+    case = await Case.prepared(server, client)
+    await client.xgroup_create("orders", "audit", "0")
+    jobs = await case.stalled(300)
+    before: Any = await client.xinfo_stream("orders")
+    async with leading(in_place(server)):
+        await wait_until(lambda: all_ready(case, 300), "all jobs are ready again")
+        taken = [await claim(case, f"w{number % 4}", 30) for number in range(20)]
+        assert sorted(one for part in taken for one, _ in part) == sorted(jobs)
+        assert {count for part in taken for _, count in part} == {1}
+        await client.xack("orders", "billing", *jobs)
+    after: Any = await client.xinfo_stream("orders")
+    assert (after["length"], after["last-generated-id"]) == (before["length"], before["last-generated-id"])
+    audit: Any = await client.xreadgroup("audit", "a", {"orders": ">"}, count=1_000)
+    assert len(next(iter(audit))[1] if isinstance(audit, list) else audit[b"orders"]) == 300
+    case.completions = [Execution(job) for job in jobs]
+    assert await case.violations() == []
+
+
+async def test_a_worker_of_ours_that_blocks_is_woken_and_runs_what_is_given_back(
+    server: RedisServer, client: Redis
+) -> None:
+    case, handler = await Case.prepared(server, client), Handler()
+    jobs = await case.stalled(3)
+    async with leading(in_place(server)), working(server, handler):
+        await handler.has_started(3)
+        await wait_until(lambda: _is_over(case), "all jobs are settled")
+    case.starts, case.completions = handler.starts, handler.completions
+    assert sorted(job.job for job in handler.starts) == sorted(jobs)
+    assert await case.violations(finished=True) == []
+
+
+async def _is_over(case: Case) -> bool:
+    return nothing_left(await case.state())
+
+
+async def test_deliveries_are_counted_where_they_are_to_the_dead_letter(server: RedisServer, client: Redis) -> None:
+    case, handler = await Case.prepared(server, client), Handler()
+    [job] = await case.enqueue(1, fail="yes")
+    async with leading(in_place(server)), working(server, handler):
+        await wait_until(lambda: _is_dead(case), "the job is given up")
+    assert [start.job for start in handler.starts] == [job] * 3
+    [letter] = (await case.state()).dead
+    assert (letter.job, letter.deliveries, letter.payload) == (job, 3, case.enqueued[job])
+    case.starts = handler.starts
+    assert await case.violations(finished=True) == []
+
+
+async def _is_dead(case: Case) -> bool:
+    return len((await case.state()).dead) == 1
+
+
+async def test_retries_wait_where_they_are_count_or_do_not_and_tell_the_handler(
+    server: RedisServer, client: Redis
+) -> None:
+    case = await Case.prepared(server, client)
+    [job] = await case.enqueue(1)
+    seen: list[tuple[int, int, int]] = []
+
+    async def handle(one: Job) -> None:
+        seen.append((one.deliveries, one.waits, one.fencing_token))
+        if len(seen) < 4:
+            raise Retry("later", delay=0.01, counts=len(seen) == 3)
+
+    async with leading(in_place(server)), working(server, handle):
+        await wait_until(lambda: _is_over(case), "the job is done")
+    assert [one[:2] for one in seen] == [(1, 0), (1, 1), (1, 2), (2, 0)]
+    assert [one[2] for one in seen] == sorted({one[2] for one in seen})
+    case.starts, case.completions = [Execution(job)] * 4, [Execution(job)]
+    assert await case.violations(finished=True) == []
+
+
+async def test_suspects_run_one_at_a_time_and_the_poison_alone_is_given_up(server: RedisServer, client: Redis) -> None:
+    case = await Case.prepared(server, client)
+    jobs = await case.stalled(3, times=2, consumer="dead")
+    async with leading(in_place(server)):
+        out: list[str] = []
+        for _ in jobs:
+            await wait_until(lambda: held_by(case, READY_CONSUMER), "a suspect is out")
+            [(one, count)] = await claim(case)
+            assert count == 2
+            assert len(await held_by(case, WAITING_CONSUMER)) == 2 - len(out)
+            out.append(one)
+            if len(out) == 2:
+                await case.make_overdue("plain")  # it killed its worker
+                await wait_until(lambda: _is_dead(case), "it is given up")
+            else:
+                await client.xack("orders", "billing", one)
+        await wait_until(lambda: _is_over(case), "nothing is left")
+    assert [letter.job for letter in (await case.state()).dead] == [out[1]]
+    case.completions = [Execution(job) for job in jobs]
+    case.starts = case.completions * 3
+    assert await case.violations(poison=frozenset({out[1]})) == []
+
+
+async def test_after_a_leader_was_killed_mid_way_another_gives_back_the_rest_and_nothing_twice(
+    server: RedisServer, client: Redis, processes: Processes
+) -> None:
+    case = await Case.prepared(server, client)
+    jobs = await case.stalled(200)
+    first = start_replica(processes, server, redelivery="in-place", recover_batch=10, recovery_rate=100)
+    await wait_until(lambda: held_by(case, READY_CONSUMER), "some jobs are given back")
+    first.kill()
+    await case.end_lease()
+    async with running(in_place(server)):
+        await wait_until(lambda: all_ready(case, 200), "all jobs are ready again")
+        assert sorted(await claim(case)) == sorted((job, 1) for job in jobs)
+    tokens = await case.recovered()
+    assert {len(found) for found in tokens.values()} == {1}
+    assert await case.violations() == []
+
+
+async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, client: Redis) -> None:
+    case = await Case.prepared(server, client)
+    [job] = await case.enqueue(1)
+    gate, started = anyio.Event(), anyio.Event()
+
+    async def slow(_: Job) -> None:
+        started.set()
+        await gate.wait()
+
+    async with leading(in_place(server)), working(server, slow, concurrency=1):  # else it would claim it itself
+        await started.wait()
+        [(_, owner, _)] = await case.pending()
+        await case.stall(job, consumer="paused")  # as if nobody had extended it for long
+        await wait_until(lambda: held_by(case, READY_CONSUMER), "it is given back")
+        assert await claim(case) == [(job, 1)]
+        gate.set()
+        await wait_until(lambda: case.events(EventName.REFUSED), "the late verdict is refused")
+        assert owner != "plain"
+        assert await case.pending() == [(job, "plain", 2)]
+
+
+@pytest.mark.parametrize("way", ["deleted", "trimmed"])
+async def test_what_is_deleted_while_it_waits_is_told_and_leaves_nothing(
+    server: RedisServer, client: Redis, way: str
+) -> None:
+    case = await Case.prepared(server, client)
+    ready, parked = await case.stalled(2), await case.stalled(1, times=2)
+    async with leading(in_place(server)):
+        await wait_until(lambda: _holds(case, 3), "all of it is laid aside")
+        if way == "deleted":
+            await client.xdel("orders", *ready, *parked)
+        else:
+            await client.xtrim("orders", maxlen=0, approximate=False)
+    async with leading(in_place(server, visibility_timeout=1)):
+        await wait_until(lambda: _no_pending(case), "the ghosts are swept")
+        await wait_until(lambda: _is_over(case), "nothing is kept for them")
+    assert sorted(event.job for event in await case.events(EventName.LOST_PAYLOAD)) == sorted([*ready, *parked])
+
+
+async def _holds(case: Case, count: int) -> bool:
+    state: FinalState = await case.state()
+    return len(state.ready) + len(state.scheduled) == count or state.released_suspects > 0
+
+
+async def was_agreed(server: RedisServer, case: Case) -> None:
+    """Let a leader come, have the group agree on the policy, and go for good."""
+    async with leading(in_place(server, visibility_timeout=1)):
+        await wait_until(lambda: case.client.hget(case.keys.agreement, "policy"), "the group has agreed")
+    await case.client.hset(case.keys.agreement, "served_until", "1")
+
+
+async def _no_pending(case: Case) -> bool:
+    return await case.pending_count() == 0
+
+
+@pytest.mark.parametrize("other", ["stream", "retry-stream"])
+async def test_the_policy_changes_under_way_and_back_and_nothing_is_lost(
+    server: RedisServer, client: Redis, other: str
+) -> None:
+    case, handler = await Case.prepared(server, client), Handler()
+    first = await case.stalled(20)
+    async with leading(in_place(server)):
+        await wait_until(lambda: all_ready(case, 20), "all jobs are ready again")
+    second = await case.stalled(5, times=2)
+    async with leading(quick_settings(server, redelivery=other)):
+        await wait_until(lambda: _copied(case), "what was ready in place is copied")
+    async with leading(in_place(server)), working(server, handler, concurrency=4):
+        await wait_until(lambda: _is_over(case), "all jobs are settled")
+    assert sorted(job.job for job in handler.starts) == sorted([*first, *second])
+    case.starts, case.completions = handler.starts, handler.completions
+    assert await case.violations(finished=True) == []
+
+
+async def _copied(case: Case) -> bool:
+    return not await held_by(case, READY_CONSUMER)
+
+
+async def test_where_no_leader_lives_workers_take_what_stalls_late_and_give_up_what_had_its_deliveries(
+    server: RedisServer, client: Redis
+) -> None:
+    case, handler = await Case.prepared(server, client), Handler()
+    await was_agreed(server, case)
+    jobs = await case.enqueue(3)
+    await case.read("dead")
+    late = max(SELF_RECOVERY_TIMES * 1_000, SELF_RECOVERY_LEAST_MS)
+    await case.age(late // 2, "dead")
+    await case.stall(jobs[2], times=3, consumer="dead")
+    async with working(server, handler):
+        await wait_until(lambda: _is_dead(case), "the job that had its deliveries is given up")
+        assert handler.starts == []
+        await case.age(late + 1_000, "dead")
+        await handler.has_started(2)
+    assert sorted(start.job for start in handler.starts) == jobs[:2]
+    assert [letter.job for letter in (await case.state()).dead] == jobs[2:]
+
+
+async def test_what_waits_becomes_claimable_by_itself_where_no_leader_lives(server: RedisServer, client: Redis) -> None:
+    case, handler = await Case.prepared(server, client), Handler()
+    await was_agreed(server, case)
+    [job] = await case.enqueue(1)
+    assert await case.read("w1") == [job]
+    await client.execute_command("XCLAIM", "orders", "billing", WAITING_CONSUMER, 0, job, "IDLE", 10**6, "JUSTID")
+    await client.zadd(case.keys.schedule, {f"stream {job}": 10**14})
+    async with working(server, handler):
+        await handler.has_started(1)
+
+
+async def test_a_plain_reader_without_claim_gets_none_of_it_and_disturbs_nobody(
+    server: RedisServer, client: Redis
+) -> None:
+    case, handler = await Case.prepared(server, client), Handler()
+    jobs = await case.stalled(5)
+    async with leading(in_place(server)):
+        await wait_until(lambda: all_ready(case, 5), "all jobs are ready again")
+        assert await case.read("blind") == []
+        fresh = await case.enqueue(1)
+        assert await case.read("blind") == fresh
+        async with working(server, handler):
+            await handler.has_started(5)
+    assert sorted(start.job for start in handler.starts) == jobs
+
+
+async def test_our_consumer_is_deleted_and_a_leader_tells_of_what_it_held(server: RedisServer, client: Redis) -> None:
+    case = await Case.prepared(server, client)
+    jobs = await case.stalled(3)
+    async with leading(in_place(server)):
+        await wait_until(lambda: all_ready(case, 3), "all jobs are ready again")
+        at_ms = int((await client.time())[0]) * 1_000 + 1_000
+        await case.wait_for_report(lambda report: report.last_full_scan_ms > at_ms, "a full scan has seen them")
+        await client.xgroup_delconsumer("orders", "billing", READY_CONSUMER)
+        told = await wait_until(lambda: case.events(EventName.LOST_DELIVERY), "it is told")
+    assert sorted({event.job for event in told}) == jobs

@@ -1,0 +1,45 @@
+"""Policy `in-place` on a server that knows no CLAIM: refused with a sentence, and nothing is changed by it."""
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.faults.reapers import Case, leading, nothing_left, quick_settings
+from tests.faults.scene import Handler, running_worker
+from tests.support.dump import dump
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.only_on("6.2.", "7.0.", "8.2.", "valkey-")]
+
+
+async def test_a_leader_refuses_before_anything_is_agreed_on_and_what_was_agreed_stands(
+    server: RedisServer, client: Redis
+) -> None:
+    case = await Case.prepared(server, client)
+    async with leading(quick_settings(server)):
+        await wait_until(lambda: client.hget(case.keys.agreement, "policy"), "the group has agreed")
+    jobs = await case.stalled(3)
+    before = await dump(client)
+    async with leading(quick_settings(server, redelivery="in-place"), "error") as leader:
+        await case.wait_for_report(lambda report: report.refusal == "no_claim", "the leader refuses")
+        await wait_until(leader.errors, "the refusal is reported")
+        after = await dump(client)
+    [error] = leader.errors()
+    assert error.startswith("no_claim: redelivery 'in-place' needs XREADGROUP … CLAIM (Redis 8.4)")
+    assert {key: value for key, value in after.items() if key.startswith(("orders", "{orders}"))} == {
+        key: value for key, value in before.items() if key.startswith(("orders", "{orders}"))
+    }
+    async with leading(quick_settings(server)):
+        assert sorted(await case.work_off(nothing_left)) == sorted(jobs)
+    assert await case.violations(finished=True) == []
+
+
+async def test_a_worker_reads_plainly_where_the_server_knows_no_claim_any_more(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    case, handler = await Case.prepared(server, client), Handler()
+    await client.hset(case.keys.agreement, mapping={"policy": "in-place", "visibility_ms": 30_000})
+    await case.enqueue(2)
+    async with running_worker(server.url, handler, refresh_interval=3_600):
+        await handler.has_started(2)
+    assert [record.levelname for record in caplog.records if "knows no XREADGROUP" in record.message] == ["ERROR"]

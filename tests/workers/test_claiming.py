@@ -1,0 +1,113 @@
+"""What a worker claims, and when: as long as somebody serves the group, only what was laid aside for readers."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workers.loop.claiming import SELF_RECOVERY_LEAST_MS, Claiming, claim_idle_ms
+from workers.loop.held import Source
+from workers.protocol.calls.membership import Agreement
+from workers.protocol.errors import UnexpectedReplyError
+from workers.protocol.messages import (
+    CLAIM_READY_MS,
+    ClaimedEntry,
+    Note,
+    RecoveryMode,
+    Redelivery,
+    parse_claim_reply,
+    read_note,
+)
+from workers.settings import WorkerSettings
+
+
+def agreement(redelivery: Redelivery, visibility_s: float, recovery: RecoveryMode = RecoveryMode.REAPER) -> Agreement:
+    return Agreement(redelivery, timedelta(seconds=visibility_s), 3, recovery, reads_retries=False)
+
+
+@pytest.mark.parametrize("redelivery", [Redelivery.STREAM, Redelivery.RETRY_STREAM])
+def test_where_jobs_are_copied_nothing_is_claimed(redelivery: Redelivery) -> None:
+    assert claim_idle_ms(agreement(redelivery, 30), 10**6) is None
+
+
+@pytest.mark.parametrize(
+    ("visibility_s", "unserved_s", "idle_ms"),
+    [
+        (30, 0, CLAIM_READY_MS),
+        (30, 29.9, CLAIM_READY_MS),
+        (30, 30, SELF_RECOVERY_LEAST_MS),
+        (600, 600, 6_000_000),
+        (600, 599, CLAIM_READY_MS),
+    ],
+)
+def test_what_stalls_is_claimed_late_and_only_where_no_leader_has_been_for_a_visibility_timeout(
+    visibility_s: float, unserved_s: float, idle_ms: int
+) -> None:
+    assert claim_idle_ms(agreement(Redelivery.IN_PLACE, visibility_s), unserved_s) == idle_ms
+
+
+def test_embedded_workers_recover_by_themselves_and_claim_only_what_was_laid_aside() -> None:
+    assert claim_idle_ms(agreement(Redelivery.IN_PLACE, 30, RecoveryMode.EMBEDDED), 10**6) == CLAIM_READY_MS
+
+
+def test_a_reply_tells_how_often_each_entry_was_delivered() -> None:
+    reply = [[b"orders", [[b"1-1", [b"n", b"1"], 4_000_000_000, 2], [b"2-1", [b"n", b"2"], 0, 0]]]]
+    assert parse_claim_reply(reply) == [
+        ClaimedEntry(b"orders", b"1-1", [b"n", b"1"], 4_000_000_000, 2),
+        ClaimedEntry(b"orders", b"2-1", [b"n", b"2"], 0, 0),
+    ]
+    assert parse_claim_reply(None) == []
+    with pytest.raises(UnexpectedReplyError, match="CLAIM answered"):
+        parse_claim_reply([[b"orders", [[b"1-1", [b"n", b"1"]]]]])
+
+
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [
+        (b"0,0,,,", Note(0, 0, b"")),
+        (b"-3,2,1,0.0.4.s,w1,w2", Note(-3, 2, b"0.0.4.s")),
+        (b"", None),
+        (None, None),
+        (b"x,0,,,", None),
+        (b"1,2,3", None),
+    ],
+)
+def test_a_note_is_read_defensively(value: bytes | None, note: Note | None) -> None:
+    assert read_note(value) == note
+
+
+class NothingNoted:
+    """Redis, where no job has a note."""
+
+    async def execute_command(self, _command: str, _key: str, *entry_ids: bytes) -> list[None]:
+        return [None for _ in entry_ids]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("entry_idle_ms", "before", "is_used_up"),
+    [
+        (0, 0, False),
+        (700_000, 2, False),
+        (700_000, 3, True),
+        (CLAIM_READY_MS, 3, False),
+        (4 * CLAIM_READY_MS, 9, False),
+    ],
+)
+async def test_only_what_nobody_has_judged_is_given_up_unrun(entry_idle_ms: int, before: int, is_used_up: bool) -> None:
+    """What was laid aside is to run, also where the limit was lowered meanwhile: its worker did not fail."""
+    claiming: Any = object.__new__(Claiming)
+    source = Source("orders", "orders", inf, None)
+    claiming._by_key, claiming._commands = {b"orders": source}, NothingNoted()
+    claiming._settings = WorkerSettings(stream="orders", group="billing")
+    claiming._membership = SimpleNamespace(agreement=agreement(Redelivery.IN_PLACE, 30), now_ms=lambda: 0)
+
+    async def send(more: Sequence[str | int]) -> Any:
+        assert more == ("CLAIM", 600_000)
+        return [[b"orders", [[b"1-1", [b"n", b"1"], entry_idle_ms, before]]]]
+
+    (held,) = await claiming.deliveries(send, 600_000, 0.0)
+    assert (held.job.deliveries, held.is_used_up) == (before + 1, is_used_up)

@@ -1,0 +1,106 @@
+"""Reads with CLAIM: how a worker gets what is given back where it is (policy ``in-place``).
+
+What is ready there is idle for longer than any delivery can be. So while somebody serves the group, only that is
+claimed, whatever visibility timeout jobs and workers go by. Where no leader has served it for long, workers take what
+stalls by themselves, late: somebody has to.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from workers.loop.context import Part, WorkerContext
+from workers.loop.held import Held
+from workers.protocol.calls.membership import Agreement
+from workers.protocol.calls.recovery import read_notes
+from workers.protocol.meaning import is_not_known
+from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
+
+logger = logging.getLogger(__name__)
+
+SELF_RECOVERY_TIMES, SELF_RECOVERY_LEAST_MS = 10, 600_000
+"""Without a leader a delivery is taken that was idle for so many visibility timeouts, and at least for so long."""
+
+
+def claim_idle_ms(agreement: Agreement, unserved_s: float) -> int | None:
+    """Return how long idle is what a read is to claim, in ms; None = it is to claim nothing. Pure.
+
+    ``unserved_s``: for how long nobody has been known to serve the group. A leader may be on its way, and after an
+    outage living workers are to prove their lives first, so it has to be a visibility timeout.
+    """
+    if agreement.redelivery is not Redelivery.IN_PLACE:
+        return None
+    if agreement.recovery is RecoveryMode.REAPER and unserved_s * 1000 >= agreement.visibility_ms:
+        return max(SELF_RECOVERY_TIMES * agreement.visibility_ms, SELF_RECOVERY_LEAST_MS)
+    return CLAIM_READY_MS
+
+
+class Claiming(Part):
+    """What the reader's reads claim, and what becomes of it."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context)
+        self._by_key = {source.key.encode(): source for source in context.membership.both}
+        self._refused_in = 0
+        """The joining in which the server knew no CLAIM; it may be another server in the next one."""
+
+    def idle_ms(self) -> int | None:
+        """Return what the next read is to claim, as `claim_idle_ms` does."""
+        membership = self._membership
+        if membership.joins == self._refused_in:
+            return None
+        return claim_idle_ms(membership.agreement, membership.unserved_s)
+
+    async def deliveries(
+        self, send: Callable[[Sequence[str | int]], Awaitable[Any]], idle_ms: int, asked_at: float
+    ) -> list[Held]:
+        """Read by ``send``, which takes more words for the command, and make deliveries of the reply.
+
+        Raises what redis-py raises, also where the deliveries are ours: they are found again when stock is taken. Where
+        the server knows no CLAIM, there are none, and reads are plain from now on.
+        """
+        try:
+            reply = await send(("CLAIM", idle_ms))
+        except ResponseError as error:
+            if not is_not_known(error):
+                raise
+            self._was_refused()
+            return []
+        entries = [entry for entry in parse_claim_reply(reply) if self._is_to_run(entry)]
+        again = [entry.entry_id for entry in entries if entry.deliveries_before]
+        notes = await read_notes(self._commands, self._settings.keys, again)
+        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
+        deliveries = []
+        for entry in entries:
+            held = Held(
+                self._by_key[entry.stream],
+                entry.entry_id,
+                entry.fields,
+                entry.deliveries_before + 1,
+                max_deliveries,
+                now_ms,
+                asked_at,
+                notes.get(entry.entry_id),
+            )
+            # What was laid aside was judged by whoever laid it there, and is to run, also where the limit is lower now.
+            held.is_used_up = entry.idle_ms < CLAIM_READY_MS and held.job.deliveries > max_deliveries
+            deliveries.append(held)
+        return deliveries
+
+    def _was_refused(self) -> None:
+        self._refused_in = self._membership.joins
+        logger.error(
+            "group %s has agreed on redelivery 'in-place', and this server knows no XREADGROUP … CLAIM (Redis 8.4): "
+            "what is given back is not read. Set redelivery = 'retry-stream' for it in the reaper's settings",
+            self._settings.keys.pair,
+        )
+
+    def _is_to_run(self, entry: ClaimedEntry) -> bool:
+        """Take what we had in hand from its handler: we were silent for so long that we have claimed it ourselves."""
+        source = self._by_key[entry.stream]
+        held = source.deliveries.get(entry.entry_id)
+        if held is not None and not held.lose():
+            source.forget(held)
+        return entry.entry_id not in source.kept
