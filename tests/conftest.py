@@ -21,7 +21,7 @@ from tests.support.patience import SLOWNESS, slowness
 from tests.support.processes import ROOT, Processes
 from tests.support.proxy import Proxy, started_proxy
 from tests.support.servers import RedisServer, lane_of, started_server
-from tests.support.tiers import LANE, OPTION, asked_for, servers_for, split
+from tests.support.tiers import LANE, OPTION, asked_for, has_server, servers_for, split
 from tests.support.watchdog import watched
 from workers.protocol.connection import commands_client
 
@@ -74,8 +74,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is for the matrix, and let the longest tests begin."""
-    items[:], left_out = split(config, items)
+    """Leave out what is for the matrix, or for servers that are not at hand, and let the longest tests begin."""
+    collected = list(items)
+    items[:], left_out = split(config, [item for item in items if has_server(item)])
+    left_out += [item for item in collected if not has_server(item)]
     config.hook.pytest_deselected(items=left_out)
     items.sort(key=lambda item: uses_spark(item.path), reverse=True)
 

@@ -67,12 +67,19 @@ class Evidence:
     def shortened_under(self, run: ProcessRun, before: Line, line: Line) -> bool:
         """Tell whether the visibility timeout was shortened under a worker of ours that ran a job.
 
-        It was started again before it would have been due by the timeout that the worker knew, counted from then.
+        It was started again before it would have been due by the timeout that the worker knew, counted from then. What
+        ran in a worker that was stopped meanwhile was lost by that.
         """
+        if self._was_stopped(run, before.at, line.at):
+            return False
         moments = [fault.at for fault in self.faults if fault.kind == FaultKind.SHORTEN_VISIBILITY]
         return run.role is Role.WORKER and any(
             before.at <= at <= line.at and line.at < at + self.visibility_s for at in moments
         )
+
+    def _was_stopped(self, run: ProcessRun, since: float, until: float) -> bool:
+        stops = [fault for fault in self.faults if fault.kind == FaultKind.PAUSE_WORKER and fault.target == run.name]
+        return any(stop.at <= until and since <= (stop.until or math.inf) for stop in stops)
 
     @cached_property
     def deliveries(self) -> list[Line]:

@@ -6,7 +6,7 @@ import pytest
 
 from reaper.drill.evidence import Evidence
 from reaper.drill.executions import Cause, Duplicate, SecondStart, duplicates, second_starts
-from reaper.drill.records import Line, Step
+from reaper.drill.records import InjectedFault, Line, Step
 from tests.drill.rows import (
     VISIBILITY_MS,
     destroyed,
@@ -179,6 +179,18 @@ def test_a_worker_that_was_killed_is_robbed_of_nothing() -> None:
         faults=[shortened(1.5)],
     )
     assert _causes(rows) == [Cause.WORKER_KILLED]
+
+
+def test_what_a_stopped_worker_lost_was_not_taken_by_the_shorter_timeout_that_came_as_it_went_on() -> None:
+    lines = [start(1, 7, 1.0), done(1, 7, 3.4), start(1, 8, 3.6, copy=1)]
+    stopped = InjectedFault("pause-worker", "w7-1", 1.1, until=3.4)
+    rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)], faults=[stopped, shortened(3.5)])
+    assert _causes(rows) == [Cause.SLOW]
+    other = evidence(
+        [job(1)], lines=lines, processes=[process(7), process(8)],
+        faults=[replace(stopped, target="w9-1"), shortened(3.5)],
+    )  # fmt: skip
+    assert _causes(other) == [Cause.ROBBED]
 
 
 def test_what_a_destroyed_group_forgot_runs_again() -> None:

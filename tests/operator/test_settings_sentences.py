@@ -101,8 +101,8 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
         (
             'redelivery = "retry_stream"',
             (
-                "'redelivery' (in FILE) cannot be 'retry_stream': write 'stream' or 'retry-stream' "
-                "(did you mean 'retry-stream'?)."
+                "'redelivery' (in FILE) cannot be 'retry_stream': write 'stream' or 'retry-stream' or "
+                "'in-place' (did you mean 'retry-stream'?)."
             ),
         ),
         ('journal = "none"', "'journal' (in FILE) cannot be 'none': write 'off' or 'settlements' or 'full'."),

@@ -54,6 +54,12 @@ def asked_for(config: pytest.Config) -> tuple[Path, ...]:
     return tuple(binary for lane, binary in by_lane.items() if lane in names)
 
 
+def has_server(item: pytest.Item) -> bool:
+    """Tell whether a test that runs on servers has one: some are about releases that are not at hand everywhere."""
+    needs = isinstance(item, pytest.Function) and "binary" in item.fixturenames
+    return not needs or bool(servers_for(item))
+
+
 def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return what this run runs, and what it leaves out."""
     if config.getoption(OPTION):
