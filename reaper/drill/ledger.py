@@ -59,6 +59,8 @@ class Loss:
     starts: int
     """How many times it was started."""
     poison: bool
+    confirmed: bool = True
+    """Its producer was told that as many replicas had it as he waited for, or waited for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,8 @@ class Ledger:
     terms: tuple[Holding, ...] = ()
     faults: tuple[InjectedFault, ...] = ()
     missed: tuple[MissedFault, ...] = ()
+    unconfirmed: tuple[int, ...] = ()
+    """Jobs of which their producer was told that too few replicas had them."""
     unproven: tuple[str, ...] = ()
     """Failovers of which it is not known what the promoted replica had received."""
     failed_over_unasked: bool = False
@@ -126,6 +130,11 @@ class Ledger:
     def not_received(self) -> int:
         """Those of them that Redis itself forgot at a failover, which nobody can promise to survive."""
         return sum(loss.cause is LossCause.NOT_RECEIVED for loss in self.losses)
+
+    @property
+    def not_received_unawares(self) -> int:
+        """Those of these whose producer was not told: he waited for no replicas, or for too few."""
+        return sum(loss.cause is LossCause.NOT_RECEIVED and loss.confirmed for loss in self.losses)
 
     @property
     def stuck(self) -> int:
@@ -178,6 +187,7 @@ def build_ledger(evidence: Evidence) -> Ledger:
         terms=tuple(terms(evidence)),
         faults=tuple(evidence.faults),
         missed=tuple(evidence.missed),
+        unconfirmed=tuple(job.n for job in evidence.enqueued if not job.confirmed),
         unproven=evidence.unproven,
         failed_over_unasked=evidence.failed_over_unasked,
         unexpected_ends=_unexpected_ends(evidence),
@@ -321,6 +331,7 @@ def _losses(evidence: Evidence, fates: Mapping[int, Fate]) -> tuple[Loss, ...]:
             cause=next((cause for cause, jobs in known.items() if n in jobs), LossCause.UNKNOWN),
             starts=len(starts.get(n, ())),
             poison=evidence.jobs[n].poison,
+            confirmed=evidence.jobs[n].confirmed,
         )
         for n, fate in fates.items()
         if fate is Fate.LOST

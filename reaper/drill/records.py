@@ -61,6 +61,8 @@ class Enqueued:
     digest: str
     """SHA-256 of the payload."""
     poison: bool = False
+    confirmed: bool = True
+    """So many replicas as were waited for had it; so also where none were."""
 
 
 class Step(StrEnum):

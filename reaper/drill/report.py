@@ -31,6 +31,8 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "dropped": ledger.dropped,
         "told": ledger.told,
         "not_received": ledger.not_received,
+        "not_received_unawares": ledger.not_received_unawares,
+        "unconfirmed": len(ledger.unconfirmed),
         "losses": [asdict(loss) for loss in ledger.losses],
         "altered": list(ledger.altered),
         "ended_twice": list(ledger.ended_twice),
@@ -131,7 +133,8 @@ def _losses(ledger: Ledger) -> str:
     if ledger.told:
         return f"{ledger.lost}   (held by a consumer that somebody deleted, and told: {ledger.told})"
     if ledger.not_received:
-        return f"{ledger.lost}   (that no promoted replica had received: {ledger.not_received})"
+        unawares = f"of which their producer was not told: {ledger.not_received_unawares}"
+        return f"{ledger.lost}   (that no promoted replica had received: {ledger.not_received}, {unawares})"
     if not ledger.dropped:
         return str(ledger.lost)
     innocent = sum(not loss.poison for loss in ledger.losses)

@@ -86,6 +86,9 @@ class DrillSettings(Section):
         description="What the Redis is that the drill starts: a single server, a master that Sentinels replace, or a "
         "cluster of three masters.",
     )
+    min_replicas_acked: int = Field(
+        0, ge=0, description="After each batch of jobs, wait a second (WAIT) for so many replicas to have them."
+    )
     redis_url: Annotated[str | None, AfterValidator(_no_cluster)] = Field(
         None, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
     )
@@ -237,6 +240,8 @@ class DrillSettings(Section):
                 else ("is not for --recovery published, whose loops know one server.")
             )
             raise ConfigurationError(f"--topology {self.topology} {why}")
+        if self.min_replicas_acked and self.topology == "single":
+            raise ConfigurationError("--min-replicas-acked needs replicas: --topology sentinel or cluster.")
         check_faults(self.faults_for(recovery), reapers=self.reapers, topology=Topology(self.topology))
 
     def command(self, recovery: Recovery) -> str:
@@ -261,6 +266,7 @@ class DrillSettings(Section):
             "reapers": self.reapers if recovery.by_reapers else 0,
             "policy": self.policy,
             "topology": self.topology,
+            "min_replicas_acked": self.min_replicas_acked,
             "concurrency": self.loops if published else self.concurrency,
             "visibility_timeout": self.visibility_timeout.total_seconds(),
             "max_deliveries": self.max_deliveries,

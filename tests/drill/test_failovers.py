@@ -92,7 +92,7 @@ async def test_a_patient_client_asks_again_and_adds_only_what_was_not_added(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch, error: Exception, transaction: bool
 ) -> None:
     client = PatientClient(commands_client(server.url))
-    get = client.connection_pool.get_connection
+    get: Any = client.connection_pool.get_connection
     faulty = _Faulty()
 
     async def get_connection(*words: Any, **options: Any) -> Any:
@@ -105,14 +105,14 @@ async def test_a_patient_client_asks_again_and_adds_only_what_was_not_added(
         await client.execute_command("XADD", "jobs", "*", "n", "1")
 
     async def add_in_pipeline() -> None:
-        pipeline = client.pipeline(transaction=transaction)
+        pipeline: Any = client.pipeline(transaction=transaction)
         pipeline.execute_command("XADD", "jobs", "*", "n", "1")
         await pipeline.execute()
 
     async with client:
         faulty.errors = [error, error]
         assert await client.exists("jobs") == 0
-        pipeline = client.pipeline(transaction=transaction)
+        pipeline: Any = client.pipeline(transaction=transaction)
         pipeline.set("a", "1")
         pipeline.get("a")
         faulty.errors = [error]
