@@ -61,7 +61,7 @@ def pytest_report_header() -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[object]:
+def pytest_collection() -> Generator[None, object, object]:
     """Look for no garbage among thousands of tests, which stay to the end: that costs half of the time."""
     gc.disable()
     try:
