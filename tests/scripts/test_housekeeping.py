@@ -328,6 +328,16 @@ async def test_a_replica_registers_even_when_memory_is_full(client: Redis) -> No
     assert await dump(client) == {"{reaper}:replicas": {"r1": "{}", "r2": '{"leads":true}'}}
 
 
+async def test_where_a_consumer_is_deleted_long_after_its_worker_has_died_that_is_told_first(scene: Scene) -> None:
+    long_ago = f"1,30000,3,{await scene.now_ms() - 3_600_000},"
+    await scene.agree(**{"member:gone": long_ago})
+    await made_again(scene)  # a worker joins, and clears away words
+    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"]
+    assert await scene.client.hexists(scene.keys.agreement, "member:gone")  # for the leader that puts back
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    assert not await scene.client.hexists(scene.keys.agreement, "member:gone")
+
+
 async def test_a_word_that_has_ended_and_whose_consumer_is_gone_is_told_once(scene: Scene) -> None:
     await scene.client.xgroup_createconsumer("orders", "billing", "there")
     now = await scene.now_ms()

@@ -488,9 +488,22 @@ class World:
         self.note_what_is_lost()
 
     def deny(self, command: str, seconds: float) -> None:
-        """Take everybody the right to a command, for some time."""
+        """Take everybody the right to a command, for some time.
+
+        Nobody can prove his life then, and whoever was refused something knows. A process that starts as the right is
+        given back does not: it finds what looks like the work of dead workers.
+        """
+        processes = {role: actor.incarnation for role, actor in self.actors.items()}
         self.server.revoke("default", command)
-        self.later(seconds, lambda: self.server.grant("default", command))
+
+        def give_back() -> None:
+            self.server.grant("default", command)
+            others = {role: actor.incarnation for role, actor in self.actors.items()} != processes
+            if others and seconds > min(self.visibilities):
+                for role in self.actors:
+                    self.blame_what_is_in_hand(role)
+
+        self.later(seconds, give_back)
 
     def refuse_writes(self, seconds: float) -> None:
         """Let the server's memory be full."""

@@ -105,7 +105,11 @@ if consumer ~= '' then
   redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
   local given = redis.call('HGET', agreement, field)
   if not given then
-    forget_words(agreement, at)
+    local held_by = {}
+    for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+      held_by[info_field(info, 'name')] = info_field(info, 'pending')
+    end
+    forget_words(agreement, at, held_by)
   end
   local former = read_word(given or '')
   since = former and math.min(former.since, at) or at

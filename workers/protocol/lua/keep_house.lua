@@ -31,7 +31,6 @@ local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
 local MOST = 1000 -- consumers that are deleted, or told of, in one call; the others follow with the next
 local NOTES = 1000 -- looked at in one call
-local TOLD = 'told'
 
 local found = refused_by_fence(own, fence, agreement)
 if found then
@@ -65,9 +64,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
 end
 
 local at, absent = now_ms(), {}
-forget_words(agreement, at, function(consumer)
-  return (held_by[consumer] or 0) > 0 -- it may have been made again, and its worker died
-end)
+forget_words(agreement, at, held_by)
 each_word(agreement, function(field, word)
   local consumer = string.sub(field, 8)
   if not held_by[consumer] and word.until_ms <= at and word.mismatch ~= TOLD and #absent < MOST then
