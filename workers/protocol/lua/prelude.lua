@@ -591,7 +591,9 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
   local visibility, limit = whole_number(agreed[3], word.visibility), whole_number(agreed[2], word.max_deliveries)
   local terms = terms_by_consumer(agreement, visibility, limit, now_ms())(consumer)
   local has_rules = agreed[1] or agreed[4] == 'embedded'
-  local is_safe = has_rules and was_proven_lately(proven, terms[1]) and proven >= word.since
+  -- By the shorter of what others judge it by, and what it has gone by itself: a longer timeout that was agreed on while it was
+  -- silent says nothing of who took its deliveries before.
+  local is_safe = has_rules and was_proven_lately(proven, math.min(terms[1], word.visibility)) and proven >= word.since
   if source == stream and not is_safe then
     return false
   end
