@@ -40,6 +40,15 @@ class Evidence:
         """Tell whether a replica was promoted from ``since`` to ``until``, or was about to be."""
         return self._hit(FAILOVERS, since, until)
 
+    def is_recovered(self, line: Line) -> bool:
+        """Tell whether somebody has recovered the job for this start: else, it was delivered as if it were new."""
+        return line.entry_id in self._recovered_into
+
+    @cached_property
+    def _recovered_into(self) -> frozenset[str]:
+        recovered = self.named(EventName.RECOVERED, EventName.SUSPECTED)
+        return frozenset(str(event.data["new_entry"]) for event in recovered if event.data.get("new_entry"))
+
     @cached_property
     def not_received(self) -> frozenset[int]:
         """Jobs that a master had answered for, and the replica that was promoted had not received."""

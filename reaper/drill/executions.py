@@ -83,6 +83,8 @@ def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
                 cause = _cause_of_end(previous, evidence)
             if cause is None and evidence.group_forgot(before, line):
                 cause = Cause.GROUP_DESTROYED
+            if cause is None and evidence.failed_over(before.at, line.at) and not evidence.is_recovered(line):
+                cause = Cause.FAILED_OVER
             if cause is None and previous and evidence.shortened_under(previous, before, line):
                 cause = Cause.ROBBED
             if cause is None:
