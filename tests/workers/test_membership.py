@@ -121,9 +121,7 @@ async def test_a_longer_timeout_stands_in_the_word_at_once(server: RedisServer, 
         assert not [event for event in await read_events(client, KEYS) if event.event == "extended"]
 
 
-async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tells(
-    server: RedisServer, client: Redis
-) -> None:
+async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tells(server: RedisServer) -> None:
     """Our machine may have been suspended, and our deliveries have been somebody else's meanwhile."""
     worker = make_worker(server.url, accept, visibility_timeout=600, **SELDOM)
     async with running(worker):
