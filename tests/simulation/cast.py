@@ -71,6 +71,11 @@ class Actor:
     async def stop(self) -> None:
         """Ask the process to end."""
 
+    @property
+    def consumer(self) -> bytes:
+        """What it is called in the group; empty where it is no consumer."""
+        return b""
+
     def reload(self, changes: Mapping[str, Any]) -> None:
         """Go by other settings."""
 
@@ -196,6 +201,10 @@ class OurWorker(Actor):
     async def stop(self) -> None:
         if self._worker is not None:
             self._worker.stop()
+
+    @property
+    def consumer(self) -> bytes:
+        return self._worker.consumer.encode() if self._worker is not None else b""
 
     async def _hear(self, report: Report) -> None:
         self.world.told(str(report.facts.get("error", "")))

@@ -22,7 +22,7 @@ from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S, GROUP, KEYS
 from tests.simulation.plays import Dropped, Ledger
 from tests.simulation.server import ModelServer, Session
-from tests.simulation.server.streams import Stream
+from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import id_text
 from tests.simulation.story import EMBEDDED, REAPER, Story
 from tests.simulation.undisturbed import take_down
@@ -203,6 +203,7 @@ class World:
         if process.dead or self.over:
             return
         process.kill()
+        self._blame_what_is_left_by(actor)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.say(f"{process.name} ends: {error!r}")
@@ -278,14 +279,22 @@ class World:
         self.later(seconds, see)
 
     def _blame_what_is_handed_out(self, link: Link) -> None:
-        if link.process is None or not self.ledger.out_of_sight[link.process.role]:
-            return
+        if link.process is not None and self.ledger.out_of_sight[link.process.role]:
+            now_ms = self.server.now_ms
+            self._blame_pending(lambda row: row.delivered_ms >= now_ms)
+
+    def _blame_what_is_left_by(self, actor: Actor) -> None:
+        """Note that what a process could not give back when it ended has ended with it: Redis was away just then."""
+        if actor.consumer:
+            self._blame_pending(lambda row: row.consumer is not None and row.consumer.name == actor.consumer)
+
+    def _blame_pending(self, is_meant: Callable[[Pending], bool]) -> None:
         for key in (KEYS.stream, KEYS.retry):
             stream = self.server.keys.values.get(key.encode())
             if not isinstance(stream, Stream) or (group := stream.groups.get(GROUP.encode())) is None:
                 continue
             for number, row in group.pending.values.items():
-                if row.delivered_ms >= self.server.now_ms and number in stream.entries:
+                if is_meant(row) and number in stream.entries:
                     flat: Any = stream.entries.values[number][1]
                     metadata = read_metadata(id_text(number), pair_up(flat))
                     self.ledger.blame(Execution(text(metadata.job_id), metadata.generation))
@@ -418,7 +427,7 @@ class World:
         self.command("XGROUP", "DESTROY", source, GROUP)
 
     def _blame_what_has_had_its_only_delivery(self) -> None:
-        if min(self.limits) == 1:
+        if self.story.least_limit == 1:
             for execution in set(self.ledger.starts):
                 self.ledger.blame(execution)
 
