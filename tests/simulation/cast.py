@@ -335,7 +335,12 @@ class BareWorker(Actor):
         for source, entries in reply or ():
             for entry_id, flat, *_ in entries:
                 if await self._play(process, entry_id, flat):
-                    await client.execute_command("XACK", source, GROUP, entry_id)
+                    try:
+                        await client.execute_command("XACK", source, GROUP, entry_id)
+                    except (RedisError, OSError):  # and it does not try again
+                        metadata = read_metadata(entry_id, pair_up(flat))
+                        self.world.ledger.blame(Execution(text(metadata.job_id), metadata.generation))
+                        raise
                     if source == KEYS.retry.encode():
                         await client.execute_command("XDEL", source, entry_id)
 
