@@ -271,12 +271,12 @@ class BeatingTask:
                 step = next(self._steps)
                 continue
             try:
-                results = await self._extend.run(client, step.source.key, step.jobs, step.proven_ms)
+                answer = await self._extend.run(client, step.source.key, step.jobs, step.proven_ms)
             except (RedisError, OSError) as error:
                 await client.connection_pool.disconnect()
                 step = self._steps.throw(error)
             else:
-                step = self._steps.send(results)
+                step = self._steps.send(answer)
         await client.aclose()
 
 
