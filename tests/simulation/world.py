@@ -379,15 +379,15 @@ class World:
         self.note_what_is_lost()
 
     def command(self, *words: str | bytes | int) -> Any:
-        """Run a command at once, as nobody's."""
+        """Run a command at once, as nobody's, whom nothing is refused."""
         answers, server = hiredis.Reader(), self.server
         self.witness.caller = ""
-        kept = server.max_clients, server.is_loading
-        server.max_clients, server.is_loading = MOST_CLIENTS, False
+        kept = server.max_clients, server.is_loading, server.denied
+        server.max_clients, server.is_loading, server.denied = MOST_CLIENTS, False, {}
         session = server.connect(answers.feed)
         session.feed(hiredis.pack_command(words))  # type: ignore[arg-type]
         session.close()
-        server.max_clients, server.is_loading = kept
+        server.max_clients, server.is_loading, server.denied = kept
         return answers.gets()
 
     def note_what_is_lost(self) -> None:
