@@ -421,6 +421,8 @@ class World:
         A leader puts back what it watched, as delivered once, and knows of what was settled only by its last full scan
         (decision 24): with one delivery a job, such a one does not run again, but is given up.
         """
+        if self.network.refusing:
+            return  # nobody can
         self._note_what_is_dropped(source)
         self._blame_what_has_had_its_only_delivery()
         self.has_lost_ends = True
@@ -434,7 +436,7 @@ class World:
     def drop_consumer(self, which: float) -> None:
         """Delete one of the group's consumers, as anybody may."""
         rows = self.command("XINFO", "CONSUMERS", KEYS.stream, GROUP)
-        if isinstance(rows, list) and rows:
+        if isinstance(rows, list) and rows and not self.network.refusing:
             consumer = rows[int(which * len(rows))][1]
             self.say(f"It is {text(consumer)}.")
             self._note_what_is_dropped(KEYS.stream, consumer)
@@ -453,6 +455,7 @@ class World:
         """
         rows = self.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
         is_forgotten = not self.command("EXISTS", KEYS.agreement)
+        is_seen = "xpending" not in self.server.denied.get("default", ())  # by leaders, in full scans
         is_told_of = self.story.setting.journal != JournalLevel.OFF and all(
             self.command("HEXISTS", KEYS.agreement, b"member:" + name) for name in consumer
         )
@@ -466,7 +469,7 @@ class World:
                 if (
                     is_forgotten
                     or is_in_doubt
-                    or (consumer and not is_told_of and (self.is_embedded or idle_ms < seen_ms))
+                    or (consumer and not is_told_of and (self.is_embedded or not is_seen or idle_ms < seen_ms))
                 ):
                     self.ledger.lost.add(job)
                 self.ledger.blame(Execution(job, metadata.generation))
