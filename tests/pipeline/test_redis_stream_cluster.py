@@ -210,6 +210,7 @@ def _entries(node: RedisServer, stream: str) -> int:
 # ---- Spark, and the pipeline
 
 
+@pytest.mark.matrix
 def test_spark_reads_and_writes_streams_of_a_cluster(spark: SparkSession, masters: Cluster, streams: list[str]) -> None:
     register(spark)
     names = ", ".join(f"'{stream}'" for stream in streams)
