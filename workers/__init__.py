@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workers.protocol.errors import ConfigurationError as ConfigurationError
     from workers.protocol.errors import InvalidFieldError as InvalidFieldError
     from workers.protocol.errors import InvalidJobError as InvalidJobError
+    from workers.protocol.errors import NotReplicatedError as NotReplicatedError
     from workers.protocol.errors import StreamReaperError as StreamReaperError
     from workers.protocol.errors import UnreachableError as UnreachableError
     from workers.protocol.errors import UnsupportedServerError as UnsupportedServerError
@@ -53,6 +54,7 @@ else:
         "Job": "workers.loop.job",
         "JournalLevel": "workers.protocol.events",
         "NewJob": "workers.new_jobs",
+        "NotReplicatedError": "workers.protocol.errors",
         "Producer": "workers.producer",
         "RecoveryMode": "workers.protocol.messages",
         "Redelivery": "workers.protocol.messages",

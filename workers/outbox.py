@@ -11,6 +11,7 @@ from typing import Protocol
 from workers.new_jobs import Fields, NewJob, encode_job
 from workers.protocol.calls import CALL_BYTES, in_calls
 from workers.protocol.calls.enqueueing import Enqueueing, PackedJob
+from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import stream_keys
 from workers.protocol.meaning import is_contact_error
@@ -20,6 +21,7 @@ from workers.runtime.pauses import pause_s
 from workers.runtime.settings import Duration, delay_in_ms, to_ms
 
 DEFAULT_DEDUP_WINDOW = timedelta(minutes=10)
+DEFAULT_REPLICAS_TIMEOUT = timedelta(seconds=1)
 RETRY_FOR_S = 15.0
 """How long a call whose reply was lost is sent again."""
 CALL_REMEMBERED = timedelta(seconds=60)
@@ -54,7 +56,14 @@ def address_of(redis: str | HasRedis, otherwise: str) -> str:
 class Outbox:
     """New jobs of one stream. Raises ConfigurationError for a stream name or a window that cannot work."""
 
-    def __init__(self, stream: str, dedup_window: Duration, max_bytes: int) -> None:
+    def __init__(
+        self,
+        stream: str,
+        dedup_window: Duration,
+        max_bytes: int,
+        min_replicas_acked: int = 0,
+        replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
+    ) -> None:
         self._keys = stream_keys(stream)
         self._window_ms = delay_in_ms(dedup_window)
         if self._window_ms < to_ms(CALL_REMEMBERED):
@@ -63,6 +72,17 @@ class Outbox:
                 f"so give at least {CALL_REMEMBERED.total_seconds():.0f} seconds."
             )
         self._max_bytes = max_bytes
+        self._replicas, self._replicas_ms = min_replicas_acked, delay_in_ms(replicas_timeout)
+        if self._replicas < 0 or self._replicas_ms < 1:
+            raise ConfigurationError(
+                f"min_replicas_acked {min_replicas_acked} within replicas_timeout {replicas_timeout!r} cannot be "
+                "waited for: give a number of replicas from 0 (nobody waits), and a time above 0."
+            )
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a call may take: a client's own timeout must not end it before."""
+        return COMMAND_TIMEOUT_S + (self._replicas_ms / 1000 if self._replicas else 0.0)
 
     @property
     def stream(self) -> str:
@@ -78,7 +98,10 @@ class Outbox:
         """Yield the calls that enqueue ``jobs``, each when it is about to be sent for the first time."""
         for some in in_calls(jobs, lambda job: job.size, most=CALL_JOBS, most_bytes=CALL_BYTES):
             own = "" if all(job.chosen for job in some) else uuid.uuid4().hex
-            yield Call(Enqueueing(self._keys, some, own, to_ms(CALL_REMEMBERED), self._window_ms))
+            request = Enqueueing(
+                self._keys, some, own, to_ms(CALL_REMEMBERED), self._window_ms, self._replicas, self._replicas_ms
+            )
+            yield Call(request)
 
 
 class Call:

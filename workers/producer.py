@@ -16,7 +16,7 @@ import anyio
 from redis.asyncio import Redis
 
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
-from workers.outbox import DEFAULT_DEDUP_WINDOW, Call, HasRedis, Outbox, address_of
+from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
@@ -29,7 +29,8 @@ class Producer:
     """Enqueues jobs of one stream. Give it Redis's address, an async client (it stays yours), or settings.
 
     ``dedup_window``: how long a ``job_id`` is remembered after its job became ready (at least a minute). ``max_bytes``:
-    the largest job, all fields together.
+    the largest job, all fields together. ``min_replicas_acked``: how many replicas of Redis must say that they have a
+    job (``WAIT``) before `enqueue` returns, within ``replicas_timeout``; a client of yours needs a longer timeout.
 
     Raises ConfigurationError for a stream name, a window or a client that cannot work.
     """
@@ -41,14 +42,16 @@ class Producer:
         *,
         dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        min_replicas_acked: int = 0,
+        replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
-        self._outbox = Outbox(stream, dedup_window, max_bytes)
+        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
         self._owns_client = not isinstance(redis, Redis)
         if isinstance(redis, Redis):
             self._client = redis
         else:
             address = address_of(redis, "a client of redis.asyncio (a SyncProducer takes others)")
-            self._client = commands_client(address, key=stream)
+            self._client = commands_client(address, key=stream, timeout_s=self._outbox.timeout_s)
 
     @property
     def stream(self) -> str:
@@ -83,7 +86,8 @@ class Producer:
         ready only then. ``visibility_timeout`` lengthens the group's for this job; ``timeout``: how long it may run.
 
         Raises InvalidJobError before anything is sent, UnreachableError where nobody knows whether it was enqueued,
-        and what redis-py raises where Redis refused it (no memory left, for example): then it was not.
+        NotReplicatedError where it was, and fewer than `min_replicas_acked` replicas have said so in time, and what
+        redis-py raises where Redis refused it (no memory left, for example): then it was not.
         """
         return (await self.enqueue_many([NewJob(fields, job_id, delay, visibility_timeout, timeout)]))[0]
 
@@ -91,7 +95,7 @@ class Producer:
         """Enqueue jobs in their order; return their IDs. Each is checked before the first is sent.
 
         Large numbers go out in several calls, each of which is all or nothing. Raises as `enqueue`; what earlier
-        calls have enqueued stays.
+        calls have enqueued stays, and so does what a NotReplicatedError tells of. Later calls are not made then.
         """
         require_asyncio("a producer")
         packed = self._outbox.pack(jobs)

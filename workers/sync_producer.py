@@ -13,7 +13,7 @@ from typing import Self
 from redis import Redis
 
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
-from workers.outbox import DEFAULT_DEDUP_WINDOW, Call, HasRedis, Outbox, address_of
+from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue_blocking
 from workers.protocol.connection import blocking_client, drop_idle
 from workers.protocol.messages import text
@@ -29,7 +29,8 @@ class SyncProducer:
 
     One for the whole program: any thread may use it, and after a fork each process has connections of its own. Nothing
     is connected before the first job. ``dedup_window``: how long a ``job_id`` is remembered after its job became ready
-    (at least a minute). ``max_bytes``: the largest job, all fields together.
+    (at least a minute). ``max_bytes``: the largest job, all fields together. ``min_replicas_acked`` and
+    ``replicas_timeout``: as for `Producer`.
 
     Raises ConfigurationError for a stream name, a window or a client that cannot work.
     """
@@ -41,14 +42,18 @@ class SyncProducer:
         *,
         dedup_window: Duration = DEFAULT_DEDUP_WINDOW,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        min_replicas_acked: int = 0,
+        replicas_timeout: Duration = DEFAULT_REPLICAS_TIMEOUT,
     ) -> None:
-        self._outbox = Outbox(stream, dedup_window, max_bytes)
+        self._outbox = Outbox(stream, dedup_window, max_bytes, min_replicas_acked, replicas_timeout)
         self._owns_client = not isinstance(redis, Redis)
         if isinstance(redis, Redis):
             self._client = redis
         else:
             address = address_of(redis, "a client of redis-py that blocks (a Producer takes those of redis.asyncio)")
-            self._client = blocking_client(address, key=stream, max_connections=MAX_CONNECTIONS)
+            self._client = blocking_client(
+                address, key=stream, max_connections=MAX_CONNECTIONS, timeout_s=self._outbox.timeout_s
+            )
 
     @property
     def stream(self) -> str:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import anyio
+from anyio import to_thread
 
 from reaper.drill import cast, chaos, queries
 from reaper.drill.evidence import Evidence
@@ -16,6 +17,7 @@ from reaper.drill.injection import Injector
 from reaper.drill.ledger import Ledger, build_ledger, objections
 from reaper.drill.live import Scene, Screen
 from reaper.drill.meters import Meters
+from reaper.drill.nodes import Node, Setup, until
 from reaper.drill.producer import Producer
 from reaper.drill.queries import View
 from reaper.drill.records import WORKERS, Role
@@ -85,6 +87,7 @@ class Ending:
                 "dead_letters": stage.keys.dead,
             },
             "server": stage.server.release,
+            "topology": stage.settings.topology,
             "settings": stage.settings.as_json(stage.recovery),
         }
 
@@ -104,8 +107,10 @@ def _chaos_as_json(stage: Stage) -> dict[str, Any]:
 
 async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Ending:
     """Play one act. Raises ProcessFailedError, NotReadyError, and what redis-py raises; leaves no process behind."""
-    meters = Meters(stage.client)
+    meters, setup = Meters(stage.client, counts=stage.server.setup is None), stage.server.setup
     await stage.client.xgroup_create(stage.keys.stream, stage.keys.group, id="0", mkstream=True)
+    if setup:
+        await to_thread.run_sync(setup.remember, await _master(stage, setup))
     scene = Scene(stage, Producer(stage, jobs), Witness(stage))
     supervisor, witness = scene.supervisor, scene.witness
     injector = Injector(Toolbox(stage, supervisor, scene.producer, witness, scene.announce))
@@ -131,6 +136,8 @@ async def play(stage: Stage, jobs: Sequence[PlannedJob], screen: Screen) -> Endi
         await supervisor.stop(*WORKERS)
         await supervisor.stop(Role.REAPER)
     await witness.look()
+    if setup:
+        await witness.read_again()
     ledger = build_ledger(await _evidence(scene, injector, clock_ahead_s))
     return Ending(
         stage=stage,
@@ -157,7 +164,7 @@ def objections_to(ledger: Ledger, stage: Stage) -> list[str]:
 
 async def _evidence(scene: Scene, injector: Injector, clock_ahead_s: float) -> Evidence:
     """Collect what is known after the end."""
-    stage, settings = scene.stage, scene.stage.settings
+    stage, settings, setup = scene.stage, scene.stage.settings, scene.stage.server.setup
     return Evidence(
         enqueued=scene.producer.enqueued,
         lines=scene.witness.lines,
@@ -168,8 +175,14 @@ async def _evidence(scene: Scene, injector: Injector, clock_ahead_s: float) -> E
         missed=injector.missed,
         visibility_s=settings.visibility_timeout.total_seconds(),
         max_deliveries=settings.max_deliveries,
+        failed_over_unasked=setup is not None and not setup.is_known(await _master(stage, setup)),
         clock_ahead_s=clock_ahead_s,
     )
+
+
+async def _master(stage: Stage, setup: Setup) -> Node:
+    """Return who has the stream. Raises NoServerError."""
+    return await until(lambda: setup.master_of(stage.keys.stream), "a node is the master of the drill's stream")
 
 
 async def _idle(stage: Stage, supervisor: Supervisor, meters: Meters) -> Usage:

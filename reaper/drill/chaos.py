@@ -10,20 +10,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from reaper.drill.faults import AGAINST_LEADERS, AGAINST_REDIS, Fault, FaultKind
+from reaper.drill.faults import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, Fault, FaultKind, objection_to
 from reaper.drill.recoveries import Recovery
+from workers.protocol.address import Topology
 
 GAP_S = 1.0
 """Mean seconds from one fault to the next."""
 RESTART_S = 1.0
 """Until a process that was killed works again."""
+FAILOVER_S = 6.0
+"""Until a replica is promoted, and everybody has found it."""
 PUT_BACK_S = 4.0
 """Until what a destroyed group held is put back."""
 _STEP_S = 0.25
 """How much later the next attempt is, where nothing of the deck may come now."""
 
-BLOWS = frozenset({FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER})
-"""Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover)."""
+BLOWS = FAILOVERS | {
+    FaultKind.KILL_WORKER, FaultKind.KILL_WORKERS, FaultKind.PAUSE_WORKER, FaultKind.PAUSE_LEADER,
+}  # fmt: skip
+"""Kinds that take deliveries from workers (`pause-leader` kills one, so that there is something to recover; a failover
+may forget that they have settled)."""
 ENDS_BARE_LOOPS = frozenset({FaultKind.RESTART_REDIS, FaultKind.FILL_REDIS, FaultKind.CUT_CONNECTIONS})
 NOT_WITHOUT_US = ENDS_BARE_LOOPS | {FaultKind.SHORTEN_VISIBILITY, FaultKind.DESTROY_GROUP, FaultKind.DELETE_CONSUMER}
 """What only our workers survive: a bare loop ends with its connection, makes no group again, extends nothing, and
@@ -45,6 +51,7 @@ class Conditions:
     max_deliveries: int
     bare_worker: bool
     """One may take part: then every other chaos has one, and none of `NOT_WITHOUT_US`."""
+    topology: Topology = Topology.SINGLE
     out_of_reach: frozenset[FaultKind] = frozenset()
     """Kinds that cannot be played on this machine or server. They are drawn, and left out: the others stay."""
 
@@ -152,15 +159,18 @@ CATALOGUE: Mapping[FaultKind, Draft] = {
     FaultKind.DESTROY_GROUP: Draft(),
     FaultKind.DELETE_CONSUMER: Draft(lambda _dice, _conditions: "live"),  # a word outlasts most chaos
     FaultKind.CLOCK_STEP: Draft(lambda dice, _conditions: dice.choice(["back", "ahead"])),
+    FaultKind.KILL_MASTER: Draft(lambda dice, _conditions: dice.choice(["synced", "behind"])),
+    FaultKind.PAUSE_MASTER: Draft(lasts=(0.2, 1.0)),
+    FaultKind.MOVE_SLOT: Draft(lasts=(0.1, 1.0)),
     FaultKind.POISON: Draft(),
     FaultKind.LONG_JOBS: Draft(lambda dice, _conditions: str(dice.randint(5, 30)), lasts=(0.4, 2.0)),
 }
 """Every kind, and how it is drawn."""
 
 
-def kinds_for(recovery: Recovery, *, reapers: int) -> list[FaultKind]:
+def kinds_for(recovery: Recovery, *, reapers: int, topology: Topology = Topology.SINGLE) -> list[FaultKind]:
     """Return the kinds that can be played there, in the order of the catalogue."""
-    missing: set[FaultKind] = set()
+    missing = {kind for kind in CATALOGUE if objection_to(kind, topology)}
     if not recovery.by_reapers:
         missing |= AGAINST_LEADERS
     elif reapers < 2:
@@ -176,7 +186,7 @@ def kinds_for(recovery: Recovery, *, reapers: int) -> list[FaultKind]:
 def draw(seed: int, duration_s: float, conditions: Conditions) -> tuple[Fault, ...]:
     """Return the faults of the chaos of this seed, in order of time, none later than ``duration_s``."""
     dice = random.Random(f"chaos/{seed}")
-    kinds = set(kinds_for(conditions.recovery, reapers=conditions.reapers))
+    kinds = set(kinds_for(conditions.recovery, reapers=conditions.reapers, topology=conditions.topology))
     bare = conditions.bare_worker and dice.random() < 0.5
     schedule = Schedule(conditions)
     if bare:
@@ -294,7 +304,7 @@ def calm_s(kind: FaultKind, conditions: Conditions) -> float:
     rerun_s = conditions.visibility_s + RESTART_S + conditions.longest_job_s
     failover_s = conditions.lease_ttl_s + RESTART_S
     match kind:
-        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS | FaultKind.PAUSE_WORKER:
+        case FaultKind.KILL_WORKER | FaultKind.KILL_WORKERS | FaultKind.PAUSE_WORKER | FaultKind.DELETE_CONSUMER:
             return rerun_s
         case FaultKind.POISON:
             return conditions.max_deliveries * (conditions.visibility_s + RESTART_S)
@@ -302,16 +312,14 @@ def calm_s(kind: FaultKind, conditions: Conditions) -> float:
             return rerun_s + failover_s
         case FaultKind.KILL_LEADER | FaultKind.KILL_REAPERS | FaultKind.CUT_CONNECTIONS:
             return failover_s
-        case FaultKind.RESTART_REDIS:
+        case FaultKind.KILL_MASTER | FaultKind.PAUSE_MASTER:
+            return FAILOVER_S + failover_s + rerun_s
+        case FaultKind.RESTART_REDIS | FaultKind.MOVE_SLOT:
             return failover_s + conditions.visibility_s
-        case FaultKind.PAUSE_REDIS | FaultKind.FILL_REDIS | FaultKind.CLOCK_STEP:
+        case FaultKind.PAUSE_REDIS | FaultKind.FILL_REDIS | FaultKind.CLOCK_STEP | FaultKind.SHORTEN_VISIBILITY:
             return conditions.visibility_s  # no grace is longer
         case FaultKind.DESTROY_GROUP:
             return PUT_BACK_S + conditions.visibility_s
-        case FaultKind.DELETE_CONSUMER:
-            return rerun_s
-        case FaultKind.SHORTEN_VISIBILITY:
-            return conditions.visibility_s
         case FaultKind.LONG_JOBS:
             return 0.0
 
@@ -347,6 +355,9 @@ _DEEDS: Mapping[FaultKind, str] = {
     FaultKind.DESTROY_GROUP: "the group is destroyed",
     FaultKind.DELETE_CONSUMER: "the consumer of {worker} with the most jobs in flight is deleted",
     FaultKind.CLOCK_STEP: "the clock of Redis is set an hour {amount} of the true time",
+    FaultKind.KILL_MASTER: "the master of Redis is killed{behind}",
+    FaultKind.PAUSE_MASTER: "the master of Redis is stopped until another is promoted, and {seconds} longer",
+    FaultKind.MOVE_SLOT: "the stream's slot moves to another master, and is half moved for {seconds}",
     FaultKind.POISON: "{jobs} every worker that takes it",
     FaultKind.LONG_JOBS: "{amount} more jobs of {seconds} each",
 }
@@ -357,6 +368,7 @@ def _deed(fault: Fault) -> str:
     return _DEEDS[fault.kind].format(
         amount=fault.amount,
         seconds=seconds,
+        behind=", its replicas having heard nothing of it for a second" if fault.amount == "behind" else "",
         after=f"{seconds} later" if seconds else "never",
         jobs="a job that kills" if fault.amount == "1" else f"{fault.amount} jobs, each of which kills",
         workers=_which_workers(fault.amount),

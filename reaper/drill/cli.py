@@ -71,6 +71,10 @@ Faults, at so many seconds after the first job (* or as soon after as there is s
   destroy-group@4          the group is destroyed (XGROUP DESTROY), with what is pending
   delete-consumer:killed@4 a worker is killed, and its consumer deleted (XGROUP DELCONSUMER), with what it
                            holds (or :live, and the worker goes on) *
+  kill-master:behind@4     kill -9 of the master, and a replica is promoted that has heard nothing of it for 1 s
+                           (or :synced, and it has heard all); --topology sentinel or cluster
+  pause-master@4+2         the master is stopped until a replica is promoted, and 2 s longer; it goes on
+  move-slot@4+1            the stream's slot moves to another master, half moved for 1 s; --topology cluster
   long-jobs:20@4+6         no fault: 20 more jobs at once, 6 s each
 --chaos 60 draws faults of all kinds for 60 s instead, at random moments and on random targets: the same for the same
 seed, mode and options, and told beforehand. What would cost an innocent job its last delivery is not drawn together.
@@ -96,6 +100,7 @@ _json_option = click.option(
         "reaper drill --trace trace.csv --speedup 30 --limit 2000 --json report.json",
         "reaper drill --chaos 60 --seed 7",
         "reaper drill --recovery embedded --fault kill-worker@4 --fault pause-redis@8+5",
+        "reaper drill --topology sentinel --fault kill-master@3 --fault pause-master@9+1",
         "reaper drill --redis-url redis://127.0.0.1:6379/5 --workers 8 --show-trace",
     ),
 )
@@ -171,7 +176,7 @@ def _programme(settings: DrillSettings, recovery: Recovery, *, faults_given: boo
     if settings.chaos and faults_given:
         raise ConfigurationError("--chaos draws all faults by itself: leave --fault away.")
     jobs = _plan(settings)
-    meant = settings if faults_given or settings.chaos else settings.fitting(jobs)
+    meant = settings if faults_given or settings.chaos else settings.with_own_faults().fitting(jobs)
     return Programme(meant.in_chaos(recovery, jobs), jobs, [recovery])
 
 

@@ -3,7 +3,7 @@
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +16,15 @@ from reaper.drill.act import Ending, play
 from reaper.drill.faults import OWN_SERVER, FaultKind
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Cast, Recovery
-from reaper.drill.redis_server import Server, redis_at_hand
+from reaper.drill.redis_server import Server, redis_at_hand, several_at_hand
 from reaper.drill.settings import IN_PLACE, DrillSettings
-from reaper.drill.stage import Stage, new_run_id, set_stage
+from reaper.drill.stage import Stage, names_of, new_run_id, set_stage
 from reaper.drill.trace import PlannedJob
+from workers.protocol.address import Topology
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
+from workers.protocol.keys import namespace_keys
 
 if TYPE_CHECKING:
     from reaper.drill.tracing import Tracing
@@ -85,13 +87,7 @@ async def _perform(
         settings = programme.settings
         with _folder(settings.files, run_id) as folder:
             kinds = {fault.kind for fault in settings.faults}
-            async with redis_at_hand(
-                settings.redis_url,
-                folder,
-                pid=settings.redis_pid,
-                sets_clock=FaultKind.CLOCK_STEP in kinds,
-                forgets_nothing=FaultKind.RESTART_REDIS in kinds,
-            ) as server:
+            async with _server(settings, kinds, folder) as server:
                 _check_server(kinds, server)
                 await _check_policy(settings, server)
                 opens(f"{server.description}.")
@@ -102,6 +98,19 @@ async def _perform(
                     closes(endings[-1])
         group.cancel_scope.cancel()
     return endings
+
+
+def _server(settings: DrillSettings, kinds: set[FaultKind], folder: Path) -> AbstractAsyncContextManager[Server]:
+    topology = Topology(settings.topology)
+    if topology is not Topology.SINGLE:
+        return several_at_hand(topology, folder)
+    return redis_at_hand(
+        settings.redis_url,
+        folder,
+        pid=settings.redis_pid,
+        sets_clock=FaultKind.CLOCK_STEP in kinds,
+        forgets_nothing=FaultKind.RESTART_REDIS in kinds,
+    )
 
 
 def _heading(number: int, acts: int, recovery: Recovery) -> str:
@@ -160,12 +169,16 @@ async def _stage(
     programme: Programme, server: Server, recovery: Recovery, folder: Path, run_id: str
 ) -> AsyncIterator[Stage]:
     """Set the stage of one act, and leave nothing of it in a Redis that is not ours, unless it is to be kept."""
-    client = server.client(patience_s=programme.settings.away.total_seconds())
-    stage = set_stage(client, server, programme.settings, recovery, folder, run_id, programme.tracing)
+    stream, namespace = names_of(run_id, recovery)
+    patience_s = programme.settings.away.total_seconds()
+    client = server.client(patience_s=patience_s, key=stream)
+    leaders = server.client(patience_s=patience_s, key=namespace_keys(namespace).lease) if server.setup else None
+    stage = set_stage(client, server, programme.settings, recovery, folder, run_id, programme.tracing, leaders)
     try:
         yield stage
     finally:
         with anyio.move_on_after(CLEANUP_TIMEOUT_S, shield=True):
             if not server.ours and not programme.settings.keep_keys:
                 await queries.forget(stage)
-            await client.aclose()
+            for client in {stage.client, stage.namespace_client}:
+                await client.aclose()

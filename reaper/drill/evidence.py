@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from reaper.drill.faults import AGAINST_REDIS, FaultKind
+from reaper.drill.faults import AGAINST_REDIS, FAILOVERS, FaultKind
 from reaper.drill.records import Enqueued, InjectedFault, Line, MissedFault, ProcessRun, Remains, Role, Step
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.messages import entry_ms
@@ -27,12 +27,37 @@ class Evidence:
     missed: Sequence[MissedFault] = ()
     visibility_s: float
     max_deliveries: int = 3
+    failed_over_unasked: bool = False
+    """A replica was promoted that no fault had promoted: what it had received, nobody has looked at."""
     clock_ahead_s: float = 0.0
     """How far the server's clock is ahead of ours."""
 
     def redis_was_away(self, since: float, until: float) -> bool:
         """Tell whether Redis stood still, was away or full at any time from ``since`` to ``until``."""
         return self._hit(AGAINST_REDIS - {FaultKind.CUT_CONNECTIONS}, since, until)
+
+    def failed_over(self, since: float, until: float) -> bool:
+        """Tell whether a replica was promoted from ``since`` to ``until``, or was about to be."""
+        return self._hit(FAILOVERS, since, until)
+
+    def is_recovered(self, line: Line) -> bool:
+        """Tell whether somebody has recovered the job for this start: else, it was delivered as if it were new."""
+        return line.entry_id in self._recovered_into
+
+    @cached_property
+    def _recovered_into(self) -> frozenset[str]:
+        recovered = self.named(EventName.RECOVERED, EventName.SUSPECTED)
+        return frozenset(str(event.data["new_entry"]) for event in recovered if event.data.get("new_entry"))
+
+    @cached_property
+    def not_received(self) -> frozenset[int]:
+        """Jobs that a master had answered for, and the replica that was promoted had not received."""
+        return frozenset(n for fault in self.faults if fault.kind in FAILOVERS for n in fault.jobs)
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """Faults of which that is not known."""
+        return tuple(fault.kind for fault in self.faults if fault.kind in FAILOVERS and not fault.proven)
 
     def redis_failed(self, since: float, until: float) -> bool:
         """Tell the same, or whether connections were cut: from that our processes lose nothing."""

@@ -22,6 +22,8 @@ class Cause(StrEnum):
     ADOPTED = "adopted"
     """A later process of the same worker took over what the earlier one held."""
     NACK = "nack"
+    FAILED_OVER = "failed_over"
+    """A replica was promoted while it ran, or before it had received that it was settled."""
     REDIS_PAUSED = "redis_paused"
     """Redis stood still, was away or full while it ran, or before it could be settled."""
     WAITED = "waited"
@@ -81,6 +83,8 @@ def _second_starts(evidence: Evidence) -> Iterator[SecondStart]:
                 cause = _cause_of_end(previous, evidence)
             if cause is None and evidence.group_forgot(before, line):
                 cause = Cause.GROUP_DESTROYED
+            if cause is None and evidence.failed_over(before.at, line.at) and not evidence.is_recovered(line):
+                cause = Cause.FAILED_OVER
             if cause is None and previous and evidence.shortened_under(previous, before, line):
                 cause = Cause.ROBBED
             if cause is None:
@@ -126,6 +130,8 @@ def _cause_of_end(run: ProcessRun, evidence: Evidence) -> Cause:
 
 def _cause_beside_a_living(before: Line, line: Line, done: Line | None, evidence: Evidence) -> Cause:
     """Say why a job was started again while the process that ran it before lived on."""
+    if evidence.failed_over(before.at, line.at):
+        return Cause.FAILED_OVER
     if evidence.redis_was_away(before.at, line.at):
         return Cause.REDIS_PAUSED
     if (done or line).at - before.at >= evidence.visibility_s:

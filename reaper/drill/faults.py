@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
+from workers.protocol.address import Topology
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean
 
@@ -43,6 +44,13 @@ class FaultKind(StrEnum):
     """Somebody deletes a consumer with jobs in flight (XGROUP DELCONSUMER): a live worker's, or a killed one's."""
     CLOCK_STEP = "clock-step"
     """The clock of the Redis server is set back, or ahead, by an hour, and stays so."""
+    KILL_MASTER = "kill-master"
+    """Kill -9 of the master that has the stream; a replica is promoted, and it is started again, to follow. `behind`:
+    the replicas have heard nothing of it for a second."""
+    PAUSE_MASTER = "pause-master"
+    """The master is stopped (SIGSTOP) until a replica is promoted, and a while longer; then it goes on."""
+    MOVE_SLOT = "move-slot"
+    """The stream's slot moves to another master of the cluster, and is half moved for a while."""
     POISON = "poison"
     """Jobs that kill every worker that takes them."""
     LONG_JOBS = "long-jobs"
@@ -79,14 +87,20 @@ FORMS = {
     FaultKind.DESTROY_GROUP: Form("destroy-group@4"),
     FaultKind.DELETE_CONSUMER: Form("delete-consumer:killed@4", words=("live", "killed")),
     FaultKind.CLOCK_STEP: Form("clock-step:ahead@4", words=("back", "ahead")),
+    FaultKind.KILL_MASTER: Form("kill-master:behind@4", words=("synced", "behind")),
+    FaultKind.PAUSE_MASTER: Form("pause-master@4+2", lasts=True, lasts_required=True),
+    FaultKind.MOVE_SLOT: Form("move-slot@4+1", lasts=True, lasts_required=True),
     FaultKind.POISON: Form("poison@4", amount=True),
     FaultKind.LONG_JOBS: Form("long-jobs:20@4+6", amount=True, lasts=True, lasts_required=True),
 }
 
 AGAINST_LEADERS = frozenset({FaultKind.KILL_LEADER, FaultKind.PAUSE_LEADER, FaultKind.KILL_REAPERS})
-AGAINST_REDIS = frozenset(
-    {FaultKind.PAUSE_REDIS, FaultKind.RESTART_REDIS, FaultKind.FILL_REDIS, FaultKind.CUT_CONNECTIONS}
-)
+FAILOVERS = frozenset({FaultKind.KILL_MASTER, FaultKind.PAUSE_MASTER})
+"""A replica is promoted: what it had not received is lost."""
+AGAINST_REDIS = FAILOVERS | {
+    FaultKind.PAUSE_REDIS, FaultKind.RESTART_REDIS, FaultKind.FILL_REDIS, FaultKind.CUT_CONNECTIONS,
+    FaultKind.MOVE_SLOT,
+}  # fmt: skip
 """While they last, and some time after, nobody can be reached, or nothing written."""
 OWN_SERVER = frozenset({FaultKind.CLOCK_STEP, FaultKind.RESTART_REDIS, FaultKind.FILL_REDIS, FaultKind.CUT_CONNECTIONS})
 """What would hit others, too: it is played on a server that the drill has started."""
@@ -151,6 +165,13 @@ DEFAULT_FAULTS = (
 """One of each, far enough apart for ``max_deliveries`` 3. What the killed worker held has run again before the poison
 job comes (visibility timeout and longest job: 3.35 s), so that no innocent job is hit more than twice, by runs of the
 poison job; then it is a suspect and runs apart from it."""
+
+FAILOVER_FAULTS = (
+    _at(FaultKind.KILL_WORKER, 1),
+    Fault(FaultKind.KILL_MASTER, timedelta(seconds=3), "behind"),
+    Fault(FaultKind.PAUSE_MASTER, timedelta(seconds=10), lasts=timedelta(seconds=1)),
+)
+"""Those that are played by default where a replica can be promoted."""
 
 DEMO_FAULTS = (
     _at(FaultKind.KILL_WORKER, 1),
@@ -241,11 +262,30 @@ def _without_leaders(fault: Fault) -> Adapted:
     return Adapted(fault, fault)
 
 
-def check_faults(faults: Sequence[Fault], *, reapers: int) -> None:
+def objection_to(kind: FaultKind, topology: Topology) -> str:
+    """Say why faults of this kind cannot be played there; empty where they can."""
+    alone = topology is Topology.SINGLE
+    if kind in FAILOVERS and alone:
+        return "needs a replica that can be promoted: --topology sentinel or cluster."
+    if kind is FaultKind.MOVE_SLOT and topology is not Topology.CLUSTER:
+        return "needs slots: --topology cluster."
+    return "" if alone else _ONE_SERVER.get(kind, "")
+
+
+_ONE_SERVER = {
+    FaultKind.PAUSE_REDIS: "is for one server: where another takes over, play pause-master.",
+    FaultKind.RESTART_REDIS: "is for one server: where another takes over, play kill-master.",
+    FaultKind.CLOCK_STEP: "sets the clock of one server, and here there are several: leave --topology away.",
+}
+
+
+def check_faults(faults: Sequence[Fault], *, reapers: int, topology: Topology = Topology.SINGLE) -> None:
     """Refuse faults that cannot be played. Raises ConfigurationError."""
     for fault in faults:
         if fault.at < timedelta(0):
             raise ConfigurationError(f"fault '{fault}' lies before the first job: give it a time of 0 or more.")
+        if objection := objection_to(fault.kind, topology):
+            raise ConfigurationError(f"fault '{fault}' {objection}")
         if fault.kind is FaultKind.PAUSE_LEADER and reapers == 1:
             raise ConfigurationError(
                 f"fault '{fault}' needs a second reaper, which leads while the first is paused: --reapers 2 or more."

@@ -11,13 +11,14 @@ import anyio
 
 from reaper.drill import queries
 from reaper.drill.chaos import BLOWS, rule_between
-from reaper.drill.faults import Fault, FaultKind
+from reaper.drill.faults import FAILOVERS, Fault, FaultKind
 from reaper.drill.records import Role
 from reaper.drill.toolbox import Toolbox
 
 NOTHING_LEFT = "all was over before it could come without costing an innocent job its last delivery or its payload"
 NEEDS_LEADER = frozenset({FaultKind.PAUSE_LEADER, FaultKind.DESTROY_GROUP, FaultKind.SHORTEN_VISIBILITY})
-NEEDS_NOTHING_STRANDED = frozenset({FaultKind.POISON, FaultKind.DESTROY_GROUP})
+NEEDS_NOTHING_STRANDED = FAILOVERS | {FaultKind.POISON, FaultKind.DESTROY_GROUP}
+"""(A failover may forget that a job was settled at its last delivery.)"""
 NEEDS_NO_POISON = BLOWS | NEEDS_NOTHING_STRANDED
 LED_FOR_S = 3.0
 """Whoever has led for so long has seen the whole group, where full scans come every second."""

@@ -7,6 +7,7 @@ from functools import partial
 import anyio
 
 from reaper.drill.consumer_faults import ConsumerFaults
+from reaper.drill.failovers import Failovers
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.gate import Gate
 from reaper.drill.group_faults import GroupFaults
@@ -30,6 +31,7 @@ class Injector:
     _groups: GroupFaults = field(init=False)
     _servers: ServerFaults = field(init=False)
     _consumers: ConsumerFaults = field(init=False)
+    _failovers: Failovers = field(init=False)
     _gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,6 +40,7 @@ class Injector:
         self._groups = GroupFaults(self.tools)
         self._servers = ServerFaults(self.tools)
         self._consumers = ConsumerFaults(self.tools, self._workers)
+        self._failovers = Failovers(self.tools)
         self._gate = Gate(self.tools)
 
     async def run(self, faults: Sequence[Fault]) -> None:
@@ -75,6 +78,9 @@ class Injector:
             FaultKind.FILL_REDIS: partial(servers.fill, fault),
             FaultKind.CUT_CONNECTIONS: servers.cut,
             FaultKind.CLOCK_STEP: partial(servers.set_clock, fault),
+            FaultKind.KILL_MASTER: partial(self._failovers.kill_master, fault),
+            FaultKind.PAUSE_MASTER: partial(self._failovers.pause_master, fault),
+            FaultKind.MOVE_SLOT: partial(self._failovers.move_slot, fault),
             FaultKind.SHORTEN_VISIBILITY: groups.shorten_visibility,
             FaultKind.DESTROY_GROUP: groups.destroy,
             FaultKind.DELETE_CONSUMER: partial(self._consumers.delete, fault),

@@ -43,6 +43,8 @@ class LossCause(StrEnum):
     """Its worker gave it up: acknowledged, with a line in a log, and no dead letter."""
     TOLD = "told"
     """Somebody deleted the consumer that held it, nobody knew what that held, and it was told (`lost_consumer`)."""
+    NOT_RECEIVED = "not_received"
+    """A master had answered for it, and the replica that was promoted had not received it, by its own word."""
     UNKNOWN = "unknown"
     """There is no trace of it."""
 
@@ -57,6 +59,8 @@ class Loss:
     starts: int
     """How many times it was started."""
     poison: bool
+    confirmed: bool = True
+    """Its producer was told that as many replicas had it as he waited for, or waited for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,12 @@ class Ledger:
     terms: tuple[Holding, ...] = ()
     faults: tuple[InjectedFault, ...] = ()
     missed: tuple[MissedFault, ...] = ()
+    unconfirmed: tuple[int, ...] = ()
+    """Jobs of which their producer was told that too few replicas had them."""
+    unproven: tuple[str, ...] = ()
+    """Failovers of which it is not known what the promoted replica had received."""
+    failed_over_unasked: bool = False
+    """A replica was promoted that no fault had promoted."""
     unexpected_ends: tuple[str, ...] = ()
     """Processes that ended without anybody's doing, or did not stop in order."""
 
@@ -117,14 +127,25 @@ class Ledger:
         return sum(loss.cause is LossCause.TOLD for loss in self.losses)
 
     @property
+    def not_received(self) -> int:
+        """Those of them that Redis itself forgot at a failover, which nobody can promise to survive."""
+        return sum(loss.cause is LossCause.NOT_RECEIVED for loss in self.losses)
+
+    @property
+    def not_received_unawares(self) -> int:
+        """Those of these whose producer was not told: he waited for no replicas, or for too few."""
+        return sum(loss.cause is LossCause.NOT_RECEIVED and loss.confirmed for loss in self.losses)
+
+    @property
     def stuck(self) -> int:
         """Jobs that are still somewhere in Redis at the end."""
         return self.fates[Fate.READY] + self.fates[Fate.PENDING] + self.fates[Fate.PARKED]
 
     @property
     def balanced(self) -> bool:
-        """Every job is settled or dead-lettered, or its loss by others' hands told; and nothing else is there."""
-        return self.enqueued == self.settled + self.dead_lettered + self.told and not self.strays
+        """Every job is settled or dead-lettered, or its loss by others' hands is known; and nothing else is there."""
+        known = self.settled + self.dead_lettered + self.told + self.not_received
+        return self.enqueued == known and not self.strays
 
 
 def build_ledger(evidence: Evidence) -> Ledger:
@@ -166,18 +187,25 @@ def build_ledger(evidence: Evidence) -> Ledger:
         terms=tuple(terms(evidence)),
         faults=tuple(evidence.faults),
         missed=tuple(evidence.missed),
+        unconfirmed=tuple(job.n for job in evidence.enqueued if not job.confirmed),
+        unproven=evidence.unproven,
+        failed_over_unasked=evidence.failed_over_unasked,
         unexpected_ends=_unexpected_ends(evidence),
     )
 
 
 def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
     """Say in sentences what is wrong with ``ledger``, given the ``faults`` that were asked for; nothing = all well."""
-    poison, dead = set(ledger.poison), set(ledger.dead)
+    forgotten = {loss.n for loss in ledger.losses if loss.cause is LossCause.NOT_RECEIVED}
+    poison, dead = set(ledger.poison) - forgotten, set(ledger.dead)
+    lost = ledger.lost - ledger.told - ledger.not_received
     unexplained = [start.n for start in ledger.second_starts if start.cause is Cause.UNEXPLAINED]
     robbed = [start.n for start in ledger.second_starts if start.cause is Cause.ROBBED]
     stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_refused == 0
     found = {
-        f"{ledger.lost - ledger.told} jobs are lost": ledger.lost - ledger.told,
+        f"{lost} jobs are lost": lost,
+        f"what a promoted replica had received is not known: {_some(ledger.unproven)}": ledger.unproven,
+        "Redis failed over by itself, and nobody has looked at what was lost by that": ledger.failed_over_unasked,
         f"{ledger.stuck} jobs are stuck": ledger.stuck,
         f"jobs that nobody enqueued, or in two places: {_some(ledger.strays)}": ledger.strays,
         f"poison jobs that are no dead letters: {_some(poison - dead)}": poison - dead,
@@ -290,14 +318,20 @@ def _keeps_entry(event: LifecycleEvent) -> bool:
 
 def _losses(evidence: Evidence, fates: Mapping[int, Fate]) -> tuple[Loss, ...]:
     dropped = {line.n for line in evidence.lines if line.step is Step.DROPPED}
-    starts, told = evidence.lines_of(Step.START), evidence.told_lost
+    starts = evidence.lines_of(Step.START)
+    known = {
+        LossCause.DROPPED: dropped,
+        LossCause.TOLD: evidence.told_lost,
+        LossCause.NOT_RECEIVED: evidence.not_received,
+    }
     return tuple(
         Loss(
             n=n,
             job=evidence.jobs[n].entry_id,
-            cause=LossCause.DROPPED if n in dropped else LossCause.TOLD if n in told else LossCause.UNKNOWN,
+            cause=next((cause for cause, jobs in known.items() if n in jobs), LossCause.UNKNOWN),
             starts=len(starts.get(n, ())),
             poison=evidence.jobs[n].poison,
+            confirmed=evidence.jobs[n].confirmed,
         )
         for n, fate in fates.items()
         if fate is Fate.LOST

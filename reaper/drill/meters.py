@@ -31,13 +31,17 @@ def _counting(kind: type[AbstractConnection], counter: OwnRequests) -> type[Abst
 class Meters:
     """All meters of one act. What is sent by ``client`` from now on is the drill's own, and not counted."""
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, *, counts: bool = True) -> None:
+        """``counts``: one server has all of it. Of several that fail over, no figure is whole, so there is none."""
         self._client = client
+        self._counts = counts
         self._own = OwnRequests(client)
 
     async def read(self, supervisor: Supervisor) -> Reading:
         """Read them now. Raises what redis-py raises."""
         supervisor.measure()
+        if not self._counts:
+            return Reading(time.monotonic(), cpu_s=cpu_by_role(supervisor.history), counted=False)
         pipeline = self._client.pipeline(transaction=False)
         pipeline.info("stats")
         pipeline.info("cpu")

@@ -43,7 +43,7 @@ class View:
 
 
 async def look(stage: Stage, before: View) -> View:
-    """Return what Redis shows now, all of one moment: a job on its way from one place to the next is not overlooked.
+    """Return what Redis shows now, all jobs of one moment: one on its way from place to place is not overlooked.
 
     The stream is read from the position of the view ``before``, since the present one is only known with the reply.
     While the group is destroyed, or Redis is full and takes no transaction, nothing is over: the view is as before,
@@ -51,8 +51,6 @@ async def look(stage: Stage, before: View) -> View:
     """
     keys, namespace = stage.keys, stage.namespace
     pipeline = stage.client.pipeline(transaction=True)
-    pipeline.get(namespace.lease)
-    pipeline.get(namespace.token)
     pipeline.execute_command("XPENDING", keys.stream, keys.group)
     pipeline.zcard(keys.schedule)
     pipeline.xlen(keys.dead)
@@ -67,11 +65,12 @@ async def look(stage: Stage, before: View) -> View:
             return replace(before, ready=max(1, before.ready))
         if isinstance(reply, Exception):
             raise reply
-    holder, token, pending, parked, dead, groups, entries = replies
+    pending, parked, dead, groups, entries = replies
     last = _last_delivered(stage, groups)
     if entry_order(last) < entry_order(before.last_delivered):  # it was made again, and goes on further in front
         return await look(stage, View())
     ready = sum(entry_order(entry_id) > entry_order(last) for entry_id, _ in entries)
+    holder, token = await stage.namespace_client.mget(namespace.lease, namespace.token)
     return View(ready, pending[0], parked, dead, text(holder or b""), int(token or 0), last)
 
 
@@ -101,7 +100,7 @@ async def waiting_readers(stage: Stage) -> int:
 
 async def holder(stage: Stage) -> str:
     """Return who holds the lease; empty = nobody."""
-    return text(await stage.client.get(stage.namespace.lease) or b"")
+    return text(await stage.namespace_client.get(stage.namespace.lease) or b"")
 
 
 async def fence(stage: Stage) -> str:
@@ -122,7 +121,7 @@ async def parked(stage: Stage) -> int:
 async def full_scan_ms(stage: Stage) -> int:
     """Return when a leader has last looked at the whole group, as replicas register it, in ms of the server's clock."""
     moments = [0]
-    for heartbeat in await stage.client.hvals(stage.namespace.replicas):
+    for heartbeat in await stage.namespace_client.hvals(stage.namespace.replicas):
         group = json.loads(heartbeat)["groups"].get(stage.keys.pair, {})
         moments.append(int(group.get("last_full_scan_ms", 0)))
     return max(moments)

@@ -61,6 +61,8 @@ class Enqueued:
     digest: str
     """SHA-256 of the payload."""
     poison: bool = False
+    confirmed: bool = True
+    """So many replicas as were waited for had it; so also where none were."""
 
 
 class Step(StrEnum):
@@ -115,7 +117,9 @@ class InjectedFault:
     in_flight: int = 0
     """Jobs the target held, or jobs that were put in."""
     jobs: tuple[int, ...] = ()
-    """Which jobs the target held, where somebody made Redis forget them."""
+    """Which jobs the target held, where somebody made Redis forget them; which a promoted replica had not received."""
+    proven: bool = True
+    """What is said of the jobs is known: the promoted replica itself has told how far it had followed its master."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,11 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
 from reaper.drill.clock import ServerClock
-from workers.protocol.address import hide_password
+from reaper.drill.cluster_setup import cluster_setup
+from reaper.drill.nodes import Setup
+from reaper.drill.patient import PatientClient
+from reaper.drill.sentinel_setup import sentinel_setup
+from workers.protocol.address import Topology, hide_password
 from workers.protocol.connection import COMMAND_TIMEOUT_S, check_server, commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.testing.server import START_POLL_S, TIMEOUT_S, RedisServer, find_binary
@@ -42,6 +46,8 @@ class Server:
     """The process of somebody else's, where a drill may stop it."""
     process: RedisServer | None = None
     """Ours."""
+    setup: Setup | None = None
+    """Ours, where there are several; `url` is the address of all of them."""
     clock: ServerClock | None = None
     """What sets its clock, where that was asked for."""
 
@@ -53,8 +59,13 @@ class Server:
         for _ in self.process.starting():
             await anyio.sleep(START_POLL_S)
 
-    def client(self, *, patience_s: float) -> Redis:
-        """Return a client that waits so much longer for an answer, and for ours to be there again."""
+    def client(self, *, patience_s: float, key: str = "") -> Redis:
+        """Return a client that waits so much longer for an answer, and for ours to be there again.
+
+        Where there are several, it is for what lies in the slot of ``key``, and goes where that goes.
+        """
+        if self.setup:
+            return PatientClient(commands_client(f"{self.url}?client_name={OUR_NAME}", key=key))
         if not self.ours:
             return commands_client(self.url, timeout_s=COMMAND_TIMEOUT_S + patience_s)
         client = commands_client(f"{self.url}?client_name={OUR_NAME}", timeout_s=COMMAND_TIMEOUT_S + patience_s)
@@ -102,6 +113,17 @@ async def redis_at_hand(
         yield Server(server.url, release, description, ours=True, process=server, clock=clock)
     finally:
         server.kill()
+
+
+@asynccontextmanager
+async def several_at_hand(topology: Topology, folder: Path) -> AsyncIterator[Server]:
+    """Start all servers of a topology in ``folder``, until the block ends. Raises NoServerError."""
+    starts = cluster_setup if topology is Topology.CLUSTER else sentinel_setup
+    binary = find_binary(ADVICE)
+    async with starts(binary, folder) as setup:
+        release = await _release_at(setup.url)
+        description = f"{release}: {setup.description} (127.0.0.1 only), started from {binary.name} in empty folders"
+        yield Server(setup.url, release, description, ours=True, setup=setup)
 
 
 async def _process_id(client: Redis) -> int:

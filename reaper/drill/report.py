@@ -30,6 +30,9 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
         "lost": ledger.lost,
         "dropped": ledger.dropped,
         "told": ledger.told,
+        "not_received": ledger.not_received,
+        "not_received_unawares": ledger.not_received_unawares,
+        "unconfirmed": len(ledger.unconfirmed),
         "losses": [asdict(loss) for loss in ledger.losses],
         "altered": list(ledger.altered),
         "ended_twice": list(ledger.ended_twice),
@@ -63,6 +66,7 @@ def as_json(ledger: Ledger, *, started_at: float, objections: Sequence[str]) -> 
                 "time": _since(fault.at, started_at),
                 "until": _since(fault.until, started_at),
                 "in_flight": fault.in_flight,
+                "jobs": list(fault.jobs),
             }
             for fault in ledger.faults
         ],
@@ -128,6 +132,9 @@ def as_text(ledger: Ledger, *, recovery: Recovery, started_at: float) -> str:
 def _losses(ledger: Ledger) -> str:
     if ledger.told:
         return f"{ledger.lost}   (held by a consumer that somebody deleted, and told: {ledger.told})"
+    if ledger.not_received:
+        unawares = f"of which their producer was not told: {ledger.not_received_unawares}"
+        return f"{ledger.lost}   (that no promoted replica had received: {ledger.not_received}, {unawares})"
     if not ledger.dropped:
         return str(ledger.lost)
     innocent = sum(not loss.poison for loss in ledger.losses)

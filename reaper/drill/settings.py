@@ -13,6 +13,7 @@ from reaper.drill.clock import can_set_clocks
 from reaper.drill.faults import (
     AGAINST_REDIS,
     DEFAULT_FAULTS,
+    FAILOVER_FAULTS,
     OWN_SERVER,
     SHORTENED,
     Adapted,
@@ -24,6 +25,7 @@ from reaper.drill.faults import (
 )
 from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.trace import PlannedJob, TokenTimes
+from workers.protocol.address import Topology
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings import Seconds, Section
 
@@ -78,6 +80,14 @@ class DrillSettings(Section):
         None,
         ge=timedelta(seconds=0.05),
         description="Seconds between two scans of the leader. Default: an eighth of the visibility timeout, at most 1.",
+    )
+    topology: Literal["single", "sentinel", "cluster"] = Field(
+        "single",
+        description="What the Redis is that the drill starts: a single server, a master that Sentinels replace, or a "
+        "cluster of three masters.",
+    )
+    min_replicas_acked: int = Field(
+        0, ge=0, description="After each batch of jobs, wait a second (WAIT) for so many replicas to have them."
     )
     redis_url: Annotated[str | None, AfterValidator(_no_cluster)] = Field(
         None, description="A Redis to use; only keys of this drill are touched. Default: one of its own."
@@ -146,6 +156,10 @@ class DrillSettings(Section):
         last = max((job.at for job in jobs), default=timedelta(0))
         return self.model_copy(update={"faults": tuple(fault for fault in self.faults if fault.at < last)})
 
+    def with_own_faults(self) -> "DrillSettings":
+        """Return the settings with the faults that are played where none were asked for."""
+        return self if self.topology == "single" else self.model_copy(update={"faults": FAILOVER_FAULTS})
+
     def in_chaos(self, recovery: Recovery, jobs: Sequence[PlannedJob]) -> "DrillSettings":
         """Return the settings with the faults that are drawn; as they are where no chaos was asked for."""
         if self.chaos is None:
@@ -165,6 +179,7 @@ class DrillSettings(Section):
             longest_job_s=longest.total_seconds(),
             max_deliveries=self.max_deliveries,
             bare_worker=self.has_bare_worker and recovery.cast is not Cast.PUBLISHED,
+            topology=Topology(self.topology),
             out_of_reach=self.out_of_reach,
         )
 
@@ -199,8 +214,8 @@ class DrillSettings(Section):
 
     @property
     def has_bare_worker(self) -> bool:
-        """Whether the last worker is a bare loop, where the recovery has such a cast."""
-        return self.bare_worker and self.workers > 1
+        """Whether the last worker is a bare loop, where the recovery has such a cast, and Redis is one server."""
+        return self.bare_worker and self.workers > 1 and self.topology == "single"
 
     @property
     def loops(self) -> int:
@@ -218,7 +233,16 @@ class DrillSettings(Section):
                 raise ConfigurationError(f"{option} is about a Redis that is named: it needs --redis-url.")
         if self.policy == IN_PLACE and not (recovery.by_reapers and self.redis_url):
             raise ConfigurationError("--policy in-place needs --recovery reaper, and a Redis 8.4 named by --redis-url.")
-        check_faults(self.faults_for(recovery), reapers=self.reapers)
+        if self.topology != "single" and (self.redis_url or recovery.cast is Cast.PUBLISHED):
+            why = (
+                "starts servers of its own: leave --redis-url away."
+                if self.redis_url
+                else ("is not for --recovery published, whose loops know one server.")
+            )
+            raise ConfigurationError(f"--topology {self.topology} {why}")
+        if self.min_replicas_acked and self.topology == "single":
+            raise ConfigurationError("--min-replicas-acked needs replicas: --topology sentinel or cluster.")
+        check_faults(self.faults_for(recovery), reapers=self.reapers, topology=Topology(self.topology))
 
     def command(self, recovery: Recovery) -> str:
         """Return the command that plays this again: the same jobs, and the same faults at the same moments."""
@@ -241,6 +265,8 @@ class DrillSettings(Section):
             "bare_worker": self.has_bare_worker and not published,
             "reapers": self.reapers if recovery.by_reapers else 0,
             "policy": self.policy,
+            "topology": self.topology,
+            "min_replicas_acked": self.min_replicas_acked,
             "concurrency": self.loops if published else self.concurrency,
             "visibility_timeout": self.visibility_timeout.total_seconds(),
             "max_deliveries": self.max_deliveries,

@@ -1,5 +1,6 @@
 """What an act is played on: its keys, its client, its folder."""
 
+import itertools
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
+from reaper.drill.cluster_setup import share_of
 from reaper.drill.faults import FaultKind
 from reaper.drill.recoveries import Recovery
 from reaper.drill.redis_server import Server
@@ -32,6 +34,13 @@ class Stage:
     namespace: NamespaceKeys
     tracing: "Tracing | None" = None
     """Where traces go, if they are to be shown."""
+    leaders: Redis | None = None
+    """The client for the namespace's keys, where they lie at another node than the stream's."""
+
+    @property
+    def namespace_client(self) -> Redis:
+        """The client for the namespace's keys."""
+        return self.leaders or self.client
 
     @property
     def failpoints(self) -> Path:
@@ -67,22 +76,31 @@ def set_stage(
     folder: Path,
     run_id: str,
     tracing: "Tracing | None" = None,
+    leaders: Redis | None = None,
 ) -> Stage:
-    """Choose the names of one act, which nobody else uses, and make its folder."""
-    name = f"drill-{run_id}-{recovery.name}"
+    """Give the stage of one act, with its names, and make its folder."""
+    stream, namespace = names_of(run_id, recovery)
     stage = Stage(
         client,
         server,
         settings,
         recovery,
         folder / recovery.name,
-        group_keys(name, GROUP),
-        namespace_keys(f"{name}-reapers"),
+        group_keys(stream, GROUP),
+        namespace_keys(namespace),
         tracing,
+        leaders,
     )
     stage.failpoints.mkdir(parents=True)
     stage.set_visibility(settings.visibility_timeout.total_seconds())
     return stage
+
+
+def names_of(run_id: str, recovery: Recovery) -> tuple[str, str]:
+    """Choose the stream and the namespace of one act, which nobody else uses; in a cluster, two masters have them."""
+    stream = f"drill-{run_id}-{recovery.name}"
+    namespaces = (f"{stream}-reapers{number or ''}" for number in itertools.count())
+    return stream, next(name for name in namespaces if share_of(name) != share_of(stream))
 
 
 def new_run_id() -> str:

@@ -88,11 +88,15 @@ class Toolbox:
         while self._unwritten and not self._shut:
             fault = self._unwritten.pop(0)
             data = {"kind": fault.kind, "target": fault.target, "holder": fault.holder, "in_flight": fault.in_flight}
-            await self.stage.client.execute_command(
+            await self.stage.namespace_client.execute_command(
                 "XADD", self.stage.namespace.journal, "*",
                 "event", EventName.FAULT_INJECTED, "job", "", "data", encode_data(data),
             )  # fmt: skip
 
     def over(self, fault: InjectedFault, until: float) -> None:
         """Note when a fault on record ended."""
-        self.injected[self.injected.index(fault)] = replace(fault, until=until)
+        self.amend(fault, replace(fault, until=until))
+
+    def amend(self, fault: InjectedFault, known: InjectedFault) -> None:
+        """Put on record what is ``known`` now of a fault on record."""
+        self.injected[self.injected.index(fault)] = known

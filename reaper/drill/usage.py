@@ -43,6 +43,8 @@ class Reading:
     """By kind of process."""
     server_run: str = ""
     """Which life of the server the two figures of Redis are of: it counts from its start."""
+    counted: bool = True
+    """The two figures of Redis are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Usage:
 
 def used_between(before: Reading, after: Reading) -> Usage:
     """Return what was used from one reading to the next."""
-    counted = before.server_run == after.server_run
+    counted = after.counted and before.server_run == after.server_run
     return Usage(
         after.at - before.at,
         after.requests - before.requests if counted else None,

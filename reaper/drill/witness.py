@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -11,7 +12,6 @@ from reaper.drill.queries import View
 from reaper.drill.records import Line, Step, read_lines
 from reaper.drill.stage import Stage
 from workers.protocol.events import LifecycleEvent, decode_event
-from workers.protocol.messages import text
 
 _BEGINNING = b"0-0"
 
@@ -74,16 +74,24 @@ class Witness:
         self._read[file] = start + len(whole)
         return whole.decode("ascii")
 
+    async def read_again(self) -> None:
+        """Go by what the journals hold now: of what was read there, a failover may have forgotten some."""
+        self.events.clear()
+        self._journals = dict.fromkeys(self._journals, _BEGINNING)
+        await self._read_journals()
+
     async def _read_journals(self) -> None:
-        while True:
-            reply = await self.stage.client.execute_command(
-                "XREAD", "COUNT", queries.PAGE, "STREAMS", *self._journals, *self._journals.values()
-            )
-            if not reply:
-                return
-            for journal, entries in reply:
-                self._journals[text(journal)] = entries[-1][0]
+        for journal in self._journals:
+            while entries := await self._read_on(journal):
+                self._journals[journal] = entries[-1][0]
                 for entry_id, flat in entries:
                     event = decode_event(entry_id, flat)
                     self.events.append(event)
                     self.counts[event.event] += 1
+
+    async def _read_on(self, journal: str) -> Any:
+        is_of_namespace = journal == self.stage.namespace.journal
+        client = self.stage.namespace_client if is_of_namespace else self.stage.client
+        return await client.execute_command(
+            "XRANGE", journal, b"(" + self._journals[journal], "+", "COUNT", queries.PAGE
+        )

@@ -113,7 +113,7 @@ _READS = frozenset(
 )  # fmt: skip
 _LISTENS = frozenset({"subscribe"})
 _DIRECT: dict[Role, frozenset[str]] = {
-    Role.PRODUCER: frozenset({"xadd"}),
+    Role.PRODUCER: frozenset({"xadd", "wait"}),
     Role.WORKER: frozenset({"xreadgroup", "hmget", "client|id", "client|unblock", "xinfo|consumers", "script|load"})
     | _LISTENS,
     Role.REAPER: _READS | _LISTENS | {"xread", "xreadgroup", "xadd", "hdel"},  # xreadgroup: to ask for CLAIM

@@ -23,7 +23,7 @@ from reaper.recovery.rate import RateLimit
 from reaper.recovery.source_watch import SourceWatch
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.verdict import Verdict
-from reaper.recovery.writer import GroupWriter, TakeOverCode
+from reaper.recovery.writer import FormerVisibility, GroupWriter, TakeOverCode
 from reaper.replicas import GroupReport
 from reaper.settings import WatchedGroup
 from workers.protocol.calls import Journal
@@ -94,6 +94,7 @@ class GroupWatch:
         self._was_made = False
         self._has_scanned = False
         self._told_at_ms: int | None = None
+        self._former = FormerVisibility()
 
     # ---- lifecycle
 
@@ -137,6 +138,7 @@ class GroupWatch:
             notes=self._notes,
             telemetry=self._telemetry,
             rate=self._rate,
+            grace_until=self._grace_until,
             made=lambda: self._made,
             refused=self._call_refused,
             wake_suspects=self._suspects.wake,
@@ -144,6 +146,14 @@ class GroupWatch:
         )
         self._sources[source] = watch
         tasks.start_soon(watch.run)
+
+    def _visibilities_ms(self) -> list[int]:
+        """Return by which visibility timeouts live workers go: for a while, some know the former, longer one alone."""
+        former = [self._former.ms] if self._context.server_ms() < self._former.until_ms else []
+        return [to_ms(self.group.visibility_timeout), *former]
+
+    def _grace_until(self) -> int:
+        return max(map(self._context.grace.until, self._visibilities_ms()))
 
     async def _insist(self, what: str, action: Callable[[], Awaitable[bool]]) -> None:
         """Repeat ``action`` until it says True."""
@@ -192,6 +202,7 @@ class GroupWatch:
             return False
         if not self._sources:  # else what was watched may have to be put back first
             self._made = answer.made
+        self._former = (await self._writer.former_visibility()).or_longer(answer.before)
         self._log_change(answer.before)
         self._notes.layout(answer.detail)
         return True
@@ -443,14 +454,14 @@ class GroupWatch:
             for source in self._sources.values()
             if (due := source.timers.next_due()) is not None
         ]
-        visibility_ms = to_ms(self.group.visibility_timeout)
+        longest_ms = max(map(self._context.grace.longest_ms, self._visibilities_ms()))
         return settings_report(
             self._settings,
             self.group,
             timers=sum(map(len, timers)),
             next_due_ms=max(0, min(dues) - now) if dues else None,
-            late_ms=max(0, now - min(dues) - self._context.grace.longest_ms(visibility_ms)) if dues else 0,
-            grace_ms_left=max(0, self._context.grace.until(visibility_ms) - now),
+            late_ms=max(0, now - min(dues) - longest_ms) if dues else 0,
+            grace_ms_left=max(0, self._grace_until() - now),
             grace_why=self._context.grace.why,
             **asdict(tally),
         )

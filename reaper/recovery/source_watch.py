@@ -57,6 +57,8 @@ class SourceWatch:
     notes: GroupNotes
     telemetry: GroupTelemetry
     rate: RateLimit
+    grace_until: Callable[[], int]
+    """Tells from when on anything may be recovered after an outage: monotonic ms; in the past where nothing waits."""
     made: Callable[[], int]
     """Tells when the group was made, as of the last look: the server's ms."""
     refused: Callable[[Refusal], None]
@@ -165,7 +167,7 @@ class SourceWatch:
         if due is None:
             return None
         due = max(due, self.begins_ms)
-        return max(due, self.context.grace.until(self._visibility_ms), self.rate.ready_at_ms(monotonic_ms()))
+        return max(due, self.grace_until(), self.rate.ready_at_ms(monotonic_ms()))
 
     # ---- firing
 

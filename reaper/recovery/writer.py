@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import anyio
 from redis.asyncio import Redis
@@ -88,6 +88,19 @@ class StillCounts:
     """Until when, by the server's clock."""
     visibility_ms: int
     """What the worker lives by."""
+
+
+class FormerVisibility(NamedTuple):
+    """What was agreed on before a visibility timeout became shorter."""
+
+    ms: int = 0
+    until_ms: int = 0
+    """Until when some may not have heard of the shorter one, by the server's clock."""
+
+    def or_longer(self, before: tuple[str, ...]) -> Self:
+        """Return the longer one of this and what stood in the agreement just ``before``, which has it second."""
+        known = before[1] if len(before) > 1 else ""
+        return self._replace(ms=max(self.ms, int(known) if known.isascii() and known.isdigit() else 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +258,11 @@ class GroupWriter:
         """Tell whether a leader says that it serves the group at ``server_ms``."""
         until: Any = await self.client.hget(self.keys.agreement, "served_until")
         return whole_number(until, 0) > server_ms
+
+    async def former_visibility(self) -> FormerVisibility:
+        """Return by which longer visibility timeout live workers may go still."""
+        known: Any = await self.client.hmget(self.keys.agreement, ["former_visibility_ms", "former_until"])
+        return FormerVisibility(*(whole_number(value, 0) for value in known))
 
     async def made_at(self) -> int:
         """Return when the group was made, by the server's clock in ms; 0 = not by us."""

@@ -23,9 +23,10 @@ from reaper.drill.chaos import (
     patience_s,
     rule_between,
 )
-from reaper.drill.faults import AGAINST_LEADERS, FORMS, OWN_SERVER, Fault, FaultKind, parse_fault
+from reaper.drill.faults import AGAINST_LEADERS, FAILOVERS, FORMS, OWN_SERVER, Fault, FaultKind, parse_fault
 from reaper.drill.recoveries import RECOVERIES, find_recovery
 from reaper.drill.settings import DrillSettings
+from workers.protocol.address import Topology
 
 SEEDS = range(40)
 
@@ -87,6 +88,19 @@ def test_what_cannot_be_played_is_not_drawn() -> None:
     assert not AGAINST_LEADERS & set(kinds_for(find_recovery("embedded"), reapers=0))
     assert FaultKind.PAUSE_LEADER not in kinds_for(find_recovery("reaper"), reapers=1)
     assert not NOT_WITHOUT_US & set(kinds_for(find_recovery("published"), reapers=0))
+
+
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("topology", [Topology.SENTINEL, Topology.CLUSTER])
+def test_where_replicas_are_promoted_failovers_are_drawn_and_what_is_for_one_server_is_not(
+    recovery: str, topology: Topology
+) -> None:
+    conditions = replace(_conditions(recovery, bare_worker=False), topology=topology)
+    drawn = {fault.kind for seed in SEEDS for fault in draw(seed, 60, conditions)}
+    assert drawn == set(kinds_for(conditions.recovery, reapers=3, topology=topology))
+    assert drawn >= FAILOVERS
+    assert (FaultKind.MOVE_SLOT in drawn) == (topology is Topology.CLUSTER)
+    assert not drawn & {FaultKind.PAUSE_REDIS, FaultKind.RESTART_REDIS, FaultKind.CLOCK_STEP}
 
 
 def test_what_is_out_of_reach_is_left_out_and_the_rest_stays_as_it_is() -> None:

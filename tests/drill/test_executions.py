@@ -141,6 +141,30 @@ def test_while_redis_stands_still_nobody_is_to_blame() -> None:
         assert _causes(rows) == [cause]
 
 
+def test_what_ran_across_a_failover_runs_again() -> None:
+    lines = [start(1, 7, 1.0), done(1, 7, 1.4), start(1, 8, 1.9)]
+    for at, until, cause in (
+        (1.5, 1.8, Cause.FAILED_OVER),
+        (0.2, 0.9, Cause.UNEXPLAINED),
+        (2.0, 2.5, Cause.UNEXPLAINED),
+    ):
+        fault = InjectedFault("kill-master", "port 7", at, until=until)
+        rows = evidence([job(1)], lines=lines, processes=[process(7), process(8)], faults=[fault])
+        assert _causes(rows) == [cause]
+
+
+def test_what_was_recovered_after_a_failover_for_a_shorter_timeout_was_robbed() -> None:
+    lines = [start(1, 7, 1.0), start(1, 8, 2.2, copy=1)]
+    rows = evidence(
+        [job(1)],
+        lines=lines,
+        processes=[process(7), process(8)],
+        faults=[InjectedFault("kill-master", "port 7", 1.1, until=1.9), shortened(2.0)],
+    )
+    assert _causes(rows) == [Cause.FAILED_OVER]
+    assert _causes(replace(rows, events=[recovered(1, 2.1)])) == [Cause.ROBBED]
+
+
 def test_a_job_that_was_claimed_out_of_a_batch_had_waited_and_one_that_ran_too_long_was_slow() -> None:
     claim = line(Step.CLAIM, 1, 8, 3.1)
     overtaken = [line(Step.READ, 1, 7, 1.0), claim, start(1, 8, 3.1), done(1, 8, 3.2), start(1, 7, 3.3)]

@@ -8,6 +8,7 @@ from reaper.drill.cli import HELP
 from reaper.drill.faults import (
     DEFAULT_FAULTS,
     DEMO_FAULTS,
+    FAILOVER_FAULTS,
     FORMS,
     Fault,
     FaultKind,
@@ -16,6 +17,7 @@ from reaper.drill.faults import (
     parse_fault,
 )
 from tests.support.processes import ROOT
+from workers.protocol.address import Topology
 from workers.protocol.errors import ConfigurationError
 
 
@@ -35,7 +37,26 @@ def test_the_example_of_every_kind_can_be_read(kind: FaultKind) -> None:
 
 def test_without_a_word_a_clock_is_set_back() -> None:
     assert str(parse_fault("clock-step@4")) == "clock-step:back@4"
+    assert str(parse_fault("kill-master@4")) == "kill-master:synced@4"
     assert str(parse_fault("delete-consumer@4")) == "delete-consumer:live@4"
+
+
+TOPOLOGIES = {
+    Topology.SINGLE: ({"pause-redis", "restart-redis", "clock-step"}, {"kill-master", "pause-master", "move-slot"}),
+    Topology.SENTINEL: ({"kill-master", "pause-master"}, {"pause-redis", "restart-redis", "clock-step", "move-slot"}),
+    Topology.CLUSTER: ({"kill-master", "pause-master", "move-slot"}, {"pause-redis", "restart-redis", "clock-step"}),
+}
+EVERYWHERE = set(FaultKind) - TOPOLOGIES[Topology.CLUSTER][0] - TOPOLOGIES[Topology.CLUSTER][1]
+
+
+@pytest.mark.parametrize("topology", Topology)
+def test_what_is_for_another_topology_is_refused_by_name(topology: Topology) -> None:
+    fit, refused = TOPOLOGIES[topology]
+    for kind in {*EVERYWHERE, *map(FaultKind, fit)}:
+        check_faults([parse_fault(FORMS[kind].example)], reapers=2, topology=topology)
+    for kind in map(FaultKind, refused):
+        with pytest.raises(ConfigurationError, match=rf"fault '{kind}.*@4.*' (needs|is for|sets) "):
+            check_faults([parse_fault(FORMS[kind].example)], reapers=2, topology=topology)
 
 
 def test_help_and_documentation_show_every_kind() -> None:
@@ -45,7 +66,7 @@ def test_help_and_documentation_show_every_kind() -> None:
         assert f"| `{form.example}` |" in page
 
 
-@pytest.mark.parametrize("fault", [*DEFAULT_FAULTS, *DEMO_FAULTS])
+@pytest.mark.parametrize("fault", [*DEFAULT_FAULTS, *DEMO_FAULTS, *FAILOVER_FAULTS])
 def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
     assert parse_fault(str(fault)) == fault
 

@@ -78,6 +78,31 @@ def test_a_job_that_went_with_a_deleted_consumer_is_accounted_for_once_that_is_t
     assert objections(untold, []) == ["1 jobs are lost"]
 
 
+def test_what_a_promoted_replica_had_not_received_is_told_from_what_we_lost() -> None:
+    jobs = [job(1), job(2), job(3, poison=True), job(4)]
+    fault = InjectedFault("kill-master", "port 7", 4.0, until=5.0, jobs=(2, 3, 4))
+    rows = evidence(jobs, lines=[start(4, 7, 4.1), done(4, 7, 4.2)], events=[acked(1, 1.5)], faults=[fault])
+    ledger = build_ledger(rows)
+    assert [(loss.n, loss.cause) for loss in ledger.losses] == [
+        (2, LossCause.NOT_RECEIVED),
+        (3, LossCause.NOT_RECEIVED),
+    ]
+    assert (ledger.lost, ledger.not_received, ledger.settled, ledger.balanced) == (2, 2, 2, True)
+    assert objections(ledger, []) == []
+    for known in (replace(fault, jobs=(3, 4)), replace(fault, kind="kill-worker")):
+        lost = build_ledger(replace(rows, faults=[known]))
+        assert not lost.balanced
+        assert any("jobs are lost" in objection for objection in objections(lost, []))
+
+
+def test_a_failover_of_which_nothing_is_known_is_no_excuse() -> None:
+    faults = [InjectedFault("pause-master", "port 7", 4.0, until=5.0, proven=False)]
+    (objection,) = objections(build_ledger(evidence([job(1)], events=[acked(1, 1.5)], faults=faults)), [])
+    assert objection == "what a promoted replica had received is not known: pause-master"
+    (objection,) = objections(build_ledger(evidence([job(1)], events=[acked(1, 1.5)], failed_over_unasked=True)), [])
+    assert "Redis failed over by itself" in objection
+
+
 def test_claims_of_published_workers_are_recoveries_timed_by_the_delivery_before() -> None:
     lines = [
         line(Step.READ, 1, 7, 1.0),

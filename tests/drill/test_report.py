@@ -87,7 +87,7 @@ def test_losses_are_told_one_by_one_to_machines() -> None:
     report = as_json(LOST, started_at=0.0, objections=[])
     assert (report["lost"], report["dropped"], report["balanced"]) == (2, 2, False)
     assert json.loads(json.dumps(report["losses"]))[0] == {
-        "n": 1, "job": "1-0", "cause": "dropped", "starts": 3, "poison": False,
+        "n": 1, "job": "1-0", "cause": "dropped", "starts": 3, "poison": False, "confirmed": True,
     }  # fmt: skip
 
 
@@ -134,7 +134,9 @@ def test_the_report_for_machines_counts_seconds_from_the_start() -> None:
         {"holder": "r1-1-9.aa", "token": 1, "from": -0.01, "to": 4.0, "ended": "killed"},
         {"holder": "r2-1-8.bb", "token": 2, "from": 5.0, "to": None, "ended": "running"},
     ]
-    assert report["faults"] == [{"kind": "kill-leader", "target": "r1-1", "time": 4.0, "until": None, "in_flight": 0}]
+    assert report["faults"] == [
+        {"kind": "kill-leader", "target": "r1-1", "time": 4.0, "until": None, "in_flight": 0, "jobs": []}
+    ]
     assert report["second_starts"] == [
         {
             "n": 1, "job": "1-0", "start": 2, "cause": "worker_killed", "worker": "w2-1", "previous_worker": "w1-1",

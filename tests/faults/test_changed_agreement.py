@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from reaper.replicas import read_replicas
 from reaper.service import Reaper
+from tests.conftest import StartServer
 from tests.faults.deliveries import age
 from tests.faults.scene import (
     KEYS,
+    NAMESPACE,
     Handler,
     count_events,
     create_group,
@@ -29,6 +32,7 @@ from tests.faults.scene import (
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Worker
+from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
 
 pytestmark = pytest.mark.anyio
@@ -130,6 +134,33 @@ async def test_a_reload_that_shortens_the_timeout_robs_nobody(server: RedisServe
             reaper.reload(reaper_settings(server.url, visibility_timeout=SHORT_S))
             await shortens(client, worker)
             await nobody_was_robbed(client, worker, handler)
+
+
+@pytest.mark.parametrize("is_young", [False, True])
+async def test_a_shorter_timeout_does_not_cut_short_what_is_granted_after_an_outage(
+    start_server: StartServer, is_young: bool
+) -> None:
+    """Workers who know the longer one alone have until then to settle what they could not: found by the drill."""
+    server = start_server()  # that has just started, which counts as an outage
+    async with commands_client(server.url) as client:
+        await create_group(client)
+        async with running_reaper(server.url, visibility_timeout=LONG_S, grace=LONG_S) as first:
+            await has_agreed(client, first)
+
+            async def is_granted(token: int) -> bool:
+                told = [replica for replica in await read_replicas(client, NAMESPACE) if replica.token == token]
+                report = told[0].groups[KEYS.pair] if told else None
+                return bool(report and report.visibility_ms == 1_000 and report.grace_ms_left > 1_000 * OLD_S)
+
+            if not is_young:  # the first agreement is so long ago that everybody knows it
+                await client.hset(KEYS.agreement, "former_until", 1)
+            first.reload(reaper_settings(server.url, visibility_timeout=1, grace=LONG_S))
+            await wait_until(lambda: is_granted(1), "the former grace holds under the shorter timeout")
+            if is_young:  # what a next leader finds then is that nobody knows what they went by
+                return
+            first.stop()
+            async with running_reaper(server.url, visibility_timeout=1, grace=LONG_S):
+                await wait_until(lambda: is_granted(2), "it holds for the next leader as well")
 
 
 @pytest.mark.usefixtures("group")

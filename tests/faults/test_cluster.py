@@ -13,8 +13,6 @@ from redis.asyncio import Redis
 
 from reaper.drill.settings import DrillSettings
 from reaper.operations.acl import Role, rules_of
-from reaper.pipeline.lake.ingest import redis_url
-from reaper.pipeline.settings import PipelineSettings
 from reaper.recovery.shards import Shards
 from reaper.service import Reaper
 from tests.faults import scene
@@ -30,7 +28,6 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Reject, SyncProducer, Worker
 from workers.protocol.connection import commands_client
-from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import group_keys
 from workers.protocol.meaning import SlotMovedError
 from workers.protocol.messages import RecoveryMode, pair_up, read_metadata, text
@@ -325,8 +322,6 @@ async def test_producers_that_block_find_their_stream(masters: Cluster, client: 
 
 def test_what_does_not_go_into_a_cluster_says_so() -> None:
     url = "redis+cluster://:secret@h1,h2"
-    with pytest.raises(ConfigurationError, match=r"'redis\+cluster://:\*\*\*@h1,h2' is a cluster"):
-        redis_url(PipelineSettings(redis_url=url))
     with pytest.raises(ValueError, match="not played in a cluster"):
         DrillSettings(redis_url=url)
 

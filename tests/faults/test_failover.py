@@ -187,3 +187,34 @@ async def test_a_leader_that_was_paused_over_a_failover_changes_nothing(
             await setup.is_replica(before)
         await stalled.finish()
     assert first.running
+
+
+@pytest.mark.matrix
+async def test_a_dead_letter_that_no_replica_had_received_is_forgotten_with_the_end_of_its_delivery(
+    setup: Setup, client: Redis
+) -> None:
+    """One script writes both, so the job is pending where there is no dead letter: producers alone need replicas."""
+    before, visibility_s = setup.master, scaled(VISIBILITY_S)
+    replicas = [node for node in setup.nodes if node is not before]
+    handler = scene.Handler()
+    changes: dict[str, Any] = {"visibility_timeout": visibility_s, "recovery": "embedded"}
+    async with scene.running_worker(setup.url, handler, **changes):
+        jobs = await scene.enqueue(client, reject="", hold="")
+        await handler.has_started(1)
+        pending = ("XPENDING", scene.STREAM, scene.GROUP)
+        await wait_until(lambda: all(node.command(*pending)["pending"] for node in replicas), "they have the delivery")
+        for replica in replicas:
+            replica.command("CONFIG", "SET", "masterauth", "that-is-refused")
+        before.command("CLIENT", "KILL", "TYPE", "replica")
+        handler.open_gate()
+        await wait_until(lambda: client.xlen(scene.KEYS.dead), "the job is given up")
+        assert [node.command("XLEN", scene.KEYS.dead) for node in replicas] == [0, 0]
+        before.kill()
+        for replica in replicas:
+            replica.command("CONFIG", "SET", "masterauth", "")
+        after = await setup.has_failed_over(before)
+        await wait_until(lambda: after.command("XLEN", scene.KEYS.dead), "the job is given up again")
+        await scene.nothing_left(client)
+        facts: dict[str, Any] = {"visibility_ms": round(visibility_s * 1000), "counts_kept": False, "finished": True}
+        assert await scene.violations(client, jobs, [handler], **facts) == []
+    assert (len(handler.starts), after.command("XLEN", scene.KEYS.dead)) == (2, 1)

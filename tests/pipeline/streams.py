@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 from pyspark.sql.types import StructType
@@ -24,6 +24,14 @@ def commands(server: RedisServer) -> redis.Redis:
     client = redis.Redis(port=server.port, protocol=2)
     client.set_response_callback("XRANGE", lambda reply, **_: reply)
     return client
+
+
+class HasUrl(Protocol):
+    """A server, or all nodes of a cluster."""
+
+    @property
+    def url(self) -> str:
+        """The address."""
 
 
 @contextmanager
@@ -61,19 +69,19 @@ def delete(server: RedisServer, *numbers: int, stream: str = JOURNAL) -> None:
     server.command("XDEL", stream, *(f"{number}-0" for number in numbers))
 
 
-def set_options(server: RedisServer, **given: Any) -> dict[str, str]:
+def set_options(server: HasUrl, **given: Any) -> dict[str, str]:
     """Return options as Spark hands them over; the stream is the journal unless something else is said."""
     named = {} if {"stream", "streamPattern"} & given.keys() else {"stream": JOURNAL}
     values = {"url": server.url, "discoverSeconds": 0, "retrySeconds": FOR_EVER_S, **named, **given}
     return {name: str(value) for name, value in values.items()}
 
 
-def parse(server: RedisServer, **given: Any) -> Options:
+def parse(server: HasUrl, **given: Any) -> Options:
     """Return options, parsed."""
     return RedisStreamSource(set_options(server, **given)).parsed
 
 
-def batch_reader(server: RedisServer, schema: StructType = ROW, **given: Any) -> BatchReader:
+def batch_reader(server: HasUrl, schema: StructType = ROW, **given: Any) -> BatchReader:
     """Return the reader of a batch query."""
     return BatchReader(parse(server, **given), schema)
 
@@ -83,7 +91,7 @@ def rows(reader: BatchReader | StreamReader, partitions: Sequence[Any]) -> list[
     return [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
 
 
-def read_all(server: RedisServer, schema: StructType = ROW, **given: Any) -> list[dict[str, Any]]:
+def read_all(server: HasUrl, schema: StructType = ROW, **given: Any) -> list[dict[str, Any]]:
     """Return what a batch query reads."""
     reader = batch_reader(server, schema, **given)
     return rows(reader, reader.partitions())
@@ -92,7 +100,7 @@ def read_all(server: RedisServer, schema: StructType = ROW, **given: Any) -> lis
 class Query:
     """A streaming query without Spark: it asks a reader what Spark asks, in the same order."""
 
-    def __init__(self, server: RedisServer, *, checkpoint: "Query | None" = None, **given: Any) -> None:
+    def __init__(self, server: HasUrl, *, checkpoint: "Query | None" = None, **given: Any) -> None:
         self.reader = StreamReader(parse(server, **given), ROW)
         self.limit = self.reader.getDefaultReadLimit()
         self.offset: Any = checkpoint.offset if checkpoint else None
@@ -127,7 +135,7 @@ class Query:
 
 
 @contextmanager
-def query(server: RedisServer, *, checkpoint: Query | None = None, **given: Any) -> Iterator[Query]:
+def query(server: HasUrl, *, checkpoint: Query | None = None, **given: Any) -> Iterator[Query]:
     """A query that is ended with the block."""
     opened = Query(server, checkpoint=checkpoint, **given)
     try:

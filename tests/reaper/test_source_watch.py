@@ -66,6 +66,7 @@ class World:
             notes=self.notes,
             telemetry=GroupTelemetry(group, 7, settings.trace_linkage),
             rate=RateLimit(0),
+            grace_until=lambda: self.grace.until(round(VISIBILITY_S * 1_000)),
             made=lambda: 0,
             refused=self.refusals.append,
             wake_suspects=lambda: None,

@@ -4,6 +4,7 @@ What the two share is tested with both; the rest of the synchronous one is in `t
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -15,17 +16,18 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from tests.conftest import StartProxy
+from tests.conftest import StartProxy, StartServer
 from tests.support.dump import dump
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until_here
 from workers import NewJob, Producer, SyncProducer, WorkerSettings, new_jobs
 from workers.new_jobs import MAX_FIELDS, Fields
 from workers.outbox import CALL_JOBS
 from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.enqueueing import ENQUEUE
 from workers.protocol.connection import commands_client
-from workers.protocol.errors import ConfigurationError, InvalidJobError, UnreachableError
+from workers.protocol.errors import ConfigurationError, InvalidJobError, NotReplicatedError, UnreachableError
 
 pytestmark = pytest.mark.anyio
 
@@ -360,3 +362,71 @@ async def test_a_commands_client_is_fine_too(server: RedisServer, client: Redis)
     async with commands_client(server.url) as commands:
         await Producer(commands, "orders").enqueue({"a": 1})
     assert await jobs_there(client) == 1
+
+
+# ---- replicas that are waited for
+
+
+@dataclass
+class Replicated:
+    """A master, and the one that follows it."""
+
+    master: RedisServer
+    replica: RedisServer
+
+    def jobs(self) -> tuple[int, int]:
+        """How many there are at the one, and at the other."""
+        return self.master.command("XLEN", "orders"), self.replica.command("XLEN", "orders")
+
+
+@pytest.fixture
+def replicated(start_server: StartServer) -> Replicated:
+    master, replica = start_server(repl_diskless_sync_delay="0"), start_server()
+    replica.command("REPLICAOF", "127.0.0.1", master.port)
+    wait_until_here(lambda: b"connected" in replica.command("ROLE"), "it has what the master has")
+    return Replicated(master, replica)
+
+
+async def test_a_job_is_enqueued_once_the_replica_has_it(make: Make, replicated: Replicated) -> None:
+    async with make(replicated.master.url, "orders", min_replicas_acked=1, replicas_timeout=60) as orders:
+        for number in range(1, 4):  # at first, the script is not known
+            await orders.enqueue_many([{"n": number}, {"n": number}])
+            assert replicated.replica.command("XLEN", "orders") == 2 * number
+    assert replicated.jobs() == (6, 6)
+
+
+async def test_who_has_too_few_replicas_is_told_each_time_and_nothing_is_taken_back(
+    make: Make, replicated: Replicated
+) -> None:
+    """Also by a call that adds nothing, on a connection that has written nothing: WAIT alone would be content."""
+    url = replicated.master.url
+    replicated.replica.pause()
+    for _ in range(2):
+        async with make(url, "orders", min_replicas_acked=1, replicas_timeout=0.1) as orders:
+            with pytest.raises(NotReplicatedError, match=r"^1 jobs of orders are .* 0 of 1 replicas .* first is once"):
+                await orders.enqueue({"n": 1}, job_id="once")
+        assert replicated.master.command("XLEN", "orders") == 1
+    async with make(url, "orders") as orders:  # waits for nobody
+        await orders.enqueue({"n": 1}, job_id="once")
+    replicated.replica.resume()
+    async with make(url, "orders", min_replicas_acked=1, replicas_timeout=60) as orders:
+        assert await orders.enqueue({"n": 1}, job_id="once") == "once"
+    assert replicated.jobs() == (1, 1)
+
+
+async def test_who_may_not_wait_is_told_that_his_jobs_are_enqueued(
+    make: Make, server: RedisServer, client: Redis
+) -> None:
+    await client.acl_setuser("shop", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-wait"])
+    async with make(f"redis://shop:pw@127.0.0.1:{server.port}/0", "orders", min_replicas_acked=1) as orders:
+        with pytest.raises(NotReplicatedError, match=r"nobody knows who has them .*wait"):
+            await orders.enqueue({"n": 1})
+    assert await client.xlen("orders") == 1
+
+
+@pytest.mark.parametrize("settings", [{"min_replicas_acked": -1}, {"min_replicas_acked": 1, "replicas_timeout": 0}])
+async def test_replicas_that_cannot_be_waited_for_are_refused(
+    make: Make, server: RedisServer, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigurationError, match="replicas"):
+        make(server.url, "orders", **settings)

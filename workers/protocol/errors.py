@@ -26,6 +26,10 @@ class UnsupportedServerError(StreamReaperError):
     """The server lacks something we need (Redis below 6.2, for example)."""
 
 
+class NotReplicatedError(StreamReaperError):
+    """Jobs are enqueued, and too few replicas have said in time that they have them. Nothing was taken back."""
+
+
 class InvalidJobError(StreamReaperError):
     """A job cannot be enqueued as it is; nothing was sent. The message says what to change."""
 

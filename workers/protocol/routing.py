@@ -96,6 +96,13 @@ class RoutedClient(Redis):
         await super().aclose(close_connection_pool)
 
 
+async def masters_of(client: Redis) -> list[Redis]:
+    """Return a client for each server that has keys: in a cluster, each master's. Raises NoMasterError."""
+    if not isinstance(client, RoutedClient):
+        return [client]
+    return [client.at_node(host) for host in sorted((await client.tables.current()).masters)]
+
+
 class _RoutedPipeline(Pipeline):
     def __init__(self, client: RoutedClient, transaction: bool, shard_hint: str | None) -> None:
         super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)

@@ -47,6 +47,36 @@ class Script:
         except NoScriptError:
             return client.execute_command("EVAL", self.source, len(keys), *keys, *args)
 
+    async def run_and_then(self, client: Redis, keys: Keys, args: Words, after: Words) -> tuple[Any, Any]:
+        """Run once, and one more command behind it on the same connection; return both replies.
+
+        The second may be an error. Raises what redis-py raises.
+        """
+        for pipeline in (self._with(client.pipeline(transaction=False), how, keys, args) for how in self._ways):
+            pipeline.execute_command(*after)
+            replies = await pipeline.execute(raise_on_error=False)
+            if not isinstance(replies[0], NoScriptError):
+                break
+        return _first_answered(replies)
+
+    def run_and_then_blocking(self, client: "redis.Redis", keys: Keys, args: Words, after: Words) -> tuple[Any, Any]:
+        """Do the same in a thread that may block."""
+        for pipeline in (self._with(client.pipeline(transaction=False), how, keys, args) for how in self._ways):
+            pipeline.execute_command(*after)
+            replies = pipeline.execute(raise_on_error=False)
+            if not isinstance(replies[0], NoScriptError):
+                break
+        return _first_answered(replies)
+
+    @property
+    def _ways(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        return ("EVALSHA", self.digest), ("EVAL", self.source)
+
+    @staticmethod
+    def _with(pipeline: Any, how: tuple[str, str], keys: Keys, args: Words) -> Any:
+        pipeline.execute_command(*how, len(keys), *keys, *args)
+        return pipeline
+
     async def run_idempotent(self, client: Redis, keys: Keys, args: Words) -> Any:
         """Run, and again after a lost contact: only for scripts that guard every write by the state it changes."""
         reply, _ = await self.run_until_answered(client, keys, args)
@@ -64,6 +94,13 @@ class Script:
             reply_was_lost = True
             await anyio.sleep(delay)
         return await self.run(client, keys, args), reply_was_lost
+
+
+def _first_answered(replies: list[Any]) -> tuple[Any, Any]:
+    done, after = replies
+    if isinstance(done, Exception):
+        raise done
+    return done, after
 
 
 @cache

@@ -17,6 +17,7 @@ from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers.protocol.routing import masters_of
 from workers.runtime.settings import to_ms
 
 TRIM_AT_ONCE = 10_000
@@ -95,8 +96,11 @@ async def _streams_to_trim(client: Redis, settings: PipelineSettings, *, dead_le
 async def _find(client: Redis, pattern: str) -> set[str]:
     if not pattern:
         return set()
-    found = client.scan_iter(match=pattern, count=1000, _type="stream")
-    return {key.decode("utf-8", "surrogateescape") async for key in found}
+    return {
+        key.decode("utf-8", "surrogateescape")
+        for server in await masters_of(client)
+        async for key in server.scan_iter(match=pattern, count=1000, _type="stream")
+    }
 
 
 async def _trim_stream(client: Redis, stream: str, ingested: EntryId, margin: timedelta) -> Trimmed:

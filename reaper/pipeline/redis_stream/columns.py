@@ -9,8 +9,9 @@ from typing import Any
 
 from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType, TimestampType
 
+from reaper.pipeline.redis_stream.cluster import open_link
 from reaper.pipeline.redis_stream.errors import RedisStreamError
-from reaper.pipeline.redis_stream.link import Link, printable, text_of
+from reaper.pipeline.redis_stream.link import printable, text_of
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.ranges import Entry, RangeReader, StreamRange
 
@@ -233,7 +234,7 @@ def _json_array(flats: Sequence[list[bytes]]) -> Any:
 
 def read_range(part: StreamRange, options: Options, schema: StructType) -> Iterator[Any]:
     """Yield the Arrow batches of one range."""
-    link = Link(options.url, options.retry_s)
+    link = open_link(options.url, options.retry_s)
     try:
         layout, reader = Layout(schema, options), RangeReader(link, part, options)
         pages = reader.pages()

@@ -1,4 +1,4 @@
-"""Makes a connection to the server that an address means, which Sentinels may have to name, and checks who answers."""
+"""Makes a connection to the server that an address means, which others may have to name, and checks who answers."""
 
 import time
 from contextlib import suppress
@@ -6,51 +6,25 @@ from typing import Any
 
 from reaper.pipeline.redis_stream.errors import RedisStreamError
 from reaper.pipeline.redis_stream.options import shown
-from workers.protocol.address import Address, AddressError, Topology, parse_address
+from workers.protocol.address import Address, AddressError, Host, Topology, parse_address
 from workers.protocol.nodes import HELLO, may_pass, objection_to_node
+from workers.protocol.slots import SlotTable, parse_slots
 
 TIMEOUT_S = 10.0
 """Without a reply for this long, there is no contact."""
 SENTINEL_S = 1.0
 """The same at a Sentinel: then the next one is asked."""
 LOOK_S = 1.0
-"""How often Sentinels are asked whether a connection that is used still leads to the master."""
+"""How often it is asked whether a connection that is used still leads to the master."""
 
 
-def connect(url: str) -> Any:
-    """Return a connection to the server that takes writes. Raises RedisStreamError, or what redis-py raises."""
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
+def connect(url: str, node: Host | None = None) -> Any:
+    """Return a connection to the server that takes writes; in a cluster, to this node of it.
 
-    address = _address_of(url)
-    try:
-        pool = redis.ConnectionPool.from_url(address.node)
-    except (ValueError, TypeError):  # what it says may hold a part of the password
-        raise RedisStreamError(f"the URL of Redis is none: {_FORMS}.") from None
-    # Set afterwards: what stands in a URL would win over what is given along with it.
-    pool.connection_kwargs |= {
-        "protocol": 2,
-        "decode_responses": False,
-        "socket_timeout": TIMEOUT_S,
-        "socket_connect_timeout": TIMEOUT_S,
-        "health_check_interval": 0,
-        "retry": Retry(NoBackoff(), 0),
-        "retry_on_error": [],
-        "retry_on_timeout": False,
-    }
-    if address.topology is Topology.SENTINEL:
-        pool.connection_kwargs |= _master_of(address)
-    try:
-        connection = pool.make_connection()
-    except (TypeError, ValueError, redis.RedisError) as error:
-        raise RedisStreamError(f"the URL of Redis has an option that cannot work: {error}.") from None
-    try:
-        connection.connect()
-    except (redis.AuthenticationError, redis.ResponseError) as error:
-        if is_not_ready(error):
-            raise redis.ConnectionError(str(error)) from None
-        raise RedisStreamError(f"Redis at {shown(url)} does not let us in: {error}") from None
+    Raises RedisStreamError, or what redis-py raises.
+    """
+    address = address_of(url)
+    connection = _open(address, url, node)
     try:
         _check_node(connection, address, url)
     except Exception:
@@ -59,20 +33,78 @@ def connect(url: str) -> Any:
     return connection
 
 
+def ask_slots(url: str, node: Host) -> SlotTable:
+    """Return who has which slot of a cluster, as one of its nodes says. Raises as `connect`."""
+    connection = _open(address_of(url), url, node, SENTINEL_S)
+    try:
+        connection.send_command("CLUSTER", "SLOTS")
+        reply = reply_of(connection)
+    finally:
+        connection.disconnect()
+    if is_not_ready(reply):
+        raise not_ready(reply)
+    if isinstance(reply, Exception):
+        raise RedisStreamError(f"{shown(url)} does not say who has which slot: {reply}.")
+    return parse_slots(reply, node)
+
+
+def not_ready(reply: Any) -> Exception:
+    """Return what to raise for a reply of which `is_not_ready` is true: another attempt will do."""
+    import redis
+
+    return redis.ConnectionError(str(reply))
+
+
+def _open(address: Address, url: str, node: Host | None, timeout_s: float = TIMEOUT_S) -> Any:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    try:
+        pool = redis.ConnectionPool.from_url(address.node)
+    except (ValueError, TypeError):  # what it says may hold a part of the password
+        raise RedisStreamError(f"the URL of Redis is none: {_FORMS}.") from None
+    # Set afterwards: what stands in a URL would win over what is given along with it.
+    pool.connection_kwargs |= {
+        "protocol": 2,
+        "decode_responses": False,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "health_check_interval": 0,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "retry_on_timeout": False,
+    }
+    if address.topology is Topology.SENTINEL:
+        pool.connection_kwargs |= _master_of(address)
+    if node is not None:
+        pool.connection_kwargs |= {"host": node[0], "port": node[1]}
+    try:
+        connection = pool.make_connection()
+    except (TypeError, ValueError, redis.RedisError) as error:
+        raise RedisStreamError(f"the URL of Redis has an option that cannot work: {error}.") from None
+    try:
+        connection.connect()
+    except (redis.AuthenticationError, redis.ResponseError) as error:
+        if is_not_ready(error):
+            raise not_ready(error) from None
+        raise RedisStreamError(f"Redis at {shown(url)} does not let us in: {error}") from None
+    return connection
+
+
 _FORMS = (
     "it must be redis://[user:password@]host[:port][/database], or begin with rediss:// or unix://, or be "
-    "redis+sentinel://host:port,host:port/master/database. (Special characters in a password must be percent-encoded.)"
+    "redis+sentinel://host:port,host:port/master/database or redis+cluster://host:port,host:port. "
+    "(Special characters in a password must be percent-encoded.)"
 )
 
 
-def _address_of(url: str) -> Address:
+def address_of(url: str) -> Address:
+    """Return what a URL means. Raises RedisStreamError."""
     try:
-        address = parse_address(url)
+        return parse_address(url)
     except AddressError as error:
         raise RedisStreamError(f"the URL of Redis cannot be used, {error}: {_FORMS}") from None
-    if address.topology is Topology.CLUSTER:
-        raise RedisStreamError(f"{shown(url)} is a cluster, which is not served yet.")
-    return address
 
 
 def _master_of(address: Address) -> dict[str, Any]:
@@ -127,9 +159,9 @@ def reply_of(connection: Any) -> Any:
 
 def is_not_ready(reply: Any) -> bool:
     """Tell whether Redis says that another time, or another node, will do."""
-    from redis.exceptions import ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError
+    from redis.exceptions import AskError, ClusterDownError, MasterDownError, MovedError, ReadOnlyError, TryAgainError
 
-    classes = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+    classes = (AskError, ClusterDownError, MasterDownError, MovedError, ReadOnlyError, TryAgainError)
     return isinstance(reply, classes) or (isinstance(reply, Exception) and str(reply).startswith(("LOADING ", "BUSY ")))
 
 

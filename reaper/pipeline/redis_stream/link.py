@@ -48,6 +48,8 @@ class Link:
         self._connection: Any = None
         self._looking = Looking(url)
         self._started: tuple[Any, ...] | None = None
+        self._works: Any = None
+        """The connection that works on what was started."""
 
     def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send commands in one go and return their replies; Redis's errors are among them.
@@ -58,7 +60,7 @@ class Link:
         while True:
             try:
                 replies = self._exchange(commands)
-            except _contact_lost() as error:
+            except contact_lost() as error:
                 self._drop()
                 patience.wait(error)
             else:
@@ -77,23 +79,37 @@ class Link:
         """Send a command whose reply `finish` returns: Redis works on it meanwhile."""
         self._started = command
         try:
-            self._connected().send_command(*command)
-        except _contact_lost():
+            connection = self._connected_for(command)
+            connection.send_command(*command)
+        except contact_lost():
             self._drop()
+        else:
+            self._works = connection
 
     def finish(self) -> Any:
         """Return the reply to what `start` has sent; asks again where contact was lost."""
         command, self._started = self._started, None
+        connection, self._works = self._works, None
         assert command is not None, "nothing was started"
-        if self._connection is not None:
+        if connection is not None:
             try:
-                reply = reply_of(self._connection)
-            except _contact_lost():
+                reply = reply_of(connection)
+            except contact_lost():
                 self._drop()
             else:
                 if not isinstance(reply, Exception):
                     return reply
         return self.ask_one(*command)
+
+    def find_keys(self, pattern: str) -> set[str]:
+        """Return the names of the streams that match a glob. Raises as `ask_one`."""
+        names: set[str] = set()
+        cursor = b"0"
+        while True:
+            cursor, keys = self.ask_one(*scan(cursor, pattern))
+            names.update(map(name_of, keys))
+            if cursor == b"0":
+                return names
 
     def close(self) -> None:
         """Close the connection."""
@@ -119,7 +135,7 @@ class Link:
                         patience.wait(reply)
                         break
                     done += 1
-            except _contact_lost() as error:
+            except contact_lost() as error:
                 self._drop()
                 patience.wait(error)
         patience.end()
@@ -129,6 +145,9 @@ class Link:
         connection.send_packed_command(connection.pack_commands(commands))
         return [reply_of(connection) for _ in commands]
 
+    def _connected_for(self, _command: Sequence[Any]) -> Any:
+        return self._connected()
+
     def _connected(self) -> Any:
         if self._connection is not None and self._looking.leads_elsewhere(self._connection):
             self._drop()
@@ -137,13 +156,19 @@ class Link:
         return self._connection
 
     def _drop(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._works = self._connection, None, None
         if connection is not None:
             with suppress(Exception):
                 connection.disconnect()
 
 
-def _contact_lost() -> tuple[type[Exception], ...]:
+def scan(cursor: bytes, pattern: str) -> tuple[Any, ...]:
+    """Return the command that looks for some more of the streams that match a glob."""
+    return "SCAN", cursor, "MATCH", key_of(pattern), "COUNT", 1000, "TYPE", "stream"
+
+
+def contact_lost() -> tuple[type[Exception], ...]:
+    """Return the errors that say so: whether a command ran is unknown."""
     import redis
 
     return redis.ConnectionError, redis.TimeoutError, OSError
@@ -211,11 +236,4 @@ def require_there(states: Mapping[str, State | None], options: Options) -> None:
 def find_streams(link: Link, options: Options) -> set[str]:
     """Return the streams named in the options, and those there are now that match the pattern."""
     names = set(options.streams)
-    for pattern in options.patterns:
-        cursor = b"0"
-        while True:
-            cursor, keys = link.ask_one("SCAN", cursor, "MATCH", key_of(pattern), "COUNT", 1000, "TYPE", "stream")
-            names.update(map(name_of, keys))
-            if cursor == b"0":
-                break
-    return names
+    return names.union(*map(link.find_keys, options.patterns))

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import MapType, StringType, StructType
 
+from reaper.pipeline.redis_stream.cluster import open_link
 from reaper.pipeline.redis_stream.columns import Layout, read_range
 from reaper.pipeline.redis_stream.errors import NAME, RedisStreamError
 from reaper.pipeline.redis_stream.link import Link, find_streams, key_of, look_at, require_there
@@ -35,7 +36,7 @@ from reaper.pipeline.redis_stream.positions import (
 )
 from reaper.pipeline.redis_stream.ranges import PageSize, StreamRange, plan_ranges, report_loss
 from reaper.pipeline.redis_stream.writing import BatchWriter, StreamWriter
-from workers.protocol import address, nodes
+from workers.protocol import address, nodes, slots
 
 
 def register(spark: SparkSession) -> None:
@@ -46,7 +47,7 @@ def register(spark: SparkSession) -> None:
 
 def travel_along() -> None:
     """Have all of our modules travel with what Spark runs elsewhere: nobody there need have them."""
-    for module in (sys.modules[__name__.rpartition(".")[0]], address, nodes):
+    for module in (sys.modules[__name__.rpartition(".")[0]], address, nodes, slots):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
@@ -99,7 +100,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan the ranges of all streams."""
-        link = Link(self._options.url, self._options.retry_s)
+        link = open_link(self._options.url, self._options.retry_s)
         try:
             states = look_at(link, sorted(find_streams(link, self._options)))
             require_there(states, self._options)
@@ -315,7 +316,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _connected(self) -> Link:
         if self._link is None:
-            self._link = Link(self._options.url, self._options.retry_s)
+            self._link = open_link(self._options.url, self._options.retry_s)
         return self._link
 
     def _look(self, start: Mapping[str, Any], *, discover: bool = False) -> dict[str, State | None]:

@@ -6,9 +6,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import MapType, StructType
 
+from reaper.pipeline.redis_stream.cluster import open_link
 from reaper.pipeline.redis_stream.columns import gc_paused, require_text_map
 from reaper.pipeline.redis_stream.errors import RedisStreamError
-from reaper.pipeline.redis_stream.link import Link, key_of
+from reaper.pipeline.redis_stream.link import key_of
 from reaper.pipeline.redis_stream.options import Options
 
 WRITE_AT_ONCE = 1000
@@ -112,7 +113,7 @@ class Writer:
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Append the rows of a task's batches."""
-        link = Link(self._options.url, self._options.retry_s)
+        link = open_link(self._options.url, self._options.retry_s)
         try:
             for batch in iterator:
                 with gc_paused():

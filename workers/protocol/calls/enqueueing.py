@@ -1,12 +1,15 @@
 """A producer enqueues jobs, each once."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import redis
 from redis.asyncio import Redis
 
+from workers.protocol.errors import NotReplicatedError
 from workers.protocol.keys import StreamKeys
+from workers.protocol.meaning import is_contact_error
+from workers.protocol.messages import text
 from workers.protocol.scripts import Keys, Words, load_script
 
 ENQUEUE = load_script("workers.protocol", "enqueue")
@@ -36,16 +39,47 @@ class Enqueueing(NamedTuple):
     """How long the call is remembered."""
     job_ms: int
     """How long a job's ID that its producer chose is remembered, from when the job is ready."""
+    replicas: int = 0
+    """How many replicas of Redis are to have the jobs before the call ends; 0 = nobody waits for them."""
+    replicas_ms: int = 0
+    """How long they are waited for."""
 
 
 async def enqueue(client: Redis, request: Enqueueing) -> None:
-    """Enqueue jobs."""
-    await ENQUEUE.run(client, *_spelt(request))
+    """Enqueue jobs. Raises NotReplicatedError where they are, and too few replicas have said that they have them."""
+    if not request.replicas:
+        await ENQUEUE.run(client, *_spelt(request))
+        return
+    _, reply = await ENQUEUE.run_and_then(client, *_spelt(request), _wait(request))
+    _check_replicas(request, reply)
 
 
 def enqueue_blocking(client: redis.Redis, request: Enqueueing) -> None:
-    """Enqueue jobs, in a thread that may block."""
-    ENQUEUE.run_blocking(client, *_spelt(request))
+    """Do the same in a thread that may block."""
+    if not request.replicas:
+        ENQUEUE.run_blocking(client, *_spelt(request))
+        return
+    _, reply = ENQUEUE.run_and_then_blocking(client, *_spelt(request), _wait(request))
+    _check_replicas(request, reply)
+
+
+def _wait(request: Enqueueing) -> Words:
+    return "WAIT", request.replicas, request.replicas_ms
+
+
+def _check_replicas(request: Enqueueing, reply: Any) -> None:
+    """Judge the reply to WAIT: the number of replicas that have all, or an error."""
+    error = reply if isinstance(reply, Exception) else None
+    if error is not None and is_contact_error(error):
+        raise error  # the master was demoted while we waited: nobody knows anything, so the call is made again
+    if error is None and int(reply) >= request.replicas:
+        return
+    had = "nobody knows who has them" if error else f"{reply} of {request.replicas} replicas had them in time"
+    raise NotReplicatedError(
+        f"{len(request.jobs)} jobs of {request.keys.stream} are enqueued, and {had} ({request.replicas_ms} ms): a "
+        f"failover may lose them (the first is {text(request.jobs[0].job_id)}). Those with job_ids of your own can be "
+        f"enqueued again, and none is there twice{f': {error}' if error else '.'}"
+    ) from error
 
 
 def _spelt(request: Enqueueing) -> tuple[Keys, Words]:

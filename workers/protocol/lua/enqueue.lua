@@ -32,7 +32,7 @@ local function is_remembered(member)
   return until_ms and tonumber(until_ms) > at
 end
 
-local latest = 0
+local latest, added = 0, false
 local function remember(member, until_ms)
   redis.call('ZADD', enqueued, string.format('%.0f', until_ms), member)
   latest = math.max(latest, until_ms)
@@ -67,7 +67,7 @@ while i <= #ARGV do
     if chosen then
       remember('j:' .. job_id, at + delay + job_ms)
     end
-    results[n] = 1
+    results[n], added = 1, true
   end
   i = i + 4 + words
 end
@@ -83,5 +83,11 @@ if #past > 0 then
 end
 if latest > at and redis.call('PTTL', enqueued) < latest - at then
   redis.call('PEXPIRE', enqueued, string.format('%.0f', latest - at))
+end
+-- WAIT asks whether replicas have what its connection has written. Who adds nothing, since it is there already, writes
+-- all the same: else he would be told that they have it, whatever they have.
+local left_ms = redis.call('PTTL', enqueued)
+if not added and left_ms > 0 then
+  redis.call('PEXPIRE', enqueued, left_ms)
 end
 return results
