@@ -10,7 +10,7 @@ from reaper.drill import queries
 from reaper.drill.queries import View
 from reaper.drill.records import Line, Step, read_lines
 from reaper.drill.stage import Stage
-from workers.protocol.events import LifecycleEvent, decode_event
+from workers.protocol.events import LifecycleEvent, decode_entry
 from workers.protocol.messages import text
 
 _BEGINNING = b"0-0"
@@ -84,6 +84,6 @@ class Witness:
             for journal, entries in reply:
                 self._journals[text(journal)] = entries[-1][0]
                 for entry_id, flat in entries:
-                    event = decode_event(entry_id, flat)
-                    self.events.append(event)
-                    self.counts[event.event] += 1
+                    told = decode_entry(entry_id, flat)
+                    self.events += told
+                    self.counts.update(event.event for event in told)
