@@ -242,7 +242,11 @@ async def _trimmed_pending(client: Redis, keys: GroupKeys, most: int = 100) -> i
 async def _run_times(client: Redis, keys: GroupKeys) -> list[tuple[Span, int]]:
     """Return how long jobs ran, as workers and the leader's scans journalled it."""
     found: list[tuple[Span, int]] = []
+    read = 0
     async for event in events_in(newest_first(client, keys.journal, EVENTS_READ)):
+        read += 1
+        if read > EVENTS_READ:  # an entry may tell of many
+            break
         if event.data.get("group") == keys.group:
             found += _spans(event)
     return found

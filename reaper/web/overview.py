@@ -58,9 +58,7 @@ class RecoveryFeed:
             rows = await client.xrange(journal, f"({self.last}", "+", NEWS)
         for row in rows:
             self.last = text(row[0])
-            self.events += [
-                event for event in events_of(*row) if event.event in _RECOVERIES and _lateness(event) is not None
-            ]
+            self.events += [event for event in events_of(row[0], row[1], _RECOVERIES) if _lateness(event) is not None]
 
 
 def _lateness(event: LifecycleEvent) -> int | None:

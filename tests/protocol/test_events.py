@@ -78,8 +78,9 @@ def test_an_entry_that_tells_of_many_jobs_is_read_as_an_event_for_each(
     rows: list[dict[str, object]], jobs: st.DataObject
 ) -> None:
     names = [jobs.draw(st.none() | st.text(min_size=1, max_size=3)) for _ in rows]
-    columns = {name: [row.get(name) for row in rows] for name in ("entry", "enqueued_ms", "type", "wait_ms", "run_ms")}
-    data = encode_many({"group": "g", "consumer": "é"}, {"job": names, **columns})
+    columns = {name: [row.get(name) for row in rows] for name in ("enqueued_ms", "type", "wait_ms", "run_ms")}
+    entries = [str(row["entry"]).encode() for row in rows]
+    data = encode_many({"group": "g", "consumer": "é"}, entries, {"job": names, **columns})
     assert decode_entry(b"1700000000001-3", many(data)) == [
         LifecycleEvent(
             "1700000000001-3", 1_700_000_000_001, "acked", name or str(row["entry"]),
@@ -90,7 +91,7 @@ def test_an_entry_that_tells_of_many_jobs_is_read_as_an_event_for_each(
 
 
 def test_what_all_jobs_have_in_common_is_written_once_and_what_the_entry_tells_not_at_all() -> None:
-    data = encode_many({"group": "g"}, {"entry": ["5-0", "5-1"], "run_ms": [7, 7], "type": [None, None]})
+    data = encode_many({"group": "g"}, [b"5-0", b"5-1"], {"run_ms": [7, 7], "type": [None, None]})
     assert data == '{"v":2,"group":"g","run_ms":7,"columns":{"entry":["5-0","5-1"]}}'
     told = decode_entry(b"9-0", many(data))
     assert [(event.job, event.number("enqueued_ms")) for event in told] == [("5-0", 5), ("5-1", 5)]

@@ -44,14 +44,13 @@ class DeliveryFacts:
     def of_acks(self, items: Sequence[tuple[Job, Verdict, int]]) -> bytes:
         """Say the same of many deliveries that were acknowledged, in one. Hot."""
         jobs = [job for job, _, _ in items]
-        entries = b",".join([job.raw_entry_id for job in jobs]).decode().split(",")
-        ready, first = [int(entry.partition("-")[0]) for entry in entries], [job.first_ms for job in jobs]
-        delivered = [job.delivered_ms for job in jobs]
-        columns: dict[str, Sequence[Any]] = {"entry": entries}
-        names = [None if job.raw_id is job.raw_entry_id else text(job.raw_id) for job in jobs]
-        if any(names):  # else the entries tell them
-            columns["job"] = names
-        if first != ready:
+        entries = [job.raw_entry_id for job in jobs]
+        first, delivered = [job.first_ms for job in jobs], [job.delivered_ms for job in jobs]
+        columns: dict[str, Sequence[Any]] = {}
+        ready = first
+        if not all(job.is_as_produced for job in jobs):  # else the entries tell all that
+            ready = list(map(entry_ms, entries))
+            columns["job"] = [None if job.raw_id is job.raw_entry_id else text(job.raw_id) for job in jobs]
             columns["enqueued_ms"] = first
         if self._type_field:
             columns["type"] = [self._name_of_type(job) for job in jobs]
@@ -60,7 +59,7 @@ class DeliveryFacts:
         columns["delivered_ms"] = delivered
         columns["wait_ms"] = list(map(_wait_ms, ready, delivered))
         columns["run_ms"] = [run_ms for _, _, run_ms in items]
-        return encode_many(self._common, columns).encode()
+        return encode_many(self._common, entries, columns).encode()
 
     def _open_facts(self, job: Job) -> bytes:
         facts = b'%b%b,"entry":"%b","delivery":%d,"generation":%d,"enqueued_ms":%d,"delivered_ms":%d' % (

@@ -55,9 +55,26 @@ local words = ARGV -- a local name is reached faster, and this is done for every
 local ids, n_acked = {}, 0 -- what is acknowledged in the end: entry IDs
 local told = {} -- what the journal has of these: where an item's words are, or {where the data of many are, what it ends with}
 
+local function width_of(verb)
+  return verb == 'acks' and MANY_WORDS or verb == 'ack' and ACK_WORDS or OTHER_WORDS
+end
+
+local function head_of(verb)
+  return verb == 'acks' and MANY_HEAD or RUN_HEAD
+end
+
+local function number_of_items()
+  local number, at = 0, FIRST_RUN
+  while words[at] do
+    number = number + words[at + 2]
+    at = at + head_of(words[at]) + words[at + 2] * width_of(words[at])
+  end
+  return number
+end
+
 -- Who owns what: one XPENDING over a run of neighbours serves many items, since a worker's deliveries lie together and items
 -- ascend. Each asks for up to twice as many rows as the one before was good for. Returns the delivery count, or nil.
-local rows, ahead, used, look = {}, 1, 0, math.max(1, math.min(tonumber(words[FIRST_RUN + 2] or 1), MOST_ROWS))
+local rows, ahead, used, look = {}, 1, 0, math.max(1, math.min(number_of_items(), MOST_ROWS))
 local is_acked, n_noted = {}, 0 -- not pending any more, although XPENDING says so: an item may come twice
 local function pending(entry_id)
   local row = rows[ahead]
@@ -273,8 +290,8 @@ while words[run] do
   local times, proven = read_count(words[run + 1])
   local is_many = verb == 'acks'
   local is_ack = is_many or verb == 'ack'
-  local width = is_many and MANY_WORDS or is_ack and ACK_WORDS or OTHER_WORDS
-  local first = run + (is_many and MANY_HEAD or RUN_HEAD)
+  local width = width_of(verb)
+  local first = run + head_of(verb)
   local data, refused, before, acked_before = first - 1, {}, n_items, n_acked
   run = first + n * width
   for i = first, run - 1, width do
