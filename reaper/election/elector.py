@@ -84,7 +84,7 @@ class Elector:
         self._ttl_s = settings.lease_ttl.total_seconds()
         self._lease = Lease(client, self._keys, round(self._ttl_s * 1000), settings.journal_maxlen)
         self._replica_id = replica_id
-        self._contact = Contact(client, lambda: grace, look_s=LOOK_S, clock=anyio.current_time)
+        self._contact = Contact(client, grace, look_s=LOOK_S, clock=anyio.current_time)
         self._journal_seen: bytes | None = None
         self._failing = False
         self.troubles = Troubles()

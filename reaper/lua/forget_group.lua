@@ -17,13 +17,14 @@
 --
 -- Returns {code, jobs made ready by this call, detail}:
 --   'done'           everything is removed that may be
+--   'embedded'       workers look after it by themselves; detail = one of them. Nothing was done
 --   'more'           jobs are still waiting in the schedule: call again
 --   'served'         a leader has acted here since the caller looked; detail = its fence. Nothing was done
 --   'no_group'       jobs wait in the schedule, and there is no group for which they could become ready
 --   'held'           a waiting job cannot be made ready; detail = why
 --   'retry_waiting'  the retry stream holds jobs that are not settled; detail = how many entries it has
 --   'dead_letters'   dead letters are there, and ARGV[3] is not set; they stay, everything else is removed
--- Fence: the caller checked that no live leader serves the group; the fence it saw must still be there, or none (an
+-- Fence: the caller checked that no live leader serves the group (that no embedded worker does is seen here); the fence it saw must still be there, or none (an
 -- earlier call whose reply was lost). Without its fence a leader of the past finds itself stale.
 
 --- @prelude
@@ -38,9 +39,20 @@ local found = redis.call('GET', fence) or ''
 if found ~= '' and found ~= ARGV[2] then
   return { 'served', 0, found }
 end
+local at = now_ms()
+if redis.call('HGET', agreement, 'recovery') == 'embedded' then
+  local served_by
+  each_word(agreement, function(field, word)
+    if word and word.until_ms > at then
+      served_by = string.sub(field, 8)
+    end
+  end)
+  if served_by then
+    return { 'embedded', 0, served_by }
+  end
+end
 -- Harmless, and a write: what follows then works under maxmemory.
 redis.call('HDEL', agreement, '')
-local at = now_ms()
 
 local function groups_of(key)
   local groups = {}

@@ -199,6 +199,8 @@ def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> Non
     """Raise ForgetRefusedError where the script has refused, by one of its codes."""
     reasons = {
         "served": f"a leader has just acted on {keys.pair}: stop the replicas that serve it first",
+        "embedded": f"worker {detail} and others like it recover {keys.pair} by themselves: stop them first (who has "
+        "crashed counts until its last word ends)",
         "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to "
         f"read them: create it first (XGROUP CREATE {keys.stream} {keys.group} 0)",
         "held": f"a job in {keys.schedule} cannot be made ready ({detail}): mend that first",

@@ -94,7 +94,7 @@ class _Node:
         self.has_answered = False
         self._client = client
         self._every_s = every_s
-        self._contact = Contact(client, lambda: grace, clock=anyio.current_time)
+        self._contact = Contact(client, grace, clock=anyio.current_time)
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:

@@ -22,6 +22,7 @@ from tests.faults.deliveries import read_long_ago
 from tests.faults.scene import GROUP, OVERDUE_MS
 from tests.operator.conftest import run_command
 from tests.support.cluster import Cluster, started_cluster
+from tests.support.graces import is_away
 from tests.support.history import read_events, read_state, user_fields
 from tests.support.invariants import Execution, History, Pairs, check
 from tests.support.patience import scaled
@@ -240,7 +241,7 @@ async def test_a_node_that_hangs_stops_recovery_of_its_own_pairs_alone(masters: 
             assert leader._shards is not None
             asked = leader._shards.node_of(slot_of(away.stream.encode()))
             assert asked is not None
-            await wait_until(lambda: asked.grace._was_outage(monotonic_ms()), "it is away for long enough to count")
+            await wait_until(lambda: is_away(asked.grace, monotonic_ms()), "it is away for long enough to count")
         finally:
             node.resume()
         await wait_until(lambda: leader._work.reports()[pair].grace_why == OUTAGE, "the pairs of the node wait")

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from tests.conftest import StartProxy, StartServer
 from tests.faults import scene
+from tests.support.graces import is_away, was_away
 from tests.support.history import read_state
 from tests.support.proxy import Proxy, runs
 from tests.support.servers import RedisServer
@@ -52,11 +53,11 @@ class EndedByTest(Grace):
     @property
     def saw_outage(self) -> bool:
         """Tell whether an outage is over that counted."""
-        return self._outage_ended is not None
+        return was_away(self)
 
     def sees_outage(self) -> bool:
         """Tell whether Redis has been away for so long that it counts, though a pause of ours may be taken off it."""
-        return self._was_outage(monotonic_ms() - 1_000)
+        return is_away(self, monotonic_ms() - 1_000)
 
 
 @pytest.fixture

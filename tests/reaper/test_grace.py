@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from workers.runtime.clock_steps import CLOCK_JUMP_MS
-from workers.runtime.grace import LEAST_SPREAD_MS, Grace
+from workers.runtime.grace import LEAST_SPREAD_MS, OUTAGE_PART, Grace
 
 LONGEST_MS = 30_000
 OUTAGE_MS = 7_000
@@ -59,7 +59,37 @@ def test_contact_lost_for_less_than_the_trust_window_is_no_outage() -> None:
     grace = in_contact(1_000)
     fail(grace, 2_000, 7_900)
     touch(grace, 1_000 + OUTAGE_MS)
+    assert grace.until(OUTAGE_PART * OUTAGE_MS) == 0
+
+
+def test_where_workers_extend_more_often_than_that_a_shorter_loss_is_one() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 1_100, 2_900)
+    touch(grace, 3_000)
+    assert [grace.until(visibility_ms) for visibility_ms in (3_000, 5_997, 6_000, 60_000)] == [6_000, 8_997, 0, 0]
+
+
+def test_nothing_is_asked_for_while_redis_is_away() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 2_000, 7_600)
     assert grace.until(VISIBILITY_MS) == 0
+    fail(grace, 7_700)
+    assert grace.until(VISIBILITY_MS) == 7_700 + VISIBILITY_MS
+    fail(grace, 20_000)
+    assert grace.until(VISIBILITY_MS) == 20_000 + VISIBILITY_MS
+
+
+def test_a_shorter_loss_that_follows_does_not_end_the_wait_after_a_longer_one() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 1_100, 8_900)
+    touch(grace, 9_000)
+    fail(grace, 9_100, 10_900)
+    touch(grace, 11_000)
+    assert grace.until(VISIBILITY_MS) == 9_000 + VISIBILITY_MS
+    assert grace.until(3_000) == 11_000 + 3_000
+    fail(grace, 11_100, 18_900)
+    touch(grace, 19_000)
+    assert grace.until(VISIBILITY_MS) == 19_000 + VISIBILITY_MS
 
 
 def test_a_gap_without_a_failed_attempt_is_our_own_pause() -> None:

@@ -52,7 +52,7 @@ async def test_a_pool_that_is_used_up_is_no_outage(server: RedisServer) -> None:
     assert is_contact_error(raised.value), "nothing was sent: it may be tried again"
     assert not is_outage(raised.value)
     grace = Grace(30_000, 0)
-    contact = Contact(client, lambda: grace, clock=iter(range(10)).__next__)
+    contact = Contact(client, grace, clock=iter(range(10)).__next__)
     contact.answered(0)
     assert not contact.failed(raised.value)
     assert not contact.failed(raised.value)

@@ -74,3 +74,23 @@ async def test_a_group_can_be_forgotten_when_memory_is_full(scene: Scene) -> Non
     forgotten = await forget(scene)
     await scene.free_memory()
     assert forgotten == [b"done", 1, b""]
+
+
+@pytest.mark.parametrize(
+    ("recovery", "left_ms", "code"),
+    [("embedded", 60_000, b"embedded"), ("embedded", -1, b"done"), ("reaper", 60_000, b"done")],
+)
+async def test_what_embedded_workers_know_of_crashes_is_not_taken_from_them(
+    scene: Scene, recovery: str, left_ms: int, code: bytes
+) -> None:
+    [job] = await park(scene, 1)
+    word = f"1,30000,3,{await scene.now_ms() + left_ms},"
+    await scene.agree(recovery=recovery, **{"member:w2": word})
+    before = await scene.state()
+    answer = await forget(scene)
+    assert answer[0] == code
+    if code == b"embedded":
+        assert answer[1:] == [0, b"w2"]
+        assert await scene.state() == before
+    else:
+        assert (await scene.state())["orders"]["entries"] == [("new-1", *ready(job, 2, "w1", "n", 1))]

@@ -164,6 +164,35 @@ async def test_a_late_call_and_what_has_another_owner_are_refused_however_lately
     assert await held.state() == before
 
 
+@pytest.mark.parametrize(("ago_ms", "result"), [(4_000, VANISHED), (20_000, REFUSED)])
+async def test_lately_is_by_the_workers_own_timeout_where_a_longer_one_was_agreed_on_while_it_was_silent(
+    scene: Scene, ago_ms: int, result: int
+) -> None:
+    """Whoever took the delivery over may have gone by the shorter one, and settled it."""
+    await scene.agree(
+        policy="stream", max_deliveries=3, visibility_ms=60_000, **{"member:w1": "1,10000,3,9999999999999,"}
+    )
+    await scene.stalled()
+    await vanish(scene, "consumer")
+    assert await extend(scene, times=await proven(scene, 1, ago_ms)) == result
+
+
+async def test_what_was_proven_by_a_shorter_timeout_proves_nothing_by_the_longer_one(scene: Scene) -> None:
+    await scene.agree(
+        policy="stream", max_deliveries=3, visibility_ms=60_000, **{"member:w1": "1,10000,3,9999999999999,"}
+    )
+    await scene.stalled()
+    await vanish(scene, "consumer")
+    long_ago = await proven(scene, 1, 20_000)
+    await load_script("workers.protocol", "join_group").run(
+        scene.client,
+        [scene.keys.stream, scene.keys.retry, scene.keys.agreement, scene.keys.fence],
+        [scene.keys.group, "0", "", "", "", "reaper", "w1", "w1", 60_000, 1, 60_000, ""],
+    )
+    assert await extend(scene, times=long_ago) == REFUSED
+    assert await extend(scene, times=await proven(scene, 1, 0)) == VANISHED
+
+
 @pytest.mark.parametrize("rules", [{"policy": "stream"}, {"policy": "retry-stream"}, {"recovery": "embedded"}])
 @pytest.mark.parametrize(("word", "is_ours"), [("1,30000,3,9999999999999,", True), ("1,30000,3,1,", False)])
 async def test_lately_is_by_the_timeout_that_the_worker_is_judged_by_where_a_shorter_one_was_agreed_on_since(

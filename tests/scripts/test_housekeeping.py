@@ -80,6 +80,46 @@ async def test_silent_consumers_are_deleted_only_when_asked_and_only_when_they_h
     assert [consumer["name"] for consumer in consumers] == [b"busy", b"restored-by-reaper"]
 
 
+async def _idle_ms(scene: Scene, name: bytes) -> int:
+    consumers: Any = await scene.client.xinfo_consumers("orders", "billing")
+    return next(int(consumer["idle"]) for consumer in consumers if consumer["name"] == name)
+
+
+async def test_who_clears_away_silent_consumers_never_comes_upon_the_one_that_a_group_is_known_by(scene: Scene) -> None:
+    await keep_house(scene)
+    for _ in range(2):
+        while await _idle_ms(scene, b"restored-by-reaper") < 20:
+            pass
+        await keep_house(scene)
+        assert await _idle_ms(scene, b"restored-by-reaper") < 20
+
+
+async def test_what_the_consumer_that_a_group_is_known_by_holds_stays_its_own(scene: Scene) -> None:
+    await keep_house(scene)
+    await scene.stalled(consumer="restored-by-reaper")
+    await keep_house(scene)
+    assert await scene.pending() == [(entry_id(1), "restored-by-reaper", 1)]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_group_that_lacks_it_is_another_one_unless_a_consumer_is_older_than_that(
+    scene: Scene, is_new: bool
+) -> None:
+    await scene.client.xgroup_createconsumer("orders", "billing", "w1")
+    moment = await scene.now_ms()
+    while await scene.now_ms() < moment + 2:
+        pass
+    await keep_house(scene)
+    if is_new:
+        await scene.client.xgroup_destroy("orders", "billing")
+        await scene.client.xgroup_create("orders", "billing", "0")
+        await scene.client.xgroup_createconsumer("orders", "billing", "w1")
+    else:
+        await scene.client.xgroup_delconsumer("orders", "billing", "restored-by-reaper")
+    assert await keep_house(scene) == [b"ok", 0, 2 if is_new else 0, 0]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+
+
 @pytest.mark.parametrize(("ended_ms", "holds", "is_kept"), [(60_000, 0, True), (700_000, 0, False), (700_000, 1, True)])
 async def test_words_that_a_leader_may_still_want_to_see_are_kept(
     scene: Scene, ended_ms: int, holds: int, is_kept: bool
@@ -286,6 +326,16 @@ async def test_a_replica_registers_even_when_memory_is_full(client: Redis) -> No
     assert await register.run(client, ["{reaper}:replicas"], ["r2", '{"leads":true}']) == 1
     await client.config_set("maxmemory", "0")
     assert await dump(client) == {"{reaper}:replicas": {"r1": "{}", "r2": '{"leads":true}'}}
+
+
+async def test_where_a_consumer_is_deleted_long_after_its_worker_has_died_that_is_told_first(scene: Scene) -> None:
+    long_ago = f"1,30000,3,{await scene.now_ms() - 3_600_000},"
+    await scene.agree(**{"member:gone": long_ago})
+    await made_again(scene)  # a worker joins, and clears away words
+    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"]
+    assert await scene.client.hexists(scene.keys.agreement, "member:gone")  # for the leader that puts back
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    assert not await scene.client.hexists(scene.keys.agreement, "member:gone")
 
 
 async def test_a_word_that_has_ended_and_whose_consumer_is_gone_is_told_once(scene: Scene) -> None:

@@ -306,7 +306,7 @@ async def test_many_are_settled_in_one_call_each_by_its_own_verb(scene: Scene) -
 
 
 async def test_more_than_fit_into_one_command_are_acknowledged_in_one_call(scene: Scene) -> None:
-    ids = [await scene.add() for _ in range(2_500)]
+    ids = await scene.add_many(2_500)
     await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=2_500)
     assert await scene.settle(*(item(one, "ack") for one in ids), delete_acked=True) == 2_500
     assert (await scene.state())["orders"] == {"entries": [], "billing": []}

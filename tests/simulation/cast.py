@@ -86,7 +86,7 @@ class Actor:
 def make_actors(world: "World") -> Iterator[Actor]:
     """Make all that the story's setting names."""
     setting = world.story.setting
-    if not world.is_embedded:
+    if world.story.has_replicas:
         for number in range(1, setting.replicas + 1):
             yield Replica(world, f"reaper-{number}")
     for number in range(1, setting.workers + 1):

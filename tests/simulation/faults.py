@@ -336,7 +336,6 @@ FAULTS = {
             _switch,
             None,
             (0.02, 1),
-            modes=_ONLY_REAPER,
         ),
         Fault("redrive", "An operator redrives all dead letters.", _redrive),
         Fault(

@@ -77,6 +77,8 @@ class Network:
         self.links = 0
         """How many there were."""
         self.watch: Callable[[Link, str, bytes], None] | None = None
+        self.answered: Callable[[Link], None] | None = None
+        """Called when the server answers: the process may hear of it late, or never."""
         """Is told of what arrives, and where: ``request`` or ``reply``."""
 
     def weather(self, role: str) -> Weather:
@@ -137,6 +139,8 @@ class Network:
 
     def reply(self, link: "Link", data: bytes) -> None:
         """Send to the process."""
+        if self.answered:
+            self.answered(link)
         weather = link.weather
         if weather.losing_replies and self._random.random() < weather.losing_replies:
             link.break_off(self._random.uniform(*NOTICED_S), self._random.uniform(*NOTICED_S))

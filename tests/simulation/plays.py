@@ -99,6 +99,8 @@ class Ledger:
     """By job: its delivery that others have dropped last from the pending entries list."""
     running: dict[Execution, set[str]] = field(default_factory=dict)
     """By execution: the processes that are at it."""
+    out_of_sight: Counter[str] = field(default_factory=Counter)
+    """By role: how many reasons there are why nobody can tell it from a dead one."""
     payloads: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
     """What executions found as their jobs' own fields."""
     _times: Counter[str] = field(default_factory=Counter)
@@ -109,6 +111,8 @@ class Ledger:
         self._times[execution.job] += 1
         self.starts.append(execution)
         self.running.setdefault(execution, set()).add(process)
+        if self.out_of_sight[process.partition("#")[0]]:
+            self.blame(execution)
         return play[min(times, len(play) - 1)]
 
     def blame(self, execution: Execution) -> None:

@@ -15,7 +15,6 @@ from tests.simulation.cast import FULL_SCANS_PART
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
 from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import id_text
-from tests.simulation.story import EMBEDDED
 from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import text
 
@@ -46,7 +45,7 @@ class Stillness:
         """How long a delivery may stand still when nothing befalls anybody: what I6 says."""
         setting = self._world.story.setting
         visibility_s = max(self._world.visibilities)
-        lease_s = 0.0 if setting.recovery == EMBEDDED else setting.lease_s
+        lease_s = setting.lease_s if self._world.story.has_replicas else 0.0
         grace_s = full_scan_s = setting.visibility_s
         return visibility_s + lease_s + 2 * FULL_SCANS_PART * full_scan_s + grace_s
 

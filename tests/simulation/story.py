@@ -103,6 +103,11 @@ class Story:
     """When the faults end."""
 
     @property
+    def has_replicas(self) -> bool:
+        """Tell whether replicas recover, from the beginning or after a switch of modes."""
+        return self.setting.recovery == REAPER or any(step.kind == "mode" for step in self.steps)
+
+    @property
     def least_limit(self) -> int:
         """The lowest limit on deliveries that there will have been."""
         changed: list[int] = [step.value["max_deliveries"] for step in self.steps if step.kind == "limit"]

@@ -22,12 +22,16 @@ from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S, GROUP, KEYS
 from tests.simulation.plays import Dropped, Ledger
 from tests.simulation.server import ModelServer, Session
+from tests.simulation.server.streams import Stream
+from tests.simulation.server.words import id_text
 from tests.simulation.story import EMBEDDED, REAPER, Story
 from tests.simulation.undisturbed import take_down
 from tests.simulation.witness import Witness
 from tests.support.invariants import Execution
+from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError
 from workers.protocol.events import JournalLevel
+from workers.protocol.keys import RESTORED_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 
 logger = logging.getLogger(__name__)
@@ -112,6 +116,7 @@ class World:
         self.server = self._watched(ModelServer(version=story.setting.version, clock=self.clock))
         self.network = Network(self.loop, Random(f"network {story.seed}"), self._accept, self.server_process)
         self.network.watch = self._hear
+        self.network.answered = self._blame_what_is_handed_out
         self.loop.connect = self.network.connect
         self.operators = Operators(self)
         self.producer = Producers(self, "producer")
@@ -133,6 +138,8 @@ class World:
         """All visibility timeouts that were agreed on."""
         self.limits = [story.setting.max_deliveries]
         """All limits on deliveries, in the same way."""
+        if not story.setting.own_timeout:  # who is there before the first agreement goes by what nobody has changed
+            self.limits.append(DEFAULT_MAX_DELIVERIES)
 
     def _watched(self, server: ModelServer) -> ModelServer:
         def wrote(words: list[bytes], reply: Any) -> None:
@@ -255,9 +262,33 @@ class World:
         process.block()
         self.later(seconds, process.unblock)
 
-    def lose_sight_of(self, role: str, seconds: float) -> None:  # noqa: ARG002
-        """Note that nobody can tell a process from a dead one for some time: what it does may be its jobs' end."""
+    def lose_sight_of(self, role: str, seconds: float) -> None:
+        """Note that nobody can tell a process from a dead one for some time: what it does may be its jobs' end.
+
+        That goes for what it has in hand, for what is handed out to it meanwhile or begins there (it had asked before,
+        and replies may still reach it), and for what has reached it by the end.
+        """
         self.blame_what_is_in_hand(role)
+        self.ledger.out_of_sight[role] += 1
+
+        def see() -> None:
+            self.ledger.out_of_sight[role] -= 1
+            self.blame_what_is_in_hand(role)
+
+        self.later(seconds, see)
+
+    def _blame_what_is_handed_out(self, link: Link) -> None:
+        if link.process is None or not self.ledger.out_of_sight[link.process.role]:
+            return
+        for key in (KEYS.stream, KEYS.retry):
+            stream = self.server.keys.values.get(key.encode())
+            if not isinstance(stream, Stream) or (group := stream.groups.get(GROUP.encode())) is None:
+                continue
+            for number, row in group.pending.values.items():
+                if row.delivered_ms >= self.server.now_ms and number in stream.entries:
+                    flat: Any = stream.entries.values[number][1]
+                    metadata = read_metadata(id_text(number), pair_up(flat))
+                    self.ledger.blame(Execution(text(metadata.job_id), metadata.generation))
 
     def blame_what_is_in_hand(self, role: str) -> None:
         """Note that what a process holds ends with it, as far as anybody else can tell."""
@@ -382,11 +413,14 @@ class World:
         (decision 24): with one delivery a job, such a one does not run again, but is given up.
         """
         self._note_what_is_dropped(source)
+        self._blame_what_has_had_its_only_delivery()
+        self.has_lost_ends = True
+        self.command("XGROUP", "DESTROY", source, GROUP)
+
+    def _blame_what_has_had_its_only_delivery(self) -> None:
         if min(self.limits) == 1:
             for execution in set(self.ledger.starts):
                 self.ledger.blame(execution)
-        self.has_lost_ends = True
-        self.command("XGROUP", "DESTROY", source, GROUP)
 
     def drop_consumer(self, which: float) -> None:
         """Delete one of the group's consumers, as anybody may."""
@@ -395,6 +429,8 @@ class World:
             consumer = rows[int(which * len(rows))][1]
             self.say(f"It is {text(consumer)}.")
             self._note_what_is_dropped(KEYS.stream, consumer)
+            if consumer == RESTORED_CONSUMER.encode():  # perhaps nothing else tells the group from another one
+                self._blame_what_has_had_its_only_delivery()
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
 
@@ -452,9 +488,22 @@ class World:
         self.note_what_is_lost()
 
     def deny(self, command: str, seconds: float) -> None:
-        """Take everybody the right to a command, for some time."""
+        """Take everybody the right to a command, for some time.
+
+        Nobody can prove his life then, and whoever was refused something knows. A process that starts as the right is
+        given back does not: it finds what looks like the work of dead workers.
+        """
+        processes = {role: actor.incarnation for role, actor in self.actors.items()}
         self.server.revoke("default", command)
-        self.later(seconds, lambda: self.server.grant("default", command))
+
+        def give_back() -> None:
+            self.server.grant("default", command)
+            others = {role: actor.incarnation for role, actor in self.actors.items()} != processes
+            if others and seconds > min(self.visibilities):
+                for role in self.actors:
+                    self.blame_what_is_in_hand(role)
+
+        self.later(seconds, give_back)
 
     def refuse_writes(self, seconds: float) -> None:
         """Let the server's memory be full."""

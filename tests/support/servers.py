@@ -118,14 +118,15 @@ class RedisServer(kit.RedisServer):
 
     def reset(self) -> None:
         """Make it as new: no data, no scripts, default memory limits, no clients of earlier tests."""
-        with self.client() as client:
-            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        with self.client() as client, client.pipeline(transaction=False) as together:
+            together.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             for name, value in (("maxmemory", "0"), ("maxmemory-policy", "noeviction"), *self.config.items()):
                 if name.startswith("maxmemory"):
-                    client.execute_command("CONFIG", "SET", name, value)
-            client.execute_command("FLUSHALL")
-            client.execute_command("SCRIPT", "FLUSH")
-            client.execute_command("CONFIG", "RESETSTAT")
+                    together.execute_command("CONFIG", "SET", name, value)
+            together.execute_command("FLUSHALL")
+            together.execute_command("SCRIPT", "FLUSH")
+            together.execute_command("CONFIG", "RESETSTAT")
+            together.execute()
 
     def stop(self) -> None:
         """Shut it down in order (with ``appendonly yes`` the data is on disk); kill it where that fails."""

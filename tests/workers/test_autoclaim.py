@@ -31,6 +31,7 @@ from tests.faults.scene import (
     violations,
 )
 from tests.faults.scene import running_worker as running_any_worker
+from tests.support.graces import is_away
 from tests.support.history import read_state
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -567,4 +568,4 @@ class Looks:
 
     def see_outage(self) -> bool:
         """Tell whether Redis has been away for so long that it counts, though a pause of ours may be taken off it."""
-        return all(one._grace._was_outage(round(monotonic() * 1000) - 1_000) for one in self.contacts)
+        return all(is_away(one._grace, round(monotonic() * 1000) - 1_000) for one in self.contacts)

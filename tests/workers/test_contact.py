@@ -50,7 +50,7 @@ def clock() -> Clock:
 @pytest.fixture
 def reader(clock: Clock) -> Contact:
     """A reader's contact, which is good."""
-    made = Contact(cast("Redis", OldServer()), lambda: grace_of_workers(VISIBILITY_S), clock=clock)
+    made = Contact(cast("Redis", OldServer()), grace_of_workers(), clock=clock)
     made.ask()
     made.answered(clock.server_ms)
     return made
@@ -146,6 +146,6 @@ async def test_answers_that_do_not_come_are_an_outage_and_a_pause_of_our_own_is_
 async def test_with_a_server_that_has_just_started_recovery_waits(start_server: StartServer) -> None:
     before = monotonic()
     async with commands_client(start_server().url) as client:
-        wait_s = await Contact(client, lambda: grace_of_workers(VISIBILITY_S)).wait_s(VISIBILITY_S)
+        wait_s = await Contact(client, grace_of_workers()).wait_s(VISIBILITY_S)
     # The server tells how long it is up in whole seconds.
     assert VISIBILITY_S - (monotonic() - before) - 1 <= wait_s <= VISIBILITY_S + 1

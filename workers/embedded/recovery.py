@@ -12,7 +12,7 @@ class EmbeddedRecovery:
     """The parts of it. `run` must be running."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._contact = Contact(context.commands, lambda: grace_of_workers(context.membership.visibility_s))
+        self._contact = Contact(context.commands, grace_of_workers())
         self._upkeep = Upkeep(context, self._contact)
         self.stalled = Autoclaim(context, self._contact, self._upkeep.suspects.wake)
         """What the reader asks for deliveries that stalled."""

@@ -5,7 +5,6 @@ Redis for something meets: answers, errors, and answers that do not come.
 """
 
 from collections.abc import Callable
-from functools import cached_property
 
 import anyio
 from redis.asyncio import Redis
@@ -13,12 +12,10 @@ from redis.asyncio import Redis
 from workers.protocol.cluster import moves_of
 from workers.protocol.meaning import is_outage
 from workers.runtime.clock import monotonic
-from workers.runtime.grace import Grace
+from workers.runtime.grace import OUTAGE_PART, Grace
 
 LONGEST_GRACE_MS = 30_000
 LONGEST_OUTAGE_MS = 7_000
-OUTAGE_PART = 3
-"""An outage counts from this part of the visibility timeout on: then extensions of live workers were missed."""
 LONGEST_FIRST_WAIT_S = 1.0
 """A process that has just started cannot know whether the server hung until now. Workers that live extend again within
 a third of the visibility timeout; what they sent meanwhile is done before anything of ours."""
@@ -28,38 +25,33 @@ PAUSED_S = 1.0
 """We ourselves did not run, where we come this late: the gap says nothing about Redis."""
 
 
-def grace_of_workers(visibility_s: float) -> Grace:
+def grace_of_workers() -> Grace:
     """Return the grace of embedded recovery, where nobody is trusted for a time that would say what an outage is."""
-    return Grace(LONGEST_GRACE_MS, min(LONGEST_OUTAGE_MS, round(visibility_s * 1000 / OUTAGE_PART)))
+    return Grace(LONGEST_GRACE_MS, LONGEST_OUTAGE_MS)
 
 
 class Contact:
     """What one who asks Redis, one call after the other, knows of it. `run` must be running.
 
-    Instants are seconds of ``clock``. The grace is made when it is first needed: a worker knows the visibility timeout
-    once it has joined.
+    Instants are seconds of ``clock``.
     """
 
     def __init__(
         self,
         client: Redis,
-        grace: Callable[[], Grace],
+        grace: Grace,
         *,
         look_s: float = LOOK_S,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._client = client
-        self._make_grace = grace
+        self._grace = grace
         self._look_s = look_s
         self._clock = clock
         self._answer_due: float | None = None
         self._uptime_unknown = True
         self._first_answer: float | None = None
         self._moves = moves_of(client)
-
-    @cached_property
-    def _grace(self) -> Grace:
-        return self._make_grace()
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)

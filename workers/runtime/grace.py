@@ -8,12 +8,15 @@ stay without an answer, over some time in which we ran; a pause as none, or as a
 """
 
 import logging
+import math
 
 from workers.runtime.clock_steps import ClockSteps
 
 logger = logging.getLogger(__name__)
 
 KEYS_MOVED = "the keys are at another node"
+OUTAGE_PART = 3
+"""An outage counts from this part of a group's visibility timeout on: then extensions of live workers were missed."""
 LEAST_SPREAD_MS = 300
 """Failures must lie at least this far apart to count as an outage."""
 
@@ -22,13 +25,14 @@ class Grace:
     """Remembers contact with Redis across terms. Instants are local monotonic milliseconds."""
 
     def __init__(self, longest_ms: int, outage_ms: int) -> None:
-        """``longest_ms``: longest wait; ``outage_ms``: loss of contact that counts (the trust window)."""
+        """``longest_ms``: longest wait; ``outage_ms``: loss of contact that always counts (the trust window)."""
         self._longest_ms = longest_ms
         self._outage_ms = outage_ms
         self._last_contact: int | None = None
         self._first_failure: int | None = None
         self._last_failure = 0
-        self._outage_ended: int | None = None
+        self._outages: list[tuple[int, float]] = []
+        """When each ended, and how long it was: those that a later one has not outdone."""
         self._why = ""
         self._server_started: int | None = None
         self.steps = ClockSteps()
@@ -51,8 +55,9 @@ class Grace:
 
     def contact(self, now_ms: int, server_ms: int | None) -> None:
         """Redis answered, and said what time it has; None where the answer is too old to tell."""
-        if self._was_outage(now_ms):
-            self._wait_from(now_ms, "Redis was out of reach")
+        lost_ms = self._lost_ms(now_ms)
+        if lost_ms:
+            self._wait_from(now_ms, "Redis was out of reach", lost_ms)
         if server_ms is not None:
             jump_ms = self.steps.seen(now_ms, server_ms)
             if jump_ms:
@@ -78,12 +83,15 @@ class Grace:
     def until(self, visibility_ms: int) -> int:
         """Return the instant from which deliveries of a group may be recovered; in the past when there is no grace.
 
-        Both reasons to wait lie in the past when they are noted, so no grace ends later than its length from now.
+        All reasons to wait lie in the past when they are noted, so no grace ends later than its length from now. While
+        Redis is out of reach, one begins with each attempt that fails: a call that is made then would be among the
+        first that are served.
         """
         wait = self.longest_ms(visibility_ms)
-        ends = [0]
-        if self._outage_ended is not None:
-            ends.append(self._outage_ended + wait)
+        counts_ms = min(self._outage_ms, visibility_ms // OUTAGE_PART)
+        ends = [0, *(ended + wait for ended, lost_ms in self._outages if lost_ms > counts_ms)]
+        if self._lost_ms(self._last_failure) > counts_ms:
+            ends.append(self._last_failure + wait)
         if self._server_started is not None:
             ends.append(self._server_started + wait)
         return max(ends)
@@ -91,16 +99,26 @@ class Grace:
     @property
     def why(self) -> str:
         """What happened last of that which makes recovery wait; '' where nothing did."""
-        if self._server_started is not None and self._server_started >= (self._outage_ended or 0):
+        if self._server_started is not None and self._server_started >= (self._outages[-1][0] if self._outages else 0):
             return "Redis has just started"
         return self._why
 
-    def _was_outage(self, now_ms: int) -> bool:
+    def _lost_ms(self, now_ms: int) -> int:
+        """Return for how long Redis was out of reach; 0 where it was not, or where it was ourselves who did not run."""
         if self._last_contact is None or self._first_failure is None:
-            return False
+            return 0
         spread = self._last_failure - self._first_failure
-        return now_ms - self._last_contact > self._outage_ms and spread >= LEAST_SPREAD_MS
+        return now_ms - self._last_contact if spread >= LEAST_SPREAD_MS else 0
 
-    def _wait_from(self, now_ms: int, why: str) -> None:
-        self._outage_ended, self._why = now_ms, why
-        logger.warning("%s: recovery waits up to %.1f s, so that live workers come first", why, self._longest_ms / 1000)
+    def _wait_from(self, now_ms: int, why: str, lost_ms: float = math.inf) -> None:
+        self._outages = [one for one in self._outages if one[1] > lost_ms] + [(now_ms, lost_ms)]
+        self._why = why
+        if lost_ms > self._outage_ms:
+            logger.warning(
+                "%s: recovery waits up to %.1f s, so that live workers come first", why, self._longest_ms / 1000
+            )
+        else:
+            logger.info(
+                "%s for %.1f s: recovery waits where the visibility timeout is shorter than %.1f s",
+                why, lost_ms / 1000, OUTAGE_PART * lost_ms / 1000,
+            )  # fmt: skip

@@ -105,11 +105,16 @@ if consumer ~= '' then
   redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
   local given = redis.call('HGET', agreement, field)
   if not given then
-    forget_words(agreement, at)
+    local held_by = {}
+    for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+      held_by[info_field(info, 'name')] = info_field(info, 'pending')
+    end
+    forget_words(agreement, at, held_by)
   end
   local former = read_word(given or '')
-  since = former and math.min(former.since, at) or at
   local visibility = math.max(whole_number(agreed[2], nil) or tonumber(knew[2]), tonumber(ARGV[11]))
+  -- What it has proved by a shorter timeout says less than the longer one would make of it.
+  since = former and former.visibility >= visibility and math.min(former.since, at) or at
   local limit = whole_number(agreed[3], nil) or tonumber(knew[3])
   redis.call('HSET', agreement, field, written_word({
     version = version, visibility = visibility, max_deliveries = limit, until_ms = at + tonumber(word_ms),

@@ -7,7 +7,7 @@
 -- the place of what its worker's settings differ in, which concerns nobody then).
 --
 -- A group is known by a consumer of ours, the one that gets what is put back. Where it was seen before (`marked`, the moment),
--- is not there, and nothing is pending since before that moment, somebody has destroyed the group, and made it again without a
+-- is not there, and nothing is pending since before that moment (nor any consumer silent for longer), somebody has destroyed the group, and made it again without a
 -- word to anybody (XGROUP CREATE). That is noted as by those who say so (`made`, `made_from`).
 --
 -- KEYS[1] stream     orders                   stream
@@ -31,7 +31,6 @@ local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
 local MOST = 1000 -- consumers that are deleted, or told of, in one call; the others follow with the next
 local NOTES = 1000 -- looked at in one call
-local TOLD = 'told'
 
 local found = refused_by_fence(own, fence, agreement)
 if found then
@@ -47,11 +46,12 @@ for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   end
 end
 
-local deleted, held_by, is_marked = {}, {}, false
+local deleted, held_by, restored, longest = {}, {}, nil, 0
 for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
   local name, pending = info_field(info, 'name'), info_field(info, 'pending')
+  longest = math.max(longest, info_field(info, 'idle'))
   if name == RESTORED_CONSUMER then
-    is_marked = true
+    restored = pending
   elseif name == READY_CONSUMER or name == WAITING_CONSUMER then
     held_by[name] = pending
   elseif silence and pending == 0 and #deleted < MOST and info_field(info, 'idle') > silence then
@@ -64,9 +64,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
 end
 
 local at, absent = now_ms(), {}
-forget_words(agreement, at, function(consumer)
-  return (held_by[consumer] or 0) > 0 -- it may have been made again, and its worker died
-end)
+forget_words(agreement, at, held_by)
 each_word(agreement, function(field, word)
   local consumer = string.sub(field, 8)
   if not held_by[consumer] and word.until_ms <= at and word.mismatch ~= TOLD and #absent < MOST then
@@ -106,8 +104,12 @@ local function forget_notes()
 end
 forget_notes()
 
--- Tells whether nothing is pending that was idle for longer. What is ready where it is is said to be idle for ever.
+-- Tells whether nothing is pending that was idle for longer, and no consumer either. What is ready where it is is said to be
+-- idle for ever.
 local function nothing_is_older(idle)
+  if longest > idle then
+    return false
+  end
   local rows = redis.call('XPENDING', stream, group, 'IDLE', string.format('%.0f', math.max(0, idle)), '-', '+', 100)
   for _, row in ipairs(rows) do
     if row[2] ~= READY_CONSUMER then
@@ -119,13 +121,18 @@ end
 
 local made = redis.call('HMGET', agreement, 'made', 'made_seen')
 local remade = made[2] and (made[1] or '0') ~= made[2] and 1 or 0 -- by one of ours, since the last look
-if position and not is_marked then
+if position and not restored then
   local seen = whole_number(redis.call('HGET', agreement, 'marked'), nil)
   if seen and nothing_is_older(at - seen) then
     made_anew(agreement, position)
     remade = 2
   end
-  -- Where we may not, or there is no memory, nothing can be told from its absence.
+end
+-- It is made anew each time: whoever clears away consumers that were silent for long never comes upon it. Where we may not make
+-- it, or there is no memory, nothing can be told from its absence.
+local is_marked = position and (restored or 0) > 0
+if position and not is_marked then
+  redis.pcall('XGROUP', 'DELCONSUMER', stream, group, RESTORED_CONSUMER)
   is_marked = type(redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, RESTORED_CONSUMER)) == 'number'
 end
 redis.call('HSET', agreement, 'made_seen', redis.call('HGET', agreement, 'made') or '0')

@@ -157,12 +157,16 @@ local function each_word(agreement, visit)
   end
 end
 
--- Removes the words that have counted no more for long: their workers are gone, and whoever wants to see that has seen it.
--- `is_kept`: tells by consumer whether its word stands for longer.
+-- Removes the words that have counted no more for long, of consumers that hold nothing: whoever wanted to see them has. One whose
+-- consumer is missing is kept until that is told (keep_house.lua), else its deliveries would have gone in silence.
+-- `held_by`: how many deliveries each consumer holds.
 local WORD_KEPT_MS = 600000 -- longer than from one look at the house to the next
-local function forget_words(agreement, at, is_kept)
+local TOLD = 'told'
+local function forget_words(agreement, at, held_by)
   each_word(agreement, function(field, word)
-    if not word or (word.until_ms + WORD_KEPT_MS <= at and not (is_kept and is_kept(string.sub(field, 8)))) then
+    local held = held_by[string.sub(field, 8)]
+    local is_done = held == 0 or (not held and word and word.mismatch == TOLD)
+    if not word or (is_done and word.until_ms + WORD_KEPT_MS <= at) then
       redis.call('HDEL', agreement, field)
     end
   end)
@@ -587,7 +591,9 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
   local visibility, limit = whole_number(agreed[3], word.visibility), whole_number(agreed[2], word.max_deliveries)
   local terms = terms_by_consumer(agreement, visibility, limit, now_ms())(consumer)
   local has_rules = agreed[1] or agreed[4] == 'embedded'
-  local is_safe = has_rules and was_proven_lately(proven, terms[1]) and proven >= word.since
+  -- By the shorter of what others judge it by, and what it has gone by itself: a longer timeout that was agreed on while it was
+  -- silent says nothing of who took its deliveries before.
+  local is_safe = has_rules and was_proven_lately(proven, math.min(terms[1], word.visibility)) and proven >= word.since
   if source == stream and not is_safe then
     return false
   end
