@@ -142,13 +142,13 @@ class Dropped:
                 _raise_if_away(error)
                 return settled
             for entry_id, flat in rows:
-                settled.update(_settled_in(entry_id, flat or (), ids, name))
+                settled.update(settled_in(entry_id, flat or (), ids, name))
             if len(rows) < PAGE:
                 return settled
             after = rows[-1][0]
 
 
-def _settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], consumer: str) -> Iterable[bytes]:
+def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], consumer: str) -> Iterable[bytes]:
     """Return those of ``ids`` that a journal entry says ``consumer`` has settled. Hot."""
     data = dict(zip(flat[::2], flat[1::2], strict=False)).get(b"data", b"")
     if not any(found in ids for found in _ENTRY.findall(data)):
