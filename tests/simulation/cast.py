@@ -71,6 +71,11 @@ class Actor:
     async def stop(self) -> None:
         """Ask the process to end."""
 
+    @property
+    def consumer(self) -> bytes:
+        """What it is called in the group; empty where it is no consumer."""
+        return b""
+
     def reload(self, changes: Mapping[str, Any]) -> None:
         """Go by other settings."""
 
@@ -197,6 +202,10 @@ class OurWorker(Actor):
         if self._worker is not None:
             self._worker.stop()
 
+    @property
+    def consumer(self) -> bytes:
+        return self._worker.consumer.encode() if self._worker is not None else b""
+
     async def _hear(self, report: Report) -> None:
         self.world.told(str(report.facts.get("error", "")))
 
@@ -262,12 +271,12 @@ class BeatingTask:
                 step = next(self._steps)
                 continue
             try:
-                results = await self._extend.run(client, step.source.key, step.jobs, step.proven_ms)
+                answer = await self._extend.run(client, step.source.key, step.jobs, step.proven_ms)
             except (RedisError, OSError) as error:
                 await client.connection_pool.disconnect()
                 step = self._steps.throw(error)
             else:
-                step = self._steps.send(results)
+                step = self._steps.send(answer)
         await client.aclose()
 
 
@@ -326,7 +335,12 @@ class BareWorker(Actor):
         for source, entries in reply or ():
             for entry_id, flat, *_ in entries:
                 if await self._play(process, entry_id, flat):
-                    await client.execute_command("XACK", source, GROUP, entry_id)
+                    try:
+                        await client.execute_command("XACK", source, GROUP, entry_id)
+                    except (RedisError, OSError):  # and it does not try again
+                        metadata = read_metadata(entry_id, pair_up(flat))
+                        self.world.ledger.blame(Execution(text(metadata.job_id), metadata.generation))
+                        raise
                     if source == KEYS.retry.encode():
                         await client.execute_command("XDEL", source, entry_id)
 

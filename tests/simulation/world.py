@@ -22,7 +22,7 @@ from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S, GROUP, KEYS
 from tests.simulation.plays import Dropped, Ledger
 from tests.simulation.server import ModelServer, Session
-from tests.simulation.server.streams import Stream
+from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import id_text
 from tests.simulation.story import EMBEDDED, REAPER, Story
 from tests.simulation.undisturbed import take_down
@@ -203,6 +203,7 @@ class World:
         if process.dead or self.over:
             return
         process.kill()
+        self._blame_what_is_left_by(actor)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.say(f"{process.name} ends: {error!r}")
@@ -278,14 +279,22 @@ class World:
         self.later(seconds, see)
 
     def _blame_what_is_handed_out(self, link: Link) -> None:
-        if link.process is None or not self.ledger.out_of_sight[link.process.role]:
-            return
+        if link.process is not None and self.ledger.out_of_sight[link.process.role]:
+            now_ms = self.server.now_ms
+            self._blame_pending(lambda row: row.delivered_ms >= now_ms)
+
+    def _blame_what_is_left_by(self, actor: Actor) -> None:
+        """Note that what a process could not give back when it ended has ended with it: Redis was away just then."""
+        if actor.consumer:
+            self._blame_pending(lambda row: row.consumer is not None and row.consumer.name == actor.consumer)
+
+    def _blame_pending(self, is_meant: Callable[[Pending], bool]) -> None:
         for key in (KEYS.stream, KEYS.retry):
             stream = self.server.keys.values.get(key.encode())
             if not isinstance(stream, Stream) or (group := stream.groups.get(GROUP.encode())) is None:
                 continue
             for number, row in group.pending.values.items():
-                if row.delivered_ms >= self.server.now_ms and number in stream.entries:
+                if is_meant(row) and number in stream.entries:
                     flat: Any = stream.entries.values[number][1]
                     metadata = read_metadata(id_text(number), pair_up(flat))
                     self.ledger.blame(Execution(text(metadata.job_id), metadata.generation))
@@ -370,15 +379,15 @@ class World:
         self.note_what_is_lost()
 
     def command(self, *words: str | bytes | int) -> Any:
-        """Run a command at once, as nobody's."""
+        """Run a command at once, as nobody's, whom nothing is refused."""
         answers, server = hiredis.Reader(), self.server
         self.witness.caller = ""
-        kept = server.max_clients, server.is_loading
-        server.max_clients, server.is_loading = MOST_CLIENTS, False
+        kept = server.max_clients, server.is_loading, server.denied
+        server.max_clients, server.is_loading, server.denied = MOST_CLIENTS, False, {}
         session = server.connect(answers.feed)
         session.feed(hiredis.pack_command(words))  # type: ignore[arg-type]
         session.close()
-        server.max_clients, server.is_loading = kept
+        server.max_clients, server.is_loading, server.denied = kept
         return answers.gets()
 
     def note_what_is_lost(self) -> None:
@@ -412,20 +421,22 @@ class World:
         A leader puts back what it watched, as delivered once, and knows of what was settled only by its last full scan
         (decision 24): with one delivery a job, such a one does not run again, but is given up.
         """
+        if self.network.refusing:
+            return  # nobody can
         self._note_what_is_dropped(source)
         self._blame_what_has_had_its_only_delivery()
         self.has_lost_ends = True
         self.command("XGROUP", "DESTROY", source, GROUP)
 
     def _blame_what_has_had_its_only_delivery(self) -> None:
-        if min(self.limits) == 1:
+        if self.story.least_limit == 1:
             for execution in set(self.ledger.starts):
                 self.ledger.blame(execution)
 
     def drop_consumer(self, which: float) -> None:
         """Delete one of the group's consumers, as anybody may."""
         rows = self.command("XINFO", "CONSUMERS", KEYS.stream, GROUP)
-        if isinstance(rows, list) and rows:
+        if isinstance(rows, list) and rows and not self.network.refusing:
             consumer = rows[int(which * len(rows))][1]
             self.say(f"It is {text(consumer)}.")
             self._note_what_is_dropped(KEYS.stream, consumer)
@@ -444,6 +455,7 @@ class World:
         """
         rows = self.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
         is_forgotten = not self.command("EXISTS", KEYS.agreement)
+        is_seen = "xpending" not in self.server.denied.get("default", ())  # by leaders, in full scans
         is_told_of = self.story.setting.journal != JournalLevel.OFF and all(
             self.command("HEXISTS", KEYS.agreement, b"member:" + name) for name in consumer
         )
@@ -457,7 +469,7 @@ class World:
                 if (
                     is_forgotten
                     or is_in_doubt
-                    or (consumer and not is_told_of and (self.is_embedded or idle_ms < seen_ms))
+                    or (consumer and not is_told_of and (self.is_embedded or not is_seen or idle_ms < seen_ms))
                 ):
                     self.ledger.lost.add(job)
                 self.ledger.blame(Execution(job, metadata.generation))

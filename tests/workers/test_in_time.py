@@ -16,7 +16,7 @@ from workers.loop.heartbeat import BEATS, Heartbeat
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
 from workers.loop.runner import Runner
-from workers.protocol.calls.settlement import Extension, Verdict
+from workers.protocol.calls.settlement import Extension, Extensions, Verdict
 from workers.runtime.clock import going_by, monotonic
 
 pytestmark = pytest.mark.anyio
@@ -50,10 +50,10 @@ class Redis:
         self._answer = answer
         self.asked = 0
 
-    async def run(self, *_words: Any) -> list[Extension]:
+    async def run(self, *_words: Any) -> Extensions:
         self.asked += 1
         self._clock.now += self._takes_s
-        return [self._answer]
+        return Extensions([self._answer], round(self._clock.now * 1000))
 
 
 class Settled:
@@ -188,7 +188,7 @@ async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_i
     while clock.now < began + VISIBILITY_S:  # one beat asks the loop, the next ones find whether it has answered
         if isinstance(step, Extending):
             extended.append(clock.now - began)
-            step = steps.send([Extension.EXTENDED] * len(step.jobs))
+            step = steps.send(Extensions([Extension.EXTENDED] * len(step.jobs), round(clock.now * 1000)))
         else:
             clock.now += step
             step = next(steps)

@@ -1,5 +1,6 @@
 """When a worker looks at what its group has agreed on, and what it says there of itself."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.workers.scene import KEYS, enqueue, make_worker, running
 from tests.workers.test_heartbeat import LONG_S, Holding, extending, extensions, steal
 from workers import Worker
 from workers.protocol.messages import text
+from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
 
@@ -117,3 +119,20 @@ async def test_a_longer_timeout_stands_in_the_word_at_once(server: RedisServer, 
 
         await wait_until(lives_by_it, "its word says so")
         assert not [event for event in await read_events(client, KEYS) if event.event == "extended"]
+
+
+async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tells(server: RedisServer) -> None:
+    """Our machine may have been suspended, and our deliveries have been somebody else's meanwhile."""
+    worker = make_worker(server.url, accept, visibility_timeout=600, **SELDOM)
+    async with running(worker):
+        assert worker.process is not None
+        membership = worker.process._context.membership
+        membership._word_stands = (0, -inf)
+        now = monotonic()
+        before = membership.server_ms(now)
+        membership.set_clock(before + 498_000, now)
+        leapt = monotonic()
+        assert membership.server_ms(now) == pytest.approx(before, abs=50)
+        assert membership.server_ms(leapt) == pytest.approx(before + 498_000, abs=2_000)
+        membership.set_clock(membership.now_ms() - 3_600_000, leapt)  # a step back: all looks older, or of the future
+        assert membership.server_ms(now) == pytest.approx(before + 498_000 - 3_600_000, abs=2_000)

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from workers.loop.held import Held, Source
 from workers.loop.job import Job
-from workers.protocol.calls.settlement import Extend, Extension
+from workers.protocol.calls.settlement import Extend, Extensions
 from workers.protocol.connection import blocking_client
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Extending(NamedTuple):
         return [held.job for held in self.batch]
 
 
-Steps = Generator[float | Extending, list[Extension] | None, None]
+Steps = Generator[float | Extending, Extensions | None, None]
 """A step is a number of seconds to wait, or what to extend; errors of Redis are thrown in, and no step ends it."""
 
 
@@ -92,12 +92,12 @@ class BeatingThread:
                     step = next(self._steps)
                     continue
                 try:
-                    results = self._extend.run_blocking(client, step.source.key, step.jobs, step.proven_ms)
+                    answer = self._extend.run_blocking(client, step.source.key, step.jobs, step.proven_ms)
                 except (RedisError, OSError) as error:
                     client.connection_pool.disconnect()
                     step = self._steps.throw(error)
                 else:
-                    step = self._steps.send(results)
+                    step = self._steps.send(answer)
         except LoopIsClosedError:
             logger.debug("%s: the event loop is closed", self._extend.consumer)
         finally:

@@ -31,7 +31,7 @@ from workers.loop.beating import Beating, BeatingThread, Carry, Extending, LoopI
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import ENDED, Held
 from workers.protocol.calls import in_calls
-from workers.protocol.calls.settlement import Extension
+from workers.protocol.calls.settlement import Extension, Extensions
 from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
@@ -98,8 +98,10 @@ class Heartbeat(Part):
                 self._lose(held)
             return ours
 
-    def _learn(self, batch: Sequence[Held], results: Sequence[Extension]) -> None:
+    def _learn(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
+        results = answer.results
         self._reporter.works("extending")
+        self._membership.heard(answer.server_ms, asked_at)
         for held, result in zip(batch, results, strict=True):
             if result is Extension.REFUSED:
                 self._lose(held)
@@ -167,7 +169,7 @@ class Heartbeat(Part):
     def _hurry_s(self) -> float:
         return PROVE_AGAIN_S if self._membership.has_to_prove else inf
 
-    def _beat(self, now: float, period_s: float) -> Generator[Extending, list[Extension] | None, bool]:
+    def _beat(self, now: float, period_s: float) -> Generator[Extending, Extensions | None, bool]:
         """Extend what has to be; return whether all that is in hand was extended within this period now."""
         in_hand = [(source, list(source.deliveries.values())) for source in self._sources]
         loop_hangs = not self._loop_answered
@@ -178,10 +180,10 @@ class Heartbeat(Part):
         for source, deliveries in in_hand:
             for batch in _batches([held for held in deliveries if _is_due(held, now, period_s)]):
                 asked_at = monotonic()
-                results = yield Extending(source, batch, self._proof.proven_ms(batch))
-                assert results is not None
-                self._proof.note(batch, results, asked_at)
-                self._call_in_loop(self._learn, batch, results)
+                answer = yield Extending(source, batch, self._proof.proven_ms(batch))
+                assert answer is not None
+                self._proof.note(batch, answer.results, asked_at)
+                self._call_in_loop(self._learn, batch, answer, asked_at)
         return True
 
     def _call_in_loop(self, function: Any, *arguments: Any) -> None:

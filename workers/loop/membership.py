@@ -39,6 +39,8 @@ WORD_SLACK_S = COMMAND_TIMEOUT_S
 """For how long our word counts after we should have joined again: for late calls, and those that fail."""
 PROMPT_S = 1.0
 """An answer that took longer does not say what time the server has now."""
+LEAPS_KEPT = 2
+"""For so many visibility timeouts it is remembered that clocks have leapt: what was proved before has ended by then."""
 UNAGREED_S = 0.5
 """How soon a worker looks again that has found no visibility timeout agreed on; twice as long each time."""
 
@@ -95,6 +97,8 @@ class Membership:
         self._lives_by_ms = 0
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
+        self._leaps: tuple[tuple[float, float], ...] = ()
+        """When the server's clock was found to be ahead of ours, by ours, and what the offset was until then."""
         self._word_stands = (0, -inf)
         """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
         self.steps = ClockSteps()
@@ -135,8 +139,11 @@ class Membership:
         """Return what time the server had at ``moment`` of our monotonic clock (minus infinity: 0). For any thread.
 
         That is about so; but it is no earlier than our word stands where we knew of that word then, and else earlier.
+        Where the clocks have leapt since, it is no later than either tells: the server's may have been set, but our
+        machine may as well have been suspended, and our deliveries have been somebody else's meanwhile.
         """
-        about, (since_ms, known_at) = int(max(0.0, moment * 1000 + self._clock_offset_ms)), self._word_stands
+        offset_ms = min([self._clock_offset_ms, *(former for found_at, former in self._leaps if moment < found_at)])
+        about, (since_ms, known_at) = int(max(0.0, moment * 1000 + offset_ms)), self._word_stands
         return max(about, since_ms) if moment >= known_at else min(about, since_ms - 1)
 
     def set_clock(self, server_ms: int, asked: float) -> None:
@@ -145,7 +152,11 @@ class Membership:
         An answer that was long on its way, perhaps since we were paused with it at hand, says nothing of steps.
         """
         now = monotonic()
-        self._clock_offset_ms = server_ms - now * 1000
+        offset_ms = server_ms - now * 1000
+        if self.joins and offset_ms > self._clock_offset_ms + CLOCK_JUMP_MS:
+            recent = (leap for leap in self._leaps if now - leap[0] < LEAPS_KEPT * self.visibility_s)
+            self._leaps = (*recent, (now, self._clock_offset_ms))
+        self._clock_offset_ms = offset_ms
         if now - asked <= PROMPT_S:
             self.steps.seen(round(now * 1000), server_ms)
 

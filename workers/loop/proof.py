@@ -27,7 +27,8 @@ class ProofOfLife:
     async def prove(self, held: Held) -> bool:
         """Extend one delivery; returns False where it is not ours."""
         asked_at = monotonic()
-        [result] = await self.extend.run(self.commands, held.source.key, [held.job], self.proven_ms([held]))
+        answer = await self.extend.run(self.commands, held.source.key, [held.job], self.proven_ms([held]))
+        [result] = answer.results
         if result is Extension.VANISHED:
             return (await self.hold_again(held.source, [held]))[0]
         if result is Extension.REFUSED:

@@ -225,6 +225,15 @@ class Extension(IntEnum):
 _EXTENSIONS = tuple(Extension)
 
 
+class Extensions(NamedTuple):
+    """What came of a call that extended deliveries."""
+
+    results: list[Extension]
+    """One a delivery."""
+    server_ms: int
+    """What time the server had."""
+
+
 @dataclass(frozen=True, slots=True)
 class Extend(Generic[DeliveryT]):
     """Extends many deliveries of one source and consumer (``extend_visibility.lua``); one result a delivery.
@@ -238,14 +247,14 @@ class Extend(Generic[DeliveryT]):
     facts: Callable[[DeliveryT], bytes]
     """Says what is journalled of one."""
 
-    async def run(self, client: Redis, source: str, deliveries: Sequence[DeliveryT], proven_ms: int) -> list[Extension]:
+    async def run(self, client: Redis, source: str, deliveries: Sequence[DeliveryT], proven_ms: int) -> Extensions:
         """Extend them, from the event loop."""
         words = self._words(deliveries, proven_ms)
         return _extensions(await EXTEND_VISIBILITY.run(client, self._places(source), words))
 
     def run_blocking(
         self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT], proven_ms: int
-    ) -> list[Extension]:
+    ) -> Extensions:
         """Extend them, from a thread that may block."""
         words = self._words(deliveries, proven_ms)
         return _extensions(EXTEND_VISIBILITY.run_blocking(client, self._places(source), words))
@@ -272,8 +281,9 @@ class Extend(Generic[DeliveryT]):
         return words
 
 
-def _extensions(reply: Sequence[int]) -> list[Extension]:
-    return [_EXTENSIONS[code] for code in reply]
+def _extensions(reply: Sequence[int]) -> Extensions:
+    *codes, server_ms = reply
+    return Extensions([_EXTENSIONS[code] for code in codes], server_ms)
 
 
 # --- write events -------------------------------------------------------------------------------------------

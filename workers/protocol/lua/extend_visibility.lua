@@ -15,6 +15,7 @@
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
 -- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen), 3 vanished:
 -- somebody deleted the consumer or the group, and nobody else has the delivery (hold_again.lua makes it ours again).
+-- Where KEYS[3] is named, the server's time (ms) stands behind them.
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XCLAIM alone would take any entry.
 
@@ -69,5 +70,8 @@ if write_journal then
       journal_event(journal, maxlen, 'extended', ARGV[item + 2], ARGV[item + 3])
     end
   end
+end
+if agreement then
+  results[items + 1] = now_ms()
 end
 return results
