@@ -11,7 +11,7 @@ from reaper.drill import queries
 from reaper.drill.queries import View
 from reaper.drill.records import Line, Step, read_lines
 from reaper.drill.stage import Stage
-from workers.protocol.events import LifecycleEvent, decode_event
+from workers.protocol.events import LifecycleEvent, decode_entry
 
 _BEGINNING = b"0-0"
 
@@ -85,9 +85,9 @@ class Witness:
             while entries := await self._read_on(journal):
                 self._journals[journal] = entries[-1][0]
                 for entry_id, flat in entries:
-                    event = decode_event(entry_id, flat)
-                    self.events.append(event)
-                    self.counts[event.event] += 1
+                    told = decode_entry(entry_id, flat)
+                    self.events += told
+                    self.counts.update(event.event for event in told)
 
     async def _read_on(self, journal: str) -> Any:
         is_of_namespace = journal == self.stage.namespace.journal

@@ -201,7 +201,7 @@ _WORKER = re.compile(rf"\.[0-9a-f]{{{2 * NONCE_BYTES}}}$")
 
 async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | None) -> GroupFacts:
     if await client.type(keys.stream) != b"stream":
-        return GroupFacts(keys=keys, run_times=await _run_times(client, keys))
+        return GroupFacts(keys=keys, run_times=await run_times(client, keys))
     state = snapshot.group(keys.pair) if snapshot else None
     policy = state.policy if state and state.policy else "stream"
     info: Any = await client.xinfo_stream(keys.stream)
@@ -215,7 +215,7 @@ async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | No
         trimmed_pending=await _trimmed_pending(client, keys) if own else 0,
         trimmed_unread=bool(own) and _lost_unread(info, own),
         ahead_ms=entry_ms(info["last-generated-id"]) - await server_ms(client),
-        run_times=await _run_times(client, keys),
+        run_times=await run_times(client, keys),
     )
 
 
@@ -239,10 +239,14 @@ async def _trimmed_pending(client: Redis, keys: GroupKeys, most: int = 100) -> i
     return sum(not entries for entries in await pipe.execute())
 
 
-async def _run_times(client: Redis, keys: GroupKeys) -> list[tuple[Span, int]]:
+async def run_times(client: Redis, keys: GroupKeys) -> list[tuple[Span, int]]:
     """Return how long jobs ran, as workers and the leader's scans journalled it."""
     found: list[tuple[Span, int]] = []
+    read = 0
     async for event in events_in(newest_first(client, keys.journal, EVENTS_READ)):
+        read += 1
+        if read > EVENTS_READ:  # an entry may tell of many
+            break
         if event.data.get("group") == keys.group:
             found += _spans(event)
     return found

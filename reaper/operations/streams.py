@@ -5,7 +5,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from workers.protocol.events import LifecycleEvent, read_event
+from workers.protocol.events import LifecycleEvent, events_of
 from workers.protocol.messages import text
 
 PAGE = 500
@@ -27,8 +27,7 @@ async def newest_first(client: Redis, key: str, most: int, page: int = PAGE) -> 
 
 
 async def events_in(rows: AsyncIterable[Sequence[Any]]) -> AsyncIterator[LifecycleEvent]:
-    """Yield the lifecycle events among a journal's entries: it is open to others."""
+    """Yield the lifecycle events in a journal's entries, which come newest first, as they do."""
     async for row in rows:
-        event = read_event(*row)
-        if event:
+        for event in reversed(events_of(*row)):
             yield event

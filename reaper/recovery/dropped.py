@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from reaper.recovery.writer import GroupWriter, PutBack, StillCounts
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.events import EventName, read_event
+from workers.protocol.events import EventName, events_of
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import text
 
@@ -27,7 +27,7 @@ BEGINNING = b"0-0"
 
 SETTLED = frozenset({EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED})
 """After these, a delivery is nobody's."""
-_ENTRY = re.compile(rb'"entry":"(\d+-\d+)"')
+_ENTRY = re.compile(rb'"(\d+-\d+)"')
 
 
 @dataclass(slots=True)
@@ -142,20 +142,23 @@ class Dropped:
                 _raise_if_away(error)
                 return settled
             for entry_id, flat in rows:
-                settled.update(_settled_in(entry_id, flat or (), ids, name))
+                settled.update(settled_in(entry_id, flat or (), ids, name))
             if len(rows) < PAGE:
                 return settled
             after = rows[-1][0]
 
 
-def _settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], consumer: str) -> Iterable[bytes]:
-    """Return the one of ``ids`` that a journal entry says ``consumer`` has settled, or nothing. Hot."""
+def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], consumer: str) -> Iterable[bytes]:
+    """Return those of ``ids`` that a journal entry says ``consumer`` has settled. Hot."""
     data = dict(zip(flat[::2], flat[1::2], strict=False)).get(b"data", b"")
-    found = _ENTRY.search(data)
-    if found is None or found[1] not in ids:
+    if not any(found in ids for found in _ENTRY.findall(data)):
         return ()
-    event = read_event(entry_id, flat)
-    return (found[1],) if event and event.event in SETTLED and event.data.get("consumer") == consumer else ()
+    settled = [
+        str(event.data.get("entry")).encode()
+        for event in events_of(entry_id, flat)
+        if event.event in SETTLED and event.data.get("consumer") == consumer
+    ]
+    return [one for one in settled if one in ids]
 
 
 def _raise_if_away(error: ResponseError) -> None:

@@ -18,7 +18,7 @@ from reaper.operations.streams import newest_first
 from reaper.operations.terms import read_terms
 from reaper.service import Reaper
 from workers.protocol.capabilities import Capabilities, capabilities_quietly, in_words
-from workers.protocol.events import EventName, LifecycleEvent, read_event
+from workers.protocol.events import EventName, LifecycleEvent, events_of
 from workers.protocol.keys import OUR_CONSUMERS, GroupKeys
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
@@ -58,9 +58,7 @@ class RecoveryFeed:
             rows = await client.xrange(journal, f"({self.last}", "+", NEWS)
         for row in rows:
             self.last = text(row[0])
-            event = read_event(*row)
-            if event and event.event in _RECOVERIES and _lateness(event) is not None:
-                self.events.append(event)
+            self.events += [event for event in events_of(row[0], row[1], _RECOVERIES) if _lateness(event) is not None]
 
 
 def _lateness(event: LifecycleEvent) -> int | None:

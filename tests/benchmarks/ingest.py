@@ -1,8 +1,9 @@
 """How fast the pipeline brings a journal into the lake, and how soon an event is there.
 
-Journal to Parquet: a million `acked` events lie in one journal; what `reaper pipeline ingest --available-now` runs
-reads, types and writes them, into a new lake each time, in a session of local[2] that has ingested before (warm). The
-rate is from the call to its end, planning and starting the query included.
+Journal to Parquet: a million `acked` events lie in one journal, once each in an entry of its own, as of jobs that are
+settled one by one, and once 32 in an entry, as of jobs that are settled together; what `reaper pipeline ingest
+--available-now` runs reads, types and writes them, into a new lake each time, in a session of local[2] that has
+ingested before (warm). The rate is from the call to its end, planning and starting the query included.
 
 Event to lake: the ingester runs with a trigger of one second, events are added at a steady rate, and a reader that
 knows nothing of Spark looks for new batches. The time of each event is from its ID (the server's clock, here the same
@@ -31,12 +32,13 @@ from reaper.pipeline.spark.session import build_session
 from tests.benchmarks.figures import Demand, Result, Row, at_most, percentile
 from tests.benchmarks.stage import Stage, open_stage
 from tests.support.waiting import wait_until
-from workers.protocol.events import encode_data
+from workers.protocol.calls.settlement import ACKS_IN_AN_ENTRY
+from workers.protocol.events import encode_data, encode_many
 
 EVENTS, QUICK_EVENTS = 1_000_000, 50_000
 ROUNDS = 3
 JOURNAL = "{orders}:journal"
-LEAST_PER_SECOND = 150_000
+LEAST_PER_SECOND, LEAST_OF_MANY_PER_SECOND = 150_000, 400_000
 MOST_SECONDS = 2.0
 RATE = 200
 LATENCY_S, QUICK_LATENCY_S = 30.0, 5.0
@@ -54,6 +56,9 @@ async def measure(*, quick: bool) -> Result:
         runs = [await _ingest_all(stage, session, number) for number in range(ROUNDS + 1)]
         warm = [events / seconds for seconds in runs[1:]]
         await stage.client.delete(JOURNAL)
+        await _fill_with_many(stage, events)
+        of_many = [events / await _ingest_all(stage, session, ROUNDS + 1 + number) for number in range(ROUNDS + 1)][1:]
+        await stage.client.delete(JOURNAL)
         late = await _latencies(stage, session, QUICK_LATENCY_S if quick else LATENCY_S)
     return Result(
         (
@@ -64,6 +69,12 @@ async def measure(*, quick: bool) -> Result:
                 demand=Demand("at least", LEAST_PER_SECOND),
             ),
             Row("the same, cold", events / runs[0], "/s"),
+            Row(
+                f"the same, {ACKS_IN_AN_ENTRY} in an entry, warm",
+                median(of_many),
+                "/s",
+                demand=Demand("at least", LEAST_OF_MANY_PER_SECOND),
+            ),
             Row("event → lake, trigger 1 s, p50", percentile(late, 0.5), "s"),
             Row("event → lake, trigger 1 s, p95", percentile(late, 0.95), "s", demand=at_most(MOST_SECONDS)),
             Row("event → lake, trigger 1 s, max", max(late), "s"),
@@ -77,6 +88,31 @@ async def _fill(stage: Stage, events: int) -> None:
         for job in range(first, min(events, first + FILL_AT_ONCE)):
             pipeline.xadd(JOURNAL, _event(job))
         await pipeline.execute()
+
+
+async def _fill_with_many(stage: Stage, events: int) -> None:
+    entries = range(0, events, ACKS_IN_AN_ENTRY)
+    for first in range(0, len(entries), FILL_AT_ONCE):
+        pipeline = stage.client.pipeline(transaction=False)
+        for job in entries[first : first + FILL_AT_ONCE]:
+            pipeline.xadd(JOURNAL, _events(range(job, min(events, job + ACKS_IN_AN_ENTRY))))
+        await pipeline.execute()
+
+
+def _events(jobs: range) -> dict[Any, Any]:
+    """Return what a worker journals for jobs that went well together."""
+    data = encode_many(
+        {"group": "billing", "consumer": "host.0123456789ab", "mode": "reaper"},
+        [b"%d-0" % (1_700_000_000_000 + job) for job in jobs],
+        {
+            "delivery": [1] * len(jobs),
+            "generation": [0] * len(jobs),
+            "delivered_ms": [1_700_000_000_005 + jobs[-1]] * len(jobs),
+            "wait_ms": [5 + jobs[-1] - job for job in jobs],
+            "run_ms": [job % 5_000 for job in jobs],
+        },
+    )
+    return {"event": "acked", "data": data}
 
 
 def _event(job: int) -> dict[Any, Any]:

@@ -16,7 +16,7 @@ from tests.support.servers import RedisServer
 from tests.support.tiers import in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
-from workers.protocol.events import decode_event
+from workers.protocol.events import decode_entry
 from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
@@ -306,7 +306,7 @@ async def _client(url: str) -> AsyncIterator[Redis]:
 
 async def _events(client: Redis, journal: str) -> list[str]:
     entries = await client.execute_command("XRANGE", journal, "-", "+")
-    return [decode_event(entry_id, flat).event for entry_id, flat in entries]
+    return [event.event for entry_id, flat in entries for event in decode_entry(entry_id, flat)]
 
 
 async def test_a_redis_of_somebody_else_is_left_as_it_was(

@@ -20,7 +20,7 @@ from tests.support.invariants import Execution, FinalState, History, Pairs, chec
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.events import EventName, LifecycleEvent, decode_entry
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
 from workers.protocol.messages import pair_up, read_metadata, text
 from workers.runtime.callbacks import Report
@@ -273,7 +273,7 @@ class Case:
     async def lease_history(self, namespace: str = "reaper") -> list[LifecycleEvent]:
         """Return the events of the namespace's journal."""
         rows: Any = await self.client.execute_command("XRANGE", namespace_keys(namespace).journal, "-", "+")
-        return [decode_event(entry_id, flat) for entry_id, flat in rows]
+        return [event for entry_id, flat in rows for event in decode_entry(entry_id, flat)]
 
     async def fence_token(self) -> int:
         """Return the token in the group's fence; 0 where there is none."""

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 
-from reaper.pipeline.lake.events import RAW, classify, dead_letters, lifecycle_events, malformed
-from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED
+from reaper.pipeline.lake.events import RAW, classify, dead_letters, lifecycle_events, malformed, number_of_events
+from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED, MOST_ROWS, ROW_COLUMNS
+from workers.protocol import events as protocol
+from workers.protocol.events import COLUMNS, decode_entry
 
 MS = 1_700_000_000_000
 AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC).replace(tzinfo=None)
@@ -78,6 +81,53 @@ def test_what_is_allowed_to_be_missing_or_huge_is_no_reason_to_keep_an_event_asi
     assert [(row.job, row.delivery) for row in events] == [(None, 2**31 - 1), ("j", None)]
 
 
+def many(data: str, seq: int = 0) -> Raw:
+    return entry(data, seq, job=None)
+
+
+MANY = [
+    '{"v":2,"group":"g","consumer":"w","new":1,"columns":{"entry":["7-0","8-1"]}}',
+    '{"v":2,"columns":{"entry":["7-0","8-1"],"job":[null,"é"],"type":["a",null],"run_ms":[1,null]}}',
+    '{"v":2,"columns":{"entry":["7-0"],"delivery":[9007199254740992],"enqueued_ms":[3],"other":["is not read"]}}',
+    '{"v":2,"columns":{"entry":["7-0"],"generation":[1],"delivered_ms":[5],"wait_ms":[2]}}',
+    '{"v":2,"verb":"ack","columns":{"entry":["7-0","8-1","9-0"],"run_ms":[1,2,3]},"rows":[2,0,7]}',
+    '{"v":2,"columns":{"entry":["7-0"]},"rows":[]}',
+]
+
+
+def test_an_entry_that_tells_of_many_jobs_is_a_row_for_each_as_the_reader_of_journals_reads_them(
+    spark: SparkSession,
+) -> None:
+    frame = classify(spark.createDataFrame([many(data, seq) for seq, data in enumerate(MANY)], RAW))
+    found = lifecycle_events(frame).orderBy("seq", "row").collect()
+    expected = [
+        {"id": event.entry_id, "job": event.job, "event": "acked", **event.data}
+        for seq, data in enumerate(MANY)
+        for event in decode_entry(f"{MS}-{seq}".encode(), [b"event", b"acked", b"data", data.encode()])
+    ]
+    shown = []
+    for row in found:
+        told = {name: value for name, value in row.asDict().items() if value is not None}
+        extra = json.loads(told.pop("extra", "{}"))
+        shown.append({name: value for name, value in {**told, **extra}.items() if name not in _ORIGIN})
+    assert shown == [one | {"delivery": 2**31 - 1} if "delivery" in one else one for one in expected]
+    assert [(row.seq, row.row) for row in found] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (4, 0), (4, 2)]
+    assert frame.select(F.sum(number_of_events())).collect()[0][0] == len(found)
+
+
+_ORIGIN = {"stream", "at", "seq", "date", "row"}
+
+
+def test_what_the_lake_knows_of_entries_of_many_is_what_the_protocol_says() -> None:
+    assert (ROW_COLUMNS, MOST_ROWS) == (COLUMNS, protocol.MOST_ROWS)
+
+
+def test_an_event_by_itself_may_have_data_that_is_named_like_the_rows_of_many(spark: SparkSession) -> None:
+    frame = classify(spark.createDataFrame([entry('{"v":1,"rows":[1],"columns":{"entry":["7-0"]}}')], RAW))
+    assert json.loads(only(lifecycle_events(frame).collect())["extra"]) == {"rows": [1], "columns": {"entry": ["7-0"]}}
+
+
+UNFIT = "its columns are not of one length"
 MALFORMED_ENTRIES: list[tuple[Raw, str]] = [
     (entry("nope", 1), "data is no JSON object"),
     (entry("", 2), "data is no JSON object"),
@@ -92,6 +142,17 @@ MALFORMED_ENTRIES: list[tuple[Raw, str]] = [
     (entry("{}", 11, job=None), "neither a lifecycle event nor a dead letter: it has no field 'job'"),
     (entry("{}", 12, event=""), "event is empty"),
     (entry('{"v":2,"run_ms":5}', 13), "its data is of version 2, and only 1 is known"),
+    (
+        many('{"v":3,"columns":{"entry":["7-0"]}}', 15),
+        "neither a lifecycle event nor a dead letter: it has no field 'job'",
+    ),
+    (many('{"v":2}', 16), UNFIT),
+    (many('{"v":2,"columns":{"entry":[]}}', 17), UNFIT),
+    (many('{"v":2,"columns":{"entry":["7-0",null]}}', 18), UNFIT),
+    (many('{"v":2,"columns":{"entry":["7-0"],"run_ms":[1,2]}}', 19), UNFIT),
+    (many('{"v":2,"columns":{"run_ms":[1,2]}}', 20), UNFIT),
+    (many('{"v":2,"columns":{"entry":[' + ",".join(['"7-0"'] * (MOST_ROWS + 1)) + "]}}", 21), UNFIT),
+    (many('{"v":2,"columns":{"entry":["7-0"],"run_ms":["long"]}}', 22), "data holds a value of a wrong type"),
     (entry('{"v":0}', 14), "its data is of version 0, and only 1 is known"),
     (("{s}:journal", f"{2**64 - 1}-{2**64 - 1}", "acked", "j", "{}", None), "its ID is no time"),
     (("{s}:journal", f"{2**62}-1", "acked", "j", "{}", None), "its ID is no time"),

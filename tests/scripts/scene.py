@@ -35,6 +35,16 @@ class Settling:
     """Reason, error, delay and traceback, which an ack has not."""
 
 
+@dataclass(frozen=True)
+class Many:
+    """A run of ``settle``: many acks that the journal has as one entry."""
+
+    ids: tuple[str, ...]
+    data: str
+    verb: str = "acks"
+    times: int = 1
+
+
 def entry_id(number: int) -> str:
     """ID of the scene's entry ``number``."""
     return f"{BASE_MS + number}-0"
@@ -202,7 +212,7 @@ class Scene:
 
     async def settle(
         self,
-        *items: Settling,
+        *items: Settling | Many,
         source: str | None = None,
         consumer: str = "w1",
         max_deliveries: int = 3,
@@ -335,11 +345,18 @@ def item(
     return Settling(one, verb, times, facts, () if verb == "ack" else (reason, error, delay_ms, traceback))
 
 
-def _runs(items: Sequence[Settling], proven_ms: int | None) -> Iterator[Word]:
+def _runs(items: Sequence[Settling | Many], proven_ms: int | None) -> Iterator[Word]:
     """Yield the words of items, as ``settle`` reads them."""
     for (verb, times), run in groupby(items, key=lambda one: (one.verb, one.times)):
-        together = list(run)
-        yield from (verb, times if proven_ms is None else f"{times},{proven_ms}", len(together))
+        count = times if proven_ms is None else f"{times},{proven_ms}"
+        together: list[Settling] = []
+        for one in run:
+            if isinstance(one, Many):
+                yield from (verb, count, len(one.ids), one.data, *one.ids)
+            else:
+                together.append(one)
+        if together:
+            yield from (verb, count, len(together))
         for one in together:
             yield from (one.entry_id, one.entry_id, one.data, *one.others)
 

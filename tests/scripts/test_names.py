@@ -7,7 +7,7 @@ import pytest
 
 from tests.scripts.scene import Scene
 from tests.support.hostile import EVIL_BYTES
-from workers.protocol.events import decode_event
+from workers.protocol.events import decode_entry
 from workers.protocol.messages import text
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,7 @@ async def _told(scene: Scene) -> list[dict[str, Any]]:
     entries: Any = await scene.client.xrange(scene.keys.journal)
     written = [dict(zip(flat[::2], flat[1::2], strict=True))[b"data"] for _, flat in entries]
     told = [json.loads(data.decode("utf-8", "strict")) for data in written]
-    assert told == [decode_event(entry_id, flat).data for entry_id, flat in entries]
+    assert told == [event.data for entry_id, flat in entries for event in decode_entry(entry_id, flat)]
     return told
 
 

@@ -9,6 +9,7 @@ from tests.scripts.scene import (
     FENCE,
     LONG_IDLE_MS,
     TOO_MANY,
+    Many,
     Scene,
     Word,
     dead,
@@ -143,6 +144,75 @@ async def test_a_delivery_that_is_not_ours_any_more_is_refused(scene: Scene, ver
     before = await scene.state()
     assert await scene.settle(item(E1, verb, times=1)) == [REFUSED]
     assert await scene.state() == before | {"{orders}:journal": [event("refused", E1, verb=verb)]}
+
+
+def many(*ids: str) -> Many:
+    names = ",".join(f'"{one}"' for one in ids)
+    return Many(ids, f'{{"v":2,"group":"billing","columns":{{"entry":[{names}]}}}}')
+
+
+def events_of_many(name: str, *ids: str, **more: Any) -> list[Any]:
+    return [
+        (name, one, {"v": 2, "group": "billing", "entry": one, "enqueued_ms": int(one.split("-")[0]), **more})
+        for one in ids
+    ]
+
+
+async def test_many_acknowledged_entries_are_one_entry_of_the_journal(scene: Scene) -> None:
+    ids = [await scene.stalled("n", number) for number in range(1, 4)]
+    assert await scene.settle(many(*ids)) == 3
+    assert await scene.state() == {
+        "orders": {"entries": [(one, "n", f"{number}") for number, one in enumerate(ids, start=1)], "billing": []},
+        "{orders}:fence:billing": FENCE,
+        "{orders}:journal": events_of_many("acked", *ids),
+    }
+    assert await scene.client.xlen(scene.keys.journal) == 1
+
+
+async def test_of_many_entries_those_of_others_are_refused_and_told_apart(scene: Scene) -> None:
+    ids = [await scene.stalled("n", number) for number in range(1, 5)]
+    await scene.deliver(ids[1], consumer="w2")
+    await scene.deliver(ids[3], times=2)
+    assert await scene.settle(many(*ids)) == [DONE, REFUSED, DONE, REFUSED]
+    assert (await scene.state())["{orders}:journal"] == [
+        *events_of_many("refused", ids[1], ids[3], verb="ack"),
+        *events_of_many("acked", ids[0], ids[2]),
+    ]
+    assert [row[0] for row in await scene.pending()] == [ids[1], ids[3]]
+
+
+async def test_of_many_entries_of_others_none_is_told_to_be_acknowledged(scene: Scene) -> None:
+    ids = [await scene.stalled(), await scene.stalled()]
+    assert await scene.settle(many(*ids), consumer="w2") == [REFUSED, REFUSED]
+    assert (await scene.state())["{orders}:journal"] == events_of_many("refused", *ids, verb="ack")
+
+
+async def test_many_acknowledgements_whose_reply_was_lost_are_told_once(scene: Scene) -> None:
+    ids = [await scene.stalled(), await scene.stalled()]
+    await scene.settle(many(*ids))
+    before = await scene.state()
+    assert await scene.settle(many(*ids), reply_was_lost=True) == [UNKNOWN, UNKNOWN]
+    assert await scene.state() == before
+
+
+async def test_an_entry_that_comes_twice_among_many_is_told_once(scene: Scene) -> None:
+    await scene.stalled()
+    assert await scene.settle(many(E1, E1)) == [DONE, REFUSED]
+    names = [(name, job) for name, job, _ in (await scene.state())["{orders}:journal"]]
+    assert names == [("refused", E1), ("acked", E1)]
+
+
+async def test_the_journal_has_what_was_acknowledged_in_the_order_of_the_call(scene: Scene) -> None:
+    ids = [await scene.stalled() for _ in range(6)]
+    assert await scene.settle(many(*ids[:2]), item(ids[2], "ack"), many(*ids[3:5]), item(ids[5], "ack")) == 6
+    assert [job for _, job, _ in (await scene.state())["{orders}:journal"]] == ids
+
+
+async def test_many_are_acknowledged_without_a_journal(scene: Scene) -> None:
+    ids = [await scene.stalled(), await scene.stalled()]
+    assert await scene.settle(Many(tuple(ids), ""), journal=False) == 2
+    assert await scene.settle(Many(tuple(ids), ""), journal=False) == [REFUSED, REFUSED]
+    assert not await scene.client.exists(scene.keys.journal)
 
 
 async def test_the_reply_is_a_number_where_every_item_was_acknowledged(scene: Scene) -> None:

@@ -22,6 +22,7 @@ POLICIES = ("stream", "retry-stream")
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 VISIBILITY_MS = (20, 50)
 DATA = '{"v":1,"group":"billing"}'
+MANY = '{"v":2,"group":"billing","columns":{"entry":["1-1","1-2"]}}'
 Row = tuple[str, str, int]
 ItemT = TypeVar("ItemT")
 
@@ -192,7 +193,10 @@ def settle(scene: Scene) -> None:
     source, consumer, rows = _mine(scene)
     words: list[Word] = []
     for entry_id, _, times in rows[:4]:
-        verb = scene.random.choice(("ack", "ack", "nack", "retry", "hand_back", "reject"))
+        verb = scene.random.choice(("ack", "acks", "nack", "retry", "hand_back", "reject"))
+        if verb == "acks":
+            words += [verb, times, 2, MANY, entry_id, scene.random.choice(rows)[0]]
+            continue
         words += [verb, times, 1, entry_id, f"job-{entry_id}", DATA]
         if verb != "ack":
             words += [

@@ -20,7 +20,7 @@ from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
 from tests.support.history import dead_job
 from tests.support.invariants import DeadJob, Execution, FinalState, History, PendingJob, check_now, fenced
-from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.events import EventName, LifecycleEvent, decode_entry
 from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 
@@ -144,7 +144,8 @@ class Witness:
         assert stream is not None
         flat: Any = stream.entries.values[number][1]
         if key == JOURNAL:
-            self._told(decode_event(id_text(number), flat))
+            for event in decode_entry(id_text(number), flat):
+                self._told(event)
             return
         job = text(read_metadata(id_text(number), pair_up(flat)).job_id)
         self._jobs[key, number] = job

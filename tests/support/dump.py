@@ -11,6 +11,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from workers.protocol.events import decode_entry
+
 BASE_MS = 1_700_000_000_000
 """Tests give their entries IDs from here on: old enough to be told from new ones, young enough to be automatic."""
 
@@ -69,16 +71,18 @@ async def show_stream(client: Redis, key: str) -> Shown:
 async def show_journal(client: Redis, key: str) -> list[tuple[str, str, Shown]]:
     """Return a journal's events as ``(event, job, data)``, ``data`` without version and idle time."""
     entries: Any = await client.xrange(key)
-    return [_show_event(flat) for _, flat in entries]
+    return [event for _, flat in entries for event in _show_events(flat)]
 
 
-def _show_event(flat: Sequence[bytes]) -> tuple[str, str, Shown]:
+def _show_events(flat: Sequence[bytes]) -> list[tuple[str, str, Shown]]:
+    if b"job" not in flat[::2]:
+        return [(event.event, event.job, {**event.data}) for event in decode_entry(b"0-1", flat)]
     names, (event, job, data) = flat[::2], flat[1::2]
     assert names == [b"event", b"job", b"data"], names
     parsed = json.loads(data.decode("latin-1"))
     assert parsed.pop("v") == 1
     parsed.pop("idle_ms", None)
-    return _text(event), _text(job), parsed
+    return [(_text(event), _text(job), parsed)]
 
 
 async def _show_member(client: Redis, member: bytes, score: float) -> tuple[Any, ...]:

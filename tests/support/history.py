@@ -6,7 +6,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from tests.support.invariants import DeadJob, Execution, FinalState, Pairs, PendingJob
-from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.events import EventName, LifecycleEvent, decode_entry
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import DEAD_PREFIX, RESERVED_PREFIX, pair_up, read_metadata, text
 
@@ -98,7 +98,7 @@ async def read_scans(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
 
 async def _journal(client: Redis, keys: GroupKeys) -> list[LifecycleEvent]:
     rows: Any = await client.xrange(keys.journal)
-    events = [decode_event(entry_id, flat) for entry_id, flat in rows]
+    events = [event for entry_id, flat in rows for event in decode_entry(entry_id, flat)]
     return [event for event in events if event.data.get("group") == keys.group]
 
 

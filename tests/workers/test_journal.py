@@ -1,4 +1,7 @@
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import anyio
 import pytest
@@ -13,9 +16,9 @@ from workers import Job, WorkerSettings
 from workers.loop.execution import ACKED, Reject, Retry
 from workers.loop.facts import DeliveryFacts
 from workers.loop.journal import JournalWriter
-from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.protocol.calls.settlement import ACKS_IN_AN_ENTRY, ENTRY_BYTES, Outcome, Verdict, add_verdicts
 from workers.protocol.connection import commands_client
-from workers.protocol.events import EventName, decode_event
+from workers.protocol.events import EventName, decode_entry
 from workers.protocol.messages import RecoveryMode
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +30,8 @@ async def accept(_job: Job) -> None:
 
 def facts_of(job: Job, verdict: Verdict = ACKED, type_field: str = "") -> dict[str, object]:
     data = DeliveryFacts('bil"ling', "w.é", RecoveryMode.REAPER, type_field).of_settlement(job, verdict, 7)
-    return dict(decode_event(b"1-0", [b"event", b"acked", b"job", b"x", b"data", data]).data)
+    [event] = decode_entry(b"1-0", [b"event", b"acked", b"job", b"x", b"data", data])
+    return dict(event.data)
 
 
 def test_the_facts_of_a_settlement_are_json_with_all_names_escaped() -> None:
@@ -47,6 +51,101 @@ def test_the_facts_of_a_settlement_are_json_with_all_names_escaped() -> None:
         "run_ms": 7,
         "error": 'a "quote"\n',
     }
+
+
+@pytest.mark.parametrize("type_field", ["", "type"])
+def test_many_acknowledged_jobs_are_told_as_each_would_be_by_itself(type_field: str) -> None:
+    jobs = [
+        make_job(entry_id=b"1700000000000-1"),
+        make_job(b"type", b"mail", b"reaper.job", b"\xff", b"reaper.deliveries", b"1", entry_id=b"1700000000200-0"),
+        make_job(b"type", b"m\xc3\xa9l", b"reaper.first_ms", b"1600000000000", entry_id=b"1700000000200-1"),
+        make_job(b"type", b"", b"reaper.generation", b"2", entry_id=b"5-5"),
+    ]
+    facts = DeliveryFacts('bil"ling', "w.é", RecoveryMode.REAPER, type_field)
+
+    for told in (jobs, jobs[:1] * 3, jobs[:2], jobs[3:] * 2):
+        many = facts.of_acks([(job, ACKED, number) for number, job in enumerate(told)])
+        singly = [
+            event
+            for number, job in enumerate(told)
+            for event in decode_entry(
+                b"1-0", [b"event", b"acked", b"job", job.raw_id, b"data", facts.of_settlement(job, ACKED, number)]
+            )
+        ]
+        found = decode_entry(b"1-0", [b"event", b"acked", b"data", many])
+        assert [replace(event, data={**event.data, "v": 1}) for event in found] == singly
+
+
+@dataclass
+class _Settled:
+    raw_entry_id: bytes
+    raw_id: bytes
+    times_delivered: int
+
+
+class _Told:
+    """Facts that say which jobs they are of, at some length."""
+
+    def __init__(self, length: int = 0) -> None:
+        self._more = "." * length
+
+    def of_settlement(self, job: _Settled, verdict: Verdict, run_ms: int) -> bytes:
+        return f"{verdict.outcome} {job.raw_id.decode()} {run_ms}".encode()
+
+    def of_acks(self, items: Sequence[tuple[_Settled, Verdict, int]]) -> bytes:
+        return ",".join(job.raw_id.decode() + self._more for job, _, _ in items).encode()
+
+
+NACKED = Verdict(Outcome.NACK, "failed")
+
+
+def words_of(*verdicts: Verdict, facts: _Told | None, times: Sequence[int] = ()) -> list[object]:
+    counts = (*times, *[1] * (len(verdicts) - len(times)))
+    words: list[Any] = []
+    items = [
+        (_Settled(b"%d-0" % at, b"j%d" % at, count), verdict, at)
+        for at, (verdict, count) in enumerate(zip(verdicts, counts, strict=True))
+    ]
+    add_verdicts(words, items, facts, ",9")
+    return words
+
+
+def test_acks_beside_each_other_are_written_as_one_and_all_else_by_itself() -> None:
+    assert words_of(ACKED, ACKED, NACKED, ACKED, facts=_Told()) == [
+        "acks", "1,9", 2, b"j0,j1", b"0-0", b"1-0",
+        "nack", "1,9", 1, b"2-0", b"j2", b"nack j2 2", "failed", "", "", "",
+        "ack", "1,9", 1, b"3-0", b"j3", b"ack j3 3",
+    ]  # fmt: skip
+
+
+def test_acks_of_other_delivery_counts_are_not_one() -> None:
+    assert words_of(ACKED, ACKED, ACKED, facts=_Told(), times=(2, 2)) == [
+        "acks", "2,9", 2, b"j0,j1", b"0-0", b"1-0",
+        "ack", "1,9", 1, b"2-0", b"j2", b"ack j2 2",
+    ]  # fmt: skip
+
+
+def test_acks_that_are_not_journalled_are_one_however_many() -> None:
+    words = words_of(*[ACKED] * 500, facts=None)
+    assert words[:4] == ["acks", "1,9", 500, b""]
+    assert words[4:] == [b"%d-0" % at for at in range(500)]
+
+
+@pytest.mark.parametrize("length", [0, 100, ENTRY_BYTES])
+def test_an_entry_that_tells_of_many_acks_is_bounded_in_rows_and_bytes(length: int) -> None:
+    words = words_of(*[ACKED] * 100, facts=_Told(length))
+    ids, sizes = [], []
+    while words:
+        verb, _, number, told, *words = words
+        assert verb == "acks"
+        assert isinstance(number, int)
+        assert isinstance(told, bytes)
+        assert len(told.split(b",")) == number
+        ids += words[:number]
+        sizes.append((number, len(told)))
+        del words[:number]
+    assert ids == [b"%d-0" % at for at in range(100)]
+    assert all(number <= ACKS_IN_AN_ENTRY and (size <= ENTRY_BYTES or number == 1) for number, size in sizes)
 
 
 def test_a_redelivered_job_waits_since_its_last_entry_but_is_as_old_as_its_first() -> None:

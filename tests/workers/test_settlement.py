@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import anyio
 import pytest
 from redis.asyncio import Redis
@@ -24,8 +26,18 @@ from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
-WORDS_BEFORE_ITEMS = 3 + 7 + 8 + 3  # EVALSHA digest numkeys, keys, arguments of the call, head of a run
-WORDS_OF_AN_ACK = 3
+WORDS_OF_A_CALL = 8
+"""Its arguments, behind EVALSHA, digest, the number of keys, and these, and before its runs of items."""
+
+
+def acknowledged_by(words: Sequence[bytes]) -> int:
+    """Return how many items a call of ``settle.lua`` has, which are all acknowledged."""
+    items, at = 0, 3 + int(words[2]) + WORDS_OF_A_CALL
+    while at < len(words):
+        verb, number = words[at], int(words[at + 2])
+        at += {b"acks": 4 + number, b"ack": 3 + 3 * number}[verb]
+        items += number
+    return items
 
 
 async def accept(_job: Job) -> None:
@@ -73,7 +85,7 @@ async def test_a_call_settles_no_more_than_the_batch(server: RedisServer, client
 
     def note_size(request: Request) -> bool:
         if runs(SETTLE)(request):
-            sizes.append((len(request.words) - WORDS_BEFORE_ITEMS) // WORDS_OF_AN_ACK)
+            sizes.append(acknowledged_by(request.words))
         return False
 
     through.hold_request(note_size)

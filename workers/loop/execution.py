@@ -60,20 +60,23 @@ GIVEN_UP = Verdict(
 """On what was claimed again and again while no leader lived: it has had its deliveries, and does not run."""
 
 
-async def execute(invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE) -> Verdict:
+async def execute(
+    invoke: Invoke, job: Job, backoff: Backoff = AT_ONCE, runner: "asyncio.Task[None] | None" = None
+) -> Verdict:
     """Run the handler on ``job``. Raises only where the runner itself is being cancelled, or the process exits.
 
+    ``runner`` is the task that calls this, from who knows it: to ask for it costs as much as all the rest.
     SystemExit and KeyboardInterrupt end the process, wherever they are raised; every other exception is a verdict:
     libraries in other languages raise BaseException, too, and workers would die of such a job one after the other.
     """
-    runner = asyncio.current_task()
+    task = runner or asyncio.current_task()
     try:
         answer = await invoke(job)
         if answer is not None:
             answer = await come_to(answer)
         return ACKED if answer is None else judge(job, answer, backoff)
     except BaseException as error:
-        if not ends(error, runner):
+        if not ends(error, task):
             return judge(job, error, backoff)
         exits = exits_in(error)
         if exits and exits[0] is not error:

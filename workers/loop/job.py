@@ -79,6 +79,8 @@ class Job:
     """How often the job was copied to a new entry: by recoveries, retries, redrives."""
     timeout_s: float
     """`timeout` in seconds; inf = for as long as it takes."""
+    is_as_produced: bool
+    """No field of its entry is reserved: the entry ID tells which job it is, and since when."""
     raw_id: bytes
     """`id` as it stands in Redis."""
     raw_entry_id: bytes
@@ -107,6 +109,7 @@ class Job:
         self.delivered_ms = delivered_ms
         self._flat = flat
         self._pairs = self._fields = None
+        self.is_as_produced = True
         self.timeout_s = origin.timeout_s
         for name in flat[::2]:
             if name.startswith(RESERVED_PREFIX):
@@ -118,6 +121,7 @@ class Job:
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:
         self.raw_id = metadata.job_id
+        self.is_as_produced = False
         # Cut as in prelude.lua: whatever a producer wrote there, every entry is executed at least once.
         self.deliveries = min(metadata.deliveries, max_deliveries - 1) + self.times_delivered
         self.generation = metadata.generation

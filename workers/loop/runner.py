@@ -67,7 +67,7 @@ class Runner(Part):
             if self._telemetry:
                 verdict = await self._telemetry.execute(self._invoke, held, self._backoff)
             else:
-                verdict = await execute(self._invoke, held.job, self._backoff)
+                verdict = await execute(self._invoke, held.job, self._backoff, runner)
         except asyncio.CancelledError as error:
             verdict = self._after_cancellation(held, error)
         else:

@@ -176,7 +176,7 @@ class Settlements(Part):
             journal=self._journal,
             deletes=self._settings.delete_settled,
             reply_was_lost=lost,
-            facts=self._facts.of_settlement,
+            facts=self._facts,
             proven_ms=self._membership.server_ms(min(held.proven for held in batch)),
         )
 
@@ -211,7 +211,7 @@ class Settlements(Part):
                 journal=self._journal._replace(writes=0),
                 deletes=False,
                 reply_was_lost=True,
-                facts=lambda *_: b"",
+                facts=None,
             )
         except (RedisError, OSError):
             return False

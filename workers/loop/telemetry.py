@@ -199,13 +199,17 @@ class WorkerTelemetry:
     def execute(self, invoke: Invoke, held: Held, backoff: Backoff = AT_ONCE) -> Coroutine[Any, Any, Verdict]:
         """Run the handler on ``held``, as `workers.loop.execution.execute` does, inside the span of its delivery."""
         told = held.trace
-        return execute(invoke, held.job, backoff) if told is None else self._execute(invoke, held, backoff, told)
+        return (
+            execute(invoke, held.job, backoff, held.runner)
+            if told is None
+            else self._execute(invoke, held, backoff, told)
+        )
 
     async def _execute(self, invoke: Invoke, held: Held, backoff: Backoff, told: JobTrace) -> Verdict:
         told.span = span = self._begin(held, told)
         token = contexts.attach(trace.set_span_in_context(span))
         try:
-            return await execute(invoke, held.job, backoff)
+            return await execute(invoke, held.job, backoff, held.runner)
         finally:
             contexts.detach(token)
             told.ended_ns = time_ns()

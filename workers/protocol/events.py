@@ -1,17 +1,25 @@
 """Lifecycle events: facts about a job, past tense, kept in a journal stream.
 
 A journal entry has three fields, ``event``, ``job`` and ``data`` (compact JSON with a version). Its entry ID is
-the one clock. ``docs/protocol.md`` lists what ``data`` holds for each event.
+the one clock. ``docs/protocol.md`` lists what ``data`` holds for each event. What befell many jobs alike is one entry
+without ``job``, whose data is of version 2: a row for each of them. `decode_entry` reads both, and nothing else does.
 """
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 DATA_VERSION = 1
+MANY_VERSION = 2
+"""Of the data of an entry that tells of many jobs."""
+MOST_ROWS = 1_000
+"""Jobs that an entry may tell of; one with more is no event of ours."""
+COLUMNS = ("entry", "job", "type", "delivery", "generation", "enqueued_ms", "delivered_ms", "wait_ms", "run_ms")
+"""Facts that may differ from row to row; ``entry`` always has a column."""
 DEFAULT_JOURNAL_MAXLEN = 100_000
 
 
@@ -63,12 +71,37 @@ def journalled(event: EventName, level: JournalLevel) -> bool:
 
 def encode_data(data: Mapping[str, Any]) -> str:
     """Encode the ``data`` field: compact JSON with the version first."""
-    return json.dumps({"v": DATA_VERSION, **data}, separators=(",", ":"), ensure_ascii=True)
+    return _encode({"v": DATA_VERSION, **data})
+
+
+def encode_many(common: Mapping[str, Any], entries: Sequence[bytes], columns: Mapping[str, Sequence[Any]]) -> str:
+    """Encode the ``data`` field of what befell many jobs: ``entries`` and each of ``columns`` have a value for each.
+
+    None: this one has no such fact; ``job`` and ``enqueued_ms`` are then as its entry has them. A column with one value
+    for all is written once. Hot.
+    """
+    data: dict[str, Any] = {"v": MANY_VERSION, **common}
+    differ: dict[str, Sequence[Any]] = {}
+    for name, values in columns.items():
+        first = values[0]
+        if name != "job" and values.count(first) == len(values):
+            if first is not None:
+                data[name] = first
+        else:
+            differ[name] = values
+    # An entry ID needs no escaping, and there is one for every job.
+    names = b'","'.join(entries).decode()
+    rest = "," + _encode(differ)[1:] if differ else "}"
+    return f'{_encode(data)[:-1]},"columns":{{"entry":["{names}"]{rest}}}'
+
+
+_MS = re.compile(r"[0-9]{1,15}-")
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
 
 @dataclass(frozen=True, slots=True)
 class LifecycleEvent:
-    """One journal entry, decoded. ``at_ms`` is the server's time, from the entry ID."""
+    """One fact of a journal entry, decoded. ``at_ms`` is the server's time, from the entry ID."""
 
     entry_id: str
     at_ms: int
@@ -93,24 +126,62 @@ def _finite(number: str) -> float:
     return found
 
 
-def decode_event(entry_id: bytes, flat: Sequence[bytes]) -> LifecycleEvent:
-    """Decode a journal entry. Raises ValueError where it is none."""
+def decode_entry(entry_id: bytes, flat: Sequence[bytes]) -> list[LifecycleEvent]:
+    """Decode a journal entry: one event, or one a row in their order. Raises ValueError where it is none."""
     fields = dict(zip(flat[::2], flat[1::2], strict=False))
     try:
         # What no JSON can say again is refused: NaN, Infinity and 1e999.
         said = fields[b"data"].decode("utf-8", "replace")
         data = json.loads(said, parse_float=_finite, parse_constant=_finite)
-        event, job = fields[b"event"].decode(), fields[b"job"].decode("utf-8", "backslashreplace")
+        event, job = fields[b"event"].decode(), fields.get(b"job")
+        if not isinstance(data, dict):
+            raise ValueError("its data is no JSON object")  # noqa: TRY004, TRY301
+        told = [(job.decode("utf-8", "backslashreplace"), data)] if job is not None else _rows_of(data)
     except (KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"journal entry {entry_id!r} is no lifecycle event: {error}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"journal entry {entry_id!r} has data that is no JSON object")  # noqa: TRY004
-    return LifecycleEvent(entry_id.decode(), int(entry_id.split(b"-")[0]), event, job, data)
+    name, at_ms = entry_id.decode(), int(entry_id.split(b"-")[0])
+    return [LifecycleEvent(name, at_ms, event, its_job, its_data) for its_job, its_data in told]
 
 
-def read_event(entry_id: bytes, flat: Sequence[bytes]) -> LifecycleEvent | None:
-    """Decode a journal entry; None where it is no lifecycle event."""
+def _rows_of(data: dict[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return job and data of each row. Raises ValueError; KeyError without columns."""
+    if data.get("v") != MANY_VERSION:
+        raise ValueError("it has no field 'job'")
+    columns, rows = data.pop("columns"), data.pop("rows", None)
+    entries = columns.get("entry") if isinstance(columns, dict) else None
+    if not isinstance(entries, list) or not 0 < len(entries) <= MOST_ROWS:
+        raise ValueError(f"it has no column 'entry' of 1 to {MOST_ROWS} rows")
+    known = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
+    if not all(isinstance(values, list) and len(values) == len(entries) for values in known.values()):
+        raise ValueError("its columns are not of one length")
+    jobs = known.pop("job", [None] * len(entries))
+    if not all(isinstance(entry, str) for entry in entries) or not all(isinstance(job, str | None) for job in jobs):
+        raise ValueError("a name in it is no text")
+    if rows is not None and not (isinstance(rows, list) and all(type(row) is int for row in rows)):
+        raise ValueError("its rows are no numbers")
+    befallen = range(len(entries)) if rows is None else sorted(set(range(len(entries))).intersection(rows))
+    return [(jobs[row] or entries[row], _data_of(data, known, row)) for row in befallen]
+
+
+def _data_of(common: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], row: int) -> Mapping[str, Any]:
+    """Return the data of one row, as if it were an event by itself."""
+    own = {name: values[row] for name, values in columns.items() if values[row] is not None}
+    data = {**common, **own}
+    if "enqueued_ms" not in data and _MS.match(own["entry"]):
+        data["enqueued_ms"] = int(own["entry"].partition("-")[0])
+    return data
+
+
+def events_of(entry_id: bytes, flat: Sequence[bytes], names: Container[str] | None = None) -> Sequence[LifecycleEvent]:
+    """Decode a journal entry; none where it is no lifecycle event: journals are open to others.
+
+    ``names``: of these events alone, which saves the work for all others.
+    """
+    if names is not None:
+        name = next((value for field, value in zip(flat[::2], flat[1::2], strict=False) if field == b"event"), b"")
+        if name.decode("utf-8", "replace") not in names:
+            return ()
     try:
-        return decode_event(entry_id, flat)
+        return decode_entry(entry_id, flat)
     except ValueError:
-        return None
+        return ()

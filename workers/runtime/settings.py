@@ -59,7 +59,10 @@ Seconds = Annotated[timedelta, BeforeValidator(_read_seconds), AfterValidator(_c
 HealthHost = Annotated[
     str, Field(description="Address that `health_port` is bound to; `0.0.0.0` lets everybody in who can reach it.")
 ]
-JournalMaxlen = Annotated[int, Field(ge=100, description="Entries a journal keeps (approximately).")]
+JournalMaxlen = Annotated[
+    int,
+    Field(ge=100, description="Entries a journal keeps (approximately): as many events or more, up to 32 in an entry."),
+]
 
 
 def seconds(default: float | None, description: str, *, may_be_zero: bool = False) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from reaper.pipeline.lake.events import classify, dead_letters, lifecycle_events, malformed
+from reaper.pipeline.lake.events import classify, dead_letters, lifecycle_events, malformed, number_of_events
 from reaper.pipeline.lake.layout import TABLES, Layout, remove, spark_path
 
 _ROWS_OF: dict[str, Callable[[DataFrame], DataFrame]] = {
@@ -56,9 +56,10 @@ class BatchWriter:
         where it counts some is the batch read again.
         """
         seen = Observation()
-        counts = [F.count_if(F.col("table") == table).alias(table) for table in TABLES]
+        counts = [F.count_if(F.col("table") == table).alias(table) for table in TABLES[1:]]
+        counts.append(F.sum(number_of_events()).alias(TABLES[0]))
         self._write(classify(batch).observe(seen, *counts), "events", attempt)
-        found = {table: int(seen.get[table]) for table in TABLES}
+        found = {table: int(seen.get[table] or 0) for table in TABLES}
         for table in TABLES[1:]:
             if found[table]:
                 self._write(classify(batch), table, attempt)

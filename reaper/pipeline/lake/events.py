@@ -7,6 +7,7 @@ shipped by value: only the standard library, pyspark and `reaper.pipeline.lake.s
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     IntegerType,
     LongType,
@@ -16,7 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from reaper.pipeline.lake.schema import DATA_COLUMNS, DEAD_LETTERS, EVENTS, MALFORMED
+from reaper.pipeline.lake.schema import DATA_COLUMNS, DEAD_LETTERS, EVENTS, MALFORMED, MOST_ROWS, ROW_COLUMNS
 
 RAW = StructType(
     [
@@ -33,13 +34,15 @@ RAW = StructType(
 EVENT, DEAD_LETTER, MALFORMED_ENTRY = "events", "dead_letters", "malformed"
 """Values of ``table``: where a row belongs."""
 
-VERSION = 1
-"""Of the data of events (``v``), that is understood here. Where there is none, it counts as this one."""
+VERSION, MANY_VERSION = 1, 2
+"""Of the data (``v``) that is understood here: of one event, which it counts as where there is none, and of many."""
 _LAST_MS = 253_402_300_799_999  # the year 9999, where dates end
 _MOST_INT = 2**31 - 1
 _NO_DATE = "1970-01-01"
 _CORRUPT = "_corrupt"
+_OF_MANY = ("columns", "rows")
 _IN_COLUMNS = " + ".join(f"int(parsed.`{name}` IS NOT NULL)" for name in DATA_COLUMNS)
+_OF_MANY_IN_COLUMNS = " + ".join(f"int(job IS NULL AND parsed.`{name}` IS NOT NULL)" for name in _OF_MANY)
 
 
 def _as_json_type(kind: DataType) -> DataType:
@@ -47,18 +50,22 @@ def _as_json_type(kind: DataType) -> DataType:
     return LongType() if isinstance(kind, IntegerType) else kind
 
 
+_ROW = {name: _as_json_type(DATA_COLUMNS.get(name, StringType())) for name in ROW_COLUMNS}
 _DATA = StructType(
     [
         *(StructField(name, _as_json_type(kind)) for name, kind in DATA_COLUMNS.items()),
+        StructField("columns", StructType([StructField(name, ArrayType(kind)) for name, kind in _ROW.items()])),
+        StructField("rows", ArrayType(LongType())),
         StructField(_CORRUPT, StringType()),
     ]
 )
 
 
 def classify(raw: DataFrame) -> DataFrame:
-    """Add to entries: ``table``, ``reason`` (why it is malformed), ``ms``, ``seq``, ``at``, ``date`` and ``parsed``.
+    """Add to entries: ``table``, ``reason`` (or null), ``ms``, ``seq``, ``at``, ``date``, ``parsed``, and ``told``.
 
-    Every entry gets exactly one table, whatever it holds.
+    Every entry gets exactly one table, whatever it holds. ``told``, of one that tells of many jobs: what each of them
+    has for itself, and its ``row``.
     """
     ms, seq = (F.split_part("id", F.lit("-"), F.lit(part)).try_cast("bigint") for part in (1, 2))
     options = {"columnNameOfCorruptRecord": _CORRUPT}
@@ -66,7 +73,44 @@ def classify(raw: DataFrame) -> DataFrame:
     at = F.when(F.col("ms").between(0, _LAST_MS), F.timestamp_millis("ms"))
     table = F.when(F.col("reason").isNotNull(), MALFORMED_ENTRY).when(_is_dead_letter(), DEAD_LETTER).otherwise(EVENT)
     date = F.coalesce(at.cast("date"), F.lit(_NO_DATE).cast("date"))
-    return parsed.withColumn("reason", _why_malformed()).withColumns({"table": table, "at": at, "date": date})
+    classified = parsed.withColumn("reason", _why_malformed()).withColumns({"table": table, "at": at, "date": date})
+    return classified.withColumn("told", F.when((F.col("table") == EVENT) & _is_of_many(), _rows()))
+
+
+def number_of_events() -> Column:
+    """Return how many rows of table ``events`` an entry becomes."""
+    return F.when(F.col("table") == EVENT, F.coalesce(F.size("told"), F.lit(1))).otherwise(0)
+
+
+def _is_of_many() -> Column:
+    return F.col("job").isNull() & F.coalesce(F.col("parsed.v") == MANY_VERSION, F.lit(False))
+
+
+def _rows() -> Column:
+    """Return an array of structs, one for each job that an entry of many tells of."""
+    number = F.size("parsed.columns.entry")
+    nothing = {
+        name: F.array_repeat(F.lit(None).cast(kind), number) if name != "entry" else F.array()
+        for name, kind in _ROW.items()
+    }
+    columns = [F.coalesce(F.col(f"parsed.columns.{name}"), nothing[name]).alias(name) for name in _ROW]
+    every = F.arrays_zip(*columns, F.sequence(F.lit(0), number - 1).alias("row"))
+    befallen = F.filter(every, lambda row: F.array_contains("parsed.rows", row["row"].cast("bigint")))
+    return F.when(F.col("parsed.rows").isNull(), every).otherwise(befallen)
+
+
+def _columns_fit() -> Column:
+    """Tell whether the columns of an entry of many are of one length, which is no more than it may be."""
+    entries = F.col("parsed.columns.entry")
+    fits = (
+        entries.isNotNull()
+        & F.size(entries).between(1, MOST_ROWS)
+        & ~F.array_contains(F.transform(entries, lambda entry: entry.isNull()), F.lit(True))
+    )
+    for name in _ROW:
+        column = F.col(f"parsed.columns.{name}")
+        fits &= column.isNull() | (F.size(column) == F.size(entries))
+    return F.coalesce(fits, F.lit(False))
 
 
 def _is_dead_letter() -> Column:
@@ -75,9 +119,14 @@ def _is_dead_letter() -> Column:
 
 def _why_malformed() -> Column:
     """Return the first reason why an entry is neither a lifecycle event nor a dead letter, or null."""
+    is_many = _is_of_many()
     missing = [
-        (F.col(name).isNull(), f"neither a lifecycle event nor a dead letter: it has no field {name!r}")
-        for name in ("event", "job", "data")
+        (is_missing, f"neither a lifecycle event nor a dead letter: it has no field {name!r}")
+        for name, is_missing in (
+            ("event", F.col("event").isNull()),
+            ("job", F.col("job").isNull() & ~is_many),
+            ("data", F.col("data").isNull()),
+        )
     ]
     is_object = F.ltrim("data").startswith("{") & F.json_object_keys("data").isNotNull()
     reason = F.when(F.col("ms").isNull() | (F.col("ms") > _LAST_MS) | F.col("seq").isNull(), "its ID is no time")
@@ -92,8 +141,10 @@ def _why_malformed() -> Column:
         broken,
         F.when(is_object, "data holds a value of a wrong type").otherwise("data is no JSON object"),
     )
+    reason = reason.when(is_many & ~_columns_fit(), "its columns are not of one length")
     return reason.when(
-        version != VERSION, F.concat(F.lit("its data is of version "), version, F.lit(f", and only {VERSION} is known"))
+        (version != VERSION) & ~is_many,
+        F.concat(F.lit("its data is of version "), version, F.lit(f", and only {VERSION} is known")),
     )
 
 
@@ -101,9 +152,31 @@ def lifecycle_events(classified: DataFrame) -> DataFrame:
     """Return the rows of table ``events``."""
     data = [_from_data(name, kind).alias(name) for name, kind in DATA_COLUMNS.items()]
     job = F.nullif("job", F.lit("")).alias("job")
-    rows = classified.where(F.col("table") == EVENT)
+    entries = classified.where(F.col("table") == EVENT)
     origin = ("id", "stream", "at", "seq", "event")
-    return rows.select(*origin, job, *data, _extra().alias("extra"), "date").select(EVENTS.names)
+    one = F.array(F.struct(*(F.lit(None).cast(kind).alias(name) for name, kind in _OWN.items())))
+    own = F.inline(F.coalesce("told", one)).alias(*(f"own_{name}" for name in _OWN))
+    rows = entries.select(*origin, job, *data, _extra().alias("extra"), "date", "told", own)
+    return rows.select(*map(_of_row, EVENTS.names))
+
+
+_OWN: dict[str, DataType] = {**_ROW, "row": IntegerType()}
+
+
+def _of_row(name: str) -> Column:
+    """Return a column of ``events``: what the row has for itself, or what its entry says of all."""
+    if name == "row":
+        return F.col("own_row").alias(name)
+    if name not in _ROW:
+        return F.col(name)
+    own = F.col(f"own_{name}")
+    own = _cut(own) if isinstance(DATA_COLUMNS.get(name), IntegerType) else own
+    if name == "job":
+        return F.coalesce(F.nullif(own, F.lit("")), F.col("own_entry"), F.col(name)).alias(name)
+    if name == "enqueued_ms":
+        ms = F.split_part("own_entry", F.lit("-"), F.lit(1)).try_cast("bigint")
+        return F.coalesce(own, F.col(name), ms).alias(name)
+    return F.coalesce(own, F.col(name)).alias(name)
 
 
 def _from_data(name: str, kind: DataType) -> Column:
@@ -122,9 +195,10 @@ def _extra() -> Column:
     Most events have nothing, so the keys are counted first: that is quicker than parsing them again. Those with a value
     in a column are fewer where there are others (and where one is null or stands twice, which costs time only).
     """
-    has_more = F.expr(f"size(json_object_keys(data)) > {_IN_COLUMNS}")
+    has_more = F.expr(f"size(json_object_keys(data)) > {_IN_COLUMNS} + {_OF_MANY_IN_COLUMNS}")
     everything = F.from_json("data", "map<string,variant>")
-    kept = F.map_filter(everything, lambda key, _: ~key.isin(*DATA_COLUMNS))
+    is_one = F.col("job").isNotNull()
+    kept = F.map_filter(everything, lambda key, _: ~key.isin(*DATA_COLUMNS) & (is_one | ~key.isin(*_OF_MANY)))
     return F.when(has_more, F.nullif(F.to_json(kept), F.lit("{}")))
 
 

@@ -21,7 +21,11 @@ from reaper.pipeline.lake.schema import TABLES as SCHEMAS
 from reaper.pipeline.lake.tables import only_maintainer
 from workers.protocol.errors import StreamReaperError
 
-_ORDER = {"events": ("stream", "at", "seq"), "dead_letters": ("stream", "at", "seq"), "malformed": ("stream", "id")}
+_ORDER = {
+    "events": ("stream", "at", "seq", "row"),
+    "dead_letters": ("stream", "at", "seq"),
+    "malformed": ("stream", "id"),
+}
 
 
 class CompactionError(StreamReaperError):

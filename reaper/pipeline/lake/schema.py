@@ -58,7 +58,13 @@ DATA_COLUMNS: dict[str, DataType] = {
 }
 """Keys of a lifecycle event's ``data`` that have a column of their own; the rest goes to ``extra``."""
 
-EVENTS = _table({**_ORIGIN, "event": _STRING}, {"job": _STRING, **DATA_COLUMNS, "extra": _STRING})
+ROW_COLUMNS = ("entry", "job", "type", "delivery", "generation", "enqueued_ms", "delivered_ms", "wait_ms", "run_ms")
+"""Facts that an entry of the journal that tells of many jobs has a value of for each of them; ``entry`` always."""
+MOST_ROWS = 1_000
+"""Jobs that such an entry may tell of."""
+
+EVENTS = _table({**_ORIGIN, "event": _STRING}, {"job": _STRING, **DATA_COLUMNS, "extra": _STRING, "row": _INT})
+"""``row``: which one it was, from 0, of those that its entry tells of; null where it has an entry of its own."""
 
 DEAD_LETTERS = _table(
     _ORIGIN,

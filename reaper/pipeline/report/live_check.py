@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from workers.protocol.events import EventName, LifecycleEvent, decode_event
+from workers.protocol.events import EventName, LifecycleEvent, events_of
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import entry_ms, entry_order, pair_up, read_metadata, text
 from workers.protocol.scripts import load_script
@@ -120,9 +120,9 @@ class _Search:
         """Bring what is known of the jobs up to date; also return whether the journal goes on where the lake ends."""
         told = dict(jobs)
         async for entry_id, flat in self._entries(self.keys.journal, str(self.ingested_ms)):
-            event = _decode(entry_id, flat)
-            if event and event.job in told and event.data.get("group") == self.keys.group:
-                told[event.job] = _brought_up_to_date(told[event.job], event)
+            for event in events_of(entry_id, flat):
+                if event.job in told and event.data.get("group") == self.keys.group:
+                    told[event.job] = _brought_up_to_date(told[event.job], event)
         return told, await self._journal_goes_on()
 
     async def _journal_goes_on(self) -> bool:
@@ -204,13 +204,6 @@ class _Search:
             if len(page) < PAGE:
                 return
             start = "(" + text(page[-1][0])
-
-
-def _decode(entry_id: bytes, flat: Sequence[bytes]) -> LifecycleEvent | None:
-    try:
-        return decode_event(entry_id, flat)
-    except ValueError:
-        return None
 
 
 def _job_id(entry_id: bytes, flat: Sequence[bytes]) -> str:

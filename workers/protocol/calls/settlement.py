@@ -34,6 +34,7 @@ class Delivery(Protocol):
 
 
 DeliveryT = TypeVar("DeliveryT", bound=Delivery)
+DeliveryT_contra = TypeVar("DeliveryT_contra", bound=Delivery, contravariant=True)
 
 
 # --- settle -------------------------------------------------------------------------------------------------
@@ -91,6 +92,22 @@ class Settled(NamedTuple):
 
 _SETTLED = tuple(map(Settled, Result))
 
+MANY = "acks"
+"""The verb of many acks that the journal has as one entry."""
+ACKS_IN_AN_ENTRY = 32
+ENTRY_BYTES = 2_048
+"""Most bytes of an entry that tells of more than one ack: a journal is capped by the number of its entries."""
+
+
+class Facts(Protocol[DeliveryT_contra]):
+    """Says what is journalled of deliveries that end, with their verdicts and run times in ms."""
+
+    def of_settlement(self, job: DeliveryT_contra, verdict: Verdict, run_ms: int, /) -> bytes:
+        """Return the ``data`` of one event."""
+
+    def of_acks(self, items: Sequence[tuple[DeliveryT_contra, Verdict, int]], /) -> bytes:
+        """Return the ``data`` of one entry that tells of many acks."""
+
 
 async def settle(
     client: Redis | KeptConnection,
@@ -103,12 +120,13 @@ async def settle(
     journal: Journal,
     deletes: bool,
     reply_was_lost: bool,
-    facts: Callable[[DeliveryT, Verdict, int], bytes],
+    facts: "Facts[DeliveryT] | None",
     proven_ms: int | None = None,
 ) -> Sequence[Settled] | None:
     """Settle many deliveries of one source (``settle.lua``), each with its verdict and run time in ms.
 
-    Returns one result a delivery, or None where every one was acknowledged. ``facts`` says what is journalled of one.
+    Returns one result a delivery, or None where every one was acknowledged. ``facts`` say what is journalled, if
+    anything is.
     ``reply_was_lost``: an earlier call with these items got no answer. ``deletes``: what is acknowledged is deleted.
     ``proven_ms``: all of them were proven alive then or later, by the server's clock.
     """
@@ -116,7 +134,7 @@ async def settle(
         keys.group, consumer, agreement.max_deliveries, agreement.redelivery, *journal, int(reply_was_lost),
         int(deletes),
     ]  # fmt: skip
-    _add_verdicts(words, items, facts if journal.writes else lambda *_: b"", _suffix(proven_ms))
+    add_verdicts(words, items, facts if journal.writes else None, _suffix(proven_ms))
     places = (
         source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects,
         keys.notes,
@@ -127,27 +145,62 @@ async def settle(
     return [_SETTLED[row] if isinstance(row, int) else Settled(Result(row[0]), text(row[1])) for row in reply]
 
 
-def _add_verdicts(
+def add_verdicts(
     words: list[Word],
     items: Sequence[tuple[DeliveryT, Verdict, int]],
-    facts: Callable[[DeliveryT, Verdict, int], bytes],
+    facts: "Facts[DeliveryT] | None",
     proven: str,
 ) -> None:
     """Write the items as the script reads them: in runs with verb and delivery count in common. Hot."""
-    verb, times, head, n, succeeded = None, 0, 0, 0, False
-    for delivery, verdict, run_ms in items:
-        if verdict.outcome is not verb or delivery.times_delivered != times:
-            if verb:
-                words[head] = n
-            verb, times, n = verdict.outcome, delivery.times_delivered, 0
-            succeeded = verb is Outcome.ACK
-            words += (verb, f"{times}{proven}", 0)
-            head = len(words) - 1
-        n += 1
-        words += (delivery.raw_entry_id, delivery.raw_id, facts(delivery, verdict, run_ms))
-        if not succeeded:
+    first = 0
+    while first < len(items):
+        delivery, verdict, _ = items[first]
+        outcome, times = verdict.outcome, delivery.times_delivered
+        end = first + 1
+        while end < len(items):
+            delivery, verdict, _ = items[end]
+            if verdict.outcome is not outcome or delivery.times_delivered != times:
+                break
+            end += 1
+        run = items[first:end]
+        if outcome is Outcome.ACK and len(run) > 1:
+            _add_acks(words, run, facts, f"{times}{proven}")
+        else:
+            words += (outcome, f"{times}{proven}", len(run))
+            _add_each(words, run, facts)
+        first = end
+
+
+def _add_each(
+    words: list[Word], run: Sequence[tuple[DeliveryT, Verdict, int]], facts: "Facts[DeliveryT] | None"
+) -> None:
+    """Write items of which each has an event of its own."""
+    for delivery, verdict, run_ms in run:
+        told = facts.of_settlement(delivery, verdict, run_ms) if facts else b""
+        words += (delivery.raw_entry_id, delivery.raw_id, told)
+        if verdict.outcome is not Outcome.ACK:
             words += (verdict.reason, verdict.error, verdict.delay_ms or "", verdict.traceback)
-    words[head] = n
+
+
+def _add_acks(
+    words: list[Word], run: Sequence[tuple[DeliveryT, Verdict, int]], facts: "Facts[DeliveryT] | None", count: str
+) -> None:
+    """Write items that are one entry of the journal, or a few, so that each stays small."""
+    if facts is None:
+        words += (MANY, count, len(run), b"")
+        words += [delivery.raw_entry_id for delivery, _, _ in run]
+        return
+    size = ACKS_IN_AN_ENTRY
+    for first in range(0, len(run), size):
+        together = run[first : first + size]
+        told = facts.of_acks(together)
+        if len(told) > ENTRY_BYTES and len(together) > 1:  # long names
+            half = len(together) // 2
+            _add_acks(words, together[:half], facts, count)
+            _add_acks(words, together[half:], facts, count)
+        else:
+            words += (MANY, count, len(together), told)
+            words += [delivery.raw_entry_id for delivery, _, _ in together]
 
 
 def _suffix(proven_ms: int | None) -> str:

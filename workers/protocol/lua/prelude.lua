@@ -666,19 +666,22 @@ local function json_string(value)
   return text
 end
 
--- Writes one lifecycle event. `data` is JSON text. A journal that is broken or full never stops an effect. It is trimmed
+-- Writes one entry of the journal: a lifecycle event, whose `data` is JSON text. A journal that is broken or full never stops an effect. It is trimmed
 -- by the first event of a call and by every hundredth after it: a stream gives up its entries by the hundred anyway.
 local TRIM_EVERY = 100
 local until_trim = 0
 local try = redis.pcall -- a local name is reached faster
-local function journal_event(journal, maxlen, event, job_id, data)
+local function add_to_journal(journal, maxlen, ...)
   if until_trim == 0 then
     until_trim = TRIM_EVERY
-    try('XADD', journal, 'MAXLEN', '~', maxlen, '*', 'event', event, 'job', job_id, 'data', data)
+    try('XADD', journal, 'MAXLEN', '~', maxlen, '*', ...)
   else
-    try('XADD', journal, '*', 'event', event, 'job', job_id, 'data', data)
+    try('XADD', journal, '*', ...)
   end
   until_trim = until_trim - 1
+end
+local function journal_event(journal, maxlen, event, job_id, data)
+  add_to_journal(journal, maxlen, 'event', event, 'job', job_id, 'data', data)
 end
 
 -- The agreement says how jobs become ready again. Policy `stream` copies within the stream itself, which is only right

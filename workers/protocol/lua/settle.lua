@@ -20,10 +20,11 @@
 -- ARGV[9…] runs of items that have verb and PEL delivery count in common, mostly one run: verb, count (and behind a comma
 --          when all of them were proven alive last, see hold_again.lua), number of items, and
 --          per item: entry ID, job ID, data (JSON of the event), and unless the verb is ack: reason, error,
---          delay in ms ('' or 0 = ready at once), traceback (for a dead letter; '' = none)
+--          delay in ms ('' or 0 = ready at once), traceback (for a dead letter; '' = none).
+--          Verb acks: data of all (JSON of version 2, a row an item), and per item: entry ID
 -- Cheapest for the server where entry IDs ascend.
 --
--- Verbs: ack | nack (FAIL: counts; with a delay it is scheduled) | retry (SILENT: as nack, does not count) | hand_back
+-- Verbs: ack | acks (many of them, which the journal has as one entry) | nack (FAIL: counts; with a delay it is scheduled) | retry (SILENT: as nack, does not count) | hand_back
 -- (SILENT: ready at once, as if it had not been delivered) | reject (FATAL: dead letter now).
 -- A job on probation (`reaper.suspect`) that is given back is parked again, to be let out by release_suspects.lua: at the end
 -- of the row, or, handed back, in front. Where nobody lets suspects out it is ready as any job, and known to be out.
@@ -46,15 +47,34 @@ local reply_was_lost = ARGV[7] == '1'
 
 local DONE, DEAD, REFUSED, UNKNOWN, HELD = 1, 2, 0, 3, 4
 local FIRST_RUN, RUN_HEAD, ACK_WORDS, OTHER_WORDS = 9, 3, 3, 7
+local MANY_HEAD, MANY_WORDS = 4, 1
 local MOST_ROWS = 128
 local LONGEST_DELAY_MS = 316224000000 -- ten years: far below the scores of suspects
 local words = ARGV -- a local name is reached faster, and this is done for every job
 
-local ids, acked, n_acked = {}, {}, 0 -- what is acknowledged in the end: entry IDs, and where their words are
+local ids, n_acked = {}, 0 -- what is acknowledged in the end: entry IDs
+local told = {} -- what the journal has of these: where an item's words are, or {where the data of many are, what it ends with}
+
+local function width_of(verb)
+  return verb == 'acks' and MANY_WORDS or verb == 'ack' and ACK_WORDS or OTHER_WORDS
+end
+
+local function head_of(verb)
+  return verb == 'acks' and MANY_HEAD or RUN_HEAD
+end
+
+local function number_of_items()
+  local number, at = 0, FIRST_RUN
+  while words[at] do
+    number = number + words[at + 2]
+    at = at + head_of(words[at]) + words[at + 2] * width_of(words[at])
+  end
+  return number
+end
 
 -- Who owns what: one XPENDING over a run of neighbours serves many items, since a worker's deliveries lie together and items
 -- ascend. Each asks for up to twice as many rows as the one before was good for. Returns the delivery count, or nil.
-local rows, ahead, used, look = {}, 1, 0, math.max(1, math.min(tonumber(words[FIRST_RUN + 2] or 1), MOST_ROWS))
+local rows, ahead, used, look = {}, 1, 0, math.max(1, math.min(number_of_items(), MOST_ROWS))
 local is_acked, n_noted = {}, 0 -- not pending any more, although XPENDING says so: an item may come twice
 local function pending(entry_id)
   local row = rows[ahead]
@@ -78,6 +98,14 @@ local function pending(entry_id)
   end
   ahead, used = ahead + 1, used + 1
   return not is_acked[entry_id] and row[4] or nil
+end
+
+-- Writes the event of many items whose data is at `words[at]`; `rows` are those that it befell, counted from 0 (nil = all).
+local function event_of_many(name, at, rows, tail)
+  if rows then
+    tail = tail .. ',"rows":[' .. table.concat(rows, ',') .. ']'
+  end
+  add_to_journal(journal, maxlen, 'event', name, 'data', string.sub(words[at], 1, -2) .. tail .. '}')
 end
 
 -- Writes the event of an item whose data is at `words[at]`, its job ID before it; `tail` is what the script knows.
@@ -228,14 +256,10 @@ local function give_up_or_redeliver(item)
   return DONE
 end
 
-local function refuse(entry_id, verb, times, data)
+local function is_unknown(entry_id, times)
   local row = reply_was_lost and redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
   -- Given back where it was, it is pending for us, or for whoever came next.
-  if reply_was_lost and (not row or row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER or (notes and row[4] > times)) then
-    return UNKNOWN
-  end
-  event('refused', data, ',"verb":' .. json_string(verb))
-  return REFUSED
+  return reply_was_lost and (not row or row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER or (notes and row[4] > times))
 end
 
 -- What somebody else made vanish while it ran is settled as if nothing had happened.
@@ -248,28 +272,60 @@ local function taken_back(entry_id, times, proven)
 end
 
 local results, n_items = {}, 0
+
+-- Which of `n` items behind the first `before` were acknowledged, counted from 0.
+local function done_rows(before, n)
+  local rows = {}
+  for row = 0, n - 1 do
+    if results[before + row + 1] == DONE then
+      rows[#rows + 1] = row
+    end
+  end
+  return rows
+end
+
 local run = FIRST_RUN
 while words[run] do
   local verb, n = words[run], tonumber(words[run + 2])
   local times, proven = read_count(words[run + 1])
-  local is_ack = verb == 'ack'
-  local width = is_ack and ACK_WORDS or OTHER_WORDS
-  local first = run + RUN_HEAD
+  local is_many = verb == 'acks'
+  local is_ack = is_many or verb == 'ack'
+  local width = width_of(verb)
+  local first = run + head_of(verb)
+  local data, refused, before, acked_before = first - 1, {}, n_items, n_acked
   run = first + n * width
   for i = first, run - 1, width do
     local entry_id = words[i]
     n_items = n_items + 1
     if pending(entry_id) ~= times and not taken_back(entry_id, times, proven) then
-      results[n_items] = refuse(entry_id, verb, times, i + 2)
+      if is_unknown(entry_id, times) then
+        results[n_items] = UNKNOWN
+      else
+        results[n_items] = REFUSED
+        if is_many then
+          refused[#refused + 1] = i - first
+        else
+          event('refused', i + 2, ',"verb":' .. json_string(verb))
+        end
+      end
     elseif is_ack then
       n_acked = n_acked + 1
-      ids[n_acked], acked[n_acked] = entry_id, i
+      ids[n_acked] = entry_id
       results[n_items] = DONE
+      if not is_many then
+        told[#told + 1] = i
+      end
     else
       results[n_items] = give_up_or_redeliver({
         entry_id = entry_id, verb = verb, times = times, data = i + 2, reason = words[i + 3], error = words[i + 4],
         delay = words[i + 5], traceback = words[i + 6],
       })
+    end
+  end
+  if is_many and write_journal then
+    told[#told + 1] = { data, n_acked - acked_before < n and done_rows(before, n) or nil }
+    if refused[1] then
+      event_of_many('refused', data, refused, ',"verb":"ack"')
     end
   end
 end
@@ -288,9 +344,12 @@ if is_any_ready_there then
   wake_readers(notes)
 end
 if write_journal then
-  for i = 1, n_acked do
-    local item = acked[i]
-    journal_event(journal, maxlen, 'acked', words[item + 1], words[item + 2])
+  for _, item in ipairs(told) do
+    if type(item) == 'number' then
+      journal_event(journal, maxlen, 'acked', words[item + 1], words[item + 2])
+    elseif not item[2] or item[2][1] then
+      event_of_many('acked', item[1], item[2], '')
+    end
   end
 end
 return n_acked == n_items and n_items or results

@@ -1,0 +1,84 @@
+"""A journal in which some entries tell of one job and some of many: every question is answered from both."""
+
+import json
+
+import pytest
+
+from reaper.operations.examination import EVENTS_READ, run_times
+from reaper.operations.job_search import Place, find_job
+from reaper.recovery.dropped import settled_in
+from reaper.web.overview import RecoveryFeed
+from tests.scripts.scene import Scene
+from workers.protocol.events import encode_data, encode_many
+
+pytestmark = pytest.mark.anyio
+
+GROUP = {"group": "billing", "consumer": "w1"}
+
+
+async def _one(scene: Scene, event: str, job: str, **facts: object) -> None:
+    data = encode_data(GROUP | {"entry": job} | facts)
+    await scene.client.xadd(scene.keys.journal, {"event": event, "job": job, "data": data})
+
+
+async def _many(scene: Scene, *entries: str, **columns: list[object]) -> None:
+    data = encode_many(GROUP, [entry.encode() for entry in entries], columns)
+    await scene.client.xadd(scene.keys.journal, {"event": "acked", "data": data})
+
+
+async def _both(scene: Scene) -> None:
+    await _one(scene, "recovered", "5-1", new_entry="7-1", idle_ms=9, visibility_ms=5)
+    await _many(scene, "5-0", "7-1", "5-2", job=[None, "5-1", None], run_ms=[10, 20, 30])
+    await _one(scene, "acked", "5-3", run_ms=40)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "job", "events"),
+    [
+        ("5-0", "5-0", ["acked"]),
+        ("5-1", "5-1", ["recovered", "acked"]),
+        ("7-1", "5-1", ["recovered", "acked"]),
+        ("5-3", "5-3", ["acked"]),
+    ],
+)
+async def test_a_job_is_found_in_either_by_its_id_and_by_its_entries(
+    scene: Scene, wanted: str, job: str, events: list[str]
+) -> None:
+    await _both(scene)
+    found = await find_job(scene.client, scene.keys, wanted)
+    assert (found.job_id, [event.event for event in found.events], found.place) == (job, events, Place.SETTLED)
+
+
+async def test_run_times_are_those_of_the_newest_events_of_either(scene: Scene) -> None:
+    await _both(scene)
+    assert [span for span, _ in await run_times(scene.client, scene.keys)] == [(40, 40), (30, 30), (20, 20), (10, 10)]
+
+
+async def test_the_doctor_reads_so_many_events_and_not_so_many_entries(scene: Scene) -> None:
+    for number in range(EVENTS_READ // 1_000 + 1):
+        await _many(scene, *(f"{number}-{row}" for row in range(1_000)), run_ms=[number] * 1_000)
+    assert len(await run_times(scene.client, scene.keys)) == EVENTS_READ
+
+
+async def test_the_page_reads_recoveries_between_entries_of_many(scene: Scene) -> None:
+    await _both(scene)
+    feed = RecoveryFeed()
+    await feed.read(scene.client, scene.keys.journal)
+    assert [(event.event, event.job) for event in feed.events] == [("recovered", "5-1")]
+
+
+def _told(data: object) -> list[bytes]:
+    return [b"event", b"acked", b"data", json.dumps(data, separators=(",", ":")).encode()]
+
+
+@pytest.mark.parametrize(
+    ("consumer", "rows", "settled"), [("w1", None, ["5-0", "5-2"]), ("w1", [1, 2], ["5-2"]), ("w2", None, [])]
+)
+def test_a_leader_finds_what_a_deleted_consumer_has_settled(
+    consumer: str, rows: list[int] | None, settled: list[str]
+) -> None:
+    data = {"v": 2, "consumer": consumer, "columns": {"entry": ["5-0", "5-1", "5-2"]}}
+    if rows is not None:
+        data["rows"] = rows
+    found = settled_in(b"9-0", _told(data), {b"5-0", b"5-2", b"5-9"}, "w1")
+    assert [entry.decode() for entry in found] == settled
