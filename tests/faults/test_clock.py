@@ -193,7 +193,7 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         if recovery == "reaper":  # what a leader has agreed on that is gone by now
-            agreed: dict[str, Any] = {
+            agreed: Any = {
                 "policy": "stream",
                 "version": 1,
                 "max_deliveries": 3,
