@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -32,11 +32,19 @@ class Told:
         return self.event in ("recovered", "suspected", "dead_lettered") and "idle_ms" in self.data
 
 
-def read(stream: str, entry_id: bytes, flat: Sequence[bytes]) -> Told:
-    """Read one raw entry."""
+def read(stream: str, entry_id: bytes, flat: Sequence[bytes]) -> Iterator[Told]:
+    """Read one raw entry: one event, or a row for each job."""
     fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
-    ms, seq = entry_id.decode().split("-")
-    return Told(stream, int(ms), int(seq), fields["event"], fields["job"], json.loads(fields["data"]))
+    ms, seq = map(int, entry_id.decode().split("-"))
+    common = json.loads(fields["data"])
+    if "job" in fields:
+        yield Told(stream, ms, seq, fields["event"], fields["job"], common)
+        return
+    columns = common.pop("columns")
+    for row in common.pop("rows", range(len(columns["entry"]))):
+        data = common | {name: values[row] for name, values in columns.items() if values[row] is not None}
+        data.setdefault("enqueued_ms", int(data["entry"].split("-")[0]))
+        yield Told(stream, ms, seq, fields["event"], data.pop("job", data["entry"]), data)
 
 
 def in_order(events: Iterable[Told]) -> list[Told]:

@@ -34,7 +34,9 @@ def drill(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def told(drill: Drilled) -> list[Told]:
-    return [reference.read(name, *entry) for name, entries in drill.journals.items() for entry in entries]
+    return [
+        event for name, entries in drill.journals.items() for entry in entries for event in reference.read(name, *entry)
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -336,13 +336,15 @@ class BareWorker(Actor):
             for entry_id, flat, *_ in entries:
                 if await self._play(process, entry_id, flat):
                     try:
-                        await client.execute_command("XACK", source, GROUP, entry_id)
+                        async with client.pipeline(transaction=True) as together:
+                            together.execute_command("XACK", source, GROUP, entry_id)
+                            if source == KEYS.retry.encode():
+                                together.execute_command("XDEL", source, entry_id)
+                            await together.execute()
                     except (RedisError, OSError):  # and it does not try again
                         metadata = read_metadata(entry_id, pair_up(flat))
                         self.world.ledger.blame(Execution(text(metadata.job_id), metadata.generation))
                         raise
-                    if source == KEYS.retry.encode():
-                        await client.execute_command("XDEL", source, entry_id)
 
     async def _play(self, process: Process, entry_id: bytes, flat: Any) -> bool:
         ledger, pairs = self.world.ledger, pair_up(flat)
