@@ -49,6 +49,8 @@ class World:
     """A server that is asked to recover, and the watch that asks it. ``does`` is what each call meets first."""
 
     does: Callable[[], Awaitable[None]] = answers
+    puts_off: int = 0
+    """How many calls are told that it would be too much for one."""
     asked: list[tuple[float, list[bytes]]] = field(default_factory=list)
     """When, and for what."""
     refusals: list[Refusal] = field(default_factory=list)
@@ -77,6 +79,8 @@ class World:
         ids = list(words[WORDS_BEFORE_IDS:])
         self.asked.append((anyio.current_time(), ids))
         await self.does()
+        if len(self.asked) <= self.puts_off:
+            return [b"ok", *([Outcome.PUT_OFF] for _ in ids)]
         return [b"ok", *([Outcome.REDELIVERED, b"2-0", 60_000, b"w1", one, 1] for one in ids)]
 
     @asynccontextmanager
@@ -94,6 +98,18 @@ async def test_what_a_call_recovered_is_not_asked_for_again() -> None:
     async with world.watching() as watch:
         await anyio.sleep(MINUTE_S)
         assert ([ids for _, ids in world.asked], len(watch.timers), world.notes.tally.recovered) == ([[ENTRY]], 0, 1)
+
+
+async def test_what_was_too_much_for_one_call_is_asked_for_in_the_next() -> None:
+    world = World(puts_off=1)
+    async with world.watching() as watch:
+        await anyio.sleep(MINUTE_S)
+        assert ([ids for _, ids in world.asked], len(watch.timers), world.notes.tally.recovered) == (
+            [[ENTRY]] * 2,
+            0,
+            1,
+        )
+        assert world.asked[1][0] == pytest.approx(world.asked[0][0], abs=0.1)
 
 
 async def test_a_call_without_an_answer_loses_no_timer() -> None:

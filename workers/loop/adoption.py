@@ -116,7 +116,7 @@ class Adoption(Part):
             consumer=self._consumer,
             owner=sweep.owner,
             mode=sweep.mode,
-            room=1 if sweep.for_suspects else room,
+            room=room,
             suspects=int(sweep.for_suspects),
             agreement=self._membership.agreement,
             journal=self._journal,
