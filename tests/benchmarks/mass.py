@@ -25,9 +25,9 @@ from tests.benchmarks.leadership import begun_after
 from tests.benchmarks.stage import Stage, open_stage, result_of, stopped
 from tests.benchmarks.streams import create_group, progress, strand
 from tests.support.waiting import wait_until
-from workers.protocol.events import EventName
+from workers.protocol.events import EventName, events_of
 from workers.protocol.keys import GroupKeys, group_keys
-from workers.protocol.messages import RecoveryMode, entry_ms
+from workers.protocol.messages import RecoveryMode
 
 SIZE, QUICK_SIZE = 10_000, 2_000
 ROUNDS, QUICK_ROUNDS = 3, 1
@@ -103,7 +103,8 @@ async def _worker_recovers(case: _Case, size: int) -> _Recovery:
 async def _completed_ms(client: Redis) -> list[int]:
     """Return when each completion was journalled, in ms of the server's clock."""
     rows = await client.execute_command("XRANGE", OURS.journal, "-", "+")
-    return [entry_ms(entry_id) for entry_id, flat in rows if flat[1] == EventName.ACKED.encode()]
+    events = (event for row in rows for event in events_of(*row))
+    return [event.at_ms for event in events if event.event == EventName.ACKED]
 
 
 async def _bare_s(size: int) -> float:
