@@ -67,7 +67,7 @@ class BatchWriter:
 
     def _publish(self, attempt: Path, number: int, counts: dict[str, int]) -> None:
         checkpoint = self.layout.name()
-        for table in TABLES:
+        for table in (name for name in TABLES if name == TABLES[0] or counts[name]):  # the first one tells the fence
             lake_table = LakeTable(self.layout.table(table))
             lake_table.publish(attempt / table, checkpoint=checkpoint, batch=number, fence=self.fence)
         self.layout.note_counts(number, counts["events"], counts["dead_letters"], counts["malformed"])
