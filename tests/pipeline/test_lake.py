@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from reaper.pipeline.lake import delta
 from reaper.pipeline.lake.batches import BatchWriter
 from reaper.pipeline.lake.delta import LakeTable, ReplacedError
 from reaper.pipeline.lake.events import RAW
@@ -155,6 +156,21 @@ def test_an_attempt_that_goes_on_beside_its_successor_adds_nothing(layout: Layou
     add(layout, 0, {DAY: ["job"]}, fence=FENCE)
     late.publish(stage(layout, "events", {DAY: ["job"]}), checkpoint=layout.name(), batch=0, fence=FENCE)
     assert jobs_in(layout) == {"job": 1}
+
+
+def test_a_commit_is_on_the_disk_before_it_is_taken_for_safe(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush, flushed = delta._flush, []
+
+    def note(path: Path) -> None:
+        flush(path)
+        flushed.append(path.name)
+
+    table = open_table(layout)
+    add(layout, 0, {DAY: ["beside"]}, fence=FENCE)
+    monkeypatch.setattr(delta, "_flush", note)
+    table.adopt([], checkpoint="another", batch=0)
+    logs = sorted(path.name for path in Path(layout.table("events"), "_delta_log").glob("*.json"))
+    assert {*logs[-2:], "_delta_log"} == set(flushed)
 
 
 def test_batches_are_numbered_by_checkpoint(layout: Layout) -> None:

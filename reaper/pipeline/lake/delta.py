@@ -42,8 +42,6 @@ _CONFIGURATION = {
 }
 _TRIES = 5
 """Attempts at a commit of ours while compaction commits, too."""
-
-
 ROWS_TOGETHER = 250_000
 """Rows that are held in memory while files are joined: a row group of the new one."""
 
@@ -168,15 +166,21 @@ class LakeTable:
         return _action(name, size, rows, day.name)
 
     def _commit(self, actions: Sequence[AddAction | RemoveAction], *transactions: Transaction) -> None:
+        before = self._delta.version()
         properties = CommitProperties(app_transactions=list(transactions), max_commit_retries=_TRIES)
         self._delta.create_write_transaction(
             list(actions), "append", self._delta.schema(), partition_by=[PARTITION], commit_properties=properties
         )
         self._delta.update_incremental()
         if not is_address(self.address):
-            log = Path(self.address, "_delta_log")  # the journal may be trimmed behind it
-            _flush(log / f"{self._delta.version():020}.json")
-            _flush(log)
+            self._flush_log(before)
+
+    def _flush_log(self, since: int) -> None:
+        """Put our commit on the disk, and what others have committed beside it."""
+        log = Path(self.address, "_delta_log")
+        for version in range(since + 1, self._delta.version() + 1):
+            _flush(log / f"{version:020}.json")
+        _flush(log)
 
     # --- what maintenance does ------------------------------------------------------------------------------------
 
