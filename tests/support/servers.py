@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,13 @@ class RedisServer(kit.RedisServer):
     def _new_port(self) -> int:
         return free_port()
 
+    @cached_property
+    def _housekeeper(self) -> "redis.Redis":
+        """The client of `reset`, which is called thousands of times: to make one takes longer than what it does."""
+        client = self.client()
+        client.set_retry(Retry(NoBackoff(), 1))  # a test may have cut its connection
+        return client
+
     def _client(self, port: int) -> "redis.Redis":
         """Return a client as those of ours, but one that does not ask who answers: tests look at replicas, too."""
         options: Any = {"socket_timeout": self.timeout_s, "socket_connect_timeout": self.timeout_s}
@@ -118,7 +125,7 @@ class RedisServer(kit.RedisServer):
 
     def reset(self) -> None:
         """Make it as new: no data, no scripts, default memory limits, no clients of earlier tests."""
-        with self.client() as client, client.pipeline(transaction=False) as together:
+        with self._housekeeper.pipeline(transaction=False) as together:
             together.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             for name, value in (("maxmemory", "0"), ("maxmemory-policy", "noeviction"), *self.config.items()):
                 if name.startswith("maxmemory"):
