@@ -111,9 +111,7 @@ class RedisServer(kit.RedisServer):
     @cached_property
     def _housekeeper(self) -> "redis.Redis":
         """The client of `reset`, which is called thousands of times: to make one takes longer than what it does."""
-        client = self.client()
-        client.set_retry(Retry(NoBackoff(), 1))  # a test may have cut its connection
-        return client
+        return self.client()
 
     def _client(self, port: int) -> "redis.Redis":
         """Return a client as those of ours, but one that does not ask who answers: tests look at replicas, too."""
@@ -134,6 +132,7 @@ class RedisServer(kit.RedisServer):
             together.execute_command("SCRIPT", "FLUSH")
             together.execute_command("CONFIG", "RESETSTAT")
             together.execute()
+        self._housekeeper.connection_pool.disconnect()  # some tests count clients
 
     def stop(self) -> None:
         """Shut it down in order (with ``appendonly yes`` the data is on disk); kill it where that fails."""
