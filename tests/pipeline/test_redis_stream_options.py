@@ -43,6 +43,7 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
         ("failOnDataLoss", "maybe"),
         ("startingId", "yesterday"),
         ("fieldsAs", "xml"),
+        ("maxTriggerDelay", "soon"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(name: str, value: str) -> None:
@@ -191,9 +192,40 @@ def test_entries_cannot_be_overwritten() -> None:
         ({"startingTimestamp": "2026-11-18T11:06:40"}, "with its time zone"),
         ({"startingTimestamp": "1960-01-01T00:00:00Z"}, "since 1970"),
         ({"startingTimestamp": "5", "startingId": "5"}, "not both"),
+        ({"endingTimestamp": "5", "endingId": "5"}, "not both"),
+        ({"startingId": '{"jobs": "noon"}'}, "startingId of jobs is 'noon'"),
+        ({"endingTimestamp": '{"jobs": "noon"}'}, "endingTimestamp of jobs is 'noon'"),
+        ({"startingId": '{"jobs": '}, "startingId is no JSON object of streams"),
+        ({"startingId": '{"job": "latest"}'}, "names job, which option stream does not name"),
         ({"failOnMissing": "no"}, "must be true or false"),
     ],
 )
 def test_where_to_begin_is_said_once_and_clearly(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(RedisStreamError, match=sentence):
         RedisStreamSource({"url": "redis://127.0.0.1", "stream": "jobs", **given})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500", 0.5), ("500ms", 0.5), ("90s", 90), ("15 min", 900), ("15m", 900), ("2H", 7200)]
+)
+def test_times_are_written_as_spark_has_them(text: str, seconds: float) -> None:
+    assert source(maxTriggerDelay=text).parsed.max_delay_s == seconds
+
+
+def test_a_batch_cannot_be_larger_than_the_largest() -> None:
+    with pytest.raises(RedisStreamError, match="minEntriesPerTrigger is above maxEntriesPerTrigger"):
+        source(minEntriesPerTrigger="8", maxEntriesPerTrigger="7")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2026-11-18T11:06:40Z", "1795000000000"),
+        ("2026-11-18T11:06:40.0001Z", "1795000000001"),
+        ("2026-11-18T12:06:40+01:00", "1795000000000"),
+        ("1795000000000", "1795000000000"),
+    ],
+)
+def test_an_instant_is_the_first_id_that_is_not_before_it(text: str, ms: str) -> None:
+    parsed = source(startingTimestamp=text, endingTimestamp=text).parsed
+    assert (parsed.starting.of("jobs"), parsed.ending.of("jobs")) == (ms, f"({ms}")

@@ -106,6 +106,20 @@ def test_bounds_of_a_batch_query_are_those_of_xrange(server: RedisServer) -> Non
     assert numbers(read_all(server, startingId="6")) == []
 
 
+def test_a_batch_query_ends_before_a_time(server: RedisServer) -> None:
+    add_at(server, [(1, 0), (2, 0), (2, 7), (3, 0)])
+    assert numbers(read_all(server, startingTimestamp=2, endingTimestamp=3)) == [2, 2]
+    assert numbers(read_all(server, endingTimestamp=0)) == []
+
+
+def test_each_stream_may_have_bounds_of_its_own(server: RedisServer) -> None:
+    for stream in ("a", "b", "c"):
+        add(server, 1, 2, 3, stream=stream)
+    bounds = {"startingId": '{"a": "2-0", "b": "latest"}', "endingTimestamp": '{"c": 2}'}
+    found = read_all(server, stream="a,b,c", **bounds)
+    assert [(row["stream"], row["n"]) for row in found] == [("a", "2"), ("a", "3"), ("c", "1")]
+
+
 def test_a_batch_query_reads_all_streams_of_a_list_and_of_patterns(server: RedisServer) -> None:
     for stream in ("{a}:journal", "{b}:journal", "c", "d", "{a}:dead"):
         add(server, 1, stream=stream)

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import MapType, StringType, StructType
 
+from reaper.pipeline.redis_stream.bounds import EARLIEST, LATEST
 from reaper.pipeline.redis_stream.cluster import open_link
 from reaper.pipeline.redis_stream.columns import Layout, read_range
 from reaper.pipeline.redis_stream.errors import NAME, RedisStreamError
@@ -111,8 +112,9 @@ class BatchReader(DataSourceReader):
 
     def _plan(self, link: Link, stream: str, state: State) -> list[InputPartition]:
         options = self._options
-        start = initial_position(options.starting, state)
-        until = state.last if options.ending == "latest" else min(state.last, _highest(options.ending))
+        start = initial_position(options.starting.of(stream), state)
+        ending = options.ending.of(stream)
+        until = state.last if ending == LATEST else min(state.last, _highest(ending))
         if start.id >= until:
             return []
         found = link.ask_one("XRANGE", key_of(stream), f"({show_id(start.id)}", show_id(until), "COUNT", 1)
@@ -131,7 +133,7 @@ class BatchReader(DataSourceReader):
 
 def _highest(bound: str) -> Id:
     """Return the highest ID that ``endingId`` allows: a time alone means all of its milliseconds."""
-    if bound == "earliest":
+    if bound == EARLIEST:
         return ZERO
     entry_id = parse_id(bound.removeprefix("("))
     if bound.startswith("("):
@@ -190,6 +192,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: Offset = {}
         self._targets: dict[str, State] | None = None
         self._walks: dict[str, tuple[Position, Walk]] = {}
+        self._told_at: float | None = None
+        """When there last was a batch."""
 
     # -- where Spark asks how far to go
 
@@ -197,7 +201,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where to begin, by ``startingId``."""
         states = self._look({})
         require_there(states, self._options)
-        return {stream: initial_position(self._options.starting, state).to_json() for stream, state in states.items()}
+        starting = self._options.starting
+        return {stream: initial_position(starting.of(stream), state).to_json() for stream, state in states.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return ``maxEntriesPerTrigger``."""
@@ -227,10 +232,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             backlog = self._backlog(stream, position, state)
             if backlog:
                 backlogs.append(backlog)
+        if self._should_wait(backlogs):
+            self._planned = dict(sorted(start.items()))
+            return start
+        self._told_at = time.monotonic()
         for backlog, reached in self._admit(backlogs, getattr(limit, "max_rows", None)):
             end[backlog.stream] = _ended(backlog.start, reached)
         self._planned = {stream: end[stream] for stream in sorted(end)}
         return self._planned
+
+    def _should_wait(self, backlogs: Sequence[Backlog]) -> bool:
+        """Tell whether there is less than ``minEntriesPerTrigger``, and ``maxTriggerDelay`` is not over.
+
+        The first batch does not wait, and what ``availableNow`` reads does not grow. Where nobody counts entries
+        (before Redis 7.0) nothing waits: it might be enough.
+        """
+        least = self._options.min_entries
+        if least is None or self._told_at is None or self._targets is not None:
+            return False
+        if any(backlog.start.added is None or backlog.target.added is None for backlog in backlogs):
+            return False
+        left = self._told_at + self._options.max_delay_s - time.monotonic()
+        return left > 0 and sum(backlog.at_most for backlog in backlogs) < least
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """Return the ends of the streams, with the number of entries that are not yet planned (``behind``)."""
@@ -343,7 +366,7 @@ def _appeared(state: State | None, newborn: bool) -> Position:
     One that was not there at the last look has had no entries that could be missing; of another one, what was trimmed
     before we came is nobody's loss.
     """
-    return Position(ZERO, 0, initial=True) if newborn else initial_position("earliest", state)
+    return Position(ZERO, 0, initial=True) if newborn else initial_position(EARLIEST, state)
 
 
 def _ended(start: Position, reached: Position) -> dict[str, Any]:
