@@ -44,6 +44,7 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
         ("startingId", "yesterday"),
         ("fieldsAs", "xml"),
         ("maxTriggerDelay", "soon"),
+        ("mode", "DROPMALFORMED"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(name: str, value: str) -> None:
@@ -150,10 +151,11 @@ def test_the_schema_tells_how_fields_are_wanted(schema: StructType, fields_as: s
 @pytest.mark.parametrize(
     ("schema", "fields_as", "sentence"),
     [
-        (StructType().add("n", "long"), "", "column n is bigint: values of Redis are string or binary"),
+        (StructType().add("n", ArrayType(StringType())), "", "column n is array<string>, which a field cannot be read"),
+        (StructType().add("n", "string").add("N", "string"), "", "columns n and N differ in case only"),
         (StructType().add("id", "long"), "", "column id must be a string"),
         (StructType().add("a", "string").add("b", "string"), "json", "all fields go into one column"),
-        (StructType().add("a", MapType(StringType(), IntegerType())), "map", "column a, in its values, is int"),
+        (StructType().add("a", MapType(StringType(), IntegerType())), "map", "column a must be a map of string to"),
         (StructType().add("a", "string"), "map", "must be a map<string,string>"),
         (StructType().add("a", "binary"), "json", "must be a string"),
         (StructType().add("a", "string").add("b", MAP).add("c", MAP), "", "column c is a second map"),

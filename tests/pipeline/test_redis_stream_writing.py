@@ -58,6 +58,11 @@ def test_a_column_can_name_the_stream(server: RedisServer) -> None:
     assert fields(server, "b") == [[b"n", b"2", b"m", b"4"]]
 
 
+def test_the_column_that_names_the_stream_is_named_in_any_case(server: RedisServer) -> None:
+    write(server, pa.table({"To": ["a"], "n": ["1"]}), stream="", streamColumn="to")
+    assert fields(server, "a") == [[b"n", b"1"]]
+
+
 def test_a_map_is_written_as_its_fields(server: RedisServer) -> None:
     maps = pa.array([[("a", "1"), ("b", None)], [("c", "2")]], pa.map_(pa.string(), pa.string()))
     write(server, pa.table({"stream": ["old", "old"], "id": ["1-0", "2-0"], "fields": maps}))

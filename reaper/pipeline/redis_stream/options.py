@@ -31,6 +31,8 @@ _OPTIONS: Mapping[str, str] = {
     "failOnMissing": "true",
     "ignoreDeletes": "false",
     "fieldsAs": "",
+    "mode": "PERMISSIVE",
+    "caseSensitive": "false",
     "idColumn": "id",
     "streamColumn": "",
     "retrySeconds": "300",
@@ -41,6 +43,7 @@ _OPTIONS: Mapping[str, str] = {
 _SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode", "numrows", "truncate"}
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _FIELDS_AS = ("columns", "map", "json")
+_MODES = ("PERMISSIVE", "FAILFAST")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Options:
     fail_on_missing: bool
     ignore_deletes: bool
     fields_as: str
+    fail_fast: bool
+    case_sensitive: bool
     id_column: str
     stream_column: str
     retry_s: float
@@ -74,10 +79,6 @@ class Options:
         """Read options, whose names are in lower case. Raises RedisStreamError, which never quotes ``url``."""
         _refuse_unknown(given)
         values = {name: str(given.get(name.lower(), default)).strip() for name, default in _OPTIONS.items()}
-        if values["fieldsAs"] not in ("", *_FIELDS_AS):
-            raise RedisStreamError(
-                f"option fieldsAs is {values['fieldsAs']!r}: it must be one of {', '.join(_FIELDS_AS)}."
-            )
         options = cls(
             url=_find_url(values["url"], values["urlEnv"], values["urlFile"]),
             streams=tuple(name.strip() for name in values["stream"].split(",") if name.strip()),
@@ -93,7 +94,9 @@ class Options:
             fail_on_data_loss=_flag("failOnDataLoss", values["failOnDataLoss"]),
             fail_on_missing=_flag("failOnMissing", values["failOnMissing"]),
             ignore_deletes=_flag("ignoreDeletes", values["ignoreDeletes"]),
-            fields_as=values["fieldsAs"],
+            fields_as=_one_of("fieldsAs", values["fieldsAs"], ("", *_FIELDS_AS)),
+            fail_fast=_one_of("mode", values["mode"].upper(), _MODES) == "FAILFAST",
+            case_sensitive=_flag("caseSensitive", values["caseSensitive"]),
             id_column=values["idColumn"],
             stream_column=values["streamColumn"],
             retry_s=_seconds("retrySeconds", values["retrySeconds"]),
@@ -121,6 +124,10 @@ class Options:
     def patterns(self) -> tuple[str, ...]:
         """The globs of ``streamPattern``, which are separated by commas."""
         return tuple(part.strip() for part in self.pattern.split(",") if part.strip())
+
+    def fold(self, name: str) -> str:
+        """Return what the names of columns have in common that are one column to Spark."""
+        return name if self.case_sensitive else name.lower()
 
     def require_streams(self) -> None:
         """Raise RedisStreamError if there is nothing to read from."""
@@ -181,6 +188,12 @@ def shown(url: str) -> str:
     """Return where a URL leads, without user and password."""
     scheme, _, rest = url.partition("?")[0].partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def _one_of(name: str, text: str, allowed: tuple[str, ...]) -> str:
+    if text not in allowed:
+        raise RedisStreamError(f"option {name} is {text!r}: it must be one of {', '.join(filter(None, allowed))}.")
+    return text
 
 
 def _number(name: str, text: str) -> int | None:

@@ -87,9 +87,8 @@ class Writer:
             )
         if options.stream_column and options.streams:
             raise RedisStreamError("set option stream or option streamColumn, not both.")
-        self._names = [column.name for column in schema.fields if column.name != options.stream_column]
-        if options.stream_column and len(self._names) == len(schema.fields):
-            raise RedisStreamError(f"option streamColumn names {options.stream_column}, and there is no such column.")
+        self._stream_column = _column_of("streamColumn", options.stream_column, schema, options)
+        self._names = [column.name for column in schema.fields if column.name != self._stream_column]
         self._map_column = self._find_map(schema)
 
     def _find_map(self, schema: StructType) -> str | None:
@@ -99,7 +98,9 @@ class Writer:
             raise RedisStreamError("entries are written with fieldsAs=columns or map; read JSON with from_json first.")
         columns = {column.name: column for column in schema.fields if column.name in self._names}
         maps = [name for name, column in columns.items() if isinstance(column.dataType, MapType)]
-        if options.fields_as != "columns" and len(maps) == 1 and set(columns) <= {*maps, "stream", options.id_column}:
+        beside = {options.fold(name) for name in columns if name not in maps}
+        of_entry = {options.fold(name) for name in ("stream", options.id_column)}
+        if options.fields_as != "columns" and len(maps) == 1 and beside <= of_entry:
             require_text_map(columns[maps[0]])
             return maps[0]
         if options.fields_as == "map":
@@ -125,9 +126,9 @@ class Writer:
 
     def _pack(self, batch: Any) -> list[bytes]:
         options = self._options
-        streams = _bytes_of(batch.column(options.stream_column)) if options.stream_column else None
+        streams = _bytes_of(batch.column(self._stream_column)) if self._stream_column else None
         if streams is not None and None in streams:
-            raise RedisStreamError(f"column {options.stream_column} names no stream in some row.")
+            raise RedisStreamError(f"column {self._stream_column} names no stream in some row.")
         if self._map_column:
             return self._pack_maps(batch.column(self._map_column), streams)
         columns = [_bytes_of(batch.column(name)) for name in self._names]
@@ -148,6 +149,16 @@ class Writer:
             stream = fixed if streams is None else streams[at]
             commands.append(pack_command([b"XADD", stream or b"", *trim, b"*", *words]))
         return commands
+
+
+def _column_of(option: str, name: str, schema: StructType, options: Options) -> str:
+    """Return how the column is called that an option names; empty where it names none. Raises RedisStreamError."""
+    if not name:
+        return ""
+    found = next((column for column in schema.names if options.fold(column) == options.fold(name)), None)
+    if found is None:
+        raise RedisStreamError(f"option {option} names {name}, and there is no such column.")
+    return found
 
 
 def chunks(commands: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
