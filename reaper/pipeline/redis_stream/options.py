@@ -39,6 +39,8 @@ _OPTIONS: Mapping[str, str] = {
     "discoverSeconds": "10",
     "maxlen": "",
     "approximate": "true",
+    "dedupeColumn": "",
+    "dedupeFor": "1d",
 }
 _SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode", "numrows", "truncate"}
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -73,6 +75,8 @@ class Options:
     discover_s: float
     maxlen: int | None
     approximate: bool
+    dedupe_column: str
+    dedupe_s: float
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
@@ -103,6 +107,8 @@ class Options:
             discover_s=_seconds("discoverSeconds", values["discoverSeconds"]),
             maxlen=_number("maxlen", values["maxlen"]),
             approximate=_flag("approximate", values["approximate"]),
+            dedupe_column=values["dedupeColumn"],
+            dedupe_s=_duration("dedupeFor", values["dedupeFor"]),
         )
         options._check()
         return options
