@@ -29,6 +29,7 @@ from reaper.pipeline.lake.events import RAW
 from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, replace_text, spark_path
 from reaper.pipeline.lake.tables import only_ingester
 from reaper.pipeline.settings import PipelineSettings
+from reaper.pipeline.spark.failures import NO_SPACE, all_words
 from reaper.pipeline.spark.session import is_submitted
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
@@ -298,5 +299,7 @@ def reason_of(error: Exception) -> str:
     ours = re.search(_FINAL.pattern + r"(.+)", str(error))
     if ours:
         return ours[2].strip()
+    if NO_SPACE in all_words(error):
+        return "no space left on device: the disk of the lake or the checkpoint is full, or that of temporary files"
     raised = _RAISED.findall(str(error))
     return f"{raised[-1][0]}: {raised[-1][1]}" if raised else (str(error).strip().splitlines() or ["?"])[0]
