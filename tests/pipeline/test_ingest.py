@@ -228,8 +228,8 @@ def test_a_password_never_gets_into_an_option_of_spark() -> None:
 def test_the_sentence_is_found_among_what_spark_says_around_it() -> None:
     loss = "Traceback:\n  File x\nour.DataLossError: stream s: 3 entries were trimmed.\n\n== plan"
     assert reason_of(StreamingQueryException(loss)) == "stream s: 3 entries were trimmed."
-    other = "[X] failed\nOSError: first\nduring that\npyarrow.lib.ArrowInvalid: no\nOSError: No space\n at java"
-    assert reason_of(StreamingQueryException(other)) == "OSError: No space"
+    other = "[X] failed\nOSError: first\nduring that\npyarrow.lib.ArrowInvalid: no\nOSError: No space left\n at java"
+    assert reason_of(StreamingQueryException(other)) == "OSError: No space left"
     assert reason_of(ValueError("one\ntwo")) == "one"
 
 

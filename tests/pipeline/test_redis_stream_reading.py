@@ -189,6 +189,23 @@ def test_pages_grow_with_what_is_known_of_the_entries() -> None:
     assert 40_000 < size.entry_bytes < 60_000
 
 
+def test_pages_stay_small_where_some_entries_are_far_larger_than_others() -> None:
+    """But for the first page with large ones: nobody knows before it has come."""
+    small, large = [b"1-0", [b"load", b"x" * 100]], [b"1-0", [b"load", b"x" * 5_000_000]]
+    waiting = ([small] * 99 + [large]) * 100
+    size, pages = PageSize(1_000), []
+    while waiting:
+        page, waiting = waiting[: size.entries], waiting[size.entries :]
+        pages.append(page)
+        size.learn(page)
+    held = [sum(entry is large for entry in page) for page in pages]
+    assert sorted(held)[-2:] == [2, 10], "a page of 1,000, and then one or two at a time"
+    assert len(pages) < 100 * 10, "and pages grow between them"
+    for _ in range(20):
+        size.learn([small] * size.entries)
+    assert size.entries == 1_000, "what was long ago is forgotten"
+
+
 def test_a_limited_batch_is_walked_to_in_small_pages_too(server: RedisServer) -> None:
     with connected(server) as client:
         for number in range(1, 201):
