@@ -86,6 +86,23 @@ def test_a_table_goes_to_a_stream_and_comes_back(spark: SparkSession, redis_serv
     assert {row[3] for row in read} == {0, 1}
 
 
+def test_filters_spare_what_cannot_pass_and_columns_have_their_types(
+    spark: SparkSession, redis_server: RedisServer
+) -> None:
+    add(redis_server, *range(1_000, 21_000, 10))
+    source = spark.read.format("redis-stream").options(**set_options(redis_server, pushFilters="true"))
+    entries = source.schema("ID string, Timestamp timestamp, N int").load()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        redis_server.command("CONFIG", "RESETSTAT")
+        found = entries.where("timestamp >= timestamp_millis(20980) and n % 20 = 0").select("id", "n").collect()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert [tuple(row) for row in found] == [("20980-0", 20980)]
+    with connected(redis_server) as client:
+        assert client.info("commandstats")["cmdstat_xrange"]["calls"] <= 3
+
+
 def test_a_query_reads_in_limited_batches_and_shows_how_far_it_is_behind(
     spark: SparkSession, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ class Layout:
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
-        self._roles = [_role(column, options) for column in schema.fields]
+        self._roles = [role_of(column, options) for column in schema.fields]
         self._fields = [column for column, role in zip(schema.fields, self._roles, strict=True) if role is Role.FIELD]
         guess = "map" if len(self._fields) == 1 and _is_map(self._fields[0]) else "columns"
         self.fields_as = options.fields_as or guess
@@ -136,7 +136,8 @@ class Role(Enum):
     FIELD = auto()
 
 
-def _role(column: StructField, options: Options) -> Role:
+def role_of(column: StructField, options: Options) -> Role:
+    """Return what a column of a schema holds."""
     name = options.fold(column.name)
     stream, entry_id = map(options.fold, options.metadata_columns)
     if name == entry_id:

@@ -33,6 +33,7 @@ _OPTIONS: Mapping[str, str] = {
     "fieldsAs": "",
     "mode": "PERMISSIVE",
     "caseSensitive": "false",
+    "pushFilters": "false",
     "idColumn": "id",
     "streamColumn": "",
     "retrySeconds": "300",
@@ -69,6 +70,7 @@ class Options:
     fields_as: str
     fail_fast: bool
     case_sensitive: bool
+    push_filters: bool
     id_column: str
     stream_column: str
     retry_s: float
@@ -101,6 +103,7 @@ class Options:
             fields_as=_one_of("fieldsAs", values["fieldsAs"], ("", *_FIELDS_AS)),
             fail_fast=_one_of("mode", values["mode"].upper(), _MODES) == "FAILFAST",
             case_sensitive=_flag("caseSensitive", values["caseSensitive"]),
+            push_filters=_flag("pushFilters", values["pushFilters"]),
             id_column=values["idColumn"],
             stream_column=values["streamColumn"],
             retry_s=_seconds("retrySeconds", values["retrySeconds"]),

@@ -6,13 +6,13 @@ appear below it later.
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import MapType, StringType, StructType
 
@@ -20,7 +20,8 @@ from reaper.pipeline.redis_stream.bounds import EARLIEST, LATEST
 from reaper.pipeline.redis_stream.cluster import open_link
 from reaper.pipeline.redis_stream.columns import Layout, read_range
 from reaper.pipeline.redis_stream.errors import NAME, RedisStreamError
-from reaper.pipeline.redis_stream.link import Link, find_streams, key_of, look_at, require_there
+from reaper.pipeline.redis_stream.filters import Narrowed, narrow
+from reaper.pipeline.redis_stream.link import Link, find_streams, key_of, look_at, printable, require_there
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import (
     LAST_SEQUENCE,
@@ -74,7 +75,7 @@ class RedisStreamSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        return BatchReader(self.parsed, schema)
+        return (FilteredReader if self.parsed.push_filters else BatchReader)(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query."""
@@ -98,6 +99,7 @@ class BatchReader(DataSourceReader):
         options.require_streams()
         Layout(schema, options)
         self._options, self._schema = options, schema
+        self._narrowed = Narrowed()
 
     def partitions(self) -> list[InputPartition]:
         """Plan the ranges of all streams."""
@@ -105,7 +107,8 @@ class BatchReader(DataSourceReader):
         try:
             states = look_at(link, sorted(find_streams(link, self._options)))
             require_there(states, self._options)
-            ranges = [part for stream, state in states.items() if state for part in self._plan(link, stream, state)]
+            wanted = {stream: state for stream, state in states.items() if self._narrowed.allows(printable(stream))}
+            ranges = [part for stream, state in wanted.items() if state for part in self._plan(link, stream, state)]
         finally:
             link.close()
         return ranges or [StreamRange("", ZERO, ZERO)]
@@ -115,6 +118,9 @@ class BatchReader(DataSourceReader):
         start = initial_position(options.starting.of(stream), state)
         ending = options.ending.of(stream)
         until = state.last if ending == LATEST else min(state.last, _highest(ending))
+        until = min(until, self._narrowed.high)
+        if self._narrowed.low > start.id:
+            start = initial_position(show_id(self._narrowed.low), state)
         if start.id >= until:
             return []
         found = link.ask_one("XRANGE", key_of(stream), f"({show_id(start.id)}", show_id(until), "COUNT", 1)
@@ -129,6 +135,15 @@ class BatchReader(DataSourceReader):
         """Read one range."""
         assert hasattr(partition, "until")
         return read_range(partition, self._options, self._schema)  # type: ignore[arg-type]
+
+
+class FilteredReader(BatchReader):
+    """Reads less where filters say so. Spark refuses a reader with this method unless its session allows filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take note of filters, and return all of them: Spark looks at what is read."""
+        self._narrowed = narrow(filters, self._schema, self._options)
+        return filters
 
 
 def _highest(bound: str) -> Id:
