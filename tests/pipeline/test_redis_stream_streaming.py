@@ -67,6 +67,26 @@ def test_a_batch_waits_until_it_is_worth_it_or_has_waited_long_enough(server: Re
     assert found == ([[1], [], [2, 3, 4]] if waits else [[1], [2, 3], [4]])
 
 
+def test_the_first_batch_does_not_wait_however_late_it_comes(server: RedisServer) -> None:
+    with query(server, minEntriesPerTrigger=3, maxTriggerDelay="1d", failOnMissing="false") as running:
+        assert running.batch() == []
+        add(server, 1)
+        assert running.batch() == [1]
+
+
+def test_what_a_new_stream_loses_while_a_batch_waits_is_loss(server: RedisServer) -> None:
+    if not counts(server):
+        return  # nothing waits where nobody counts
+    add(server, 1, stream="a:journal")
+    with query(server, streamPattern="*:journal", minEntriesPerTrigger=9, maxTriggerDelay="1d") as running:
+        assert running.batch() == [1]
+        add(server, 1, 2, 3, stream="b:journal")
+        assert running.batch() == []
+        trim(server, 1, stream="b:journal")
+        with pytest.raises(DataLossError, match="stream b:journal: 2 entries after 0-0 were trimmed"):
+            running.batch()
+
+
 def test_what_is_read_now_and_no_later_does_not_wait(server: RedisServer) -> None:
     add(server, 1)
     with query(server, minEntriesPerTrigger=3, maxTriggerDelay="1d") as running:

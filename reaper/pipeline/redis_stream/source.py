@@ -207,6 +207,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: Offset = {}
         self._targets: dict[str, State] | None = None
         self._walks: dict[str, tuple[Position, Walk]] = {}
+        self._newborn: set[str] = set()
+        """Streams that have appeared while the query runs; the offset of a batch that waits does not tell of them."""
         self._told_at: float | None = None
         """When there last was a batch."""
 
@@ -240,9 +242,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._targets is not None and state is not None and stream not in self._targets:
                 continue  # it came later
             entry = start.get(stream)
-            position = (
-                Position.from_json(entry) if entry else _appeared(state, known is not None and stream not in known)
-            )
+            if entry is None and known is not None and stream not in known:
+                self._newborn.add(stream)
+            position = Position.from_json(entry) if entry else _appeared(state, stream in self._newborn)
             end[stream] = entry or position.to_json()
             backlog = self._backlog(stream, position, state)
             if backlog:
@@ -250,7 +252,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._should_wait(backlogs):
             self._planned = dict(sorted(start.items()))
             return start
-        self._told_at = time.monotonic()
+        if backlogs:
+            self._told_at = time.monotonic()
         for backlog, reached in self._admit(backlogs, getattr(limit, "max_rows", None)):
             end[backlog.stream] = _ended(backlog.start, reached)
         self._planned = {stream: end[stream] for stream in sorted(end)}
