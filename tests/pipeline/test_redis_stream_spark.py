@@ -166,6 +166,23 @@ def test_a_streaming_query_can_enqueue(spark: SparkSession, redis_server: RedisS
     assert [flat for _, flat in copied] == [[b"n", b"1"], [b"n", b"2"], [b"n", b"3"]]
 
 
+def test_a_batch_that_spark_repeats_adds_nothing(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    add(redis_server, *range(1, 301))
+    options = set_options(redis_server, stream="copy", dedupeColumn="ID")
+    for _ in range(2):
+        entries = streaming(spark, redis_server, partitions=2, pageSize=50).load()
+        writer = entries.writeStream.format("redis-stream").options(**options)
+        writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        started(writer.start).awaitTermination()
+        (tmp_path / "commits" / "0").unlink()  # as if it had been killed before it had taken note of its end
+        (tmp_path / "commits" / ".0.crc").unlink(missing_ok=True)
+    with connected(redis_server) as client:
+        copied: Any = client.xrange("copy")
+    assert sorted(int(flat[1]) for _, flat in copied) == list(range(1, 301))
+
+
 def test_the_password_is_nowhere(
     spark: SparkSession, redis_server: RedisServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
