@@ -112,3 +112,15 @@ def test_where_the_home_cannot_be_written_to_the_cache_lies_in_the_temporary_fol
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     assert cache_folder() == tmp_path / f"stream-reaper-{os.getuid()}"
+
+
+def test_where_the_user_has_no_home_the_cache_lies_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert cache_folder() == tmp_path / f"stream-reaper-{os.getuid()}"

@@ -366,7 +366,7 @@ def _forget(scene: Scene) -> None:
 
 
 def _look(scene: Scene) -> None:
-    keys = (KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.suspects, KEYS.dead)
+    keys = (KEYS.stream, KEYS.retry, KEYS.schedule, KEYS.stream_schedule, KEYS.suspects, KEYS.dead, KEYS.agreement)
     scene.call("look_at_group", keys, GROUP)
     scene.lead("count_after", (KEYS.stream,), "0-0", 100, 10_000)
     scene.lead("inspect_layout", (KEYS.stream,), "stream")

@@ -4,6 +4,8 @@ The matrix is everything on every server at hand. That takes long, and says litt
 only moves jobs to and fro. So ``make test`` runs on the server that comes with the package; but what says how the
 server itself behaves, a *contract*, runs on every one there, too. What starts several Java machines is for the matrix.
 Where servers are named (``--server``), everything runs on those, and on no other.
+
+What runs containers or a systemd is a tier of its own, ``make test-deploy`` (``--deploy``), and in no other.
 """
 
 from pathlib import Path
@@ -15,12 +17,16 @@ from tests.support.servers import binaries_at_hand, default_binary, lane_of
 
 OPTION = "--matrix"
 LANE = "--server"
+DEPLOY = "--deploy"
+RECORD = "--record"
 CONTRACTS = ("scripts", "protocol")
 """Folders whose tests are contracts. Others are marked: ``pytest.mark.contract``."""
 ONLY = "only_on"
 """The mark of what is about some releases alone, by the beginnings of their names: ``pytest.mark.only_on("6.2.")``."""
 HEAVY = "matrix"
 """The mark of what is left out of ``make test``."""
+DEPLOYED = "deployed"
+"""The mark of what ``make test-deploy`` alone runs."""
 
 
 def in_matrix(*values: Any) -> Any:
@@ -62,9 +68,8 @@ def has_server(item: pytest.Item) -> bool:
 
 def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return what this run runs, and what it leaves out."""
-    if config.getoption(OPTION):
-        return items, []
+    unasked = [mark for mark, option in ((HEAVY, OPTION), (DEPLOYED, DEPLOY)) if not config.getoption(option)]
     kept, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
-        (left_out if item.get_closest_marker(HEAVY) else kept).append(item)
+        (left_out if any(item.get_closest_marker(mark) for mark in unasked) else kept).append(item)
     return kept, left_out

@@ -147,11 +147,10 @@ def write_shim(java: Java) -> Path:
 
 def cache_folder() -> Path:
     """Return the folder for what can be written again: under ``XDG_CACHE_HOME``, or of this user in the temp folder."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = root / "stream-reaper"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-reaper"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that cannot be written to, as in many containers
+    except (OSError, RuntimeError):  # a home that cannot be written to, as in many containers; or a user without one
         folder = Path(tempfile.gettempdir()) / f"stream-reaper-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
     return folder

@@ -27,7 +27,7 @@
 -- start ID of the group if it was created now ('' if not), groups of the stream, server time in ms, mismatch (''),
 -- ms for which a leader is sure to serve the group (0 = none is), embedded recovery begins with us (1|0), version of the
 -- agreement (0 = nothing is agreed on), since when our word stands (the server's ms; 0 = we give none)}.
--- Raises WRONGTYPE where the stream's key holds something else.
+-- Raises WRONGTYPE where the stream's key holds something else, and NEWERDATA with the version found and ours.
 -- Fence: none; it only creates what is missing, and removes the fence of a leader that has gone.
 
 --- @prelude
@@ -35,6 +35,11 @@
 local stream, retry, agreement, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, worker = ARGV[1], ARGV[7]
 local consumer, word_ms, joined_version = ARGV[8] or '', ARGV[9], whole_number(ARGV[10], 0)
+
+local found_version = data_version(agreement)
+if found_version > DATA_VERSION then
+  return redis.error_reply(string.format('NEWERDATA %.0f %.0f', found_version, DATA_VERSION))
+end
 
 -- Also the harmless first write: creating and agreeing then work under maxmemory too.
 open_for_writing(stream, group)
@@ -66,6 +71,7 @@ if created then -- whoever watches the group puts back what it had read up to th
   made_anew(agreement, start == '$' and info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id') or start)
 end
 
+raise_data_version(agreement)
 local at = now_ms()
 local served_until = whole_number(redis.call('HGET', agreement, 'served_until'), 0)
 local is_served = redis.call('HGET', agreement, 'recovery') == 'reaper' and served_until > at
