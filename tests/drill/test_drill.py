@@ -13,7 +13,7 @@ from tests.conftest import StartServer
 from tests.support.patience import scaled
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
-from tests.support.tiers import in_matrix
+from tests.support.tiers import WITH_CLAIM, in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.protocol.events import decode_entry
@@ -319,7 +319,7 @@ async def test_a_redis_of_somebody_else_is_left_as_it_was(
 
 
 @pytest.mark.contract
-@pytest.mark.only_on("8.4.", "8.6.", "8.8.", "8.10.")
+@pytest.mark.only_on(*WITH_CLAIM)
 async def test_given_back_in_place_every_job_is_accounted_for_after_every_fault(
     processes: Processes, server: RedisServer
 ) -> None:

@@ -19,6 +19,8 @@ CONTRACTS = ("scripts", "protocol")
 """Folders whose tests are contracts. Others are marked: ``pytest.mark.contract``."""
 ONLY = "only_on"
 """The mark of what is about some releases alone, by the beginnings of their names: ``pytest.mark.only_on("6.2.")``."""
+WITH_CLAIM = ("8.4.", "8.6.", "8.8.", "8.10.")
+"""The releases that know ``XREADGROUP … CLAIM``, by the beginnings of their names."""
 HEAVY = "matrix"
 """The mark of what is left out of ``make test``."""
 
@@ -26,6 +28,11 @@ HEAVY = "matrix"
 def in_matrix(*values: Any) -> Any:
     """A case of a test with parameters that is left out of ``make test``, where a like one runs."""
     return pytest.param(*values, marks=getattr(pytest.mark, HEAVY))
+
+
+def by_claim(*values: Any) -> Any:
+    """A case of a test with parameters for servers with CLAIM alone, on every one of them that is at hand."""
+    return pytest.param(*values, marks=[getattr(pytest.mark, ONLY)(*WITH_CLAIM), pytest.mark.contract])
 
 
 def servers_for(item: pytest.Item | pytest.Function) -> tuple[Path, ...]:

@@ -93,8 +93,11 @@ class Claiming(Part):
         self._refused_in = self._membership.joins
         logger.error(
             "group %s has agreed on redelivery 'in-place', and this server knows no XREADGROUP … CLAIM (Redis 8.4): "
-            "what is given back is not read. Set redelivery = 'retry-stream' for it in the reaper's settings",
+            "what is given back is not read. Set %s",
             self._settings.keys.pair,
+            "recovery = 'embedded' for all its workers"
+            if self._membership.recovers
+            else "redelivery = 'retry-stream' for it in the reaper's settings",
         )
 
     def _is_to_run(self, entry: ClaimedEntry) -> bool:
