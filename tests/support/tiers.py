@@ -31,8 +31,8 @@ def in_matrix(*values: Any) -> Any:
 
 
 def by_claim(*values: Any) -> Any:
-    """A case of a test with parameters for servers with CLAIM alone, on every one of them that is at hand."""
-    return pytest.param(*values, marks=[getattr(pytest.mark, ONLY)(*WITH_CLAIM), pytest.mark.contract])
+    """A case of a test with parameters that runs on servers with CLAIM alone, where the test runs on one."""
+    return pytest.param(*values, marks=getattr(pytest.mark, ONLY)(*WITH_CLAIM))
 
 
 def servers_for(item: pytest.Item | pytest.Function) -> tuple[Path, ...]:
@@ -62,9 +62,11 @@ def asked_for(config: pytest.Config) -> tuple[Path, ...]:
 
 
 def has_server(item: pytest.Item) -> bool:
-    """Tell whether a test that runs on servers has one: some are about releases that are not at hand everywhere."""
-    needs = isinstance(item, pytest.Function) and "binary" in item.fixturenames
-    return not needs or bool(servers_for(item))
+    """Tell whether a test that runs on servers has the one it is for: some, or some cases, are about releases alone."""
+    if not isinstance(item, pytest.Function) or "binary" not in item.fixturenames:
+        return True
+    servers, case = servers_for(item), item.callspec.params.get("binary") if hasattr(item, "callspec") else None
+    return case in servers if case else bool(servers)
 
 
 def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

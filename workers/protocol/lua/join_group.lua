@@ -99,8 +99,8 @@ for i, name in ipairs(names) do
     is_new = true
   end
   agreed[i] = redis.call('HGET', agreement, name) or ''
-  if ours ~= '' and agreed[i] ~= ours then
-    differing[#differing + 1] = name .. ' ' .. agreed[i] .. ' is agreed, ' .. ours .. ' is set'
+  if ours ~= '' and agreed[i] ~= ours and not (claims and name == 'policy') then -- that is the mode's to say
+    differing[#differing + 1] = name .. ' ' .. agreed[i] .. ' is agreed, ' .. ARGV[i + 2] .. ' is set'
   end
 end
 if is_new then
