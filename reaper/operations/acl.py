@@ -172,7 +172,7 @@ def rules_of(
 ) -> Rules:
     """Return the rules of a role for ``pairs``.
 
-    ``mode`` matters to workers: embedded ones recover, too. ``stream`` is for producers, who know no groups. ``url``:
+    ``mode`` matters to workers: some recover, too. ``stream`` is for producers, who know no groups. ``url``:
     the address, for nodes of a cluster are asked who has what.
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
@@ -181,7 +181,7 @@ def rules_of(
     scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)
-        commands |= found if mode is RecoveryMode.EMBEDDED else found - _ONLY_EMBEDDED.get(name, frozenset())
+        commands |= found if mode.is_of_workers else found - _ONLY_EMBEDDED.get(name, frozenset())
         keys |= keys_of(package, name)
     if scripts:
         commands |= _SCRIPTING
@@ -196,7 +196,7 @@ def rules_of(
 
 def scripts_of(role: Role, mode: RecoveryMode) -> list[tuple[str, str]]:
     """Return package and name of the scripts that a role runs."""
-    embedded = _EMBEDDED_SCRIPTS if mode is RecoveryMode.EMBEDDED else []
+    embedded = _EMBEDDED_SCRIPTS if mode.is_of_workers else []
     return {
         Role.PRODUCER: [(_PROTOCOL, "enqueue")],
         Role.WORKER: _WORKER_SCRIPTS + embedded,
