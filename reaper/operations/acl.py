@@ -83,8 +83,11 @@ def keys_of(package: str, name: str) -> frozenset[str]:
 _PROTOCOL, _REAPER = "workers.protocol", "reaper"
 _WORKER_SCRIPTS = [
     (_PROTOCOL, name)
-    for name in ("join_group", "adopt", "settle", "extend_visibility", "hold_again", "delete_consumer", "write_events")
-]
+    for name in (
+        "join_group", "adopt", "settle", "extend_visibility", "hold_again", "return_taken", "delete_consumer",
+        "write_events",
+    )
+]  # fmt: skip
 _EMBEDDED_SCRIPTS = [
     (_PROTOCOL, name) for name in ("autoclaim", "move_due", "release_suspects", "keep_house", "look_at_group")
 ]

@@ -151,7 +151,7 @@ EARLIER = "w." + "0" * 12
 """A process of the worker's name that has died."""
 
 
-SENT_OTHERWISE = {"write_events", "hold_again"}
+SENT_OTHERWISE = {"write_events", "hold_again", "return_taken"}
 """Written by the journal's own connection, which waits for no answers: `denials` sees them; and what one needs who has
 lost his consumer by others' hands (`tests/workers/test_vanished.py`)."""
 
