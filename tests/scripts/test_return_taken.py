@@ -61,10 +61,11 @@ async def test_whoever_had_it_has_it_again_with_the_next_extension(scene: Scene,
     assert await extend(scene, one, times) == 1
 
 
-async def test_whoever_had_it_settles_it(scene: Scene) -> None:
+@pytest.mark.parametrize("reply_was_lost", [False, True])
+async def test_whoever_had_it_settles_it(scene: Scene, reply_was_lost: bool) -> None:
     one = await taken(scene)
     assert await return_taken(scene, one, 1) == 1
-    assert await scene.settle(item(one, "ack")) == 1
+    assert await scene.settle(item(one, "ack"), reply_was_lost=reply_was_lost) == 1
     assert await scene.pending() == []
 
 

@@ -584,10 +584,13 @@ local function was_proven_lately(proven, visibility)
   local ago = proven and now_ms() - proven
   return ago and ago >= 0 and ago * 3 <= visibility * 2
 end
+local function was_returned(row, times)
+  return row and row[2] == RETURNED_CONSUMER and row[4] == times
+end
 local function has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven)
   local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
-  if row and row[2] == RETURNED_CONSUMER then
-    return row[4] == times
+  if was_returned(row, times) then
+    return true
   end
   local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'visibility_ms', 'recovery', 'member:' .. consumer)
   local word = read_word(agreed[5])
