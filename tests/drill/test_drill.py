@@ -384,7 +384,7 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
         (("--reapers", "1"), "error: fault 'pause-leader@12' needs a second reaper"),
         (("--fault", "pause-redis@4"), "error: fault 'pause-redis@4' does not say for how long"),
         (
-            ("--policy", "in-place"),
+            ("--recovery", "embedded", "--policy", "in-place"),
             "error: --policy is said by reapers: it needs --recovery reaper.",
         ),
         (("--fault", "restart-redis@4+0"), "error: fault 'restart-redis@4+0' lasts no time at all"),
