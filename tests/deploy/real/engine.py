@@ -88,9 +88,9 @@ def _daemon(machine: Machine, data: Path, project: Path, *, network: bool) -> It
             yield running
         finally:
             # What it has written counts after this, and containers leave nothing of theirs in the kernel.
-            running.run(
-                "sh", "-c", "kill -TERM $(pidof dockerd) && tail --pid=$(pidof dockerd) -f /dev/null", check=False
-            )
+            if running.first is not None:
+                end = "kill -TERM $(pidof dockerd) && tail --pid=$(pidof dockerd) -f /dev/null"
+                running.run("sh", "-c", end, check=False)
 
 
 def _import(running: Running, project: Path) -> None:

@@ -1,6 +1,6 @@
 """A machine in namespaces: a tree with what it writes beside it, processes of its own, and, if asked, its own network.
 
-It ends with the process that started it, however that ends, and nothing of it stays.
+It ends with the process that started it, however that ends: no process and no mount of it stays.
 """
 
 import os
