@@ -49,8 +49,8 @@ FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
 CONNECTIONS, CONTROL_CONNECTIONS = 64, 4
 """At most, for the work on groups, and for elections and heartbeats. They are opened as they are needed."""
-FORGET_AFTER_HEARTBEATS = 60
-"""A replica that has not registered for this many heartbeats is removed by the leader."""
+FORGET_AFTER_HEARTBEATS, FORGET_EVERY_HEARTBEATS = 60, 12
+"""A replica that has not registered for this many heartbeats is removed by the leader, which looks so often."""
 RELOADABLE = frozenset(
     {"groups", "visibility_timeout", "max_deliveries", "redelivery", "spare_the_living", "foreign_workers"}
 )
@@ -111,6 +111,7 @@ class Reaper:
         self.server = ""
         """The server's version; '' before `run`."""
         self._started_ms = 0
+        self._heartbeats_led = 0
         self._last_token = 0
         self._inside = AsyncExitStack()
 
@@ -289,7 +290,9 @@ class Reaper:
         self._started_ms = self._started_ms or at_ms
         await register(self._control, self._keys, self._replica(at_ms))
         if self.is_leader:
-            await self._forget_gone(at_ms)
+            if self._heartbeats_led % FORGET_EVERY_HEARTBEATS == 0:
+                await self._forget_gone(at_ms)
+            self._heartbeats_led += 1
 
     def _replica(self, at_ms: int) -> Replica:
         leads = LEADER if self.settings.leader_election else STANDALONE
