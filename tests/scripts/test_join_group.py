@@ -7,6 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.scripts.scene import FENCE, Scene, Word, entry_id
+from workers.protocol.calls.membership import delete_consumers as leave
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -190,6 +191,26 @@ async def test_a_worker_that_leaves_takes_its_word_back(scene: Scene) -> None:
     await scene.client.xgroup_createconsumer("orders", "billing", "w1.1")
     await join(scene, word=GoesBy())
     await delete_consumers(scene, "w1.1")
+    assert await words(scene) == {}
+
+
+async def test_the_word_of_a_consumer_that_somebody_else_has_deleted_stays_to_tell_it(scene: Scene) -> None:
+    await join(scene, word=GoesBy())
+    await scene.client.xgroup_delconsumer("orders", "billing", "w1.1")
+    assert await delete_consumers(scene, "w1.1") == [1]
+    assert [*await words(scene)] == ["w1.1"]
+
+
+async def test_what_is_cleared_away_in_the_retry_stream_leaves_the_word(scene: Scene) -> None:
+    await join(scene, word=GoesBy())
+    await scene.client.xgroup_delconsumer("orders", "billing", "w1.1")
+    await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
+    await scene.client.xgroup_createconsumer(scene.keys.retry, "billing", "w1.1")
+    await leave(scene.client, scene.keys.retry, scene.keys, ["w1.1"])
+    assert await scene.client.xinfo_consumers(scene.keys.retry, "billing") == []
+    assert [*await words(scene)] == ["w1.1"]
+    await join(scene, word=GoesBy())
+    await leave(scene.client, scene.keys.stream, scene.keys, ["w1.1"])
     assert await words(scene) == {}
 
 

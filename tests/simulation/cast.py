@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 AGAIN_S = 1.0
+WORD_ENDS = 3
+"""Which part of a worker's word in the agreement says until when it counts."""
 FULL_SCANS_PART = 0.5
 """How often replicas scan fully here, in visibility timeouts."""
 
@@ -57,6 +59,8 @@ class Actor:
         self.role = role
         self.process: Process | None = None
         self.incarnation = 0
+        self.launched_at = 0.0
+        """When the process that plays it now was started: seconds of the story."""
         self.again_after_s: float | None = None
 
     @property
@@ -226,12 +230,27 @@ class OurWorker(Actor):
             if one.job.id in self.world.ledger.dropped or one.job.id in self.world.ledger.lost:
                 continue  # others have taken it, or its payload, from everybody
             silent_s = self.world.loop.now - one.proven  # its own clock may have stood still meanwhile
-            lives_by_s = worker.agreement.visibility_timeout.total_seconds()
-            if silent_s < lives_by_s:
+            lives_by_s = self._lives_by_s(worker)
+            if silent_s + self.world.step_unseen_by_caller_s(one.proven) < lives_by_s:
                 yield (
                     f"I8: job {one.job.id} was taken from {process.name}, which proved {silent_s:.3f} s ago that it "
                     f"has it, and may be silent for {lives_by_s:g} s"
                 )
+
+    def _lives_by_s(self, worker: WorkerProcess) -> float:
+        """Return for how long the worker may be silent: as long as its word counts, by what it goes by itself.
+
+        By what is agreed on where it has let its word end, which it could not renew (decision 23). Where there is no
+        word at all, somebody has failed to give or to keep it.
+        """
+        own_s = worker.agreement.visibility_timeout.total_seconds()
+        agreed = self.world.server.keys.values.get(KEYS.agreement.encode())
+        if not isinstance(agreed, dict):
+            return own_s
+        word, agreed_ms = agreed.get(b"member:" + self.consumer), agreed.get(b"visibility_ms")
+        if not word or not agreed_ms or int(word.split(b",")[WORD_ENDS]) > self.world.server.now_ms:
+            return own_s
+        return min(own_s, int(agreed_ms) / 1000)
 
     def _held(self) -> list[Held]:
         return self._worker.in_hand() if self._worker is not None else []

@@ -55,6 +55,8 @@ class WallClock:
         """By how much it was set back, all in all…"""
         self.set_back_at = -inf
         """… and when last, in seconds of the story."""
+        self.steps: list[tuple[float, float]] = []
+        """When it was set, in seconds of the story, and by how much."""
         self._started_s = float(EPOCH_S)
 
     def now_us(self) -> int:
@@ -72,6 +74,7 @@ class WallClock:
     def step(self, seconds: float) -> None:
         """Set the clock."""
         self._ahead_s += seconds
+        self.steps.append((self._loop.now, seconds))
         if seconds < 0:
             self.set_back_s -= seconds
             self.set_back_at = self._loop.now
@@ -195,6 +198,7 @@ class World:
         if (actor.process is not None and not actor.process.dead) or not actor.is_wanted:
             return
         actor.incarnation += 1
+        actor.launched_at = self.loop.now
         process = actor.process = Process(self.loop, f"{role}#{actor.incarnation}", role=role)
         task = process.start(actor.run(process))
         task.add_done_callback(lambda task: self._ended(actor, process, task), context=self.context)
@@ -305,6 +309,18 @@ class World:
         if actor is not None:
             for execution in actor.in_hand():
                 self.ledger.blame(execution)
+
+    def step_unseen_by_caller_s(self, since: float) -> float:
+        """Return by how much the server's clock was set ahead after ``since``, before whose command runs was started.
+
+        A process that starts after such a step knows of none (decision 28): what was touched before looks so much
+        older to it. Of all others it is asked that they know.
+        """
+        for actor in self.actors.values():
+            if actor.process is not None and self.witness.caller.partition(" ")[0] == actor.process.name:
+                steps = (by_s for at, by_s in self.clock.steps if since < at <= actor.launched_at)
+                return max(0.0, sum(steps))
+        return 0.0
 
     # ---- operators
 
