@@ -5,6 +5,7 @@ in Redis Cluster: the stream's name is wrapped as a hash tag (``{orders}:dead:bi
 A name that already holds a tag (``{shop}orders``) keeps it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +20,7 @@ RESTORED_CONSUMER = "restored-by-reaper"
 READY_CONSUMER, WAITING_CONSUMER = "ready-by-reaper", "waiting-by-reaper"
 """The consumers that hold, by policy ``in-place``, what is ready and what waits in the schedule. They read nothing."""
 OUR_CONSUMERS = frozenset({RESTORED_CONSUMER, READY_CONSUMER, WAITING_CONSUMER})
+_WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 """Consumers that are no worker's."""
 
 
@@ -61,6 +63,11 @@ def _prefix(stream: str) -> str:
             f"{tag!r}: rename it, for example to '{stream}:jobs'."
         )
     return stream
+
+
+def is_worker(consumer: bytes) -> bool:
+    """Tell whether a consumer is a worker of ours, by its name."""
+    return _WORKER.search(consumer) is not None
 
 
 @dataclass(frozen=True, slots=True)
