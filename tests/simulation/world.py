@@ -15,12 +15,13 @@ from typing import Any
 
 import hiredis
 
-from tests.simulation.cast import FULL_SCANS_PART, Actor, Operators, Producers, make_actors
+from tests.simulation.cast import Actor, Operators, Producers, make_actors
+from tests.simulation.drops import Drops
 from tests.simulation.entropy import number_tasks
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S, GROUP, KEYS
-from tests.simulation.plays import Dropped, Ledger
+from tests.simulation.plays import Ledger
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import id_text
@@ -30,7 +31,6 @@ from tests.simulation.witness import Witness
 from tests.support.invariants import Execution
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError
-from workers.protocol.events import JournalLevel
 from workers.protocol.keys import RESTORED_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 
@@ -121,6 +121,7 @@ class World:
         self.network.watch = self._hear
         self.network.answered = self._blame_what_is_handed_out
         self.loop.connect = self.network.connect
+        self.drops = Drops(self)
         self.operators = Operators(self)
         self.producer = Producers(self, "producer")
         self.actors: dict[str, Actor] = {actor.role: actor for actor in (*make_actors(self), self.producer)}
@@ -207,6 +208,7 @@ class World:
         if process.dead or self.over:
             return
         process.kill()
+        self.drops.ended(process.name)
         self._blame_what_is_left_by(actor)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -233,6 +235,7 @@ class World:
         if by is None:
             self.blame_what_is_in_hand(role)
         process.kill()
+        self.drops.ended(process.name)
         self.network.reset(role, both=not abruptly)
         for execution in self.ledger.running_in(process.name):
             self.ledger.leave(execution, process.name)
@@ -439,7 +442,7 @@ class World:
         """
         if self.network.refusing:
             return  # nobody can
-        self._note_what_is_dropped(source)
+        self.drops.note(source)
         self._blame_what_has_had_its_only_delivery()
         self.has_lost_ends = True
         self.command("XGROUP", "DESTROY", source, GROUP)
@@ -455,40 +458,11 @@ class World:
         if isinstance(rows, list) and rows and not self.network.refusing:
             consumer = rows[int(which * len(rows))][1]
             self.say(f"It is {text(consumer)}.")
-            self._note_what_is_dropped(KEYS.stream, consumer)
+            self.drops.note(KEYS.stream, consumer)
             if consumer == RESTORED_CONSUMER.encode():  # perhaps nothing else tells the group from another one
                 self._blame_what_has_had_its_only_delivery()
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
-
-    def _note_what_is_dropped(self, source: str, *consumer: bytes) -> None:
-        """Note what is pending: it may run again at once, and if it is lost, somebody has to tell.
-
-        Nobody can where there is no agreement to tell one group from another. Of a consumer that has given its word it
-        is told in the journal that it is gone (keep_house.lua); of another one's deliveries, or without a journal, by
-        leaders alone, and if a full scan can have seen them (decision 27). Nobody tells where the clock was set back
-        just before: what a worker then says of when it has proved its life lies in the future, and counts for nothing.
-        """
-        rows = self.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
-        is_forgotten = not self.command("EXISTS", KEYS.agreement)
-        is_seen = "xpending" not in self.server.denied.get("default", ())  # by leaders, in full scans
-        is_told_of = self.story.setting.journal != JournalLevel.OFF and all(
-            self.command("HEXISTS", KEYS.agreement, b"member:" + name) for name in consumer
-        )
-        seen_ms = self.story.setting.visibility_s * 1000 * FULL_SCANS_PART
-        for entry_id, _, idle_ms, _ in rows if isinstance(rows, list) else ():
-            for _, flat in self.command("XRANGE", source, entry_id, entry_id):
-                metadata = read_metadata(entry_id, pair_up(flat))
-                job = text(metadata.job_id)
-                self.ledger.dropped[job] = Dropped(self.loop.now, text(consumer[0]) if consumer else "")
-                is_in_doubt = self.loop.now - self.clock.set_back_at < max(self.visibilities)
-                if (
-                    is_forgotten
-                    or is_in_doubt
-                    or (consumer and not is_told_of and (self.is_embedded or not is_seen or idle_ms < seen_ms))
-                ):
-                    self.ledger.lost.add(job)
-                self.ledger.blame(Execution(job, metadata.generation))
 
     def told(self, error: str) -> None:
         """Note that a replica or a worker tells of something lost."""

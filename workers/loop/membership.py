@@ -103,7 +103,7 @@ class Membership:
         """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
         self.dated_from = -inf
         """From which moment of our monotonic clock on proofs of life are known to be later than our word, by the
-        server's clock as it is. What was proven before is not known to be ours until it is again. Read in another thread."""
+        server's clock as it is. What was proven before is to be proven again. Read in another thread."""
         self.steps = ClockSteps()
         """How the server's clock was set meanwhile."""
         self._warned = ""
