@@ -1,44 +1,21 @@
 """The witness meets what is wrong in the step that does it. Here we do it ourselves: nothing of the product would."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from unittest import mock
 
 import pytest
 
 from tests.simulation import stillness as stillness_module
-from tests.simulation.entropy import drawn_from
-from tests.simulation.patience import patient
+from tests.simulation.conftest import Make
 from tests.simulation.places import GROUP, KEYS, URL
 from tests.simulation.plays import Act
-from tests.simulation.python_312 import as_in_312
 from tests.simulation.stillness import Stillness
 from tests.simulation.story import NewJob, Setting, Story
-from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
 from tests.support.invariants import Execution
 from workers.protocol.connection import commands_client
-from workers.runtime.clock import going_by
 
-Make = Callable[[Story], World]
 EMPTY = Story(1, Setting(), (), ())
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with ExitStack() as stack:
-
-        def make_world(story: Story) -> World:
-            for block in (undisturbed(), drawn_from(str(story.seed)), patient(story.setting)):
-                stack.enter_context(block)
-            world = World(story)
-            stack.enter_context(going_by(world.loop.time))
-            stack.enter_context(as_in_312(world.loop))
-            stack.callback(world.end)
-            return world
-
-        yield make_world
 
 
 def delivered(world: World) -> bytes:
