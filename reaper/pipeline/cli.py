@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from reaper.pipeline.lake.ingest import Progress
 
+_STATE = ("state",)
 _SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
 
 
@@ -45,7 +46,8 @@ def pipeline() -> None:
 
 # --- ingest -------------------------------------------------------------------------------------------------
 
-_INGEST = (*LAKE, *_SOURCE, "trigger", "max_entries_per_trigger", "partitions", "fail_on_data_loss", *SPARK)
+_READING = ("trigger", "max_entries_per_trigger", "partitions", "fail_on_data_loss")
+_INGEST = (*LAKE, *_STATE, *_SOURCE, *_READING, "target_mb", "keep", *SPARK)
 
 
 @pipeline.command(
@@ -80,7 +82,7 @@ def ingest(config: Path | None, machine: bool, available_now: bool, log_level: s
             _heed(partial(_stop, stop))
             return session
 
-        progress = run_ingestion(settings, lake_at(settings.lake), open_heeding, run)
+        progress = run_ingestion(settings, lake_at(settings.lake, settings.state), open_heeding, run)
         line.end()
         show_result(progress, [_ingest_text(progress)], machine=machine)
 
@@ -114,9 +116,9 @@ def _ingest_text(progress: "Progress") -> str:
 @pipeline.command(
     epilog=examples("reaper pipeline compact --lake lake", "reaper pipeline compact --target-mb 256 --json")
 )
-@pipeline_options(*LAKE, "target_mb", *SPARK)
+@pipeline_options(*LAKE, "target_mb")
 def compact(config: Path | None, machine: bool, **flags: Any) -> None:
-    """Join small batches of the lake, so that it is quick to read. Ingestion may go on meanwhile.
+    """Join small files of the lake now, so that it is quick to read. An ingester does so by itself, now and then.
 
     Exit code 0, also where there was nothing to join; 2 not possible.
     """
@@ -127,21 +129,16 @@ def compact(config: Path | None, machine: bool, **flags: Any) -> None:
         settings = load_settings(PipelineSettings, flags=flags, file=config)
         layout = existing_lake(settings.lake)
         line = ProgressLine(quiet=machine)
-        session = open_session(settings, line)
-        done = maintenance.compact(session, layout, settings.target_mb * 1_000_000, line.show)
+        done = maintenance.compact(layout, settings.target_mb * 1_000_000, line.show)
         line.end()
-        text = [
-            f"{table.table}: {table.batches_before:,} batches in {table.files_before:,} files, now "
-            f"{table.batches_after:,} in {table.files_after:,}"
-            for table in done
-        ]
+        text = [f"{table.table}: {table.files_before:,} files, now {table.files_after:,}" for table in done]
         show_result(done, text, machine=machine)
 
 
 @pipeline.command(epilog=examples("reaper pipeline retain --lake lake --keep 2592000"))
 @pipeline_options(*LAKE, "keep")
 def retain(config: Path | None, machine: bool, **flags: Any) -> None:
-    """Drop the days of the lake that are older than `--keep`. Ingestion may go on meanwhile.
+    """Drop the days of the lake that are older than `--keep`. An ingester that is told to `--keep` does so by itself.
 
     Exit code 0, also where there was nothing to drop; 2 not possible.
     """
@@ -162,7 +159,7 @@ def retain(config: Path | None, machine: bool, **flags: Any) -> None:
 @pipeline.command(
     epilog=examples("reaper pipeline trim --lake lake", "reaper pipeline trim --lake lake --margin 86400 --json")
 )
-@pipeline_options(*LAKE, *_SOURCE, "margin")
+@pipeline_options(*LAKE, *_STATE, *_SOURCE, "margin")
 @click.option("--with-dead-letters", is_flag=True, help="Trim dead-letter streams, too: they can be redriven no more.")
 def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: Any) -> None:
     """Trim the journals in Redis behind what is safely in the lake. Never dead letters, unless asked to.
@@ -171,11 +168,11 @@ def trim(config: Path | None, machine: bool, with_dead_letters: bool, **flags: A
     """
     with sentences():
         from reaper.pipeline.lake.ingest import redis_url
-        from reaper.pipeline.lake.tables import existing_lake
+        from reaper.pipeline.lake.tables import existing_lake, with_state
         from reaper.pipeline.lake.trim import trim as run_trim
 
         settings = load_settings(PipelineSettings, flags=flags, file=config)
-        layout = existing_lake(settings.lake)
+        layout = with_state(existing_lake(settings.lake, settings.state))
 
         async def run() -> Any:
             return await run_trim(settings, layout, url=redis_url(settings), dead_letters=with_dead_letters)
@@ -215,3 +212,23 @@ def warm_up(machine: bool) -> None:
         line.end()
         megabytes = file.stat().st_size // 1_000_000
         show_result({"file": str(file), "megabytes": megabytes}, [f"{file} ({megabytes} MB)"], machine=machine)
+
+
+# --- migrate ------------------------------------------------------------------------------------------------
+
+
+@pipeline.command(epilog=examples("reaper pipeline migrate --lake lake"))
+@pipeline_options(*LAKE)
+def migrate(config: Path | None, machine: bool, **flags: Any) -> None:
+    """Make Delta tables of a lake of an earlier version, in place. Stop its ingester first; nothing is copied.
+
+    Exit code 0, also where there was nothing to do; 2 not possible.
+    """
+    with sentences():
+        from reaper.pipeline.lake.migration import migrate as run_migration
+        from reaper.pipeline.lake.tables import lake_at
+
+        settings = load_settings(PipelineSettings, flags=flags, file=config)
+        done = run_migration(lake_at(settings.lake))
+        text = [f"{table.table}: {table.files:,} files" for table in done]
+        show_result(done, text, machine=machine)

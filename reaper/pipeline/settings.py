@@ -16,7 +16,16 @@ class PipelineSettings(RedisSettings):
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="REAPER_PIPELINE_")
     other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_PIPELINE_CONFIG"})
 
-    lake: str = Field("lake", description="Folder of the lake; on a cluster one that every machine sees.")
+    lake: str = Field(
+        "lake",
+        description="Folder of the lake, on a cluster one that every machine sees; or where it is in an object store, "
+        "such as `s3://bucket/lake`.",
+    )
+    state: str = Field(
+        "",
+        description="Folder of Spark's checkpoint and of what is being written, for a lake in an object store. A lake "
+        "that is a folder keeps them in itself.",
+    )
     redis_url_env: str = Field(
         "",
         description="Name of an environment variable of Spark's machines that holds the address, instead of "
@@ -41,7 +50,7 @@ class PipelineSettings(RedisSettings):
     remote: str = Field("", description="A Spark Connect server to use instead, such as `sc://host:15002`.")
     heap: str = Field("2g", description="Memory of Spark's driver, where it is started here.")
 
-    target_mb: int = Field(128, ge=1, description="Size that compaction joins batches up to, in MB.")
+    target_mb: int = Field(128, ge=1, description="Size that compaction joins files up to, in MB.")
     keep: Seconds | None = Field(
         None, gt=timedelta(0), description="How much of the past the lake keeps, by whole days; default: all of it."
     )

@@ -24,6 +24,7 @@ import anyio
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from reaper.pipeline.lake.delta import LakeTable
 from reaper.pipeline.lake.ingest import Progress, Run, ingest
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.tables import lake_at
@@ -152,7 +153,7 @@ async def _latencies(stage: Stage, session: SparkSession, seconds: float) -> lis
     seen: dict[str, float] = {}
     with _ingesting(stage, session, layout):
         await wait_until(lambda: _look(layout, set(), seen), "the ingester is at work", TIMEOUT_S)
-        known, begin = set(layout.batches("events")), time.time()
+        known, begin = _paths(layout), time.time()
         added = 0
         while time.time() < begin + seconds or len(seen) <= added:
             if time.time() < begin + seconds:
@@ -164,14 +165,14 @@ async def _latencies(stage: Stage, session: SparkSession, seconds: float) -> lis
     return [at - int(entry.split("-")[0]) / 1000 for entry, at in list(seen.items())[1:]]
 
 
-def _look(layout: Layout, known: set[int], seen: dict[str, float]) -> bool:
-    """Read the batches that are new, and note when each of their entries could be read."""
-    batches = layout.batches("events") if layout.exists() else {}
-    for number in batches.keys() - known:
-        entries = [entry for file in batches[number].glob("*/*.parquet") for entry in _ids(file)]
+def _look(layout: Layout, known: set[str], seen: dict[str, float]) -> bool:
+    """Read the files that are new, and note when each of their entries could be read."""
+    for path in _paths(layout) - known:
+        entries = _ids(Path(layout.table("events"), path))
         now = time.time()
-        seen.update(dict.fromkeys(entries, now))
-        known.add(number)
+        for entry in entries:
+            seen.setdefault(entry, now)  # files are joined, now and then
+        known.add(path)
     return bool(seen)
 
 
@@ -193,3 +194,8 @@ def _ingesting(stage: Stage, session: SparkSession, layout: Layout) -> Iterator[
     finally:
         stop.set()
         thread.join()
+
+
+def _paths(layout: Layout) -> set[str]:
+    address = layout.table("events")
+    return {file.path for file in LakeTable(address).files()} if LakeTable.is_at(address) else set()

@@ -8,6 +8,7 @@ import duckdb
 import polars as pl
 import redis
 
+from reaper.pipeline.lake.delta import LakeTable
 from tests.support.servers import RedisServer
 from workers.protocol.events import encode_data
 
@@ -58,12 +59,11 @@ def write_raw(server: RedisServer, stream: str, *entries: dict[str, str | bytes]
             client.xadd(stream, fields)
 
 
-def rows(lake: Path, table: str = "events") -> list[str]:
+def rows(lake: str | Path, table: str = "events") -> list[str]:
     """Return stream and ID of each row, as another program than Spark reads the table."""
-    files = list((lake / table).glob("batch=*/date=*/*.parquet"))
-    if not files:
+    if not (Path(lake) / table / "_delta_log").is_dir():
         return []
-    found = pl.scan_parquet(files).select(pl.concat_str("stream", "id", separator=" ")).collect()
+    found = pl.scan_delta(str(Path(lake) / table)).select(pl.concat_str("stream", "id", separator=" ")).collect()
     return sorted(found.to_series().to_list())
 
 
@@ -73,8 +73,10 @@ def entries(server: RedisServer, streams: Iterable[str] = (JOURNAL,)) -> list[st
         return sorted(f"{stream} {entry.decode()}" for stream in streams for entry, _ in client.xrange(stream))
 
 
-def ask_duckdb(query: str, table: Path) -> list[Any]:
-    """Return DuckDB's answer; TABLE in ``query`` stands for the files in the folder of a table."""
-    files = table / "*" / "*" / "*.parquet"
-    found = duckdb.sql(query.replace("TABLE", f"'{files}'"))
+def ask_duckdb(query: str, table: str | Path) -> list[Any]:
+    """Return DuckDB's answer; TABLE in ``query`` stands for the files that count of a Delta table."""
+    files = [str(Path(table, file.path)) for file in LakeTable(str(table)).files()]
+    if not files:
+        return []
+    found = duckdb.sql(query.replace("TABLE", f"read_parquet({files}, hive_partitioning = true)"))
     return found.fetchall() if found else []

@@ -28,8 +28,10 @@ from reaper.pipeline.lake.ingest import (
     source_options,
 )
 from reaper.pipeline.lake.layout import Layout
+from reaper.pipeline.lake.maintenance import Upkeep
 from reaper.pipeline.lake.tables import (
     LakeBusyError,
+    create_tables,
     lake_at,
     only_ingester,
     read_dead_letters,
@@ -48,6 +50,7 @@ from tests.pipeline.journals import (
     write_events,
     write_raw,
 )
+from tests.pipeline.lakes import DAY, add
 from tests.pipeline.streams import counts
 from tests.support.servers import RedisServer
 from workers.protocol.errors import ConfigurationError, UnreachableError
@@ -78,7 +81,7 @@ class Hurry(threading.Event):
 def test_a_run_that_should_end_gives_up_later_where_the_machine_is_only_busy(
     reason: str, attempts: int, tmp_path: Path
 ) -> None:
-    started = 0
+    started, layout = 0, lake_at(tmp_path)
 
     def start() -> StreamingQuery:
         nonlocal started
@@ -86,7 +89,7 @@ def test_a_run_that_should_end_gives_up_later_where_the_machine_is_only_busy(
         raise StreamingQueryException(reason)
 
     with pytest.raises(IngestError, match=f"ingestion stopped: {reason}"):
-        Supervisor(start, lake_at(tmp_path), Run(available_now=True, stop=Hurry())).run()
+        Supervisor(start, layout, Run(available_now=True, stop=Hurry()), Upkeep(layout, 1, None)).run()
     assert started == attempts
 
 
@@ -184,10 +187,13 @@ def test_a_lake_that_is_being_filled_is_not_filled_by_another(redis_server: Redi
 
 def test_a_lake_whose_checkpoint_is_gone_is_not_filled_a_second_time(redis_server: RedisServer, tmp_path: Path) -> None:
     layout = lake_at(tmp_path)
-    layout.create()
-    day = layout.staging / "batch-0" / "date=2026-01-01"
-    day.mkdir(parents=True)
-    layout.publish("events", 0, day.parent)
+    create_tables(layout)
+    add(layout, 0, {DAY: ["job"]})
+    with pytest.raises(ConfigurationError, match=r"its checkpoint .* is gone"):
+        ingest(settings(redis_server), layout, _no_session, NOW)
+    (layout.checkpoint / "offsets").mkdir(parents=True)
+    (layout.checkpoint / "offsets" / "0").touch()
+    (layout.state / "name").write_text("of another lake")
     with pytest.raises(ConfigurationError, match=r"its checkpoint .* is gone"):
         ingest(settings(redis_server), layout, _no_session, NOW)
 

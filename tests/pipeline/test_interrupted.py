@@ -7,9 +7,8 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from reaper.pipeline.lake.layout import Layout
 from tests.conftest import StartServer
-from tests.pipeline.journals import write_events
+from tests.pipeline.journals import rows, write_events
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -73,6 +72,6 @@ async def test_while_it_works(processes: Processes, start_server: StartServer, t
     server, lake = start_server(), tmp_path / "lake"
     write_events(server, 100)
     running = _ingest(processes, server, lake, "--trigger", "0.1")
-    await wait_until(lambda: Layout(lake).exists() and Layout(lake).batches("events"), "the first batch is in the lake")
+    await wait_until(partial(rows, lake), "the first batch is in the lake")
     await _ends_with_java(running, 0)
     assert running.output.splitlines()[-1].startswith("100 events, ")

@@ -33,20 +33,20 @@ def start(processes: Processes, server: RedisServer, lake: Path, *flags: str) ->
 async def test_a_lake_has_each_entry_once_however_often_its_ingester_is_killed(
     processes: Processes, start_server: StartServer, tmp_path: Path
 ) -> None:
-    server, layout = start_server(), Layout(tmp_path / "lake")
+    server, layout = start_server(), Layout.of(tmp_path / "lake")
     moments = random.Random(SEED)
     written = killed_at_work = 0
     while killed_at_work < ROUNDS:  # on a busy machine, one may have done all of its work before it is killed
         write_events(server, IN_FLIGHT, start=written)
         written += IN_FLIGHT
         batches = started_batches(layout) + moments.randint(1, 4)
-        ingester = start(processes, server, layout.root)
+        ingester = start(processes, server, Path(layout.root))
         await wait_until(partial(has_started, layout, batches), "it is at work")
         await anyio.sleep(moments.uniform(0, 0.6))  # the moment within a batch
         ingester.kill()
         killed_at_work += len(rows(layout.root)) < written
 
-    last = start(processes, server, layout.root)
+    last = start(processes, server, Path(layout.root))
     await wait_until(lambda: len(rows(layout.root)) >= written, "everything is ingested")
     last.terminate()
     assert await last.wait() == 0, last.output

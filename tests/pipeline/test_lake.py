@@ -1,41 +1,54 @@
 """A lake holds each entry once, whole batches only, and is read by others as it lies."""
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from reaper.pipeline.lake.batches import BatchWriter, ReplacedError
+from reaper.pipeline.lake import delta
+from reaper.pipeline.lake.batches import BatchWriter
+from reaper.pipeline.lake.delta import LakeTable, ReplacedError
 from reaper.pipeline.lake.events import RAW
+from reaper.pipeline.lake.ingest import install_fence
 from reaper.pipeline.lake.layout import COUNTS_KEPT, Layout
 from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED
 from reaper.pipeline.lake.tables import (
     LakeBusyError,
     NoLakeError,
+    create_tables,
     existing_lake,
     lake_at,
     only_ingester,
     read_dead_letters,
     read_events,
     read_malformed,
+    with_state,
 )
 from tests.pipeline.journals import ask_duckdb
+from tests.pipeline.lakes import DAY, add, jobs_in, open_table, stage
 from workers.protocol.errors import ConfigurationError
 
 DAY_MS = 86_400_000
 START_MS = 1_700_000_000_000
-FENCE = "ours"
+FENCE = 1
 
 Raw = tuple[str, str, str | None, str | None, str | None, dict[str, str] | None]
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """An empty lake in a folder whose name needs care."""
-    made = Layout(tmp_path / "a lake")
-    made.create()
-    made.install_fence(FENCE)
+    """An empty lake."""
+    return empty_lake(tmp_path / "lake")
+
+
+def empty_lake(folder: Path) -> Layout:
+    made = lake_at(folder)
+    create_tables(made)
+    assert install_fence(made) == FENCE
     return made
 
 
@@ -54,8 +67,8 @@ def batch(spark: SparkSession, first: int, number: int, *, letters: int = 0, bro
     return spark.createDataFrame(rows, RAW)
 
 
-def writer(layout: Layout, fence: str = FENCE) -> BatchWriter:
-    return BatchWriter(str(layout.root), fence, 2)
+def writer(layout: Layout, fence: int = FENCE) -> BatchWriter:
+    return BatchWriter(layout, fence, 2)
 
 
 def test_spark_duckdb_and_polars_read_the_same_from_a_lake_as_it_lies(spark: SparkSession, layout: Layout) -> None:
@@ -70,20 +83,20 @@ def test_spark_duckdb_and_polars_read_the_same_from_a_lake_as_it_lies(spark: Spa
     ]
 
     jobs_by_day = {str(day): count for day, count in events.groupBy("date").count().collect()}
-    table = layout.root / "events"
+    table = layout.table("events")
     found = ask_duckdb("SELECT date, count(DISTINCT job) FROM TABLE GROUP BY date", table)
     assert {str(day): count for day, count in found} == jobs_by_day
-    lazy = pl.scan_parquet(table / "**" / "*.parquet", hive_partitioning=True)
+    lazy = pl.scan_delta(table)
     counted = lazy.group_by("date").agg(pl.col("job").n_unique()).collect()
     assert {str(day): count for day, count in counted.rows()} == jobs_by_day
 
     (kind, run_ms) = ask_duckdb('SELECT typeof("at"), sum(run_ms) FROM TABLE GROUP BY 1', table)[0]
     assert (kind, run_ms) == ("TIMESTAMP WITH TIME ZONE", 700)
     assert lazy.collect_schema()["at"] == pl.Datetime("us", "UTC")
-    assert ask_duckdb("SELECT DISTINCT compression FROM parquet_metadata(TABLE)", table) == [("ZSTD",)]
 
 
-def test_a_batch_written_twice_is_in_the_lake_once(spark: SparkSession, layout: Layout) -> None:
+def test_a_batch_written_twice_is_in_the_lake_once(spark: SparkSession, tmp_path: Path) -> None:
+    layout = empty_lake(tmp_path / "a lake #1")  # a name that needs care
     entries = batch(spark, 0, 5, letters=1, broken=1)
     for _ in range(2):
         writer(layout)(entries, 0)
@@ -99,15 +112,15 @@ def test_a_replay_adds_what_an_attempt_that_was_killed_half_way_had_not_publishe
     spark: SparkSession, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = batch(spark, 0, 5, letters=1)
-    publish = Layout.publish
+    publish = LakeTable.publish
 
-    def die(self: Layout, table: str, number: int, staged: Path) -> None:
-        if table != "events":
+    def die(table: LakeTable, staged: Path, **named: Any) -> None:
+        if not table.address.endswith("events"):
             raise KeyboardInterrupt
-        publish(self, table, number, staged)
+        publish(table, staged, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Layout, "publish", die)
+        patched.setattr(LakeTable, "publish", die)
         with pytest.raises(KeyboardInterrupt):
             writer(layout)(entries, 0)
     assert (read_events(spark, layout.root).count(), read_dead_letters(spark, layout.root).count()) == (5, 0)
@@ -116,25 +129,66 @@ def test_a_replay_adds_what_an_attempt_that_was_killed_half_way_had_not_publishe
 
 
 def test_an_ingester_that_was_replaced_publishes_nothing(spark: SparkSession, layout: Layout) -> None:
+    assert install_fence(layout) == FENCE + 1
     with pytest.raises(ReplacedError):
-        writer(layout, fence="another")(batch(spark, 0, 5), 0)
+        writer(layout)(batch(spark, 0, 5), 0)
     assert read_events(spark, layout.root).count() == 0
     assert read_malformed(spark, layout.root).schema.simpleString() == MALFORMED.simpleString()
 
 
-def test_while_a_batch_is_written_nobody_sees_any_of_it(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
-    layout.create()
-    staged = layout.staging / "attempt" / "events" / "date=2026-01-01"
-    staged.mkdir(parents=True)
-    (staged / "part-0.parquet").write_bytes(b"half a file")
-    assert list(layout.table("events").glob("**/*.parquet")) == []
-    layout.publish("events", 0, staged.parent)
-    assert [path.name for path in layout.table("events").glob("batch=0/date=*/*.parquet")] == ["part-0.parquet"]
+def test_an_ingester_that_is_replaced_at_this_moment_publishes_nothing(layout: Layout) -> None:
+    table, staged = open_table(layout), stage(layout, "events", {DAY: ["job"]})
+    install_fence(layout)  # after the handle was made by which the fence is looked at
+    with pytest.raises(ReplacedError):
+        table.publish(staged, checkpoint=layout.name(), batch=0, fence=FENCE)
+    assert jobs_in(layout) == {}
+
+
+def test_of_two_who_take_over_at_once_one_gives_way(layout: Layout) -> None:
+    late = open_table(layout)
+    install_fence(layout)
+    with pytest.raises(ReplacedError):
+        late.install_fence(FENCE + 1)
+
+
+def test_an_attempt_that_goes_on_beside_its_successor_adds_nothing(layout: Layout) -> None:
+    late = open_table(layout)
+    add(layout, 0, {DAY: ["job"]}, fence=FENCE)
+    late.publish(stage(layout, "events", {DAY: ["job"]}), checkpoint=layout.name(), batch=0, fence=FENCE)
+    assert jobs_in(layout) == {"job": 1}
+
+
+def test_a_commit_is_on_the_disk_before_it_is_taken_for_safe(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush, flushed = delta._flush, []
+
+    def note(path: Path) -> None:
+        flush(path)
+        flushed.append(path.name)
+
+    table = open_table(layout)
+    add(layout, 0, {DAY: ["beside"]}, fence=FENCE)
+    monkeypatch.setattr(delta, "_flush", note)
+    table.adopt([], checkpoint="another", batch=0)
+    logs = sorted(path.name for path in Path(layout.table("events"), "_delta_log").glob("*.json"))
+    assert {*logs[-2:], "_delta_log"} == set(flushed)
+
+
+def test_batches_are_numbered_by_checkpoint(layout: Layout) -> None:
+    add(layout, 3, {DAY: ["job"]}, fence=FENCE)
+    assert (open_table(layout).batch_of(layout.name()), open_table(layout).batch_of("another")) == (3, None)
+
+
+def test_a_column_that_is_new_is_added_and_null_in_what_was_there(layout: Layout) -> None:
+    before = StructType([field for field in EVENTS.fields if field.name != "extra"])
+    address = str(Path(layout.root) / "narrow")
+    LakeTable.create(address, before)
+    LakeTable.create(address, EVENTS)
+    LakeTable.create(address, EVENTS)
+    assert [field.name for field in DeltaTable(address).schema().fields] == [*before.names, "extra"]
 
 
 def test_counts_of_batches_add_up_and_do_not_grow_without_end(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
+    layout = lake_at(tmp_path)
     layout.create()
     for number in range(COUNTS_KEPT + 10):
         layout.note_counts(number, 2, 1, 0)
@@ -145,7 +199,7 @@ def test_counts_of_batches_add_up_and_do_not_grow_without_end(tmp_path: Path) ->
 
 
 def test_a_lake_has_one_ingester_at_a_time(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
+    layout = lake_at(tmp_path)
     with (
         only_ingester(layout),
         pytest.raises(LakeBusyError, match="another ingester is at work"),
@@ -156,12 +210,20 @@ def test_a_lake_has_one_ingester_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lake_is_a_folder_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_lake_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert lake_at("lake").root == lake_at(f"file://{tmp_path}/lake").root == tmp_path / "lake"
-    assert lake_at(f"file://{tmp_path}/a%20lake").root == tmp_path / "a lake"
-    for elsewhere in ("s3a://bucket/lake", "hdfs://host/lake", "file://host/lake"):
-        with pytest.raises(ConfigurationError, match="is no folder"):
+    assert lake_at("lake") == lake_at(f"file://{tmp_path}/lake") == Layout.of(tmp_path / "lake")
+    assert lake_at(f"file://{tmp_path}/a%20lake").root == str(tmp_path / "a lake")
+    assert lake_at("s3a://bucket/lake/", "state") == Layout("s3://bucket/lake", tmp_path / "state")
+    assert with_state(lake_at("s3://bucket/lake", "state")).state == tmp_path / "state"
+    with pytest.raises(ConfigurationError, match=r"--state FOLDER"):
+        with_state(lake_at("s3://bucket/lake"))
+    with pytest.raises(ConfigurationError, match="state is only for a lake in an object store"):
+        lake_at("lake", "state")
+    for elsewhere in ("hdfs://host/lake", "file://host/lake", "s3://"):
+        with pytest.raises(ConfigurationError, match="is neither a folder"):
             lake_at(elsewhere)
+    with pytest.raises(ConfigurationError, match="a %"):
+        lake_at(tmp_path / "100%")
     with pytest.raises(NoLakeError, match="there is no lake at"):
         existing_lake(tmp_path / "lake")

@@ -1,139 +1,152 @@
 """Compaction and retention change how a lake lies, never what it holds for its readers."""
 
-import shutil
-from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.lake import maintenance
+from reaper.pipeline.lake.delta import JoinError, LakeFile, LakeTable
 from reaper.pipeline.lake.layout import Layout
-from reaper.pipeline.lake.maintenance import CompactionError, compact, oldest_day_kept, plan_compaction, retain
-from reaper.pipeline.lake.tables import LakeBusyError, only_maintainer, read_events
-from tests.pipeline.journals import ask_duckdb
-from tests.pipeline.test_lake import FENCE, batch, writer
+from reaper.pipeline.lake.maintenance import JOIN_EVERY, Upkeep, compact, oldest_day_kept, plan_compaction, retain
+from reaper.pipeline.lake.tables import LakeBusyError, create_tables, lake_at, read_events
+from tests.pipeline.lakes import DAY, add, jobs_in, open_table
 
 LARGE = 10**9
+BATCHES, DAYS = 4, 3
+NOON = datetime(2023, 11, 16, 12, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """What `layout` is a copy of."""
-    made = Layout(tmp_path_factory.mktemp("filled"))
-    made.create()
-    made.install_fence(FENCE)
-    for number in range(4):
-        writer(made)(batch(spark, number * 20, 20, letters=1), number)
-    commit(made, 2)
-    return made
+def day(number: int) -> date:
+    return DAY + timedelta(days=number)
 
 
 @pytest.fixture
-def layout(filled: Layout, tmp_path: Path) -> Layout:
-    """A lake with four batches, the last of which may still be replayed."""
-    return Layout(shutil.copytree(filled.root, tmp_path / "lake", symlinks=True))
+def layout(tmp_path: Path) -> Layout:
+    """A lake with four batches, each with rows of three days."""
+    made = lake_at(tmp_path / "lake")
+    create_tables(made)
+    for batch in range(BATCHES):
+        add(made, batch, {day(n): [f"job-{batch}-{n}"] for n in range(DAYS)})
+        add(made, batch, {day(0): [f"dead-{batch}"]}, "dead_letters")
+    return made
 
 
-def commit(layout: Layout, number: int) -> None:
-    """Note that a batch will not be replayed, where Spark does."""
-    commits = layout.checkpoint / "commits"
-    commits.mkdir(parents=True, exist_ok=True)
-    (commits / str(number)).write_text("v1\n{}")
-
-
-def jobs(layout: Layout) -> Counter[str]:
-    """Return the jobs of all events, as a reader sees them that knows nothing of us."""
-    return Counter(job for (job,) in ask_duckdb("SELECT job FROM TABLE", layout.table("events")))
-
-
-def numbers(layout: Layout) -> list[int]:
-    return list(layout.batches("events"))
+def lies_in(layout: Layout) -> list[int]:
+    """Return how many files each day has."""
+    files = [file.date for file in open_table(layout).files()]
+    return [files.count(found) for found in sorted(set(files))]
 
 
 @pytest.mark.parametrize(
     ("sizes", "planned"),
     [
         ({}, []),
-        ({4: 1}, []),
-        ({0: 1, 1: 1, 2: 1}, [[0, 1, 2]]),
-        ({0: 6, 1: 6, 2: 3, 5: 1, 7: 9}, [[1, 2, 5]]),
-        ({0: 10, 1: 50, 2: 1, 3: 2, 4: 9}, [[2, 3]]),
+        ({0: [9]}, []),
+        ({0: [1, 1, 1], 1: [1], 2: [5, 5]}, [[1, 1, 1], [5, 5]]),
+        ({0: [6, 6, 3, 1, 9]}, [[6, 3, 1]]),
+        ({0: [10, 50, 1, 2, 9]}, [[1, 2]]),
     ],
 )
-def test_neighbours_are_joined_until_they_would_be_too_large(sizes: dict[int, int], planned: list[list[int]]) -> None:
-    assert plan_compaction(sizes, 10) == planned
-
-
-def test_compaction_joins_what_is_never_replayed_and_loses_and_repeats_nothing(
-    spark: SparkSession, layout: Layout
+def test_neighbours_of_a_day_are_joined_until_they_would_be_too_large(
+    sizes: dict[int, list[int]], planned: list[list[int]]
 ) -> None:
-    before = jobs(layout)
-    events, letters, _ = compact(spark, layout, LARGE)
-    assert (events.batches_before, events.batches_after, events.rows_rewritten) == (3, 1, 60)
-    assert (letters.batches_before, letters.batches_after) == (3, 1)
-    assert numbers(layout) == [2, 3]
-    assert jobs(layout) == before
-    assert len(list((layout.table("events") / "batch=2").glob("*/*.parquet"))) == 4  # days
-    writer(layout)(batch(spark, 60, 20, letters=1), 3)  # the replay that was due
-    assert jobs(layout) == before
+    files = [LakeFile("f", day(n), size, 1, age) for n, of_day in sizes.items() for age, size in enumerate(of_day)]
+    assert [[file.bytes for file in group] for group in plan_compaction(reversed(files), 10)] == planned
 
-    commit(layout, 3)
-    compact(spark, layout, LARGE)
-    assert numbers(layout) == [3]
-    assert jobs(layout) == before
-    assert len(list(layout.generations.glob("events.*"))) == 2  # this one, and the one before for who still reads it
+
+def test_compaction_joins_each_day_and_loses_and_repeats_nothing(layout: Layout) -> None:
+    before = jobs_in(layout)
+    events, letters, malformed = compact(layout, LARGE)
+    assert (events.files_before, events.files_after, events.files_joined) == (BATCHES * DAYS, DAYS, BATCHES * DAYS)
+    assert (letters.files_before, letters.files_after) == (BATCHES, 1)
+    assert (malformed.files_before, malformed.files_after, malformed.files_joined) == (0, 0, 0)
+    assert lies_in(layout) == [1] * DAYS
+    assert jobs_in(layout) == before
+    assert sum(file.rows for file in open_table(layout).files()) == before.total()
+    add(layout, BATCHES - 1, {day(0): ["again"]})  # a replay that comes late
+    assert jobs_in(layout) == before
+    assert compact(layout, LARGE)[0].files_joined == 0
 
 
 def test_who_reads_while_a_table_is_compacted_reads_to_the_end(spark: SparkSession, layout: Layout) -> None:
     reading = read_events(spark, layout.root)
-    compact(spark, layout, LARGE)
-    assert reading.count() == read_events(spark, layout.root).count() == 80
+    compact(layout, LARGE)
+    retain(layout, timedelta(days=1), NOON)
+    assert reading.count() == BATCHES * DAYS
+    assert read_events(spark, layout.root).count() == BATCHES * (DAYS - 1)
 
 
-def test_a_compaction_that_is_killed_before_the_last_step_has_changed_nothing(
-    spark: SparkSession, layout: Layout, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_that_comes_while_a_table_is_compacted_is_in_it(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = jobs(layout)
+    join = LakeTable.join
 
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
+    def beside(table: LakeTable, files: Sequence[LakeFile]) -> None:
+        if table.address == layout.table("events") and files[0].date == day(0):
+            add(layout, BATCHES, {day(0): ["beside"]})
+        join(table, files)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Layout, "point", die)
-        with pytest.raises(KeyboardInterrupt):
-            compact(spark, layout, LARGE)
-    assert (numbers(layout), jobs(layout)) == ([0, 1, 2, 3], before)
-    compact(spark, layout, LARGE)
-    assert (numbers(layout), jobs(layout)) == ([2, 3], before)
-    assert list(layout.staging.iterdir()) == []
+    monkeypatch.setattr(LakeTable, "join", beside)
+    before = jobs_in(layout)
+    compact(layout, LARGE)
+    assert jobs_in(layout) == before + type(before)(["beside"])
+    assert lies_in(layout) == [2, 1, 1]
 
 
-def test_a_compaction_that_would_lose_rows_changes_nothing(
-    spark: SparkSession, layout: Layout, monkeypatch: pytest.MonkeyPatch
+def _join(table: LakeTable) -> None:
+    table.join([file for file in table.files() if file.date == day(0)])
+
+
+def _drop(table: LakeTable) -> None:
+    table.drop_before(day(1))
+
+
+@pytest.mark.parametrize("first", [_join, _drop])
+@pytest.mark.parametrize("second", [_join, _drop])
+def test_of_two_who_rewrite_at_once_the_later_one_changes_nothing(
+    layout: Layout, first: Callable[[LakeTable], None], second: Callable[[LakeTable], None]
 ) -> None:
-    counts = iter([60, 59])
-    monkeypatch.setattr(maintenance, "_count", lambda _: next(counts))
-    with pytest.raises(CompactionError, match="wrote 59 rows of 60"):
-        compact(spark, layout, LARGE)
-    assert numbers(layout) == [0, 1, 2, 3]
+    late = open_table(layout)
+    first(open_table(layout))
+    after = jobs_in(layout)
+    with pytest.raises(CommitFailedError):
+        second(late)
+    assert jobs_in(layout) == after
+    assert set(after.values()) == {1}
+
+
+def test_files_that_are_not_what_their_table_says_are_left_alone(layout: Layout) -> None:
+    table = open_table(layout)
+    first, *others = (file for file in table.files() if file.date == day(0))
+    with pytest.raises(JoinError, match="other rows than their table says"):
+        table.join([replace(first, rows=2), *others])
+    assert lies_in(layout) == [BATCHES] * DAYS
+
+
+@pytest.mark.parametrize(("method", "what"), [("join", "was not compacted"), ("drop_before", "were not dropped")])
+def test_a_commit_that_another_came_before_is_a_sentence(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, method: str, what: str
+) -> None:
+    def lose(*_: object) -> None:
+        raise CommitFailedError("a concurrent transaction deleted data this operation read")
+
+    monkeypatch.setattr(LakeTable, method, lose)
+    with pytest.raises(LakeBusyError, match=f"{what}: a concurrent transaction"):
+        compact(layout, LARGE) if method == "join" else retain(layout, timedelta(days=1), NOON)
 
 
 def test_retention_drops_whole_days_and_nothing_else(layout: Layout) -> None:
-    now = datetime(2023, 11, 17, 12, tzinfo=UTC)
-    before = jobs(layout)
-    assert days(layout) == [14, 15, 16, 17, 18]
-    events, letters, malformed = retain(layout, timedelta(days=1), now)
-    assert [day.day for day in events.days_dropped] == [14, 15]
-    assert ([day.day for day in letters.days_dropped], malformed.days_dropped) == ([15], ())
-    assert days(layout) == [16, 17, 18]
-    assert jobs(layout) < before
-    assert retain(layout, timedelta(days=1), now)[0].files_dropped == 0
-
-
-def days(layout: Layout) -> list[int]:
-    return sorted({int(path.name[-2:]) for path in layout.table("events").glob("*/date=*")})
+    before = jobs_in(layout)
+    events, letters, malformed = retain(layout, timedelta(days=1), NOON)
+    assert (events.days_dropped, events.files_dropped) == ((day(0),), BATCHES)
+    assert (letters.days_dropped, malformed.days_dropped) == ((day(0),), ())
+    assert {job for job in before if not job.endswith("-0")} == set(jobs_in(layout))
+    assert retain(layout, timedelta(days=1), NOON)[0].files_dropped == 0
 
 
 def test_a_day_is_kept_while_a_part_of_it_is_young_enough() -> None:
@@ -142,6 +155,54 @@ def test_a_day_is_kept_while_a_part_of_it_is_young_enough() -> None:
     assert oldest_day_kept(noon, timedelta(hours=12)) == date(2026, 5, 10)
 
 
-def test_only_one_may_rewrite_a_lake(layout: Layout) -> None:
-    with only_maintainer(layout), pytest.raises(LakeBusyError, match="is at work"):
-        retain(layout, timedelta(days=1))
+# --- by itself --------------------------------------------------------------------------------------------------
+
+
+def test_an_ingester_of_many_small_batches_keeps_its_lake_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often, rounds = 6, 3
+    monkeypatch.setattr(maintenance, "JOIN_EVERY", often)
+    layout = lake_at(tmp_path)
+    create_tables(layout)
+    most = 0
+    for batch in range(rounds * often):
+        add(layout, batch, {day(0): [f"job-{batch}"]})
+        Upkeep(layout, LARGE, None).look(batch)
+        most = max(most, len(open_table(layout).files()))
+    assert most == often  # the joined one, and those since
+    assert set(jobs_in(layout).values()) == {1}
+    assert jobs_in(layout).total() == rounds * often
+
+
+def test_what_is_joined_often_is_joined_to_a_part_of_the_size_and_fully_now_and_then(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets: list[int] = []
+    monkeypatch.setattr(maintenance, "compact", lambda _, target: targets.append(target))
+    upkeep = Upkeep(layout, 80, None)
+    for batch in range(0, 2 * maintenance.JOIN_LARGE_EVERY, JOIN_EVERY):
+        upkeep.look(batch)
+    assert set(targets) == {10, 80}
+    assert targets.count(80) == 1
+
+
+def test_it_keeps_what_it_was_told_to_keep(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "retain", _at(NOON, maintenance.retain))
+    Upkeep(layout, LARGE, timedelta(days=1)).look(JOIN_EVERY)
+    assert {file.date for file in open_table(layout).files()} == {day(1), day(2)}
+
+
+def _at(now: datetime, keep: Callable[..., object]) -> Callable[..., object]:
+    return lambda layout, how_much: keep(layout, how_much, now)
+
+
+def test_what_fails_is_said_and_left_for_later(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def busy(*_: object) -> None:
+        raise LakeBusyError("events of today was not compacted: in between")
+
+    monkeypatch.setattr(maintenance, "compact", busy)
+    Upkeep(layout, LARGE, None).look(JOIN_EVERY)
+    assert "is tidied up later: events of today was not compacted" in caplog.text

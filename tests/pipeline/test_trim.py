@@ -23,7 +23,7 @@ NO_MARGIN = PipelineSettings(margin=timedelta(0))
 @pytest.fixture
 def layout(tmp_path: Path, server: RedisServer) -> Layout:
     """A lake that is filled from `server`."""
-    made = Layout(tmp_path)
+    made = Layout.of(tmp_path)
     made.create()
     replace_text(made.source, json.dumps({"redis": server.url}))
     return made

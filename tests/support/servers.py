@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,11 @@ class RedisServer(kit.RedisServer):
     def _new_port(self) -> int:
         return free_port()
 
+    @cached_property
+    def _housekeeper(self) -> "redis.Redis":
+        """The client of `reset`, which is called thousands of times: to make one takes longer than what it does."""
+        return self.client()
+
     def _client(self, port: int) -> "redis.Redis":
         """Return a client as those of ours, but one that does not ask who answers: tests look at replicas, too."""
         options: Any = {"socket_timeout": self.timeout_s, "socket_connect_timeout": self.timeout_s}
@@ -118,7 +123,7 @@ class RedisServer(kit.RedisServer):
 
     def reset(self) -> None:
         """Make it as new: no data, no scripts, default memory limits, no clients of earlier tests."""
-        with self.client() as client, client.pipeline(transaction=False) as together:
+        with self._housekeeper.pipeline(transaction=False) as together:
             together.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             for name, value in (("maxmemory", "0"), ("maxmemory-policy", "noeviction"), *self.config.items()):
                 if name.startswith("maxmemory"):
@@ -127,6 +132,7 @@ class RedisServer(kit.RedisServer):
             together.execute_command("SCRIPT", "FLUSH")
             together.execute_command("CONFIG", "RESETSTAT")
             together.execute()
+        self._housekeeper.connection_pool.disconnect()  # some tests count clients
 
     def stop(self) -> None:
         """Shut it down in order (with ``appendonly yes`` the data is on disk); kill it where that fails."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
+from reaper.pipeline.lake.delta import LakeTable
 from reaper.pipeline.lake.events import classify, dead_letters, lifecycle_events, malformed, number_of_events
 from reaper.pipeline.lake.layout import TABLES, Layout, remove, spark_path
 
@@ -25,27 +26,22 @@ _ROWS_OF: dict[str, Callable[[DataFrame], DataFrame]] = {
 WRITE_OPTIONS = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
-class ReplacedError(Exception):
-    """Another ingester has taken over the lake."""
-
-
 @dataclass(frozen=True, slots=True)
 class BatchWriter:
     """Called with each micro-batch and its number (``foreachBatch``); a replay of a batch changes nothing."""
 
-    lake: str
-    token: str
-    """Of the ingester; once another one has installed its own, nothing is published any more."""
+    layout: Layout
+    fence: int
+    """The ingester's number; once another one has begun, nothing is published any more."""
     files: int
     """Most files a batch has for each date."""
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Stage the batch's rows, table by table, then make them visible. Raises ReplacedError."""
-        layout = Layout(Path(self.lake))
-        attempt = layout.staging / f"batch-{number}-{uuid.uuid4().hex}"
+        attempt = self.layout.staging / f"batch-{number}-{uuid.uuid4().hex}"
         try:
             counts = self._stage(batch, attempt)
-            self._publish(layout, attempt, number, counts)
+            self._publish(attempt, number, counts)
         finally:
             remove(attempt)
 
@@ -69,10 +65,9 @@ class BatchWriter:
         rows = _ROWS_OF[table](classified).coalesce(self.files)
         rows.write.mode("overwrite").options(**WRITE_OPTIONS).partitionBy("date").parquet(spark_path(attempt / table))
 
-    def _publish(self, layout: Layout, attempt: Path, number: int, counts: dict[str, int]) -> None:
-        with layout.changing_tables():
-            if layout.fence() != self.token:
-                raise ReplacedError("another ingester has taken over this lake")
-            for table in TABLES:
-                layout.publish(table, number, attempt / table)
-            layout.note_counts(number, counts["events"], counts["dead_letters"], counts["malformed"])
+    def _publish(self, attempt: Path, number: int, counts: dict[str, int]) -> None:
+        checkpoint = self.layout.name()
+        for table in (name for name in TABLES if name == TABLES[0] or counts[name]):  # the first one tells the fence
+            lake_table = LakeTable(self.layout.table(table))
+            lake_table.publish(attempt / table, checkpoint=checkpoint, batch=number, fence=self.fence)
+        self.layout.note_counts(number, counts["events"], counts["dead_letters"], counts["malformed"])

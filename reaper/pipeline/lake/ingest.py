@@ -2,7 +2,7 @@
 
 Each entry comes into the lake exactly once. Spark writes down the range of a batch before it begins, and that it is
 done after it ended; a batch in between is replayed, with the same number and range; and a batch is published by a
-rename that happens once (`reaper.pipeline.lake.layout`). Until then the journal has to keep what the batch reads.
+commit that names it (`reaper.pipeline.lake.delta`). Until then the journal has to keep what the batch reads.
 """
 
 import json
@@ -10,9 +10,9 @@ import logging
 import os
 import re
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
 import anyio
@@ -25,9 +25,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 import reaper.pipeline
 from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.batches import BatchWriter
+from reaper.pipeline.lake.delta import LakeTable, ReplacedError
 from reaper.pipeline.lake.events import RAW
 from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, replace_text, spark_path
-from reaper.pipeline.lake.tables import only_ingester
+from reaper.pipeline.lake.maintenance import Upkeep
+from reaper.pipeline.lake.tables import LakeBusyError, check_generation, create_tables, only_ingester, with_state
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.session import is_submitted
 from workers.protocol.address import hide_password
@@ -84,20 +86,21 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
     Raises LakeBusyError, ConfigurationError, UnreachableError, or IngestError where going on would lose or repeat
     entries.
     """
-    with only_ingester(layout):
+    with only_ingester(with_state(layout)):
         _check_checkpoint(layout)
         if not settings.remote:
             anyio.run(_check_redis, settings)
         options = source_options(settings)
         session = open_session()
-        layout.create()
+        create_tables(layout)
         _note_source(layout, settings)
-        token = uuid.uuid4().hex
-        layout.install_fence(token)
+        fence = install_fence(layout)
         for left_by_a_kill in layout.staging.glob("batch-*"):
             remove(left_by_a_kill)
         ship_by_value(session)
-        return Supervisor(lambda: _start_query(session, settings, layout, options, token, run), layout, run).run()
+        upkeep = Upkeep(layout, settings.target_mb * 1_000_000, settings.keep)
+        start = partial(_start_query, session, settings, layout, options, fence, run)
+        return Supervisor(start, layout, run, upkeep).run()
 
 
 async def _check_redis(settings: PipelineSettings) -> None:
@@ -121,13 +124,31 @@ def redis_url(settings: PipelineSettings) -> str:
 
 
 def _check_checkpoint(layout: Layout) -> None:
-    """Refuse a lake with batches whose checkpoint is gone: everything would be ingested a second time."""
+    """Refuse a lake with rows that this checkpoint did not bring: everything would be ingested a second time."""
+    check_generation(layout)
+    addresses = [layout.table(table) for table in TABLES]
+    tables = [LakeTable(address) for address in addresses if LakeTable.is_at(address)]
+    if not any(table.files() for table in tables):
+        return
+    layout.create()
     begun = any((layout.checkpoint / "offsets").glob("[0-9]*"))
-    if not begun and layout.exists() and any(layout.batches(table) for table in TABLES):
+    if not begun or all(table.batch_of(layout.name()) is None for table in tables):
         raise ConfigurationError(
             f"the lake {layout.root} has data, but its checkpoint ({layout.checkpoint}) is gone, so nobody knows what "
             "was ingested: restore it, or begin a new lake."
         )
+
+
+def install_fence(layout: Layout) -> int:
+    """Take over the lake from whoever wrote it before; return our number. Raises LakeBusyError."""
+    tables = [LakeTable(layout.table(table)) for table in TABLES]
+    fence = 1 + max(table.fence() for table in tables)
+    try:
+        for table in tables:
+            table.install_fence(fence)
+    except ReplacedError as error:
+        raise LakeBusyError(f"{error} ({layout.root}): a lake has one ingester.") from error
+    return fence
 
 
 def _note_source(layout: Layout, settings: PipelineSettings) -> None:
@@ -176,10 +197,10 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
 
 
 def _start_query(
-    session: SparkSession, settings: PipelineSettings, layout: Layout, options: dict[str, str], token: str, run: Run
+    session: SparkSession, settings: PipelineSettings, layout: Layout, options: dict[str, str], fence: int, run: Run
 ) -> StreamingQuery:
     entries = session.readStream.format(redis_stream.NAME).schema(RAW).options(**options).load()
-    writer = entries.writeStream.foreachBatch(BatchWriter(str(layout.root), token, settings.partitions))
+    writer = entries.writeStream.foreachBatch(BatchWriter(layout, fence, settings.partitions))
     writer = writer.queryName("stream-reaper").option("checkpointLocation", spark_path(layout.checkpoint))
     if run.available_now:
         return writer.trigger(availableNow=True).start()
@@ -189,8 +210,8 @@ def _start_query(
 class Supervisor:
     """Keeps the query running: starts it again from its checkpoint, with a pause that grows while nothing gets done."""
 
-    def __init__(self, start: Callable[[], StreamingQuery], layout: Layout, run: Run) -> None:
-        self._start, self._layout, self._run = start, layout, run
+    def __init__(self, start: Callable[[], StreamingQuery], layout: Layout, run: Run, upkeep: Upkeep) -> None:
+        self._start, self._layout, self._run, self._upkeep = start, layout, run, upkeep
         self._before = newest_counts(layout)
         self._behind: int | None = None
         self._restarts = 0
@@ -242,6 +263,7 @@ class Supervisor:
         last = query.lastProgress
         self._behind = _behind(last.sources[0].latestOffset) if last else None
         self._run.tell(self.progress())
+        self._upkeep.look(newest_counts(self._layout).batch)
 
     def progress(self) -> Progress:
         """Return what the run has brought so far."""

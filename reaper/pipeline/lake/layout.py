@@ -1,21 +1,20 @@
-"""Where things lie in a lake, and the two locks on it. Only the standard library: it runs on Spark's side, too.
+"""Where things lie in a lake. Only the standard library: it runs on Spark's side, too.
 
 ::
 
-    <lake>/events/batch=<N>/date=<YYYY-MM-DD>/*.parquet     the same for dead_letters and malformed
-    <lake>/_ingest/checkpoint                               Spark's: offsets and commits of the query
-    <lake>/_ingest/…                                        locks, staging, generations, counts of batches
+    <lake>/events/date=<YYYY-MM-DD>/*.parquet      a Delta table, the same for dead_letters and malformed
+    <lake>/events/_delta_log/                      which of its files count
+    <state>/checkpoint                             Spark's: offsets and commits of the query
+    <state>/…                                      the ingester's lock, staging, counts of batches
 
-A table is a symbolic link to its newest *generation*. Ingestion adds batches to that folder, each by one rename; what
-rewrites a table (compaction, retention) builds the next generation of hard links and new files, and points the link
-at it, by one rename again. So whoever lists a table sees whole batches, and each entry once.
+The state is a folder that every process of Spark sees, ``_ingest`` in a lake that is a folder itself.
 """
 
 import fcntl
 import json
-import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -41,86 +40,58 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths of the lake in folder ``root``."""
+    """Paths of a lake."""
 
-    root: Path
+    root: str
+    """Folder of the tables, or the address of one."""
+    state: Path
+    """Folder that belongs to ingestion; readers of tables never look into it."""
 
-    @property
-    def ingest(self) -> Path:
-        """The folder that belongs to ingestion; readers of tables never look into it."""
-        return self.root / "_ingest"
+    @classmethod
+    def of(cls, folder: Path) -> "Layout":
+        """Return the layout of a lake that is a folder."""
+        return cls(str(folder), folder / "_ingest")
 
     @property
     def checkpoint(self) -> Path:
         """Spark's checkpoint of the one query that writes this lake."""
-        return self.ingest / "checkpoint"
-
-    @property
-    def generations(self) -> Path:
-        """Folders that the tables' links point to."""
-        return self.ingest / "generations"
+        return self.state / "checkpoint"
 
     @property
     def staging(self) -> Path:
         """Folder for what is being written."""
-        return self.ingest / "staging"
+        return self.state / "staging"
 
     @property
     def counts(self) -> Path:
         """Folder with one file of `BatchCounts` a batch."""
-        return self.ingest / "counts"
+        return self.state / "counts"
 
     @property
     def source(self) -> Path:
         """File that says what is ingested: address of Redis, and patterns."""
-        return self.ingest / "source.json"
+        return self.state / "source.json"
 
-    def table(self, name: str) -> Path:
-        """Return the folder of a table, a symbolic link."""
-        return self.root / name
-
-    def exists(self) -> bool:
-        """Tell whether there is a lake."""
-        return all(self.table(name).is_dir() for name in TABLES)
+    def table(self, name: str) -> str:
+        """Return where a table lies."""
+        return f"{self.root}/{name}"
 
     def create(self) -> None:
-        """Make an empty lake; harmless where there is one."""
-        self.generations.mkdir(parents=True, exist_ok=True)
-        self.counts.mkdir(exist_ok=True)
-        for name in TABLES:
-            if not self.table(name).is_dir():
-                first = self.generations / f"{name}.1"
-                first.mkdir(exist_ok=True)
-                self.point(name, first)
+        """Make the folders of the state; harmless where they are."""
+        self.counts.mkdir(parents=True, exist_ok=True)
+        self.staging.mkdir(exist_ok=True)
+        if not self._name.exists():
+            replace_text(self._name, uuid.uuid4().hex)
 
-    def current(self, table: str) -> Path:
-        """Return the generation that ``table`` points to."""
-        return self.generations / self.table(table).readlink().name
+    @property
+    def _name(self) -> Path:
+        return self.state / "name"
 
-    def point(self, table: str, generation: Path) -> None:
-        """Make ``generation`` the contents of ``table``, in one step."""
-        link = self.generations / f"{table}.link"
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(generation, self.root))
-        link.replace(self.table(table))
+    def name(self) -> str:
+        """Return what the state calls itself: batches are numbered by its checkpoint, and by no other."""
+        return self._name.read_text()
 
-    def batches(self, table: str) -> dict[int, Path]:
-        """Return the folders of the batches that are in ``table``, in order."""
-        found = {int(path.name.removeprefix("batch=")): path for path in self.table(table).glob("batch=*")}
-        return dict(sorted(found.items()))
-
-    # --- batches: written on Spark's side -----------------------------------------------------------------
-
-    def publish(self, table: str, batch: int, staged: Path) -> None:
-        """Add the staged folder to ``table`` as ``batch``, whole or not at all.
-
-        A batch that is there already was published by an attempt that ended before Spark noted it: it is the same.
-        """
-        target = self.table(table) / f"batch={batch}"
-        if staged.is_dir() and not target.exists() and any(staged.glob("date=*")):
-            _flush(staged)
-            staged.rename(target)
-            _flush_folder(target.parent)
+    # --- counts: written on Spark's side ------------------------------------------------------------------
 
     def note_counts(self, batch: int, events: int, dead_letters: int, malformed: int) -> None:
         """Write down what ``batch`` brought, and the new totals. Noting a batch again changes nothing."""
@@ -147,43 +118,15 @@ class Layout:
     def _counts_of(self, batch: int) -> Path:
         return self.counts / f"{batch}.json"
 
-    # --- locks --------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def changing_tables(self) -> Iterator[None]:
-        """Hold the lock of whoever adds a batch or points a link elsewhere; waits for it (such moments are short)."""
-        with self._locked("tables.lock", fcntl.LOCK_EX):
-            yield
+    # --- the one ingester -----------------------------------------------------------------------------------
 
     @contextmanager
     def sole_ingester(self) -> Iterator[None]:
         """Hold the lock of the one ingester. The system takes it back at a kill. Raises BlockingIOError."""
-        with self._locked("ingester.lock", fcntl.LOCK_EX | fcntl.LOCK_NB):
+        self.state.mkdir(parents=True, exist_ok=True)
+        with (self.state / "ingester.lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
-
-    @contextmanager
-    def sole_maintainer(self) -> Iterator[None]:
-        """Hold the lock of the one who rewrites tables. Raises BlockingIOError."""
-        with self._locked("maintenance.lock", fcntl.LOCK_EX | fcntl.LOCK_NB):
-            yield
-
-    @contextmanager
-    def _locked(self, name: str, how: int) -> Iterator[None]:
-        self.ingest.mkdir(parents=True, exist_ok=True)
-        with (self.ingest / name).open("w") as handle:
-            fcntl.flock(handle, how)
-            yield
-
-    # --- the fence: an ingester that was replaced publishes nothing ---------------------------------------------
-
-    def install_fence(self, token: str) -> None:
-        """Make ``token`` the only one whose batches are published."""
-        with self.changing_tables():
-            replace_text(self.ingest / "fence", token)
-
-    def fence(self) -> str:
-        """Return the token in force."""
-        return (self.ingest / "fence").read_text()
 
     # --- what Spark has noted ----------------------------------------------------------------------------------
 
@@ -210,7 +153,7 @@ def replace_text(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def spark_path(path: Path) -> str:
+def spark_path(path: str | Path) -> str:
     """Return a path as Spark reads it: an address whose characters stand for themselves (``%20`` is no blank)."""
     return f"file://{path}"
 
@@ -218,17 +161,3 @@ def spark_path(path: Path) -> str:
 def remove(folder: Path) -> None:
     """Remove a folder and what is in it. Harmless where there is none."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _flush(folder: Path) -> None:
-    """Put files on the disk before they get their place: the journal may be trimmed behind them."""
-    for path in folder.rglob("*"):
-        _flush_folder(path)
-
-
-def _flush_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,35 +1,35 @@
-"""Keeps the lake small and quick to read: joins small batches, and drops old days.
+"""Keeps a lake small and quick to read: joins small files, and drops old days. By hand, or while ingestion goes on.
 
-Both build the next generation of a table beside the present one (hard links and new files), and then point the table at
-it in one step, so readers see each entry once at any moment, and a kill leaves nothing but a folder to remove. The
-generation before stays until the next time, for those who are still reading it.
+Every step is one commit of the Delta table, so readers see each entry once at any moment, and a kill leaves nothing
+but files that nobody counts. They go later (`reaper.pipeline.lake.delta.FILES_KEPT_HOURS`).
 """
 
-import os
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from deltalake.exceptions import DeltaError
+from pyarrow import ArrowException
 
-from reaper.pipeline.lake.batches import WRITE_OPTIONS
-from reaper.pipeline.lake.layout import TABLES, Layout, remove, spark_path
-from reaper.pipeline.lake.schema import TABLES as SCHEMAS
-from reaper.pipeline.lake.tables import only_maintainer
+from reaper.pipeline.lake.delta import JoinError, LakeFile, LakeTable
+from reaper.pipeline.lake.layout import TABLES, Layout, replace_text
+from reaper.pipeline.lake.tables import LakeBusyError
 from workers.protocol.errors import StreamReaperError
 
-_ORDER = {
-    "events": ("stream", "at", "seq", "row"),
-    "dead_letters": ("stream", "at", "seq"),
-    "malformed": ("stream", "id"),
-}
+logger = logging.getLogger(__name__)
+
+JOIN_EVERY = 60
+"""Batches between two looks at what the newest ones have left. A batch may leave a file for each table and part."""
+JOIN_LARGE_EVERY = 24 * JOIN_EVERY
+"""Batches between two looks that join up to the full size."""
+EARLY_PART = 8
+"""Part of the full size that the looks between them join up to: or each would write the same large file anew."""
 
 
 class CompactionError(StreamReaperError):
-    """A compacted batch is not what it was made of; nothing was changed."""
+    """Files are not what their table says; they were left as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,9 @@ class Compacted:
     """What compaction did to one table."""
 
     table: str
-    batches_before: int
-    batches_after: int
     files_before: int
     files_after: int
-    rows_rewritten: int
+    files_joined: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,97 +51,65 @@ class Retained:
     files_dropped: int
 
 
-# --- compact ------------------------------------------------------------------------------------------------
+def compact(layout: Layout, target_bytes: int, tell: Callable[[str], None] = lambda _: None) -> list[Compacted]:
+    """Join the small files of each day up to about ``target_bytes`` each. Ingestion may go on meanwhile.
 
-
-def compact(
-    session: SparkSession, layout: Layout, target_bytes: int, tell: Callable[[str], None] = lambda _: None
-) -> list[Compacted]:
-    """Join neighbouring batches up to about ``target_bytes`` each. Ingestion may go on meanwhile.
-
-    Batches that may still be replayed are left alone. Raises LakeBusyError, CompactionError.
+    Raises LakeBusyError where another compaction or retention comes in between, and CompactionError; what it has done
+    stays.
     """
-    with only_maintainer(layout):
-        _sweep(layout)
-        return [_compact_table(session, layout, table, target_bytes, tell) for table in TABLES]
+    done = []
+    for name in TABLES:
+        table = LakeTable(layout.table(name))
+        before = table.files()
+        joined = _join(name, table, before, target_bytes, tell)
+        after = LakeTable(layout.table(name)).files()
+        done.append(Compacted(name, len(before), len(after), joined))
+    return done
 
 
-def plan_compaction(sizes: Mapping[int, int], target_bytes: int) -> list[list[int]]:
-    """Return which batches to join: neighbours, until the next one would make them larger than ``target_bytes``.
+def _join(name: str, table: LakeTable, files: list[LakeFile], target_bytes: int, tell: Callable[[str], None]) -> int:
+    groups = plan_compaction(files, target_bytes)
+    for number, group in enumerate(groups):
+        tell(f"compacting {name}: {number} of {len(groups)} groups of files joined")
+        try:
+            table.join(group)
+        except DeltaError as error:
+            raise LakeBusyError(f"{name} of {group[0].date} was not compacted: {error}") from error
+        except JoinError as error:
+            raise CompactionError(str(error)) from error
+    table.clean(thoroughly=True)
+    return sum(len(group) for group in groups)
 
-    ``sizes`` are bytes by batch number, in order. A batch that stays by itself is in no group.
+
+def plan_compaction(files: Iterable[LakeFile], target_bytes: int) -> list[list[LakeFile]]:
+    """Return which files to join: of one day, in the order of their age, up to about ``target_bytes`` together.
+
+    A file that stays by itself is in no group.
     """
-    groups: list[list[int]] = [[]]
-    filled = 0
-    for number, size in sizes.items():
-        if groups[-1] and filled + size > target_bytes:
-            groups.append([])
-            filled = 0
-        groups[-1].append(number)
-        filled += size
+    groups: list[list[LakeFile]] = []
+    for file in sorted(files, key=lambda file: (file.date, file.modified_ms, file.path)):
+        open_group = groups[-1] if groups else []
+        fits = sum(other.bytes for other in open_group) + file.bytes <= target_bytes
+        if open_group and fits and open_group[0].date == file.date:
+            open_group.append(file)
+        else:
+            groups.append([file])
     return [group for group in groups if len(group) > 1]
-
-
-def _compact_table(
-    session: SparkSession, layout: Layout, table: str, target_bytes: int, tell: Callable[[str], None]
-) -> Compacted:
-    before = _safe_batches(layout, table)
-    sizes = {number: sum(file.stat().st_size for file in _files(path)) for number, path in before.items()}
-    groups = plan_compaction(sizes, target_bytes)
-    files_before = sum(1 for path in before.values() for _ in _files(path))
-    staging = layout.staging / f"compact-{uuid.uuid4().hex}"
-    rows = 0
-    try:
-        for done, group in enumerate(groups):
-            tell(f"compacting {table}: {done} of {len(groups)} groups of batches joined, {rows:,} rows")
-            rows += _join(session, table, [before[number] for number in group], staging / f"batch={group[-1]}")
-        if groups:
-            joined = {number for group in groups for number in group}
-            new = {f"batch={group[-1]}": staging / f"batch={group[-1]}" for group in groups}
-            _next_generation(layout, table, lambda batch, _: _number(batch) not in joined, new)
-    finally:
-        remove(staging)
-    after = {number: path for number, path in layout.batches(table).items() if number in before}
-    files_after = sum(1 for path in after.values() for _ in _files(path))
-    return Compacted(table, len(before), len(after), files_before, files_after, rows)
-
-
-def _safe_batches(layout: Layout, table: str) -> dict[int, Path]:
-    """Return the batches that will never be replayed."""
-    committed = layout.committed_batch()
-    if committed is None:
-        return {}
-    return {number: path for number, path in layout.batches(table).items() if number <= committed}
-
-
-def _join(session: SparkSession, table: str, batches: Sequence[Path], target: Path) -> int:
-    """Write the rows of ``batches`` as one, sorted, a file for each date. Returns their number."""
-    expected = _count(batches)
-    # Above the batches' folders lies the number of the batch, which is no column of ours.
-    reader = session.read.schema(SCHEMAS[table]).option("basePath", spark_path(batches[0].parent))
-    rows = reader.parquet(*(spark_path(path) for path in batches)).select(SCHEMAS[table].names)
-    ordered = rows.repartition("date").sortWithinPartitions("date", *_ORDER[table])
-    ordered.write.mode("overwrite").options(**WRITE_OPTIONS).partitionBy("date").parquet(spark_path(target))
-    written = _count([target])
-    if written != expected:
-        raise CompactionError(f"compaction of {table} wrote {written:,} rows of {expected:,}: the lake is as it was.")
-    return written
-
-
-def _count(folders: Iterable[Path]) -> int:
-    """Count rows by the files' own footers: another way than the one that writes them."""
-    return sum(pq.read_metadata(file).num_rows for folder in folders for file in _files(folder))
-
-
-# --- retain -------------------------------------------------------------------------------------------------
 
 
 def retain(layout: Layout, keep: timedelta, now: datetime | None = None) -> list[Retained]:
     """Drop the days that ended more than ``keep`` ago. Raises LakeBusyError."""
     oldest = oldest_day_kept(now or datetime.now(UTC), keep)
-    with only_maintainer(layout):
-        _sweep(layout)
-        return [_retain_table(layout, table, oldest) for table in TABLES]
+    done = []
+    for name in TABLES:
+        table = LakeTable(layout.table(name))
+        try:
+            dropped = table.drop_before(oldest)
+        except DeltaError as error:
+            raise LakeBusyError(f"days of {name} were not dropped: {error}") from error
+        table.clean()
+        done.append(Retained(name, tuple(sorted({file.date for file in dropped})), len(dropped)))
+    return done
 
 
 def oldest_day_kept(now: datetime, keep: timedelta) -> date:
@@ -151,57 +117,38 @@ def oldest_day_kept(now: datetime, keep: timedelta) -> date:
     return (now - keep).date()
 
 
-def _retain_table(layout: Layout, table: str, oldest: date) -> Retained:
-    old = [path for path in layout.table(table).glob("batch=*/date=*") if _day(path.name) < oldest]
-    if old:
-        _next_generation(layout, table, lambda _, day: day >= oldest, {})
-    days = tuple(sorted({_day(path.name) for path in old}))
-    return Retained(table, days, sum(1 for path in old for _ in _files(path)))
+# --- by itself ----------------------------------------------------------------------------------------------
 
 
-# --- generations --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """Compaction and retention by an ingester, every so many batches. What fails is tried again with later batches."""
 
+    layout: Layout
+    target_bytes: int
+    keep: timedelta | None
+    """How much of the past the lake keeps; None: all of it."""
 
-def _next_generation(layout: Layout, table: str, keeps: Callable[[str, date], bool], new: Mapping[str, Path]) -> None:
-    """Replace a table by what ``keeps`` (folder of a batch, day) says of it, and the folders ``new``."""
-    with layout.changing_tables():
-        present = layout.current(table)
-        following = layout.generations / f"{table}.{_number(present.name) + 1}"
-        remove(following)
-        following.mkdir()
-        for day in sorted(present.glob("batch=*/date=*")):
-            if keeps(day.parent.name, _day(day.name)):
-                _link(day, following / day.parent.name / day.name)
-        for name, folder in new.items():
-            folder.rename(following / name)
-        layout.point(table, following)
+    def look(self, batch: int) -> None:
+        """Do what is due after ``batch``."""
+        if batch - self._done_at() < JOIN_EVERY:
+            return
+        target = self._target(batch)
+        try:
+            compact(self.layout, target)
+            if self.keep is not None:
+                retain(self.layout, self.keep)
+        except (StreamReaperError, DeltaError, ArrowException, OSError) as error:
+            logger.warning("the lake %s is tidied up later: %s", self.layout.root, error)
+        replace_text(self._noted, str(batch))
 
+    def _target(self, batch: int) -> int:
+        full = batch // JOIN_LARGE_EVERY > self._done_at() // JOIN_LARGE_EVERY
+        return self.target_bytes if full else max(1, self.target_bytes // EARLY_PART)
 
-def _link(source: Path, target: Path) -> None:
-    target.mkdir(parents=True)
-    for file in source.iterdir():
-        os.link(file, target / file.name)
+    def _done_at(self) -> int:
+        return int(self._noted.read_text()) if self._noted.exists() else 0
 
-
-def _sweep(layout: Layout) -> None:
-    """Remove generations before the present one, and what a killed maintenance has left."""
-    for table in TABLES:
-        present = layout.current(table)
-        for folder in layout.generations.glob(f"{table}.*"):
-            if folder.is_dir() and not folder.is_symlink() and folder != present:
-                remove(folder)
-    for folder in layout.staging.glob("compact-*"):
-        remove(folder)
-
-
-def _files(folder: Path) -> Iterable[Path]:
-    return folder.glob("**/*.parquet")
-
-
-def _number(name: str) -> int:
-    """Return N of ``batch=N`` and of ``events.N``."""
-    return int(name.replace("=", ".").rpartition(".")[2])
-
-
-def _day(name: str) -> date:
-    return date.fromisoformat(name.removeprefix("date="))
+    @property
+    def _noted(self) -> Path:
+        return self.layout.state / "tidied"

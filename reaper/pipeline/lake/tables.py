@@ -8,9 +8,16 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
+from reaper.pipeline.lake.delta import LakeTable, is_address
 from reaper.pipeline.lake.layout import Layout, spark_path
+from reaper.pipeline.lake.mirror import mirrored
 from reaper.pipeline.lake.schema import TABLES
 from workers.protocol.errors import ConfigurationError
+
+OBJECT_STORES = ("s3", "s3a")
+_MISREAD = "%\\"
+MIGRATED = "migrated-"
+"""Begin of the names of folders, in staging, that will be a table."""
 
 
 class NoLakeError(ConfigurationError):
@@ -21,30 +28,79 @@ class LakeBusyError(ConfigurationError):
     """Somebody else does with this lake what only one may do."""
 
 
-def lake_at(path: str | Path) -> Layout:
-    """Return the layout of the lake in the folder ``path`` (or ``file:///path``), whether it is there or not.
+def lake_at(path: str | Path, state: str | Path = "") -> Layout:
+    """Return the layout of the lake at ``path``, whether it is there or not.
 
-    Raises ConfigurationError for other addresses: batches appear and tables are rewritten by renames, which object
-    stores do not have.
+    A folder (or ``file:///path``) keeps its state in itself. In an object store (``s3://bucket/lake``) the state is a
+    folder of its own. Raises ConfigurationError for other addresses, and where it is not said where the state is.
     """
     text = str(path)
     if not re.match(r"^\w+:/", text):
-        return Layout(Path(text).expanduser().resolve())
+        return _of_folder(Path(text).expanduser(), state)
     parts = urlsplit(text)
+    if parts.scheme in OBJECT_STORES and parts.netloc:
+        return Layout(f"s3://{parts.netloc}{parts.path.rstrip('/')}", _folder(state) if state else Path())
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise ConfigurationError(
-            f"lake {text!r} is no folder: give the path of one that every process of Spark sees, on a shared file "
-            "system where there are several machines."
+            f"lake {text!r} is neither a folder that every process of Spark sees nor in an object store "
+            "(s3://bucket/lake)."
         )
-    return Layout(Path(unquote(parts.path)).resolve())
+    return _of_folder(Path(unquote(parts.path)), state)
 
 
-def existing_lake(path: str | Path) -> Layout:
+def _of_folder(folder: Path, state: str | Path) -> Layout:
+    layout = Layout.of(folder.resolve())
+    if any(sign in layout.root for sign in _MISREAD):
+        raise ConfigurationError(f"lake {layout.root!r}: deltalake finds no folder whose path has a % or a \\ in it.")
+    if state and _folder(state) != layout.state:
+        raise ConfigurationError(
+            f"state is only for a lake in an object store: {layout.root} is a folder, and keeps its own in "
+            f"{layout.state}."
+        )
+    return layout
+
+
+def _folder(state: str | Path) -> Path:
+    return Path(state).expanduser().resolve()
+
+
+def with_state(layout: Layout) -> Layout:
+    """Return ``layout`` where it is known where its state is. Raises ConfigurationError."""
+    if layout.state == Path():
+        raise ConfigurationError(
+            f"the lake {layout.root} is in an object store: give a folder for Spark's checkpoint and for what is being "
+            "written as state (--state FOLDER). It belongs to the lake; every process of Spark has to see it."
+        )
+    return layout
+
+
+def existing_lake(path: str | Path, state: str | Path = "") -> Layout:
     """Return the layout of the lake at ``path``. Raises NoLakeError where there is none."""
-    layout = lake_at(path)
-    if not layout.exists():
+    layout = lake_at(path, state)
+    check_generation(layout)
+    if not all(LakeTable.is_at(layout.table(name)) for name in TABLES):
         raise NoLakeError(f"there is no lake at {layout.root}: `reaper pipeline ingest` makes one.")
     return layout
+
+
+def check_generation(layout: Layout) -> None:
+    """Refuse a lake whose tables are plain folders of an earlier version, all or some. Raises ConfigurationError."""
+    if is_address(layout.root):
+        return
+    half_done = any(layout.staging.glob(f"{MIGRATED}*"))
+    if half_done or any(Path(layout.table(name)).is_symlink() for name in TABLES):
+        raise ConfigurationError(
+            f"the lake {layout.root} was made by an earlier version, whose tables were plain folders: "
+            f"`reaper pipeline migrate --lake {layout.root}` makes Delta tables of them, in place, and copies nothing."
+        )
+
+
+def create_tables(layout: Layout) -> None:
+    """Make an empty lake, or add the columns that are new to one that is there. Raises ConfigurationError."""
+    check_generation(layout)
+    layout.create()
+    for name, schema in TABLES.items():
+        LakeTable.create(layout.table(name), schema)
 
 
 @contextmanager
@@ -55,17 +111,6 @@ def only_ingester(layout: Layout) -> Iterator[None]:
             held.enter_context(layout.sole_ingester())
         except BlockingIOError as error:
             raise LakeBusyError(f"another ingester is at work on the lake {layout.root}: a lake has one.") from error
-        yield
-
-
-@contextmanager
-def only_maintainer(layout: Layout) -> Iterator[None]:
-    """Be the one who rewrites tables of the lake during the block. Raises LakeBusyError."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(layout.sole_maintainer())
-        except BlockingIOError as error:
-            raise LakeBusyError(f"another compact or retain is at work on {layout.root}: wait for its end.") from error
         yield
 
 
@@ -84,9 +129,12 @@ def read_malformed(spark: SparkSession, path: str | Path) -> DataFrame:
     return _read(spark, path, "malformed")
 
 
-def _read(spark: SparkSession, path: str | Path, table: str) -> DataFrame:
-    layout = existing_lake(path)
-    # The folder behind the link stays until the maintenance after the next: a long report reads one state of the table.
-    folder = layout.current(table)
-    schema = TABLES[table]
-    return spark.read.schema(schema).parquet(spark_path(folder)).select(schema.names)
+def _read(spark: SparkSession, path: str | Path, name: str) -> DataFrame:
+    """Read the files that count now; Spark's own reader of Delta would need a jar that no package brings."""
+    table, schema = LakeTable(existing_lake(path).table(name)), TABLES[name]
+    files = [file.path for file in table.files()]
+    if not files:
+        return spark.createDataFrame([], schema)
+    folder = mirrored(table.address, files) if is_address(table.address) else Path(table.address)
+    reader = spark.read.schema(schema).option("basePath", spark_path(folder))
+    return reader.parquet(*(spark_path(folder / file) for file in files)).select(schema.names)

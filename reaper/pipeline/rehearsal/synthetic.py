@@ -15,9 +15,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from reaper.pipeline.lake.layout import Layout
+from reaper.pipeline.lake.delta import LakeTable
+from reaper.pipeline.lake.layout import Layout, remove
 from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS
-from reaper.pipeline.lake.tables import lake_at, only_ingester
+from reaper.pipeline.lake.tables import create_tables, lake_at, only_ingester
 from reaper.pipeline.rehearsal.stories import STORIES, Moment, Step
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import FULL_ONLY, EventName
@@ -83,8 +84,8 @@ def generate_lake(spark: SparkSession, path: str | Path, *, events: int, seed: i
     """
     layout = lake_at(path)
     with only_ingester(layout):
-        layout.create()
-        if layout.batches("events"):
+        create_tables(layout)
+        if LakeTable(layout.table("events")).files():
             raise ConfigurationError(f"the lake {layout.root} is not empty: name a new folder.")
         jobs = max(1, round(events / _events_per_job()))
         files = max(2, -(-events // ROWS_PER_FILE))
@@ -108,8 +109,9 @@ def _small_methods(spark: SparkSession) -> Iterator[None]:
 def _write(rows: DataFrame, layout: Layout, table: str) -> None:
     staged = layout.staging / f"{table}.synthetic"
     rows.write.mode("overwrite").partitionBy("date").parquet(staged.as_uri())
-    with layout.changing_tables():
-        layout.publish(table, 0, staged)
+    lake_table = LakeTable(layout.table(table))
+    lake_table.publish(staged, checkpoint=layout.name(), batch=0, fence=lake_table.fence())
+    remove(staged)
 
 
 def _events_per_job() -> float:

@@ -114,8 +114,9 @@ def _read(settings: PipelineSettings, scope: "Scope", now: datetime, progress: P
 
 
 def _java_options(layout: "Layout") -> str:
-    files = layout.current("events").rglob("*.parquet")
-    small = sum(file.stat().st_size for file in files) < SMALL_LAKE_BYTES
+    from reaper.pipeline.lake.delta import LakeTable
+
+    small = sum(file.bytes for file in LakeTable(layout.table("events")).files()) < SMALL_LAKE_BYTES
     return f"{JAVA_OPTIONS} {QUICK_START}" if small else JAVA_OPTIONS
 
 
