@@ -320,6 +320,18 @@ async def test_while_a_leader_serves_the_group_an_embedded_worker_stands_by(scen
     assert (await words(scene))["w1.1"][3] == f"worker w1: {joined.mismatch}"
 
 
+async def test_a_leader_that_has_gone_is_waited_for_no_longer_than_it_serves_though_the_clock_was_set_back(
+    scene: Scene,
+) -> None:
+    await served(scene, 3_600_000)
+    await scene.agree(serves_for=20_000)
+    for _ in range(2):
+        joined = await join(scene, recovery="embedded", word=GoesBy())
+        assert 15_000 < joined.served_ms <= 20_000
+    await scene.agree(serves_for=0)  # and so it ends
+    assert (await join(scene, recovery="embedded")).begins == 1
+
+
 async def test_when_the_leader_is_gone_an_embedded_worker_begins_and_removes_the_fence(scene: Scene) -> None:
     await served(scene, -1)
     joined = await join(scene, recovery="embedded")

@@ -253,7 +253,7 @@ class World:
         process = self.alive(role)
         if process is None or process.closed:
             return
-        self.blame_what_is_in_hand(role)
+        self.lose_sight_of(role, seconds)  # a read that waits at the server is answered meanwhile
         process.pause()
         if suspended:
             process.suspend_clock(seconds)
