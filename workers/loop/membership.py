@@ -100,6 +100,9 @@ class Membership:
         """When the server's clock was found to be ahead of ours, by ours, and what the offset was until then."""
         self._word_stands = (0, -inf)
         """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
+        self.dated_from = -inf
+        """From which moment of our monotonic clock on proofs of life are known to be later than our word, by the
+        server's clock as it is. What was proven before is to be proven again. Read in another thread."""
         self.steps = ClockSteps()
         """How the server's clock was set meanwhile."""
         self._warned = ""
@@ -155,6 +158,7 @@ class Membership:
         if self.joins and offset_ms > self._clock_offset_ms + CLOCK_JUMP_MS:
             recent = (leap for leap in self._leaps if now - leap[0] < LEAPS_KEPT * self.visibility_s)
             self._leaps = (*recent, (now, self._clock_offset_ms))
+            self.dated_from = now
         self._clock_offset_ms = offset_ms
         if now - asked <= PROMPT_S:
             self.steps.seen(round(now * 1000), server_ms)
@@ -217,7 +221,8 @@ class Membership:
     def _take(self, joined: Joined, asked: float) -> None:
         self.set_clock(joined.server_ms, asked)
         if joined.word_since_ms != self._word_stands[0]:
-            self._word_stands = (joined.word_since_ms, monotonic())
+            self.dated_from = monotonic()
+            self._word_stands = (joined.word_since_ms, self.dated_from)
         agreement = agreement_of(joined, self._assumed)
         self._log(joined, agreement)
         self.agreement = agreement

@@ -133,7 +133,7 @@ class Reporter:
         self._callbacks.report("error", part="recovering", error="group_destroyed")
 
     def consumer_was_lost(self, consumer: bytes) -> None:
-        """Note that somebody deleted the consumer of a worker that is dead, with what that held."""
+        """Note that a consumer is gone, with what it held: somebody deleted that of a dead worker, or a foreign one."""
         if self._telemetry:
             self._telemetry.lost(consumers=1)
         self._callbacks.report("error", part="recovering", error="lost_consumer", consumer=text(consumer))

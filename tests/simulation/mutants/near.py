@@ -48,6 +48,7 @@ MODULES = {
                             "workers/test_timeouts", "workers/test_leaving", "workers/test_vanished"],
     "workers/loop/settlement": ["workers/test_settlement", "workers/test_refusals"],
     "workers/outbox": ["workers/test_producer", "workers/test_sync_producer"],
+    "workers/protocol/calls/membership": ["scripts/test_join_group", "workers/test_membership"],
     "workers/protocol/nodes": ["protocol/test_nodes"],
     "workers/protocol/sentinels": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],

@@ -161,6 +161,10 @@ async def join_group(
 
 
 async def delete_consumers(client: Redis, source: str, keys: GroupKeys, consumers: Sequence[str]) -> None:
-    """Delete those of ``consumers`` that hold nothing of ``source`` (``delete_consumer.lua``)."""
+    """Delete those of ``consumers`` that hold nothing of ``source`` (``delete_consumer.lua``).
+
+    Their words go with their consumers of the stream: what is cleared away in the retry stream says nothing of those.
+    """
     if consumers:
-        await DELETE_CONSUMER.run(client, (source, keys.agreement), (keys.group, *consumers))
+        words = (keys.agreement,) if source == keys.stream else ()
+        await DELETE_CONSUMER.run(client, (source, *words), (keys.group, *consumers))

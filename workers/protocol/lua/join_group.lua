@@ -75,6 +75,11 @@ end
 raise_data_version(agreement)
 local at = now_ms()
 local served_until = whole_number(redis.call('HGET', agreement, 'served_until'), 0)
+local serves_for = whole_number(redis.call('HGET', agreement, 'serves_for'), nil)
+if serves_for and served_until > at + serves_for then -- the server's clock was set back: it would lock us out for as long
+  served_until = at + serves_for
+  redis.call('HSET', agreement, 'served_until', string.format('%.0f', served_until))
+end
 local is_served = redis.call('HGET', agreement, 'recovery') == 'reaper' and served_until > at
 local begins = 0
 local claims = ARGV[6] == 'claim'
