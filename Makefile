@@ -1,5 +1,5 @@
 # Everything starts from here: `make demo`, `make test`, `make check`, `make site`, `make bench`, `make soak`,
-# `make test-matrix`, `make mutants`.
+# `make test-matrix`, `make test-deploy`, `make mutants`.
 # Each target makes the virtual environment it needs, from Python 3.11 to 3.14 (another one: `make PYTHON=… test`).
 
 SHELL := /bin/sh
@@ -37,7 +37,7 @@ PYTHONS := 3.11 3.12 3.13 3.14
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 CANDIDATES := $(if $(PYTHON),$(PYTHON),$(addprefix python,$(PYTHONS)) python3 python)
 
-.PHONY: help demo test check site bench soak test-matrix mutants clean
+.PHONY: help demo test check site bench soak test-matrix test-deploy mutants clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -85,6 +85,9 @@ test-matrix:  ## run everything on every server and Python (3.11 to 3.14) at han
 	  else echo "== Python $$version: not at hand"; fi; \
 	done; \
 	[ -n "$$ran" ] || { echo "make: no Python of $(PYTHONS) (with venv) was found on the PATH." >&2; exit 1; }
+
+test-deploy: $(DEV)  ## run what deploy/ ships, in containers and under systemd; writes its record into docs/deployment.md
+	@$(BIN)/python -m pytest --deploy --record $(PYTEST_ARGS) tests/deploy/real
 
 mutants: $(MUTMUT)  ## break one thing after the other, and see which test finds it; writes docs/mutants.md (hours)
 	@$(BIN)/python -m tests.simulation.mutants --pure $(MUTANTS)

@@ -1,18 +1,18 @@
 """What a replica shows when metrics are collected: whether it leads, and, while it does, the state of its groups."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack
 
 import anyio
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from reaper.replicas import GroupReport
 from workers.protocol.calls.sight import Sight
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
+from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, Known
 from workers.telemetry.instruments import OBSERVATIONS
 from workers.telemetry.names import Attributes
 
@@ -39,9 +39,9 @@ class ReplicaMetrics:
         self._token = token
         self._reports = reports
         self._refused = refused
-        self._waiting: Mapping[str, bool] = {}
+        self._known: Known = {}
         self._look = look
-        self._gauges = GroupGauges(leads, lambda keys: self._waiting.get(keys.pair))
+        self._gauges = GroupGauges(leads, lambda: self._known)
 
     def elected(self) -> None:
         """Count a term that begins."""
@@ -58,17 +58,33 @@ class ReplicaMetrics:
             shown.enter_context(self._gauges.shown())
             while True:
                 await self._wait_until_leading()
-                try:
-                    reports = self._reports().values()
-                    groups = [group_keys(report.stream, report.group) for report in reports]
-                    self._gauges.seen = {keys: await self._look(keys) for keys in groups}
-                    self._waiting = {report.pair: report.grace_ms_left > 0 for report in reports}
-                except (RedisError, OSError):
-                    self._gauges.seen = {}
-                    logger.debug("cannot look at the groups for the metrics", exc_info=True)  # the elector tells
+                reports = {group_keys(report.stream, report.group): report for report in self._reports().values()}
+                self._known = {keys: _of_its_work(report) for keys, report in reports.items()}
+                self._gauges.seen = await self._look_at(reports)
                 await anyio.sleep(LOOK_INTERVAL_S)
+
+    async def _look_at(self, groups: Iterable[GroupKeys]) -> Mapping[GroupKeys, Sight]:
+        """See what the server lets us see: one group that it denies us hides no other."""
+        seen = {}
+        for keys in groups:
+            try:
+                seen[keys] = await self._look(keys)
+            except ResponseError:
+                logger.debug("cannot look at %s for the metrics", keys.pair, exc_info=True)  # its watch tells
+            except (RedisError, OSError):
+                logger.debug("cannot look at the groups for the metrics", exc_info=True)  # the elector tells
+                return {}
+        return seen
 
     async def _wait_until_leading(self) -> None:
         while not self._leads():
-            self._gauges.seen = {}
+            self._gauges.seen, self._known = {}, {}
             await anyio.sleep(LEADING_POLL_S)
+
+
+def _of_its_work(report: GroupReport) -> Mapping[instruments.Gauge, float]:
+    return {
+        instruments.GRACE_ACTIVE: int(report.grace_ms_left > 0),
+        instruments.REFUSES: int(bool(report.refusal)),
+        instruments.HELD: report.held,
+    }

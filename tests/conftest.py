@@ -22,7 +22,7 @@ from tests.support.patience import SLOWNESS, slowness
 from tests.support.processes import ROOT, Processes
 from tests.support.proxy import Proxy, started_proxy
 from tests.support.servers import RedisServer, lane_of, started_server
-from tests.support.tiers import LANE, OPTION, asked_for, has_server, servers_for, split
+from tests.support.tiers import DEPLOY, LANE, OPTION, RECORD, asked_for, has_server, servers_for, split
 from tests.support.watchdog import watched
 from workers.protocol.connection import commands_client
 
@@ -32,8 +32,12 @@ hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Know the two tiers."""
+    """Know the tiers."""
     parser.addoption(OPTION, action="store_true", help="run everything on every server at hand: make test-matrix")
+    parser.addoption(
+        DEPLOY, action="store_true", help="run what deploy/ ships, in containers and under systemd: make test-deploy"
+    )
+    parser.addoption(RECORD, action="store_true", help="with --deploy: write the record into docs/deployment.md")
     parser.addoption(
         LANE,
         action="append",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from workers.protocol.keys import NONCE_BYTES, RESTORED_CONSUMER
+from workers.protocol.keys import NONCE_BYTES, RESTORED_CONSUMER, RETURNED_CONSUMER
 from workers.protocol.messages import entry_order
 
 TOGETHER_MS = 1_000
@@ -27,13 +27,13 @@ MOST_GRAINS = 1_000
 
 _OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
-_RESTORED = RESTORED_CONSUMER.encode()
+_NOBODY = frozenset({RESTORED_CONSUMER.encode(), RETURNED_CONSUMER.encode()})
 
 
 @lru_cache(maxsize=10_000)
 def is_foreign(consumer: bytes) -> bool:
     """Tell whether a consumer is no worker of ours, by its name: one of ours would prove life, and settle by script."""
-    return consumer != _RESTORED and not _OUR_CONSUMER.search(consumer)
+    return consumer not in _NOBODY and not _OUR_CONSUMER.search(consumer)
 
 
 class Held(NamedTuple):

@@ -46,11 +46,12 @@ class TakeOverCode(IntEnum):
     INSTALLED = 1
     TOKEN_BEHIND = 2
     FOREIGN_NAMESPACE = 3
+    NEWER_DATA = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Answer to taking a group over. ``detail``: why the policy cannot work here, the token found, or the namespace."""
+    """Answer to taking a group over. ``detail``: why the policy cannot work here, or what was found there."""
 
     code: TakeOverCode
     detail: str

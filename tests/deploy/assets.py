@@ -79,6 +79,12 @@ def instructions() -> list[tuple[str, str]]:
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines) if name]
 
 
+def image_base() -> str:
+    """Return the name of the image that the Dockerfile builds on."""
+    (base,) = [rest.partition("=")[2] for name, rest in instructions() if name == "ARG" and rest.startswith("BASE=")]
+    return base
+
+
 def image_environment() -> dict[str, str]:
     """Return the variables that the image sets."""
     return dict(word.split("=", 1) for name, rest in instructions() if name == "ENV" for word in shlex.split(rest))

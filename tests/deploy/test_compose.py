@@ -61,10 +61,20 @@ def test_there_are_three_replicas_and_a_port_for_each_page() -> None:
     assert (address, last - first + 1, target) == ("127.0.0.1", reaper["deploy"]["replicas"], "8080")
 
 
+def test_what_is_added_for_tls_fits_in() -> None:
+    added = document(COMPOSE.with_name("compose.tls.yaml"))
+    assert set(added["services"]) == set(SERVICES)
+    assert {name for one in added["services"].values() for name in one.get("secrets", [])} == set(added["secrets"])
+    for name, service in added["services"].items():
+        files = [value.rsplit("/", 1)[1] for value in service.get("environment", {}).values()]
+        assert sorted(files) == (sorted(service["secrets"]) if files else []), name
+    assert "/deploy/compose/certificates/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
 def test_redis_keeps_jobs() -> None:
     lines = (DEPLOY / "redis/redis.conf").read_text().splitlines()
     settings = dict(line.split(" ", 1) for line in lines if line and not line.startswith("#"))
-    asked = ("appendonly", "maxmemory-policy", "aclfile")
-    assert [settings[name] for name in asked] == ["yes", "noeviction", "/run/secrets/users.acl"]
+    asked = ("appendonly", "maxmemory-policy", "aclfile", "protected-mode")
+    assert [settings[name] for name in asked] == ["yes", "noeviction", "/run/secrets/users.acl", "no"]
     assert SERVICES["redis"]["command"] == ["redis-server", "/usr/local/etc/redis/redis.conf"]
     assert SERVICES["redis"]["secrets"] == ["users.acl"]

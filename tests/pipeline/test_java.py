@@ -97,6 +97,25 @@ def test_a_package_that_is_gone_is_not_opened(tmp_path: Path, version: str, kept
     assert run(shim / "bin" / "java", "--add-opens=java.base/sun.security.action=ALL-UNNAMED") == [str(kept)]
 
 
+@pytest.mark.parametrize(
+    ("modules", "is_enough"),
+    [("", True), ("java.base jdk.incubator.vector java.sql", True), ("java.base java.sql", False)],
+)
+def test_where_nothing_may_be_run_from_the_cache_a_whole_java_is_taken_and_a_slim_one_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: str, is_enough: bool
+) -> None:
+    home = install(tmp_path / "home")
+    with (home / "release").open("a") as release:
+        release.write(f'MODULES="{modules}"\n')
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setattr("os.access", lambda path, _: tmp_path / "cache" not in Path(path).parents)
+    if is_enough:
+        assert java_home() == home
+    else:
+        with pytest.raises(JavaMissingError, match=r"nothing may be run from there \(noexec\): set XDG_CACHE_HOME"):
+            java_home()
+
+
 def test_a_shim_is_not_put_around_a_shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(install(tmp_path / "home")))
     first = java_home()
@@ -110,5 +129,17 @@ def test_where_the_home_cannot_be_written_to_the_cache_lies_in_the_temporary_fol
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert cache_folder() == tmp_path / f"stream-reaper-{os.getuid()}"
+
+
+def test_where_the_user_has_no_home_the_cache_lies_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     assert cache_folder() == tmp_path / f"stream-reaper-{os.getuid()}"

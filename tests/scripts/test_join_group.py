@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from tests.scripts.scene import FENCE, Scene, Word, entry_id
 from workers.protocol.scripts import load_script
@@ -309,6 +310,36 @@ async def test_when_the_leader_is_gone_an_embedded_worker_begins_and_removes_the
     assert (agreement["recovery"], agreement["fence_token"]) == ("embedded", "7"), "no earlier term gets back in"
 
 
+async def test_workers_of_mode_claim_begin_as_embedded_ones_and_have_it_given_back_in_place(bare: Scene) -> None:
+    joined = await join(bare, recovery="claim", policy="in-place")
+    assert (joined.agreed[0], joined.agreed[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
+    version = await bare.client.hget(bare.keys.agreement, "version")
+    assert (await join(bare, recovery="claim", policy="in-place", worker="w2")).begins == 0
+    assert await bare.client.hget(bare.keys.agreement, "version") == version
+
+
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_workers_of_mode_claim_change_the_policy_where_nobody_serves_the_group(
+    scene: Scene, recovery: str
+) -> None:
+    await scene.agree(policy="stream", recovery=recovery, version=1)
+    joined = await join(scene, recovery="claim", policy="in-place", word=GoesBy())
+    assert (joined.agreed[0], joined.agreed[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
+    assert int(await scene.client.hget(scene.keys.agreement, "version") or 0) > 1, "others are to learn of it"
+    assert ("{orders}:fence:billing" in await scene.state()) == (recovery == "embedded"), "a leader's went with it"
+    follower = await join(scene, recovery="embedded", policy="stream", worker="w2")
+    assert follower.agreed[0] == "in-place", "embedded workers follow"
+    assert follower.mismatch == "policy in-place is agreed, stream is set"
+
+
+async def test_while_a_leader_serves_the_group_workers_of_mode_claim_change_nothing(scene: Scene) -> None:
+    await served(scene, 20_000)
+    joined = await join(scene, recovery="claim", policy="in-place")
+    assert (joined.agreed[0], joined.agreed[3], joined.begins) == ("stream", "reaper", 0)
+    assert joined.mismatch == "recovery reaper is agreed, claim is set"
+    assert (await scene.state())["{orders}:fence:billing"] == FENCE
+
+
 async def test_a_plain_workers_word_binds_nobody_while_no_leader_has_come(bare: Scene) -> None:
     await join(bare, recovery="reaper")
     assert (await join(bare, recovery="embedded")).agreed[3] == "embedded"
@@ -326,3 +357,19 @@ async def test_an_embedded_worker_begins_when_memory_is_full(scene: Scene) -> No
     joined = await join(scene, recovery="embedded")
     await scene.free_memory()
     assert joined.begins == 1
+
+
+@pytest.mark.parametrize("version", ["2", "37"])
+async def test_data_of_a_later_version_is_refused_and_left_as_it_is(scene: Scene, version: str) -> None:
+    await scene.client.hset(scene.keys.agreement, "data_version", version)
+    before = await scene.state()
+    with pytest.raises(ResponseError, match=rf"^NEWERDATA {version} 1$"):
+        await join(scene, policy="stream", visibility_ms=1000)
+    assert await scene.state() == before
+
+
+@pytest.mark.parametrize("version", ["1", "0", "nonsense", ""])
+async def test_data_of_this_version_or_of_none_that_can_be_read_is_served(scene: Scene, version: str) -> None:
+    await scene.client.hset(scene.keys.agreement, "data_version", version)
+    await join(scene, policy="stream", visibility_ms=1000)
+    assert (await scene.state())[scene.keys.agreement]["policy"] == "stream"

@@ -46,6 +46,7 @@ async def a_bit_of_everything(scene: Scene) -> None:
     await scene.client.hset(keys.suspects, "1-1", "5")
     for _ in range(5):
         await scene.client.xadd(keys.dead, {"n": "1"})
+    await scene.client.hset(keys.agreement, "paused", "1")
 
 
 async def test_everything_is_counted_and_ages_are_those_of_the_oldest(scene: Scene) -> None:
@@ -53,7 +54,7 @@ async def test_everything_is_counted_and_ages_are_those_of_the_oldest(scene: Sce
     before = await stored(scene)
     seen = await look(scene)
     assert seen._replace(oldest_ready_ms=0, oldest_pending_ms=0) == Sight(
-        3, 0, 0, scheduled=4, suspects=3, dead_letters=5
+        3, 0, 0, scheduled=4, suspects=3, dead_letters=5, paused=1
     )
     assert 30_000 <= seen.oldest_ready_ms <= 30_000 + SLACK_MS
     assert 50_000 <= seen.oldest_pending_ms <= 50_000 + SLACK_MS  # of each source the one delivered first
@@ -68,6 +69,7 @@ async def test_the_status_says_the_same(scene: Scene) -> None:
     seen = await look(scene)
     assert (group.main.pending + group.retry.pending, group.scheduled) == (seen.in_flight, seen.scheduled)
     assert (group.suspects_parked + group.suspects_out, group.dead_letters) == (seen.suspects, seen.dead_letters)
+    assert (group.paused, seen.paused) == (True, 1)
     assert group.retry.oldest_ready_ms is not None
     assert group.retry.oldest_pending_ms is not None
     assert 0 <= seen.oldest_ready_ms - group.retry.oldest_ready_ms < SLACK_MS
@@ -75,7 +77,7 @@ async def test_the_status_says_the_same(scene: Scene) -> None:
 
 
 async def test_nothing_is_there(scene: Scene) -> None:
-    nothing = Sight(0, 0, 0, 0, 0, 0)
+    nothing = Sight(0, 0, 0, 0, 0, 0, 0)
     assert await look(scene) == nothing
     assert await look_at_group(scene.client, group_keys("nowhere", "nobody")) == nothing
     assert await look_at_group(scene.client, group_keys("orders", "nobody")) == nothing
@@ -84,9 +86,9 @@ async def test_nothing_is_there(scene: Scene) -> None:
 async def test_what_is_foreign_reads_as_empty(scene: Scene) -> None:
     keys = scene.keys
     await scene.stalled()
-    for key in (keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead):
+    for key in (keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead, keys.agreement):
         await scene.client.set(key, "something else")
-    assert (await look(scene))._replace(oldest_pending_ms=0) == Sight(1, 0, 0, 0, 0, 0)
+    assert (await look(scene))._replace(oldest_pending_ms=0) == Sight(1, 0, 0, 0, 0, 0, 0)
 
 
 async def test_a_missing_right_is_an_error_and_no_zero(scene: Scene, server: RedisServer) -> None:

@@ -31,6 +31,7 @@ from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.events import JournalLevel
+from workers.protocol.keys import RETURNED_CONSUMER
 from workers.protocol.messages import RecoveryMode, Redelivery, pair_up, read_metadata, text
 from workers.runtime.callbacks import Callbacks, Report
 from workers.runtime.event_loop import require_asyncio
@@ -96,7 +97,7 @@ def make_actors(world: "World") -> Iterator[Actor]:
             yield Replica(world, f"reaper-{number}")
     for number in range(1, setting.workers + 1):
         yield OurWorker(world, f"worker-{number}")
-    if not world.is_embedded:
+    if not world.recovers_itself:
         for number in range(1, setting.bare_workers + 1):
             yield BareWorker(world, f"bare-{number}")
 
@@ -144,7 +145,7 @@ class Producers(Actor):
 @lru_cache(maxsize=8)  # reading the environment for each worker costs more than all that a short story does
 def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> WorkerSettings:
     """Return what a worker of a story goes by."""
-    knows = setting.own_timeout or recovery is RecoveryMode.EMBEDDED
+    knows = setting.own_timeout or recovery.is_of_workers
     return WorkerSettings(
         redis_url=URL,
         stream=STREAM,
@@ -216,6 +217,8 @@ class OurWorker(Actor):
         process, worker = self.process, self._worker
         if process is None or process.closed or worker is None or holder == worker.consumer.encode():
             return
+        if holder == RETURNED_CONSUMER.encode():
+            return  # a read took it, as the clock was set back, and has given it back: to be held again
         if self.world.witness.caller.startswith(process.name):
             return  # it has given it back itself
         if self.world.witness.caller.startswith("bare-"):
@@ -333,7 +336,11 @@ class BareWorker(Actor):
             ">",
         )
         for source, entries in reply or ():
-            for entry_id, flat, *_ in entries:
+            for entry_id, flat, *told in entries:
+                if told and told[0] < 0:  # the server's clock was set back: it is in somebody's hands
+                    words = ("XCLAIM", source, GROUP, RETURNED_CONSUMER, 0, entry_id, "RETRYCOUNT", told[1], "JUSTID")
+                    await client.execute_command(*words)
+                    continue
                 if await self._play(process, entry_id, flat):
                     try:
                         async with client.pipeline(transaction=True) as together:
@@ -407,7 +414,7 @@ class Replica(Actor):
 
     @property
     def is_wanted(self) -> bool:
-        return not self.world.is_embedded
+        return not self.world.recovers_itself
 
     async def _hear(self, report: Report) -> None:
         self.world.told(str(report.facts.get("error", "")))

@@ -24,7 +24,7 @@ from tests.simulation.plays import Dropped, Ledger
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import id_text
-from tests.simulation.story import EMBEDDED, REAPER, Story
+from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, Story
 from tests.simulation.undisturbed import take_down
 from tests.simulation.witness import Witness
 from tests.support.invariants import Execution
@@ -334,7 +334,8 @@ class World:
 
     def switch_mode(self, seconds: float) -> None:
         """Have the workers recover by themselves instead of replicas, or the other way round."""
-        self.recovery = REAPER if self.is_embedded else EMBEDDED
+        own = CLAIM if self.story.setting.redelivery == IN_PLACE else EMBEDDED
+        self.recovery = REAPER if self.recovers_itself else own
         self.say(f"Recovery is {self.recovery} from now on.")
         for role, actor in self.actors.items():
             if actor.goes_by_mode and self.alive(role) is not None:
@@ -469,7 +470,7 @@ class World:
                 if (
                     is_forgotten
                     or is_in_doubt
-                    or (consumer and not is_told_of and (self.is_embedded or not is_seen or idle_ms < seen_ms))
+                    or (consumer and not is_told_of and (self.recovers_itself or not is_seen or idle_ms < seen_ms))
                 ):
                     self.ledger.lost.add(job)
                 self.ledger.blame(Execution(job, metadata.generation))
@@ -573,9 +574,9 @@ class World:
         take_down(self.loop)
 
     @property
-    def is_embedded(self) -> bool:
+    def recovers_itself(self) -> bool:
         """Tell whether workers recover by themselves."""
-        return self.recovery == EMBEDDED
+        return self.recovery != REAPER
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

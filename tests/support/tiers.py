@@ -4,6 +4,8 @@ The matrix is everything on every server at hand. That takes long, and says litt
 only moves jobs to and fro. So ``make test`` runs on the server that comes with the package; but what says how the
 server itself behaves, a *contract*, runs on every one there, too. What starts several Java machines is for the matrix.
 Where servers are named (``--server``), everything runs on those, and on no other.
+
+What runs containers or a systemd is a tier of its own, ``make test-deploy`` (``--deploy``), and in no other.
 """
 
 from pathlib import Path
@@ -15,17 +17,28 @@ from tests.support.servers import binaries_at_hand, default_binary, lane_of
 
 OPTION = "--matrix"
 LANE = "--server"
+DEPLOY = "--deploy"
+RECORD = "--record"
 CONTRACTS = ("scripts", "protocol")
 """Folders whose tests are contracts. Others are marked: ``pytest.mark.contract``."""
 ONLY = "only_on"
 """The mark of what is about some releases alone, by the beginnings of their names: ``pytest.mark.only_on("6.2.")``."""
+WITH_CLAIM = ("8.4.", "8.6.", "8.8.", "8.10.")
+"""The releases that know ``XREADGROUP … CLAIM``, by the beginnings of their names."""
 HEAVY = "matrix"
 """The mark of what is left out of ``make test``."""
+DEPLOYED = "deployed"
+"""The mark of what ``make test-deploy`` alone runs."""
 
 
 def in_matrix(*values: Any) -> Any:
     """A case of a test with parameters that is left out of ``make test``, where a like one runs."""
     return pytest.param(*values, marks=getattr(pytest.mark, HEAVY))
+
+
+def by_claim(*values: Any) -> Any:
+    """A case of a test with parameters that runs on servers with CLAIM alone, where the test runs on one."""
+    return pytest.param(*values, marks=getattr(pytest.mark, ONLY)(*WITH_CLAIM))
 
 
 def servers_for(item: pytest.Item | pytest.Function) -> tuple[Path, ...]:
@@ -55,16 +68,17 @@ def asked_for(config: pytest.Config) -> tuple[Path, ...]:
 
 
 def has_server(item: pytest.Item) -> bool:
-    """Tell whether a test that runs on servers has one: some are about releases that are not at hand everywhere."""
-    needs = isinstance(item, pytest.Function) and "binary" in item.fixturenames
-    return not needs or bool(servers_for(item))
+    """Tell whether a test that runs on servers has the one it is for: some, or some cases, are about releases alone."""
+    if not isinstance(item, pytest.Function) or "binary" not in item.fixturenames:
+        return True
+    servers, case = servers_for(item), item.callspec.params.get("binary") if hasattr(item, "callspec") else None
+    return case in servers if case else bool(servers)
 
 
 def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Return what this run runs, and what it leaves out."""
-    if config.getoption(OPTION):
-        return items, []
+    unasked = [mark for mark, option in ((HEAVY, OPTION), (DEPLOYED, DEPLOY)) if not config.getoption(option)]
     kept, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
-        (left_out if item.get_closest_marker(HEAVY) else kept).append(item)
+        (left_out if any(item.get_closest_marker(mark) for mark in unasked) else kept).append(item)
     return kept, left_out

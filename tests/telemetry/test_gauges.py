@@ -16,16 +16,19 @@ from tests.workers.scene import KEYS, make_worker, running
 from workers import Job
 from workers.protocol.scripts import load_script
 from workers.telemetry import names as telemetry
-from workers.telemetry.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, REFUSED, TERM
+from workers.telemetry.instruments import GAUGES, HELD, JOURNAL_DROPS, LEASE_HELD, REFUSED, REFUSES, TERM, Gauge
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
-OF_GROUPS = {
-    f"{gauge.name}_{'seconds' if gauge.unit == 's' else ''}".replace(".", "_").rstrip("_")
-    for gauge in GAUGES
-    if gauge not in (LEASE_HELD, TERM, JOURNAL_DROPS, REFUSED)
-}
-"""As Prometheus calls them."""
+
+def _shown(gauge: Gauge) -> str:
+    """Return how Prometheus calls it."""
+    return f"{gauge.name}_{'seconds' if gauge.unit == 's' else ''}".replace(".", "_").rstrip("_")
+
+
+BY_LEADERS = {_shown(gauge) for gauge in (REFUSES, HELD)}
+"""What a leader alone knows of its work."""
+OF_GROUPS = {_shown(gauge) for gauge in GAUGES if gauge not in (LEASE_HELD, TERM, JOURNAL_DROPS, REFUSED)}
 HEALTH = ("--health-port", "0")
 PATIENT = ("--visibility-timeout", "600")
 """What a foreign consumer holds stays with it."""
@@ -57,12 +60,12 @@ async def gauges(process: Running) -> Mapping[str, float]:
     return {name: float(value) for name, value in series if name.partition("{")[0] in OF_GROUPS}
 
 
-async def all_gauges(process: Running) -> Mapping[str, float]:
-    """Wait until it shows every gauge of groups."""
+async def all_gauges(process: Running, names: set[str] = OF_GROUPS - BY_LEADERS) -> Mapping[str, float]:
+    """Wait until it shows every gauge of groups that it can know."""
 
     async def complete() -> Mapping[str, float]:
         shown = await gauges(process)
-        return shown if {name.partition("{")[0] for name in shown} == OF_GROUPS else {}
+        return shown if {name.partition("{")[0] for name in shown} == names else {}
 
     return await wait_until(complete, "every gauge of the group is shown")
 
@@ -82,19 +85,53 @@ async def test_embedded_workers_show_the_same_gauges_as_a_leader(scene: Scene) -
         worker.terminate()
         assert await worker.wait() == 0, worker.output
     leader = await scene.reaper(*PATIENT, *HEALTH)
-    by_leader = await all_gauges(leader)
+    of_leader = await all_gauges(leader, OF_GROUPS)
+    assert all('messaging_destination_name="orders"' in name for name in of_leader)
+    by_leader = {name: value for name, value in of_leader.items() if name.partition("{")[0] not in BY_LEADERS}
     assert {frozenset(shown) for shown in by_workers} == {frozenset(by_leader)}
-    assert all('messaging_destination_name="orders"' in name for name in by_leader)
     expected = {
         "reaper_in_flight": 1.0,
         "reaper_scheduled": 3.0,
         "reaper_suspects": 0.0,
         "reaper_dead_letters": 4.0,
+        "reaper_recovery_paused": 0.0,
     }
     assert [counts(shown) for shown in (*by_workers, by_leader)] == [expected] * 3
     ages = [next(value for name, value in shown.items() if "pending" in name) for shown in (*by_workers, by_leader)]
     assert all(60 <= age < 3_600 for age in ages)
     assert ages[0] <= ages[2]
+
+
+async def test_a_leader_shows_what_is_paused_and_what_it_refuses_beside_what_it_may_not_see(
+    scene: Scene, client: Redis
+) -> None:
+    scene.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}
+    for stream in ("orders", "mail", "hidden"):
+        await client.xgroup_create(stream, "billing", "0", mkstream=True)
+    await client.xgroup_create("orders", "audit", "0")
+    await client.hset("{mail}:group:billing", "paused", "1")
+    rights = ("+@all", "&*", "~*reaper*", "~*orders*", "~*mail*")
+    await client.execute_command("ACL", "SETUSER", "blind", "on", ">nothing", *rights)
+    url = scene.server.url.replace("redis://", "redis://blind:nothing@")
+    groups = "hidden/billing,orders/billing,mail/billing"
+    leader = await scene.reaper(*PATIENT, *HEALTH, "--groups", groups, "--redis-url", url)
+
+    async def told() -> bool:
+        shown = await gauges(leader)
+        of_streams = {
+            (name.partition("{")[0], re.findall(r'destination_name="(\w+)"', name)[0]): value
+            for name, value in shown.items()
+            if "_recovery_" in name
+        }
+        return of_streams == {
+            ("reaper_recovery_refuses", "orders"): 1.0,
+            ("reaper_recovery_refuses", "mail"): 0.0,
+            ("reaper_recovery_refuses", "hidden"): 0.0,
+            ("reaper_recovery_paused", "orders"): 0.0,
+            ("reaper_recovery_paused", "mail"): 1.0,
+        }
+
+    await wait_until(told, "it shows what it may see, and what it knows of its work")
 
 
 @pytest.mark.usefixtures("group")

@@ -22,7 +22,8 @@ from workers.runtime.contact import Contact
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
-from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges
+from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, Known
+from workers.telemetry.instruments import GRACE_ACTIVE
 from workers.upkeep.house import tidy
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
@@ -49,9 +50,8 @@ class Upkeep(Part):
         self._schedules = Schedules(self._move_due, self._moved, self.suspects.wake, jitter_s=DUE_JITTER_S)
         self.suspects.wake()  # some may have been parked before we came
         self._problem = ""
-        self._gauges = GroupGauges(
-            lambda: context.membership.recovers, lambda _: contact.in_grace(context.membership.visibility_s)
-        )
+        self._contact = contact
+        self._gauges = GroupGauges(lambda: context.membership.recovers, self._known)
 
     async def run(self) -> None:
         """Look after the group until cancelled, whenever it is the workers' to look after."""
@@ -138,6 +138,9 @@ class Upkeep(Part):
     async def _show_gauges(self) -> None:
         with self._gauges.shown():
             await self._repeat(LOOKING, self._look)
+
+    def _known(self) -> Known:
+        return {self._keys: {GRACE_ACTIVE: int(self._contact.in_grace(self._membership.visibility_s))}}
 
     async def _look(self) -> None:
         """See how many jobs wait, run, and are given up. Others see the same: it is the group's, not ours."""

@@ -24,7 +24,6 @@ from workers.protocol.calls.membership import (
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import RecoveryMode
 from workers.runtime.clock import monotonic
 from workers.runtime.clock_steps import CLOCK_JUMP_MS, ClockSteps
 from workers.runtime.pauses import pause_s
@@ -48,7 +47,7 @@ UNAGREED_S = 0.5
 def assumed_agreement(settings: WorkerSettings) -> Agreement:
     """Return what the worker goes by where nothing is agreed on: its own settings, or the defaults."""
     return Agreement(
-        redelivery=settings.redelivery or DEFAULT_REDELIVERY,
+        redelivery=settings.wished_redelivery or DEFAULT_REDELIVERY,
         visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
         max_deliveries=settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
         recovery=settings.recovery,
@@ -120,7 +119,7 @@ class Membership:
     @property
     def recovers(self) -> bool:
         """Tell whether this worker is to recover what stalls: it is set to, and the group has agreed on it."""
-        return self._settings.recovery is self.agreement.recovery is RecoveryMode.EMBEDDED
+        return self._settings.recovery.is_of_workers and self.agreement.recovery.is_of_workers
 
     @property
     def unserved_s(self) -> float:
@@ -176,7 +175,7 @@ class Membership:
                 self._client,
                 keys,
                 start=settings.group_start,
-                redelivery=settings.redelivery,
+                redelivery=settings.wished_redelivery,
                 visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
                 max_deliveries=settings.max_deliveries,
                 recovery=settings.recovery,
@@ -275,7 +274,7 @@ class Membership:
         interval = self._settings.refresh_interval.total_seconds()
         if unagreed:
             return min(interval, UNAGREED_S * 2.0 ** min(unagreed - 1, 10))
-        if self._settings.recovery is RecoveryMode.EMBEDDED and self._served_s:
+        if self._settings.recovery.is_of_workers and self._served_s:
             return min(interval, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
         return interval
 

@@ -198,8 +198,8 @@ class Reporter:
         """Note that deliveries were made ours again that somebody had made vanish."""
         if number:
             logger.error(
-                "%d deliveries of %s that run here were not pending any more: somebody has deleted consumer %s, or the "
-                "group. They are held again",
+                "%d deliveries of %s that run here were not pending for us any more: somebody has deleted consumer %s "
+                "or the group, or a read has taken them, as the server's clock was set back. They are held again",
                 number,
                 on_one_line(source),
                 self._consumer,

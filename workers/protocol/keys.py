@@ -18,7 +18,9 @@ RESTORED_CONSUMER = "restored-by-reaper"
 """The consumer that holds what a leader puts back into a group. It reads nothing; leaders know the group by it."""
 READY_CONSUMER, WAITING_CONSUMER = "ready-by-reaper", "waiting-by-reaper"
 """The consumers that hold, by policy ``in-place``, what is ready and what waits in the schedule. They read nothing."""
-OUR_CONSUMERS = frozenset({RESTORED_CONSUMER, READY_CONSUMER, WAITING_CONSUMER})
+RETURNED_CONSUMER = "returned-by-reaper"
+"""The consumer that holds what a read with CLAIM has taken by mistake, until its owner shows up. Reads nothing."""
+OUR_CONSUMERS = frozenset({RESTORED_CONSUMER, READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER})
 """Consumers that are no worker's."""
 
 

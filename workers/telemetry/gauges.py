@@ -11,11 +11,17 @@ from workers.protocol.calls.sight import Sight
 from workers.protocol.keys import GroupKeys
 from workers.telemetry import instruments
 from workers.telemetry import names as telemetry
-from workers.telemetry.instruments import OBSERVATIONS
+from workers.telemetry.instruments import OBSERVATIONS, Gauge
 from workers.telemetry.names import Attributes
 
 LOOK_INTERVAL_S = 10.0
 """How often to look: what is collected is at most that old."""
+
+OF_ITS_WORK = (instruments.GRACE_ACTIVE, instruments.REFUSES, instruments.HELD)
+"""What no look at the server shows: who recovers knows it of its own work."""
+
+Known = Mapping[GroupKeys, Mapping[Gauge, float]]
+"""Of each group the values of `OF_ITS_WORK`, as far as they are known."""
 
 Values = Iterator[tuple[float, Attributes]]
 
@@ -23,12 +29,13 @@ Values = Iterator[tuple[float, Attributes]]
 class GroupGauges:
     """What is shown of groups, while they are ours to look after.
 
-    ``is_ours`` tells that, and ``grace`` whether recovery waits after an outage, None where that is not known.
+    ``is_ours`` tells that, and ``known`` what is known of the work on them, whether or not the server lets us look; it
+    is called in the thread that collects.
     """
 
-    def __init__(self, is_ours: Callable[[], bool], grace: Callable[[GroupKeys], bool | None]) -> None:
+    def __init__(self, is_ours: Callable[[], bool], known: Callable[[], Known]) -> None:
         self._is_ours = is_ours
-        self._grace = grace
+        self._known = known
         self.seen: Mapping[GroupKeys, Sight] = {}
         """Replaced as a whole: another thread reads it."""
 
@@ -36,7 +43,8 @@ class GroupGauges:
     def shown(self) -> Iterator[None]:
         """Show what is seen while the block runs."""
         with ExitStack() as ends:
-            ends.callback(OBSERVATIONS.add(instruments.GRACE_ACTIVE, self._in_grace))
+            for known in OF_ITS_WORK:
+                ends.callback(OBSERVATIONS.add(known, lambda known=known: self._of_the_work(known)))  # type: ignore[misc]
             for gauge, value in _VALUES:
                 ends.callback(OBSERVATIONS.add(gauge, lambda value=value: self._of_each(value)))  # type: ignore[misc]
             yield
@@ -45,11 +53,10 @@ class GroupGauges:
         for keys, sight in self.seen.items() if self._is_ours() else ():
             yield value(sight), labels_of(keys)
 
-    def _in_grace(self) -> Values:
-        for keys in self.seen if self._is_ours() else ():
-            waits = self._grace(keys)
-            if waits is not None:
-                yield int(waits), labels_of(keys)
+    def _of_the_work(self, gauge: Gauge) -> Values:
+        for keys, values in self._known().items() if self._is_ours() else ():
+            if gauge in values:
+                yield values[gauge], labels_of(keys)
 
 
 def labels_of(keys: GroupKeys) -> Attributes:
@@ -64,4 +71,5 @@ _VALUES: tuple[tuple[instruments.Gauge, Callable[[Sight], float]], ...] = (
     (instruments.SCHEDULED, lambda sight: sight.scheduled),
     (instruments.SUSPECTS, lambda sight: sight.suspects),
     (instruments.DEAD_LETTERS, lambda sight: sight.dead_letters),
+    (instruments.PAUSED, lambda sight: sight.paused),
 )

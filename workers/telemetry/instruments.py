@@ -73,13 +73,16 @@ READY_AGE = Gauge("reaper.ready.oldest_age", "s", "Age of the oldest job that wa
 PENDING_AGE = Gauge("reaper.pending.oldest_age", "s", "Idle time of the oldest pending delivery.")
 SCHEDULED = Gauge("reaper.scheduled", "{job}", "Jobs that wait for their time.")
 SUSPECTS = Gauge("reaper.suspects", "{job}", "Suspects, parked or out.")
+PAUSED = Gauge("reaper.recovery.paused", "{group}", "1 while an operator has paused recovery of the group.")
+REFUSES = Gauge("reaper.recovery.refuses", "{group}", "1 while recovery refuses the group, as it is laid out now.")
+HELD = Gauge("reaper.held", "{delivery}", "Overdue deliveries that cannot be made ready again, and stay pending.")
 DEAD_LETTERS = Gauge("reaper.dead_letters", "{job}", "Dead letters that are kept.")
 REFUSED = Gauge("reaper.refused", "{part}", "Parts of the process' work that Redis refuses now; 0 = none.")
 JOURNAL_DROPS = Gauge("reaper.journal.dropped", "{event}", "Lifecycle events that could not be written. Counts up.")
 
 GAUGES = (
-    LEASE_HELD, TERM, GRACE_ACTIVE, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, SUSPECTS, DEAD_LETTERS, REFUSED,
-    JOURNAL_DROPS,
+    LEASE_HELD, TERM, GRACE_ACTIVE, PAUSED, REFUSES, HELD, IN_FLIGHT, READY_AGE, PENDING_AGE, SCHEDULED, SUSPECTS,
+    DEAD_LETTERS, REFUSED, JOURNAL_DROPS,
 )  # fmt: skip
 
 Look = Callable[[], Iterable[tuple[float, Attributes]]]

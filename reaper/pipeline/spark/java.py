@@ -21,7 +21,8 @@ from workers.protocol.errors import ConfigurationError
 
 OLDEST_JAVA = 17
 _ASK_TIMEOUT_S = 20
-_VECTOR = "--add-modules=jdk.incubator.vector"
+_VECTOR_MODULE = "jdk.incubator.vector"
+_VECTOR = f"--add-modules={_VECTOR_MODULE}"
 
 _GONE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 """Java 24 has removed the package, and says so at each start."""
@@ -52,6 +53,8 @@ class Java:
     home: Path
     version: int | None
     """Major version; None where the runtime does not say."""
+    lacks_vectors: bool = False
+    """It says which modules it has, and the one that Spark's launcher asks for is none of them."""
 
     @property
     def executable(self) -> Path:
@@ -65,7 +68,15 @@ def java_home() -> Path:
     if java.home.parent == cache_folder():  # a shim already: an earlier session has set JAVA_HOME, here or in a parent
         return java.home
     shim = write_shim(java)
-    return shim if os.access(shim / "bin" / "java", os.X_OK) else java.home  # a cache that nothing may run from
+    if os.access(shim / "bin" / "java", os.X_OK):
+        return shim
+    if java.lacks_vectors:
+        raise JavaMissingError(
+            f"{java.home} starts Spark only through a script in {shim}, and nothing may be run from there (noexec): "
+            "set XDG_CACHE_HOME to a folder that allows it, mount that one with exec (docker: --tmpfs /tmp:exec), "
+            "or set JAVA_HOME to a whole Java."
+        )
+    return java.home
 
 
 def find_java() -> Java:
@@ -130,7 +141,8 @@ def describe(home: Path) -> Java:
         return Java(home, None)
     values = dict(re.findall(r'^(\w+)="(.*)"$', release, re.MULTILINE))
     major = re.match(r"(?:1\.)?(\d+)", values.get("JAVA_VERSION", ""))
-    return Java(home, int(major[1]) if major else None)
+    modules = values.get("MODULES", "").split()
+    return Java(home, int(major[1]) if major else None, bool(modules) and _VECTOR_MODULE not in modules)
 
 
 def write_shim(java: Java) -> Path:
@@ -147,11 +159,10 @@ def write_shim(java: Java) -> Path:
 
 def cache_folder() -> Path:
     """Return the folder for what can be written again: under ``XDG_CACHE_HOME``, or of this user in the temp folder."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = root / "stream-reaper"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-reaper"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that cannot be written to, as in many containers
+    except (OSError, RuntimeError):  # a home that cannot be written to, as in many containers; or a user without one
         folder = Path(tempfile.gettempdir()) / f"stream-reaper-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
     return folder

@@ -36,6 +36,7 @@ MODULES = {
                                    "faults/test_outage"],
     "workers/loop/adoption": ["workers/test_adoption"],
     "workers/loop/around": ["workers/test_around"],
+    "workers/loop/claiming": ["workers/test_claiming"],
     "workers/loop/dispatch": ["workers/test_dispatch"],
     "workers/loop/heartbeat": ["workers/test_in_time", "workers/test_heartbeat", "workers/test_timeouts",
                                "faults/test_proof_of_life"],

@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
+from workers.protocol.errors import NewerDataError
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import RecoveryMode, Redelivery, text, whole_number
+from workers.protocol.messages import RecoveryMode, Redelivery, agreed_recovery, text, whole_number
 from workers.protocol.scripts import load_script
 
 JOIN_GROUP = load_script("workers.protocol", "join_group")
@@ -20,11 +22,11 @@ DEFAULT_MAX_DELIVERIES = 3
 DEFAULT_REDELIVERY = Redelivery.STREAM
 """What holds where nobody has said otherwise."""
 
+_NEWER = re.compile(r"NEWERDATA (\d+) (\d+)")
 _MEMBER = "member:"
 _WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(?:\d{0,15}),?(.*)", re.DOTALL)
 
 _POLICIES = {policy.value: policy for policy in Redelivery}
-_MODES = {mode.value: mode for mode in RecoveryMode}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Joined:
     served_ms: int
     """For how long a leader is sure to serve the group; 0 = none is."""
     begins: bool
-    """Embedded recovery begins with us."""
+    """Recovery by the workers, in the way that we are set to, begins with us."""
     version: int
     """Of the agreement; 0 = nothing is agreed on."""
     word_since_ms: int
@@ -121,22 +123,31 @@ async def join_group(
     """Join the group, making what is missing (``join_group.lua``); a value that is None follows the group.
 
     ``start``: where a new group begins; ``name``: the worker's, for the record of a mismatch; ``word``: by what it
-    goes.
+    goes. Raises NewerDataError, or what redis-py raises.
     """
-    reply = await JOIN_GROUP.run_idempotent(
-        client,
-        (keys.stream, keys.retry, keys.agreement, keys.fence),
-        (
-            keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
-            word.consumer, word.counts_for_ms, word.version, word.lives_by_ms,
-            word.redelivery, word.visibility_ms, word.max_deliveries,
-        ),
-    )  # fmt: skip
+    try:
+        reply = await JOIN_GROUP.run_idempotent(
+            client,
+            (keys.stream, keys.retry, keys.agreement, keys.fence),
+            (
+                keys.group, start, redelivery or "", visibility_ms or "", max_deliveries or "", recovery, name,
+                word.consumer, word.counts_for_ms, word.version, word.lives_by_ms,
+                word.redelivery, word.visibility_ms, word.max_deliveries,
+            ),
+        )  # fmt: skip
+    except ResponseError as error:
+        newer = _NEWER.fullmatch(str(error))
+        if newer is None:
+            raise
+        raise NewerDataError(
+            f"the data of group {keys.pair} is of version {newer[1]}, and this process knows those up to {newer[2]}: "
+            "upgrade it."
+        ) from error
     return Joined(
         redelivery=_POLICIES.get(text(reply[0])),
         visibility_ms=whole_number(reply[1], 0),
         max_deliveries=whole_number(reply[2], 0),
-        recovery=_MODES.get(text(reply[3])),
+        recovery=agreed_recovery(text(reply[3]), text(reply[0])),
         reads_retries=reply[4] == 1,
         created_at=text(reply[5]),
         groups=reply[6],

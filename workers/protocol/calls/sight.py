@@ -21,11 +21,13 @@ class Sight(NamedTuple):
     scheduled: int
     suspects: int
     dead_letters: int
+    paused: int
+    """1 while an operator has paused recovery of the group, else 0."""
 
 
 async def look_at_group(client: Redis, keys: GroupKeys) -> Sight:
     """Look at what the gauges of a group show (``look_at_group.lua``)."""
-    places = (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead)
+    places = (keys.stream, keys.retry, keys.schedule, keys.stream_schedule, keys.suspects, keys.dead, keys.agreement)
     return Sight(*await LOOK_AT_GROUP.run(client, places, (keys.group,)))
 
 

@@ -6,15 +6,17 @@
 -- KEYS[4] stream_schedule  {orders}:scheduled            sorted set
 -- KEYS[5] suspects         {orders}:suspects:billing     hash
 -- KEYS[6] dead             {orders}:dead:billing         stream
+-- KEYS[7] agreement        {orders}:group:billing        hash
 -- ARGV[1] group
 --
 -- Returns {in flight, age of the oldest ready job in ms, idle time of the oldest delivery in ms, scheduled, suspects,
--- dead letters}; ages are 0 where there is none. What is not there, or is something foreign, reads as empty.
+-- dead letters, 1 where an operator has paused recovery, else 0}; ages are 0 where there is none. What is not there, or is something foreign, reads as empty.
 -- Fence: none; it writes nothing.
 
 --- @prelude
 
 local stream, retry, schedule, stream_schedule, suspects, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local agreement = KEYS[7]
 local group = ARGV[1]
 local at = now_ms()
 local LOOKED_AT = 20 -- deliveries, for the oldest that is somebody's
@@ -59,4 +61,6 @@ look_at(retry)
 local parked = readable(redis.pcall('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf'), 0)
 local scheduled = readable(redis.pcall('ZCARD', schedule), 0) - parked + readable(redis.pcall('ZCARD', stream_schedule), 0)
 local out = readable(redis.pcall('HLEN', suspects), 0)
-return { in_flight, ready_ms, pending_ms, scheduled, parked + out, readable(redis.pcall('XLEN', dead), 0) }
+local dead_letters = readable(redis.pcall('XLEN', dead), 0)
+local paused = readable(redis.pcall('HGET', agreement, 'paused'), false) == '1' and 1 or 0
+return { in_flight, ready_ms, pending_ms, scheduled, parked + out, dead_letters, paused }

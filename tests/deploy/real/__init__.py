@@ -1,0 +1,1 @@
+"""What deploy/ ships, run for real: containers under Docker Compose, and units under systemd. `make test-deploy`."""

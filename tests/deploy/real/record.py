@@ -1,0 +1,56 @@
+"""The record of `make test-deploy`: what was run, when, on what, with what result. A table in docs/deployment.md."""
+
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT
+
+FILE = ROOT / "docs/deployment.md"
+BEGIN, END = "<!-- record: begin -->\n", "<!-- record: end -->\n"
+RAN_ON = pytest.StashKey[list[str]]()
+"""What tests ran on, as their fixtures say it."""
+
+
+class Record:
+    """Listens to a run, and writes the table at its end."""
+
+    def __init__(self, file: Path = FILE) -> None:
+        self._file = file
+        self._titles: dict[str, str] = {}
+        self._results: dict[str, tuple[str, float]] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Take what each test does from its docstring."""
+        for item in session.items:
+            if isinstance(item, pytest.Function):
+                self._titles[item.nodeid] = (item.function.__doc__ or item.name).strip().splitlines()[0].rstrip(".")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the result: the worst of a test's phases, and how long all of them took."""
+        known, took_s = self._results.get(report.nodeid, ("passed", 0.0))
+        self._results[report.nodeid] = (
+            known if report.outcome == "passed" else report.outcome,
+            took_s + report.duration,
+        )
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the table; a run in which nothing ran leaves the last one."""
+        if any(outcome != "skipped" for outcome, _ in self._results.values()):
+            whole = self._file.read_text(encoding="utf-8")
+            before, _, rest = whole.partition(BEGIN)
+            _, _, after = rest.partition(END)
+            ran_on = session.config.stash.get(RAN_ON, [])
+            self._file.write_text(before + BEGIN + self._table(ran_on) + END + after, encoding="utf-8")
+
+    def _table(self, ran_on: list[str]) -> str:
+        today = datetime.now(UTC).date().isoformat()
+        on = "; ".join([f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores", *ran_on])
+        lines = [f"{today}, on {on}.", "", "| what | result | seconds, preparations included |", "|---|---|---|"]
+        lines += [
+            f"| {self._titles[node]} | {result} | {took_s:.0f} |" for node, (result, took_s) in self._results.items()
+        ]
+        return "\n".join(lines) + "\n"
