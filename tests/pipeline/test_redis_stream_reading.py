@@ -350,8 +350,8 @@ def test_names_of_columns_are_in_any_case_and_a_field_of_the_very_name_goes_firs
     server: RedisServer, shapes: str
 ) -> None:
     with connected(server) as client:
-        client.xadd(JOURNAL, {"orderId": "1", "Total": "2", "total": "3"}, id="1-0")
-        client.xadd(JOURNAL, {"orderId": "4", "Total": "5", ("total" if shapes == "alike" else "x"): "6"}, id="2-0")
+        client.xadd(JOURNAL, {"orderId": "1", "total": "3", "Total": "2"}, id="1-0")
+        client.xadd(JOURNAL, {"orderId": "4", ("total" if shapes == "alike" else "x"): "6", "Total": "5"}, id="2-0")
     schema = StructType().add("ID", "string").add("Stream", "string").add("orderid", "string").add("total", "string")
     found = [tuple(row.values()) for row in read_all(server, schema)]
     assert found == [("1-0", JOURNAL, "1", "3"), ("2-0", JOURNAL, "4", "6" if shapes == "alike" else "5")]

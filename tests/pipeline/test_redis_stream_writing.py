@@ -161,7 +161,7 @@ def test_a_row_that_redis_refuses_is_not_taken_for_written(server: RedisServer) 
 
 def test_notes_are_kept_for_as_long_as_is_said(server: RedisServer) -> None:
     notes = notes_of(JOURNAL.encode())
-    server.command("ZADD", notes, 1, "long ago", 2, "long ago, too", 3, "and this")
+    server.command("ZADD", notes, *(word for at in range(1, 6) for word in (at, f"old {at}")))
     write(server, KEYED, dedupeColumn="key", dedupeFor="1h")
     assert server.command("ZRANGE", notes, 0, -1) == [b"a", b"b", b"c"]
 
