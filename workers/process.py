@@ -25,8 +25,9 @@ from workers.loop.slots import Slots
 from workers.loop.stalled import StalledDeliveries
 from workers.loop.waking import Waking
 from workers.protocol.calls.membership import Agreement
+from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import check_server
-from workers.protocol.errors import UnreachableError
+from workers.protocol.errors import UnreachableError, UnsupportedServerError
 from workers.protocol.events import EventName
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.callbacks import Callbacks
@@ -64,7 +65,7 @@ class WorkerProcess:
         self._context = context = WorkerContext.make(settings, callbacks)
         starts = context.journal(EventName.STARTED).writes
         self._journal = JournalWriter(context.commands, settings, context.consumer) if starts else None
-        self._recovery = EmbeddedRecovery(context) if settings.recovery is RecoveryMode.EMBEDDED else None
+        self._recovery = EmbeddedRecovery(context) if settings.recovery.is_of_workers else None
         self._adoption = Adoption(context)
         self._heartbeat = Heartbeat(context, carry)
         self._settlements = Settlements(context)
@@ -218,12 +219,29 @@ class WorkerProcess:
     async def _join(self) -> None:
         settings = self._context.settings
         await check_server(self._context.commands, settings.redis_url)
+        await self._check_claim()
         try:
             await self._context.membership.join()
             if settings.adopts:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:
             raise UnreachableError(f"cannot join group {settings.keys.pair}: {error}") from error
+
+    async def _check_claim(self) -> None:
+        """Refuse a server on which recovery `claim` gives back what nobody could read."""
+        settings = self._context.settings
+        if settings.recovery is not RecoveryMode.CLAIM:
+            return
+        try:
+            knows = await knows_claim(self._context.commands, settings.keys.notes)
+        except (RedisError, OSError) as error:
+            raise UnreachableError(f"cannot join group {settings.keys.pair}: {error}") from error
+        if not knows:
+            why = "which this server does not know" if knows is False else "and this user may not ask for it"
+            raise UnsupportedServerError(
+                f"recovery = 'claim' needs XREADGROUP … CLAIM (Redis 8.4), {why}: "
+                + ("set recovery = 'embedded'." if knows is False else "make the user anew by `reaper acl`.")
+            )
 
     async def _leave(self) -> None:
         """Settle what a cancellation left over, say what stays pending, and remove our consumer."""

@@ -42,7 +42,7 @@ class WorkerOptions(RedisArguments, total=False):
     visibility_timeout: Duration | None
     max_deliveries: int | None
     redelivery: Redelivery | Literal["stream", "retry-stream"] | None
-    recovery: RecoveryMode | Literal["reaper", "embedded"]
+    recovery: RecoveryMode | Literal["reaper", "embedded", "claim"]
     backoff_base: Duration
     backoff_cap: Duration
     uncounted_max_age: Duration
@@ -111,13 +111,15 @@ class WorkerSettings(RedisSettings):
     redelivery: Redelivery | None = Field(
         default=None,
         description="How a failed job becomes ready again: `stream` (copy to the stream's tail; the group must be "
-        "its only one) or `retry-stream` (copy to the group's own retry stream). `in-place` is the reaper's to say. "
+        "its only one) or `retry-stream` (copy to the group's own retry stream). `in-place` is the reaper's to say, or "
+        "recovery `claim`'s. "
         "Default: what the group has agreed on, else `stream`.",
     )
     recovery: RecoveryMode = Field(
         default=RecoveryMode.REAPER,
-        description="Who gives stalled deliveries back: `reaper` (a service that runs on its own) or `embedded` (the "
-        "workers themselves, each in its own loop; no reaper is needed). All workers of a group should say the same.",
+        description="Who gives stalled deliveries back: `reaper` (a service that runs on its own), `embedded` (the "
+        "workers themselves, each in its own loop; no reaper is needed) or `claim` (the same, and nothing is copied: "
+        "reads with CLAIM bring it, Redis 8.4 or newer). All workers of a group should say the same.",
     )
     backoff_base: Seconds = seconds(
         1,
@@ -156,7 +158,7 @@ class WorkerSettings(RedisSettings):
     )
     refresh_interval: Seconds = seconds(30, "How often the worker looks at what the group has agreed on.")
     consumer_retention: Seconds | None = seconds(
-        None, "Embedded recovery: delete consumers that hold nothing and were silent for this long; default: never."
+        None, "Recovery by workers: delete consumers that hold nothing and were silent for this long; default: never."
     )
     health_port: int | None = Field(
         default=None,
@@ -212,8 +214,17 @@ class WorkerSettings(RedisSettings):
     @classmethod
     def _not_in_place(cls, redelivery: Redelivery | None) -> Redelivery | None:
         if redelivery is Redelivery.IN_PLACE:
-            raise ValueError("'in-place' needs a reaper, whose settings say so: leave it out, and the worker follows")
+            raise ValueError(
+                "'in-place' is said by a reaper's settings, which the worker follows, or by recovery = 'claim': "
+                "leave it out"
+            )
         return redelivery
+
+    @model_validator(mode="after")
+    def _claims_in_place(self) -> Self:
+        if self.recovery is RecoveryMode.CLAIM and self.redelivery is not None:
+            raise ValueError("recovery 'claim' gives back in place, without copies: leave redelivery out")
+        return self
 
     @model_validator(mode="after")
     def _names_can_work(self) -> Self:
@@ -224,6 +235,11 @@ class WorkerSettings(RedisSettings):
     def keys(self) -> GroupKeys:
         """The Redis keys of the pair."""
         return group_keys(self.stream, self.group)
+
+    @property
+    def wished_redelivery(self) -> Redelivery | None:
+        """The policy that these settings ask for; None = whatever the group has agreed on."""
+        return Redelivery.IN_PLACE if self.recovery is RecoveryMode.CLAIM else self.redelivery
 
     @property
     def backoff(self) -> Backoff:

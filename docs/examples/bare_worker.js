@@ -53,7 +53,11 @@ async function work(id, job) {
     const reply = await send("XREADGROUP", "GROUP", group, consumer, "COUNT", "1", "BLOCK", "1000", ...claim,
       "STREAMS", stream, ">");
     for (const [, entries] of reply ?? [])
-      for (const [id, fields] of entries) {
+      for (const [id, fields, idle, deliveries] of entries) {
+        if (Number(idle) < 0) { // the server's clock was set back, and this is in somebody's hands
+          await send("XCLAIM", stream, group, "returned-by-reaper", "0", id.toString(), "RETRYCOUNT", deliveries, "JUSTID");
+          continue;
+        }
         const job = new Map();
         for (let i = 0; i < fields.length; i += 2) job.set(fields[i].toString(), fields[i + 1]);
         await work(id, job);

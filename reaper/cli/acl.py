@@ -15,7 +15,7 @@ recovery_option = click.option(
     type=click.Choice([mode.value for mode in RecoveryMode]),
     default=RecoveryMode.REAPER.value,
     show_default=True,
-    help="Who recovers: embedded workers need more rights, and no reaper is there.",
+    help="Who recovers: workers that recover by themselves need more rights, and no reaper is there.",
 )
 
 

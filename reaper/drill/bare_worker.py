@@ -18,7 +18,14 @@ signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
 
 while not stopping:
     for _, entries in client.xreadgroup(group, consumer, {stream: ">"}, count=1, block=1000, **claim):
-        for entry_id, job, *_ in entries:  # with CLAIM, also for how long it was idle, and how often it was delivered
+        for (
+            entry_id,
+            job,
+            *told,
+        ) in entries:  # with CLAIM, also how long it was idle, and its deliveries
+            if told and told[0] < 0:  # the server's clock was set back, and this is in somebody's hands
+                client.xclaim(stream, group, "returned-by-reaper", 0, [entry_id], retrycount=told[1], justid=True)
+                continue
             who = f"{job[b'n'].decode()} {entry_id.decode()} {os.getpid()}"
             print("start", who, time.time(), hashlib.sha256(job[b"payload"]).hexdigest(), flush=True)
             if b"poison" in job:  # a bug that kills every process that runs this job

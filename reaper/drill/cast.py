@@ -11,7 +11,6 @@ from reaper.drill import bare_worker_path, published_worker_path
 from reaper.drill.faults import FaultKind
 from reaper.drill.records import Role
 from reaper.drill.recoveries import Cast
-from reaper.drill.settings import IN_PLACE
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
 from workers.protocol.messages import CLAIM_READY_MS
@@ -64,8 +63,8 @@ def _worker(stage: Stage) -> Callable[[str], Command]:
             "visibility-timeout": settings.visibility_timeout.total_seconds(),
             "max-deliveries": settings.max_deliveries,
         }
-        if stage.recovery.cast is Cast.EMBEDDED:
-            flags["recovery"] = "embedded"
+        if stage.recovery.mode.is_of_workers:
+            flags["recovery"] = stage.recovery.mode
         if any(fault.kind is FaultKind.DELETE_CONSUMER for fault in settings.faults):
             flags["refresh-interval"] = REFRESH_S
         argv = [sys.executable, "-m", "workers", "run", "reaper.drill.program:worker", *_as_words(flags)]
@@ -78,7 +77,7 @@ def _worker(stage: Stage) -> Callable[[str], Command]:
 def _bare(stage: Stage) -> Callable[[str], Command]:
     def command(name: str) -> Command:
         argv = [sys.executable, str(bare_worker_path()), stage.keys.stream, stage.keys.group, name]
-        claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if stage.settings.policy == IN_PLACE else {}
+        claims = {"CLAIM_MS": str(CLAIM_READY_MS)} if stage.settings.gives_back_in_place(stage.recovery) else {}
         return Command(argv, {**_environment(), "REDIS_URL": stage.server.url, **claims})
 
     return command

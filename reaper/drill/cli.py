@@ -49,6 +49,7 @@ and 130 when interrupted. Timeouts are short, so that a drill ends while you wat
 Recovery:
   reaper     replicated reapers beside plain workers
   embedded   no reapers; the workers recover what stalls
+  claim      the same, and nothing is copied: reads with CLAIM bring it (Redis 8.4)
   published  a reference: the auto-claiming loop as it is usually published; it may lose jobs and double work
   none       a reference: nobody recovers
 

@@ -17,7 +17,7 @@ from reaper.drill.faults import OWN_SERVER, FaultKind
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.redis_server import Server, redis_at_hand, several_at_hand
-from reaper.drill.settings import IN_PLACE, DrillSettings
+from reaper.drill.settings import DrillSettings
 from reaper.drill.stage import Stage, names_of, new_run_id, set_stage
 from reaper.drill.trace import PlannedJob
 from workers.protocol.address import Topology
@@ -89,7 +89,7 @@ async def _perform(
             kinds = {fault.kind for fault in settings.faults}
             async with _server(settings, kinds, folder) as server:
                 _check_server(kinds, server)
-                await _check_policy(settings, server)
+                await _check_claim(programme, server)
                 opens(f"{server.description}.")
                 for recovery in programme.recoveries:
                     opens(_heading(len(endings) + 1, len(programme.recoveries), recovery))
@@ -138,14 +138,19 @@ def _folder(files: Path | None, run_id: str) -> Iterator[Path]:
     yield folder
 
 
-async def _check_policy(settings: DrillSettings, server: Server) -> None:
-    """Refuse a policy that the server cannot serve. Raises ConfigurationError, and what redis-py raises."""
-    if settings.policy != IN_PLACE:
+async def _check_claim(programme: Programme, server: Server) -> None:
+    """Refuse to give back what nobody could read. Raises ConfigurationError, and what redis-py raises."""
+    wanting = [one for one in programme.recoveries if programme.settings.gives_back_in_place(one)]
+    if not wanting:
         return
     client = commands_client(server.url)
     try:
         if not await knows_claim(client, "stream-reaper:nobody"):
-            raise ConfigurationError("--policy in-place needs XREADGROUP … CLAIM (Redis 8.4), which this Redis lacks.")
+            option = "--policy in-place" if wanting[0].by_reapers else f"--recovery {wanting[0].name}"
+            raise ConfigurationError(
+                f"{option} needs XREADGROUP … CLAIM (Redis 8.4), which {server.release} lacks: put a newer "
+                "redis-server on the PATH, or name one with --redis-url."
+            )
     finally:
         await client.aclose()
 

@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings_errors import did_you_mean
 
 
 class Cast(StrEnum):
     """Which workers play."""
 
-    PLAIN = "plain"
-    """Ours as they are, and the last one a bare redis-py loop."""
-    EMBEDDED = "embedded"
-    """The same, but ours recover what stalls."""
+    OURS = "ours"
+    """Ours, and the last one a bare redis-py loop."""
     PUBLISHED = "published"
     """None of ours: the loop that is usually published."""
 
@@ -26,7 +25,9 @@ class Recovery:
     title: str
     by_reapers: bool = False
     """Reaper replicas are started, so somebody leads."""
-    cast: Cast = Cast.PLAIN
+    cast: Cast = Cast.OURS
+    mode: RecoveryMode = RecoveryMode.REAPER
+    """What our workers are set to."""
     recovers: bool = True
     """Stalled jobs come back at all, so an act ends when none is left."""
     promises: bool = True
@@ -38,7 +39,8 @@ RECOVERIES = {
     for recovery in (
         Recovery("none", "without recovery", recovers=False, promises=False),
         Recovery("reaper", "with the reaper", by_reapers=True),
-        Recovery("embedded", "embedded in the workers", cast=Cast.EMBEDDED),
+        Recovery("embedded", "embedded in the workers", mode=RecoveryMode.EMBEDDED),
+        Recovery("claim", "by the workers, whose reads claim", mode=RecoveryMode.CLAIM),
         Recovery("published", "the loop as it is usually published", cast=Cast.PUBLISHED, promises=False),
     )
 }

@@ -27,6 +27,7 @@ from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.trace import PlannedJob, TokenTimes
 from workers.protocol.address import Topology
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import Seconds, Section
 
 MOST_LOOPS = 250
@@ -72,7 +73,7 @@ class DrillSettings(Section):
     policy: Literal["stream", "in-place"] = Field(
         "stream",
         description="How reapers give back: by a copy to the stream's tail, or in-place, where all workers read with "
-        "CLAIM; that needs a Redis 8.4, named by --redis-url.",
+        "CLAIM; that needs a Redis 8.4, on the PATH or named by --redis-url.",
     )
     visibility_timeout: Seconds = Field(timedelta(seconds=2), ge=timedelta(seconds=0.1), description="Seconds.")
     lease_ttl: Seconds = Field(timedelta(seconds=1.5), ge=timedelta(seconds=0.5), description="Seconds.")
@@ -222,6 +223,10 @@ class DrillSettings(Section):
         """Loops in each process of published workers."""
         return min(self.concurrency, MOST_LOOPS)
 
+    def gives_back_in_place(self, recovery: Recovery) -> bool:
+        """Tell whether nothing is copied, and all workers read with CLAIM."""
+        return self.policy == IN_PLACE or recovery.mode is RecoveryMode.CLAIM
+
     def check(self, recovery: Recovery) -> None:
         """Refuse what cannot be played. Raises ConfigurationError."""
         if self.workers < 1:
@@ -231,8 +236,8 @@ class DrillSettings(Section):
         for option, given in (("--keep-keys", self.keep_keys), ("--redis-pid", self.redis_pid)):
             if given and not self.redis_url:
                 raise ConfigurationError(f"{option} is about a Redis that is named: it needs --redis-url.")
-        if self.policy == IN_PLACE and not (recovery.by_reapers and self.redis_url):
-            raise ConfigurationError("--policy in-place needs --recovery reaper, and a Redis 8.4 named by --redis-url.")
+        if self.policy == IN_PLACE and not recovery.by_reapers:
+            raise ConfigurationError("--policy is said by reapers: it needs --recovery reaper.")
         if self.topology != "single" and (self.redis_url or recovery.cast is Cast.PUBLISHED):
             why = (
                 "starts servers of its own: leave --redis-url away."
@@ -264,7 +269,7 @@ class DrillSettings(Section):
             "workers": self.workers,
             "bare_worker": self.has_bare_worker and not published,
             "reapers": self.reapers if recovery.by_reapers else 0,
-            "policy": self.policy,
+            "policy": IN_PLACE if self.gives_back_in_place(recovery) else self.policy,
             "topology": self.topology,
             "min_replicas_acked": self.min_replicas_acked,
             "concurrency": self.loops if published else self.concurrency,

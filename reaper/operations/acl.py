@@ -83,8 +83,11 @@ def keys_of(package: str, name: str) -> frozenset[str]:
 _PROTOCOL, _REAPER = "workers.protocol", "reaper"
 _WORKER_SCRIPTS = [
     (_PROTOCOL, name)
-    for name in ("join_group", "adopt", "settle", "extend_visibility", "hold_again", "delete_consumer", "write_events")
-]
+    for name in (
+        "join_group", "adopt", "settle", "extend_visibility", "hold_again", "return_taken", "delete_consumer",
+        "write_events",
+    )
+]  # fmt: skip
 _EMBEDDED_SCRIPTS = [
     (_PROTOCOL, name) for name in ("autoclaim", "move_due", "release_suspects", "keep_house", "look_at_group")
 ]
@@ -172,7 +175,7 @@ def rules_of(
 ) -> Rules:
     """Return the rules of a role for ``pairs``.
 
-    ``mode`` matters to workers: embedded ones recover, too. ``stream`` is for producers, who know no groups. ``url``:
+    ``mode`` matters to workers: some recover, too. ``stream`` is for producers, who know no groups. ``url``:
     the address, for nodes of a cluster are asked who has what.
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
@@ -181,7 +184,7 @@ def rules_of(
     scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)
-        commands |= found if mode is RecoveryMode.EMBEDDED else found - _ONLY_EMBEDDED.get(name, frozenset())
+        commands |= found if mode.is_of_workers else found - _ONLY_EMBEDDED.get(name, frozenset())
         keys |= keys_of(package, name)
     if scripts:
         commands |= _SCRIPTING
@@ -196,7 +199,7 @@ def rules_of(
 
 def scripts_of(role: Role, mode: RecoveryMode) -> list[tuple[str, str]]:
     """Return package and name of the scripts that a role runs."""
-    embedded = _EMBEDDED_SCRIPTS if mode is RecoveryMode.EMBEDDED else []
+    embedded = _EMBEDDED_SCRIPTS if mode.is_of_workers else []
     return {
         Role.PRODUCER: [(_PROTOCOL, "enqueue")],
         Role.WORKER: _WORKER_SCRIPTS + embedded,

@@ -12,7 +12,7 @@ from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
 from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
 from workers.protocol.calls.refusals import explained
-from workers.protocol.capabilities import in_words
+from workers.protocol.capabilities import Capability, in_words
 from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import Redelivery
 from workers.runtime.settings import to_ms
@@ -163,7 +163,7 @@ def _keys(foreign: str | None) -> Iterator[Finding]:
 
 def _leadership(examined: Examination, snapshot: Snapshot, problems: Sequence[Problem]) -> Iterator[Finding]:
     if snapshot.needs_no_reaper:
-        yield ok("leader", "none is needed: the workers recover what stalls (embedded mode)")
+        yield ok("leader", "none is needed: the workers recover what stalls")
     for problem in problems:
         if not problem.pair:
             yield wrong("leader", problem.text)
@@ -208,7 +208,7 @@ def _lease(examined: Examination, snapshot: Snapshot) -> Iterator[Finding]:
             f"{patience_ms:.0f} ms: terms will end for nothing; raise lease_ttl",
         )
     for group in snapshot.groups:
-        if not group.is_embedded and 0 < group.visibility_ms < ttl_ms:
+        if not group.recovers_itself and 0 < group.visibility_ms < ttl_ms:
             yield note(
                 "lease",
                 f"lease_ttl ({duration(ttl_ms)}) is longer than the visibility timeout "
@@ -231,7 +231,7 @@ def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]
     if state:
         found += [
             *_consumers(state),
-            *_in_place(state, facts),
+            *_in_place(state, facts, examined.server),
             *_counts(state),
             *_visibility(state, facts),
             *_not_in_force(examined, state),
@@ -242,7 +242,7 @@ def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]
 
 
 def _states(facts: GroupFacts, state: GroupState | None, problems: Sequence[Problem]) -> Iterator[Finding]:
-    embedded = state is not None and state.is_embedded
+    embedded = state is not None and state.recovers_itself
     for problem in problems:
         if problem.pair == facts.keys.pair and not (embedded and problem.trouble is Trouble.UNSERVED):
             yield wrong(str(problem.trouble), problem.text)
@@ -279,10 +279,21 @@ def _consumers(state: GroupState) -> Iterator[Finding]:
         )
 
 
-def _in_place(state: GroupState, facts: GroupFacts) -> Iterator[Finding]:
+def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iterator[Finding]:
     """Say what Redis cannot tell: who reads with CLAIM, and who may take what is laid aside."""
     if state.policy != Redelivery.IN_PLACE:
         return
+    if server.capabilities.get(Capability.CLAIM) is False:
+        yield wrong(
+            "in-place",
+            "this server knows no XREADGROUP … CLAIM (Redis 8.4): nothing that is given back is read; go back to Redis "
+            "8.4, or "
+            + (
+                "have a reaper serve the pair, and then set recovery = 'embedded' for its workers"
+                if state.recovers_itself
+                else "set redelivery = 'retry-stream' in the reaper's settings"
+            ),
+        )
     yield ok(
         "in-place",
         f"{state.main.ready_in_place} jobs are ready where they are, held by consumer {READY_CONSUMER}; what waits is "

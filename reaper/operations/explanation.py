@@ -73,7 +73,7 @@ def visibility_of(job: FoundJob, group: GroupState) -> int:
     agreed = group.visibility_ms or to_ms(DEFAULT_VISIBILITY_TIMEOUT)
     longest = group.report.longest_visibility_ms if group.report else 0
     own = min(job.own_visibility_ms, longest or job.own_visibility_ms)
-    return agreed if group.is_embedded else max(agreed, own)
+    return agreed if group.recovers_itself else max(agreed, own)
 
 
 def explain(job: FoundJob, group: GroupState, snapshot: Snapshot) -> Explanation:
@@ -136,7 +136,7 @@ def _fate(job: FoundJob, group: GroupState) -> str:
         return f"dead-lettered: {count} of {most} deliveries are used up"
     if count == most - 1:
         return f"parked as a suspect: its next delivery ({count + 1} of {most}) is its last, and runs alone"
-    if group.is_embedded:
+    if group.recovers_itself:
         return f"claimed by a live worker, as delivery {count + 1} of {most}"
     target = group.keys.retry if group.policy == "retry-stream" else group.stream
     return f"copied to {target} and ready again, for delivery {count + 1} of {most}"
@@ -152,7 +152,7 @@ def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     """Say what stops recovery in this group."""
     if group.paused:
         yield f"recovery is paused: `reaper resume {group.group}` ends that"
-    if group.is_embedded:
+    if group.recovers_itself:
         return
     leader, report = snapshot.leader, group.report
     if leader is None:

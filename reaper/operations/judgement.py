@@ -105,7 +105,7 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
     if report is not None:
         yield from _judge_report(group, report)
     idle_ms = group.main.oldest_pending_ms or 0
-    if group.is_embedded and idle_ms > group.visibility_ms + min(group.visibility_ms, LONGEST_GRACE_MS) + LATE_MS:
+    if group.recovers_itself and idle_ms > group.visibility_ms + min(group.visibility_ms, LONGEST_GRACE_MS) + LATE_MS:
         yield (
             Trouble.OVERDUE,
             f"a delivery has been idle for {idle_ms / 1000:.0f} s, and no worker recovers it: see what workers log",
@@ -243,8 +243,8 @@ def _group_notes(group: GroupState) -> Iterator[str]:
     report = group.report
     if report:
         yield from _observed(report)
-    if group.is_embedded:
-        yield "its workers recover what stalls (embedded mode)"
+    if group.recovers_itself:
+        yield f"its workers recover what stalls (mode {group.mode})"
     if report and not report.last_scan_ms:
         yield "the first scan of this term is under way"
     if report and report.grace_ms_left:

@@ -23,7 +23,7 @@ from workers.protocol.keys import (
     namespace_keys,
 )
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
-from workers.protocol.messages import entry_ms, text, whole_number
+from workers.protocol.messages import agreed_recovery, entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
 from workers.runtime.settings import to_ms
@@ -121,7 +121,8 @@ async def _read_group(
     return GroupState(
         stream=keys.stream,
         group=keys.group,
-        mode=agreement.get("recovery", ""),
+        mode=agreed_recovery(agreement.get("recovery", ""), agreement.get("policy", ""))
+        or agreement.get("recovery", ""),
         policy=agreement.get("policy") or (report.redelivery if report else ""),
         visibility_ms=visibility_ms,
         max_deliveries=max_deliveries,

@@ -88,9 +88,9 @@ class GroupState:
         return f"{self.stream}/{self.group}"
 
     @property
-    def is_embedded(self) -> bool:
+    def recovers_itself(self) -> bool:
         """Tell whether the group's workers recover what stalls."""
-        return self.mode == RecoveryMode.EMBEDDED
+        return self.mode in (RecoveryMode.EMBEDDED, RecoveryMode.CLAIM)
 
     @property
     def keys(self) -> GroupKeys:
@@ -143,13 +143,15 @@ class Snapshot:
     @property
     def needs_no_reaper(self) -> bool:
         """Tell whether there is none, and all groups are recovered by their workers."""
-        embedded = bool(self.groups) and all(group.is_embedded for group in self.groups)
+        embedded = bool(self.groups) and all(group.recovers_itself for group in self.groups)
         return embedded and not self.live
 
     @property
     def is_tried_out(self) -> bool:
         """Tell whether there are observers, and nobody has ever recovered in any of the groups but their workers."""
-        return bool(self.observers) and not self.live and all(not one.mode or one.is_embedded for one in self.groups)
+        return (
+            bool(self.observers) and not self.live and all(not one.mode or one.recovers_itself for one in self.groups)
+        )
 
     @property
     def followers(self) -> tuple[Replica, ...]:

@@ -6,13 +6,12 @@ process, and where one of those deliveries is settled late, that process was ali
 anew under the same name settles none of them: it does not know of them, or reads its history, which makes them young.
 """
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from workers.protocol.keys import NONCE_BYTES, RESTORED_CONSUMER
+from workers.protocol.keys import RESTORED_CONSUMER, RETURNED_CONSUMER, is_worker
 from workers.protocol.messages import entry_order
 
 TOGETHER_MS = 1_000
@@ -25,15 +24,13 @@ MOST_GRAINS = 1_000
 """Steps that are remembered of one consumer, those of what it was handed first."""
 
 
-_OUR_CONSUMER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
-
-_RESTORED = RESTORED_CONSUMER.encode()
+_NOBODY = frozenset({RESTORED_CONSUMER.encode(), RETURNED_CONSUMER.encode()})
 
 
 @lru_cache(maxsize=10_000)
 def is_foreign(consumer: bytes) -> bool:
     """Tell whether a consumer is no worker of ours, by its name: one of ours would prove life, and settle by script."""
-    return consumer != _RESTORED and not _OUR_CONSUMER.search(consumer)
+    return consumer not in _NOBODY and not is_worker(consumer)
 
 
 class Held(NamedTuple):

@@ -13,7 +13,7 @@ from tests.conftest import StartServer
 from tests.support.patience import scaled
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
-from tests.support.tiers import in_matrix
+from tests.support.tiers import WITH_CLAIM, in_matrix
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.protocol.events import decode_entry
@@ -318,21 +318,28 @@ async def test_a_redis_of_somebody_else_is_left_as_it_was(
     assert await client.keys("*") == [b"mine"]
 
 
+IN_PLACE = [("--policy", "in-place"), ("--recovery", "claim")]
+
+
 @pytest.mark.contract
-@pytest.mark.only_on("8.4.", "8.6.", "8.8.", "8.10.")
+@pytest.mark.only_on(*WITH_CLAIM)
+@pytest.mark.parametrize("words", IN_PLACE, ids=" ".join)
 async def test_given_back_in_place_every_job_is_accounted_for_after_every_fault(
-    processes: Processes, server: RedisServer
+    processes: Processes, server: RedisServer, words: tuple[str, str]
 ) -> None:
-    drill = _drill(processes, "--policy", "in-place", "--redis-url", server.url)
+    drill = _drill(processes, *words, "--redis-url", server.url)
     assert await drill.wait() == 0, drill.output
 
 
 @pytest.mark.contract
 @pytest.mark.only_on("7.0.", "valkey-")
-async def test_a_redis_that_cannot_give_back_in_place_is_refused(processes: Processes, server: RedisServer) -> None:
-    drill = _drill(processes, "--policy", "in-place", "--redis-url", server.url)
+@pytest.mark.parametrize("words", IN_PLACE, ids=" ".join)
+async def test_a_redis_that_cannot_give_back_in_place_is_refused(
+    processes: Processes, server: RedisServer, words: tuple[str, str]
+) -> None:
+    drill = _drill(processes, *words, "--redis-url", server.url)
     assert await drill.wait() == 2
-    assert "error: --policy in-place needs XREADGROUP … CLAIM (Redis 8.4), which this Redis lacks." in drill.output
+    assert f"error: {' '.join(words)} needs XREADGROUP … CLAIM (Redis 8.4), which " in drill.output
 
 
 async def test_a_redis_of_somebody_else_is_not_stopped_unless_that_is_said(
@@ -377,8 +384,8 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
         (("--reapers", "1"), "error: fault 'pause-leader@12' needs a second reaper"),
         (("--fault", "pause-redis@4"), "error: fault 'pause-redis@4' does not say for how long"),
         (
-            ("--policy", "in-place"),
-            "error: --policy in-place needs --recovery reaper, and a Redis 8.4 named by --redis",
+            ("--recovery", "embedded", "--policy", "in-place"),
+            "error: --policy is said by reapers: it needs --recovery reaper.",
         ),
         (("--fault", "restart-redis@4+0"), "error: fault 'restart-redis@4+0' lasts no time at all"),
         (("--keep-keys",), "error: --keep-keys is about a Redis that is named: it needs --redis-url."),

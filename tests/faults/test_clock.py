@@ -17,6 +17,7 @@ from reaper.operations.snapshot import take_snapshot
 from tests.faults import scene
 from tests.support.patience import scaled
 from tests.support.servers import RedisServer
+from tests.support.tiers import WITH_CLAIM, by_claim
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.runtime.grace import Grace
@@ -92,11 +93,13 @@ async def test_a_leader_that_comes_after_the_step_recovers_soon(
 
 
 @pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
-@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
+@pytest.mark.parametrize("policy", ["stream", "retry-stream", by_claim("in-place")])
 async def test_embedded_workers_recover_soon_after_a_step(
     clocked: RedisServer, clock: ServerClock, policy: str, step_s: int
 ) -> None:
-    embedded = {"recovery": "embedded", "redelivery": policy, "visibility_timeout": SOON["visibility_timeout"]}
+    claims = policy == "in-place"
+    embedded: dict[str, Any] = {"recovery": "claim"} if claims else {"recovery": "embedded", "redelivery": policy}
+    embedded["visibility_timeout"] = SOON["visibility_timeout"]
     async with commands_client(clocked.url) as client:
         await scene.create_group(client)
         await scene.enqueue(client, STRANDED)
@@ -184,7 +187,7 @@ async def test_a_clock_that_is_set_forward_robs_nobody_who_lives(
         assert set(scene.times(handler.starts).values()) == {1}
 
 
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("recovery", ["reaper", "embedded", by_claim("claim")])
 async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_step_back(
     clocked: RedisServer, clock: ServerClock, recovery: str
 ) -> None:
@@ -307,3 +310,29 @@ async def test_embedded_workers_take_nothing_from_whoever_does_not_extend_after_
             await _step_far_ahead(client, clock)
             await handler.has_started(1)
             await _only_the_old_one_is_recovered(client, young, old)
+
+
+@pytest.mark.contract
+@pytest.mark.only_on(*WITH_CLAIM)
+@pytest.mark.parametrize("step_s", [BACK, FORWARD], ids=["back", "forward"])
+async def test_a_read_that_claims_takes_nothing_from_the_living_after_a_step(
+    clocked: RedisServer, clock: ServerClock, step_s: int
+) -> None:
+    """Redis gives it what was handed out in the future: it is given back, and those who have it do not even notice."""
+    holds, reads = scene.Handler(), scene.Handler()
+    settings = {"recovery": "claim", "refresh_interval": 0.2}
+    async with commands_client(clocked.url) as client:
+        await scene.create_group(client)
+        async with scene.running_worker(clocked.url, holds, concurrency=STRANDED, **settings) as owner:
+            held = await scene.enqueue(client, STRANDED, hold="")
+            await holds.has_started(STRANDED)
+            clock.step_to(step_s)
+            async with scene.running_worker(clocked.url, reads, **settings):
+                more = await scene.enqueue(client, STRANDED)
+                await reads.has_started(STRANDED)
+                holds.open_gate()
+                await scene.nothing_left(client)
+            assert owner.process is not None
+            assert owner.process.counts.refused == 0
+    assert scene.times(holds.completions) == dict.fromkeys(held, 1)
+    assert scene.times(reads.starts) == dict.fromkeys(more, 1)

@@ -17,12 +17,13 @@ from tests.support.invariants import Execution
 from tests.support.knobs import HURRY
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
-from tests.support.tiers import in_matrix
+from tests.support.tiers import by_claim, in_matrix
 from tests.support.waiting import wait_until
 from tests.workers.scene import pending_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
+MODES = ["embedded", by_claim("claim")]
 BATCH = 64
 LEDGER = "ledger"
 
@@ -94,11 +95,12 @@ async def events_of(case: Case, name: str, count: int) -> bool:
     return len(await case.events(name)) >= count
 
 
+@pytest.mark.parametrize("recovery", MODES)
 async def test_what_a_killed_worker_held_is_run_by_the_others(
-    server: RedisServer, client: Redis, processes: Processes, gate: Gate
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, recovery: str
 ) -> None:
     case = await Case.prepared(server, client)
-    fleet = Fleet(processes, case, concurrency=30)
+    fleet = Fleet(processes, case, concurrency=30, recovery=recovery)
     doomed = fleet.start("tests.faults.blocking_program:worker")
     jobs = await case.enqueue(30, wait=str(gate.path))
     await wait_until(lambda: len(said(doomed, "start")) == 30, "all run")
@@ -113,11 +115,12 @@ async def test_what_a_killed_worker_held_is_run_by_the_others(
     assert await case.violations(finished=True) == []
 
 
+@pytest.mark.parametrize("recovery", MODES)
 async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refused(
-    server: RedisServer, client: Redis, processes: Processes, gate: Gate
+    server: RedisServer, client: Redis, processes: Processes, gate: Gate, recovery: str
 ) -> None:
     case = await Case.prepared(server, client)
-    fleet = Fleet(processes, case, concurrency=4)
+    fleet = Fleet(processes, case, concurrency=4, recovery=recovery)
     paused = fleet.start("tests.faults.blocking_program:worker")
     jobs = await case.enqueue(4, wait=str(gate.path))
     await wait_until(lambda: len(said(paused, "start")) == 4, "all run")
@@ -144,12 +147,16 @@ async def test_a_paused_owner_that_resumes_has_its_extensions_and_its_acks_refus
     assert await case.violations(finished=True) == []
 
 
-@pytest.mark.parametrize("redelivery", ["stream", in_matrix("retry-stream")])
+@pytest.mark.parametrize(
+    "settings",
+    [{"redelivery": "stream"}, in_matrix({"redelivery": "retry-stream"}), by_claim({"recovery": "claim"})],
+    ids=str,
+)
 async def test_a_poison_job_among_bystanders_kills_three_times_and_drags_nobody_along(
-    server: RedisServer, client: Redis, processes: Processes, redelivery: str
+    server: RedisServer, client: Redis, processes: Processes, settings: dict[str, str]
 ) -> None:
     case = await Case.prepared(server, client)
-    fleet = Fleet(processes, case, concurrency=BATCH, redelivery=redelivery)
+    fleet = Fleet(processes, case, concurrency=BATCH, **settings)
     await case.enqueue(BATCH // 2)
     (poison,) = await case.enqueue(1, poison="")
     await case.enqueue(BATCH // 2 - 1)

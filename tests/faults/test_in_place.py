@@ -14,13 +14,14 @@ from tests.faults.scene import Handler, running_worker
 from tests.support.invariants import Execution, FinalState
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
+from tests.support.tiers import WITH_CLAIM
 from tests.support.waiting import wait_until
 from workers import Job, Retry, Worker
 from workers.loop.claiming import SELF_RECOVERY_LEAST_MS, SELF_RECOVERY_TIMES
 from workers.protocol.events import EventName
 from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 
-pytestmark = [pytest.mark.anyio, pytest.mark.only_on("8.4.", "8.6.", "8.8.", "8.10."), pytest.mark.contract]
+pytestmark = [pytest.mark.anyio, pytest.mark.only_on(*WITH_CLAIM), pytest.mark.contract]
 
 MIN_IDLE_MS = 10**9
 

@@ -16,6 +16,7 @@ from tests.faults import scene
 from tests.support.history import read_state
 from tests.support.proxy import Catch, Proxy, command, runs
 from tests.support.servers import RedisServer
+from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from workers.protocol.connection import commands_client
 from workers.protocol.messages import text
@@ -162,15 +163,16 @@ async def test_a_worker_joins_its_group_though_the_answer_was_lost(
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("script", ["autoclaim", "release_suspects", "move_due"])
 @pytest.mark.parametrize("max_deliveries", [2, 3])
+@pytest.mark.parametrize("recovery", ["embedded", by_claim("claim")])
 async def test_an_embedded_worker_that_misses_an_answer_recovers_each_job_once(
-    server: RedisServer, client: Redis, proxy: StartProxy, script: str, max_deliveries: int
+    server: RedisServer, client: Redis, proxy: StartProxy, script: str, max_deliveries: int, recovery: str
 ) -> None:
     through, handler = await proxy(server), scene.Handler()
     await scene.create_group(client)
     enqueued = await scene.enqueue(client, 6)
     await scene.strand(client, 6, overdue=True)  # with two deliveries: suspects, which come back one at a time
     drop = await _lose(through, client, load_script("workers.protocol", script))
-    async with scene.running_worker(through.url, handler, recovery="embedded", max_deliveries=max_deliveries):
+    async with scene.running_worker(through.url, handler, recovery=recovery, max_deliveries=max_deliveries):
         if max_deliveries == 2 or script != "release_suspects":
             await drop.wait()
         await scene.nothing_left(client)

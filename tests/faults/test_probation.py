@@ -15,7 +15,7 @@ from tests.support.history import read_endings, read_notes
 from tests.support.invariants import Execution
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
-from tests.support.tiers import in_matrix
+from tests.support.tiers import by_claim, in_matrix
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
@@ -25,7 +25,7 @@ VISIBILITY_S = 0.6
 INNOCENT = 4
 
 Start = Callable[[], Running]
-both_modes = pytest.mark.parametrize("mode", ["reaper", "embedded"])
+both_modes = pytest.mark.parametrize("mode", ["reaper", "embedded", by_claim("claim")])
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tests.support.history import read_notes, read_state
 from tests.support.invariants import History, Pairs, check
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer
+from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
@@ -148,7 +149,7 @@ async def test_a_process_that_was_paused_between_reading_and_running_runs_nothin
     assert await violations(client, enqueued, finished=True) == []
 
 
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("recovery", ["reaper", "embedded", by_claim("claim")])
 async def test_a_paused_process_that_wakes_and_joins_again_settles_nothing_that_its_successor_has_settled(
     server: RedisServer, client: Redis, processes: Processes, recovery: str
 ) -> None:

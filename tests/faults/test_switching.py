@@ -33,6 +33,7 @@ from tests.faults.scene import (
 from tests.scripts.scene import Scene
 from tests.support.history import read_state
 from tests.support.servers import RedisServer
+from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from workers import Producer, Worker
 from workers.protocol.messages import text
@@ -42,9 +43,17 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
 QUICK: dict[str, Any] = {"visibility_timeout": VISIBILITY_S, "refresh_interval": 0.2}
 
 
+@pytest.fixture(params=["embedded", by_claim("claim")])
+def own_recovery(request: pytest.FixtureRequest) -> str:
+    """How the workers recover by themselves."""
+    return str(request.param)
+
+
 @asynccontextmanager
-async def embedded_worker(url: str, handler: Any, **changes: Any) -> AsyncIterator[Worker]:
-    async with running_worker(url, handler, recovery="embedded", **{**QUICK, **changes}) as worker:
+async def worker_of(recovery: str, url: str, handler: Any, **changes: Any) -> AsyncIterator[Worker]:
+    if recovery == "claim":
+        changes.pop("redelivery", None)  # it is in place
+    async with running_worker(url, handler, recovery=recovery, **{**QUICK, **changes}) as worker:
         yield worker
 
 
@@ -62,14 +71,14 @@ async def modes_of_recoveries(client: Redis) -> set[str]:
 
 
 async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, own_recovery: str
 ) -> None:
     await create_group(client)
     handler = Handler()
     async with running_reaper(server.url) as reaper:
         await leads(reaper)
         await wait_until(lambda: mode(client), "the leader has taken the group over")
-        async with embedded_worker(server.url, handler):
+        async with worker_of(own_recovery, server.url, handler):
             enqueued = await enqueue(client, 20)
             await nothing_left(client)
             more = await enqueue(client, 20, hold="")
@@ -79,25 +88,27 @@ async def test_next_to_a_live_reaper_embedded_workers_stand_by_and_both_say_so(
             handler.open_gate()
             await nothing_left(client)
             (mismatch,) = find_mismatches(await agreed(client), None, 0)  # what `reaper status` shows
-            assert mismatch.endswith(": recovery reaper is agreed, embedded is set")
+            assert mismatch.endswith(f": recovery reaper is agreed, {own_recovery} is set")
         assert reaper.term is not None
         assert reaper.term.token == 1, "nobody has taken anything from the leader"
     assert await modes_of_recoveries(client) == {"reaper"}
-    assert "recovery reaper is agreed, embedded is set" in caplog.text
+    assert f"recovery reaper is agreed, {own_recovery} is set" in caplog.text
     assert times(handler.starts) == dict.fromkeys([*enqueued, *more, *stalled], 1)
     assert await violations(client, {**enqueued, **more, **stalled}, [handler], finished=True) == []
 
 
 async def test_a_reaper_that_starts_next_to_embedded_workers_takes_the_group_over(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, own_recovery: str
 ) -> None:
     handler = Handler()
-    async with embedded_worker(server.url, handler):
+    async with worker_of(own_recovery, server.url, handler):
         assert await mode(client) == "embedded"
         async with running_reaper(server.url) as reaper:
             await leads(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
-            await wait_until(lambda: "recovery reaper is agreed, embedded is set" in caplog.text, "the worker notices")
+            await wait_until(
+                lambda: f"recovery reaper is agreed, {own_recovery} is set" in caplog.text, "the worker notices"
+            )
             enqueued = await enqueue(client, 3, fail="")
             await nothing_left(client)
     assert "recovery was embedded, is reaper from now on" in caplog.text
@@ -109,12 +120,12 @@ async def _is_mode(client: Redis, name: str) -> bool:
 
 
 async def test_when_the_reaper_is_gone_embedded_workers_take_over_and_its_late_writes_are_refused(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, own_recovery: str
 ) -> None:
     caplog.set_level(logging.INFO)
     await create_group(client)
     handler = Handler()
-    async with embedded_worker(server.url, handler):
+    async with worker_of(own_recovery, server.url, handler):
         async with running_reaper(server.url) as reaper:
             await leads(reaper)
             await wait_until(lambda: _is_mode(client, "reaper"), "the leader has taken the group over")
@@ -153,7 +164,9 @@ async def _is_parked(client: Redis) -> bool:
 
 
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
-async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServer, client: Redis, policy: str) -> None:
+async def test_embedded_workers_take_up_what_a_reaper_has_left(
+    server: RedisServer, client: Redis, policy: str, own_recovery: str
+) -> None:
     await create_group(client)
     async with running_reaper(server.url, redelivery=policy, full_scan_interval=0.2) as reaper:
         await leads(reaper)
@@ -162,7 +175,10 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServ
         await wait_until(lambda: _is_parked(client), "suspects are parked")
     await let_embedded_workers_begin(client)
     handler = Handler()
-    async with embedded_worker(server.url, handler, redelivery=policy), Producer(server.url, STREAM) as producer:
+    async with (
+        worker_of(own_recovery, server.url, handler, redelivery=policy),
+        Producer(server.url, STREAM) as producer,
+    ):
         delayed = await producer.enqueue({"n": "late"}, delay=0.1)
         await nothing_left(client)
     assert times(handler.starts) == dict.fromkeys([*enqueued, delayed], 1)
@@ -172,12 +188,12 @@ async def test_embedded_workers_take_up_what_a_reaper_has_left(server: RedisServ
 
 @pytest.mark.parametrize("policy", ["stream", "retry-stream"])
 async def test_a_reaper_takes_up_what_embedded_workers_have_left(
-    server: RedisServer, client: Redis, policy: str
+    server: RedisServer, client: Redis, policy: str, own_recovery: str
 ) -> None:
     await create_group(client)
     busy = Handler()
     async with Producer(server.url, STREAM) as producer:
-        async with embedded_worker(server.url, busy, concurrency=1, redelivery=policy, drain_timeout=0):
+        async with worker_of(own_recovery, server.url, busy, concurrency=1, redelivery=policy, drain_timeout=0):
             held = await enqueue(client, 1, hold="")
             await busy.has_started(1)
             delayed = await producer.enqueue({"n": "late"}, delay=3_600)
@@ -199,7 +215,7 @@ async def test_a_reaper_takes_up_what_embedded_workers_have_left(
 
 
 async def test_where_there_is_no_reaper_embedded_workers_recover_what_plain_ones_hold(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, own_recovery: str
 ) -> None:
     """As in the middle of a rolling deployment: the first worker said `reaper`, and there is none."""
     plain, embedded = Handler(), Handler()
@@ -209,7 +225,7 @@ async def test_where_there_is_no_reaper_embedded_workers_recover_what_plain_ones
         await plain.has_started(4)
         dead = await enqueue(client, 4)
         await strand(client, 4, overdue=True)
-        async with embedded_worker(server.url, embedded):
+        async with worker_of(own_recovery, server.url, embedded):
             assert await mode(client) == "embedded"
             await wait_until(lambda: len(embedded.completions) == 4, "what was dead is run")
             await wait_until(
@@ -222,7 +238,7 @@ async def test_where_there_is_no_reaper_embedded_workers_recover_what_plain_ones
 
 
 async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_does_nothing_twice(
-    server: RedisServer, client: Redis
+    server: RedisServer, client: Redis, own_recovery: str
 ) -> None:
     handlers = [Handler(), Handler()]
     enqueued: dict[str, Any] = {}
@@ -239,7 +255,7 @@ async def test_going_to_and_fro_between_the_modes_under_load_loses_nothing_and_d
         enqueued.update((text(entry_id), [(b"n", b"dies")]) for entry_id in entry_ids)
         await make_overdue(client, "dies")
 
-    async with embedded_worker(server.url, handlers[0]), embedded_worker(server.url, handlers[1]):
+    async with worker_of(own_recovery, server.url, handlers[0]), worker_of(own_recovery, server.url, handlers[1]):
         for _ in range(2):
             await load()
             async with running_reaper(server.url) as reaper:

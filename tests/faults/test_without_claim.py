@@ -8,6 +8,7 @@ from tests.faults.scene import Handler, running_worker
 from tests.support.dump import dump
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers.protocol.errors import UnsupportedServerError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.only_on("6.2.", "7.0.", "8.2.", "valkey-")]
 
@@ -32,6 +33,20 @@ async def test_a_leader_refuses_before_anything_is_agreed_on_and_what_was_agreed
     async with leading(quick_settings(server)):
         assert sorted(await case.work_off(nothing_left)) == sorted(jobs)
     assert await case.violations(finished=True) == []
+
+
+async def test_a_worker_of_recovery_claim_refuses_before_anything_is_agreed_on(
+    server: RedisServer, client: Redis
+) -> None:
+    before = await dump(client)
+    with pytest.RaisesGroup(UnsupportedServerError, flatten_subgroups=True) as refusal:
+        async with running_worker(server.url, Handler(), recovery="claim"):
+            pytest.fail("it works")
+    assert str(refusal.value.exceptions[0]) == (
+        "recovery = 'claim' needs XREADGROUP … CLAIM (Redis 8.4), which this server does not know: "
+        "set recovery = 'embedded'."
+    )
+    assert await dump(client) == before
 
 
 async def test_a_worker_reads_plainly_where_the_server_knows_no_claim_any_more(

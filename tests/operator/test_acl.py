@@ -32,6 +32,7 @@ from tests.operator.conftest import run_command
 from tests.scripts.scene import Scene
 from tests.support.knobs import hurry
 from tests.support.servers import RedisServer
+from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from workers import Job, NewJob, Producer, Retry, Worker
 from workers.protocol.connection import KeptConnection, commands_client
@@ -127,14 +128,17 @@ async def test_a_leader_parks_releases_and_gives_up_with_its_rules(server: Redis
     assert await denials(client) == []
 
 
-async def test_embedded_workers_recover_with_their_rules(server: RedisServer, client: Redis) -> None:
+@pytest.mark.parametrize("recovery", [EMBEDDED, by_claim(RecoveryMode.CLAIM)])
+async def test_workers_recover_by_themselves_with_their_rules(
+    server: RedisServer, client: Redis, recovery: RecoveryMode
+) -> None:
     await client.execute_command("ACL", "LOG", "RESET")
     await create_group(client)
     enqueued = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
-    works = await let_in(client, server, Role.WORKER, EMBEDDED)
+    works = await let_in(client, server, Role.WORKER, recovery)
     handler = Handler()
-    async with running_worker(works, handler, recovery="embedded", visibility_timeout=0.4, journal="full"):
+    async with running_worker(works, handler, recovery=recovery, visibility_timeout=0.4, journal="full"):
         await wait_until(lambda: len(handler.completions) == 5, "the stranded jobs are done")
         await nothing_left(client)
     assert await violations(client, enqueued, [handler], max_deliveries=3) == []
@@ -147,7 +151,7 @@ EARLIER = "w." + "0" * 12
 """A process of the worker's name that has died."""
 
 
-SENT_OTHERWISE = {"write_events", "hold_again"}
+SENT_OTHERWISE = {"write_events", "hold_again", "return_taken"}
 """Written by the journal's own connection, which waits for no answers: `denials` sees them; and what one needs who has
 lost his consumer by others' hands (`tests/workers/test_vanished.py`)."""
 
@@ -267,8 +271,8 @@ async def test_a_worker_and_a_reaper_live_for_long_with_their_own_rights_only(
     assert ran.by(Role.REAPER) >= {name for _, name in scripts_of(Role.REAPER, REAPER)} - unused
 
 
-@pytest.mark.parametrize("policy", ["stream", "retry-stream"])
-async def test_an_embedded_worker_lives_for_long_with_its_own_rights_only(
+@pytest.mark.parametrize("policy", ["stream", "retry-stream", by_claim("in-place")])
+async def test_a_worker_that_recovers_by_itself_lives_for_long_with_its_own_rights_only(
     server: RedisServer, client: Redis, ran: Ran, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry(monkeypatch.setattr)
@@ -278,11 +282,13 @@ async def test_an_embedded_worker_lives_for_long_with_its_own_rights_only(
     await _leave_work_of_a_dead_process(client)
     stranded = await enqueue(client, 5)
     await strand(client, 5, overdue=True)
-    urls = {role: await let_in(client, server, role, EMBEDDED) for role in roles_in(EMBEDDED)}
-    settings = {"name": "w", "journal": "full", "refresh_interval": 0.05, "backoff_base": 0.02, "redelivery": policy}
+    recovery = RecoveryMode.CLAIM if policy == "in-place" else EMBEDDED
+    urls = {role: await let_in(client, server, role, recovery) for role in roles_in(recovery)}
+    settings = {"name": "w", "journal": "full", "refresh_interval": 0.05, "backoff_base": 0.02}
+    settings |= {"redelivery": policy} if recovery is EMBEDDED else {}
     handler = Busy()
     async with running_worker(
-        urls[Role.WORKER], handler, recovery="embedded", consumer_retention=0.1, **settings
+        urls[Role.WORKER], handler, recovery=recovery, consumer_retention=0.1, **settings
     ) as worker:
         await _ask_for_everything(urls[Role.PRODUCER])
         await _gave_up(client, 3)
@@ -296,7 +302,7 @@ async def test_an_embedded_worker_lives_for_long_with_its_own_rights_only(
     assert await denials(client) == []
     assert ran.wrong == []
     assert stranded.keys() <= {done.job for done in handler.completions}
-    assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, EMBEDDED)} - SENT_OTHERWISE - {
+    assert ran.by(Role.WORKER) >= {name for _, name in scripts_of(Role.WORKER, recovery)} - SENT_OTHERWISE - {
         "look_at_group"
     }
 

@@ -54,9 +54,10 @@ def test_without_any_live_replica_the_service_is_degraded() -> None:
 
 def test_without_a_replica_groups_that_their_workers_recover_are_well() -> None:
     gone = a_replica("alice", ALL_WELL, at_ms=NOW - 15_001)
-    embedded = a_snapshot(gone, report=None, mode="embedded")
-    assert judge(embedded) == ()
-    assert "orders/billing: its workers recover what stalls (embedded mode)" in notes(embedded)
+    for mode in ("embedded", "claim"):
+        theirs = a_snapshot(gone, report=None, mode=mode)
+        assert judge(theirs) == ()
+        assert f"orders/billing: its workers recover what stalls (mode {mode})" in notes(theirs)
     assert _troubles(a_snapshot(gone, report=None, mode="reaper")) == [Trouble.NO_REPLICA]
 
 

@@ -42,6 +42,7 @@ ELSEWHERE = {
     "reaper pipeline advise": "tests/pipeline/test_advisor.py",
     "reaper pipeline compact": "tests/pipeline/test_cli.py",
     "reaper pipeline ingest": "tests/pipeline/test_cli.py",
+    "reaper pipeline migrate": "tests/pipeline/test_cli.py",
     "reaper pipeline report": "tests/pipeline/test_report.py",
     "reaper pipeline retain": "tests/pipeline/test_cli.py",
     "reaper pipeline trim": "tests/pipeline/test_cli.py",

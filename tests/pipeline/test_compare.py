@@ -29,7 +29,7 @@ SMALL = ("--limit", "60", "--reapers", "1")
 def test_drills_are_played_ingested_judged_and_written_down(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan([QUICK], ("reaper", "published"), 1, SMALL)
+    plan = Plan([QUICK], ("reaper/stream", "claim", "published"), 1, SMALL)
     settings = PipelineSettings(lake=str(tmp_path / "lake"))
     folder = tmp_path / "drills"
     folder.mkdir()
@@ -38,13 +38,17 @@ def test_drills_are_played_ingested_judged_and_written_down(
         ingest_journals(spark, settings.model_copy(update={"redis_url": url}))
 
     drills = anyio.run(partial(play, plan, folder, lambda _: None, ingest))
-    told = read_journals(spark, settings.lake, drills)
-    comparison = conclude(plan, drills, told, "2026-11-20T16:00:00+00:00")
+    told = read_journals(spark, settings.lake, drills.played)
+    comparison = conclude(drills, told, "2026-11-20T16:00:00+00:00")
+    plan = drills.plan
+    assert plan.modes == ["reaper/stream", "published"], "the packaged server knows no CLAIM"
+    assert comparison.overall[-1] == drills.left_out[0]
+    assert drills.left_out[0].startswith("claim was not played: it needs XREADGROUP … CLAIM (Redis 8.4), which ")
 
     (quick,) = comparison.found
-    assert {mode: quick.table["lost"][mode].value for mode in plan.modes} == {"reaper": 0, "published": 0}
-    ledger = next(one.report for one in drills if one.mode == "reaper")
-    (journal,) = quick.journals["reaper"]
+    assert {mode: quick.table["lost"][mode].value for mode in plan.modes} == dict.fromkeys(plan.modes, 0)
+    ledger = next(one.report for one in drills.played if one.mode == "reaper/stream")
+    (journal,) = quick.journals["reaper/stream"]
     assert "published" not in quick.journals  # it keeps no journal
     # What the journal calls recovered is what the ledger does; never started is what waited in the dead worker.
     assert journal["overshoot"]["n"] == ledger["recovered"]
@@ -59,7 +63,7 @@ def test_drills_are_played_ingested_judged_and_written_down(
     written = json.loads((tmp_path / "quick.json").read_text())
     assert json.loads(ended.stdout) == written
     check("reaper compare", written)
-    assert written["scenarios"][0]["figures"]["lost"]["reaper"] == {"value": 0, "low": 0, "high": 0}
+    assert written["scenarios"][0]["figures"]["lost"]["reaper/stream"] == {"value": 0, "low": 0, "high": 0}
     assert "A quick crash" in (tmp_path / "quick.html").read_text()
     assert "![" in (tmp_path / "quick.md").read_text()
     drawn = ET.fromstring((tmp_path / "quick.svg").read_text())  # noqa: S314 - we wrote it
@@ -69,7 +73,7 @@ def test_drills_are_played_ingested_judged_and_written_down(
 
 
 def test_a_drill_that_cannot_be_played_says_what_it_printed(tmp_path: Path) -> None:
-    plan = Plan([QUICK], ("reaper",), 1, ("--trace", str(tmp_path / "nowhere.csv")))
+    plan = Plan([QUICK], ("reaper/stream",), 1, ("--trace", str(tmp_path / "nowhere.csv")))
     with pytest.raises(DrillFailedError, match=r"nowhere\.csv cannot be read"):
         anyio.run(partial(play, plan, tmp_path, lambda _: None, lambda _: None))
 

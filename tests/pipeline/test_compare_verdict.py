@@ -9,7 +9,7 @@ from reaper.drill.faults import parse_fault
 from reaper.pipeline.compare.figures import FIGURES, Measured, measure
 from reaper.pipeline.compare.findings import conclude
 from reaper.pipeline.compare.page import write_markdown, write_page
-from reaper.pipeline.compare.play import Plan, Played
+from reaper.pipeline.compare.play import Drills, Plan, Played
 from reaper.pipeline.compare.scenarios import IDLE, MODES, SCENARIOS, Scenario, choose_scenarios, moved
 from reaper.pipeline.compare.verdict import Verdict, headline, judge, overall, write_all
 from workers.protocol.errors import ConfigurationError
@@ -127,6 +127,9 @@ def test_waiting_is_compared_by_what_it_costs_and_nothing_else() -> None:
 Rows = Mapping[str, Mapping[str, float]]
 
 
+THREE = ("reaper", "embedded", "published")
+
+
 def table(**rows: Mapping[str, float]) -> dict[str, dict[str, Measured]]:
     return {name: {mode: Measured(value, value, value) for mode, value in row.items()} for name, row in rows.items()}
 
@@ -138,7 +141,7 @@ def test_a_mode_that_loses_jobs_is_never_the_better_one() -> None:
             recovery_max={"reaper": 2.0, "embedded": 2.1, "published": 0.1},
             requests={"reaper": 2.0, "embedded": 1.0, "published": 0.1},
         ),
-        MODES,
+        THREE,
     )
     assert verdict == Verdict(
         ("reaper", "embedded"),
@@ -183,7 +186,7 @@ def test_small_differences_are_none(one: Measured, other: Measured) -> None:
 
 
 def test_a_mode_that_was_not_played_is_not_judged() -> None:
-    verdict = judge(table(lost={"reaper": 0, "published": 0}), MODES)
+    verdict = judge(table(lost={"reaper": 0, "published": 0}), THREE)
     assert verdict.best == ("reaper", "published")
 
 
@@ -205,16 +208,16 @@ def test_what_speaks_for_the_others_is_told() -> None:
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (Verdict(MODES, MODES, ()), "All recover alike"),
-        (Verdict(MODES, ("embedded",), ()), "All recover alike; embedded at less cost"),
+        (Verdict(THREE, THREE, ()), "All recover alike"),
+        (Verdict(THREE, ("embedded",), ()), "All recover alike; embedded at less cost"),
         (Verdict(("reaper",), ("reaper",), ()), "Better: reaper"),
         (Verdict(("reaper", "embedded"), ("reaper",), ()), "Better: reaper and embedded; reaper at less cost"),
-        (Verdict(MODES, ("embedded",), (), had_faults=False), "embedded at less cost"),
-        (Verdict(MODES, MODES, (), had_faults=False), "All cost the same"),
+        (Verdict(THREE, ("embedded",), (), had_faults=False), "embedded at less cost"),
+        (Verdict(THREE, THREE, (), had_faults=False), "All cost the same"),
     ],
 )
 def test_a_headline_says_who_is_better(verdict: Verdict, words: str) -> None:
-    assert headline(verdict, MODES) == words
+    assert headline(verdict, THREE) == words
 
 
 def test_in_all_each_mode_has_its_situations() -> None:
@@ -222,9 +225,9 @@ def test_in_all_each_mode_has_its_situations() -> None:
         "a": Verdict(("reaper",), ("reaper",), ()),
         "b": Verdict(("reaper", "embedded"), ("embedded",), ()),
         "c": Verdict(("reaper", "embedded"), ("reaper", "embedded"), ()),
-        "d": Verdict(MODES, ("embedded",), (), had_faults=False),
+        "d": Verdict(THREE, ("embedded",), (), had_faults=False),
     }
-    assert overall(verdicts, {"a": "A", "b": "B", "c": "C", "d": "D"}, MODES) == [
+    assert overall(verdicts, {"a": "A", "b": "B", "c": "C", "d": "D"}, THREE) == [
         "reaper is as good as any: C.",
         "reaper is as good as any, at more cost: B.",
         "reaper is the better one: A.",
@@ -244,13 +247,14 @@ def test_every_mode_gets_the_same_faults_at_the_same_moments() -> None:
         ("one-crash", mode, turn) for turn in (0, 1) for mode in MODES
     ]
     words = {mode: plan.words(CRASH, mode) for mode in MODES}
-    assert words["reaper"] == [
-        "drill", "--recovery", "reaper", "--no-bare-worker", "--quiet", "--fault", "kill-workers:1@4", "--seed", "7",
-    ]  # fmt: skip
-    assert all(
-        [word for word in words[mode] if word != mode] == words["reaper"][:2] + words["reaper"][3:]
-        for mode in MODES[1:]
-    )
+    same = ["--no-bare-worker", "--quiet", "--fault", "kill-workers:1@4", "--seed", "7"]
+    assert words == {
+        "reaper/stream": ["drill", "--recovery", "reaper", *same],
+        "reaper/in-place": ["drill", "--recovery", "reaper", "--policy", "in-place", *same],
+        "embedded": ["drill", "--recovery", "embedded", *same],
+        "claim": ["drill", "--recovery", "claim", *same],
+        "published": ["drill", "--recovery", "published", *same],
+    }
 
 
 def test_where_a_trace_lies_is_not_told() -> None:
@@ -285,7 +289,7 @@ def test_a_scenario_that_is_misspelt_is_a_sentence() -> None:
 
 def test_page_and_markdown_tell_figures_verdicts_and_what_was_left_out() -> None:
     left_out = [{"asked": "kill-leader@4", "played": None, "why": "no reaper runs"}]
-    plan = Plan([CRASH], MODES, 1)
+    plan = Plan([CRASH], THREE, 1)
     drills = [
         played("reaper", faults=[{"kind": "kill-workers", "in_flight": 0}, {"kind": "poison", "in_flight": 0}]),
         played("embedded", left_out=left_out, recovery_s={"p50": 2.0, "p99": 9.0, "max": 9.0}),
@@ -301,7 +305,7 @@ def test_page_and_markdown_tell_figures_verdicts_and_what_was_left_out() -> None
             "refused": 0,
         }
     }
-    comparison = conclude(plan, drills, told, "2026-11-20T16:00:00+00:00")
+    comparison = conclude(Drills(plan, drills, ("claim was <not> played.",)), told, "2026-11-20T16:00:00+00:00")
     page, markdown = write_page(comparison), write_markdown(comparison, "chart.svg")
     for text in (page, markdown):
         for told_of in (
@@ -310,6 +314,7 @@ def test_page_and_markdown_tell_figures_verdicts_and_what_was_left_out() -> None
             "9.000 s",
             "kill-leader@4 was left out (no reaper runs)",
             "reaper: the killed workers held no job",
+            "claim was &lt;not&gt; played." if text is page else "claim was <not> played.",
         ):
             assert told_of in text
     assert "| fault to second start, longest | 2.200 s | 9.000 s | 2.200 s |" in markdown
@@ -326,7 +331,7 @@ def test_where_journal_and_ledger_differ_both_are_told() -> None:
     drills = [played("reaper", turn, duplicates=[*killed, {"cause": "slow"}]) for turn in range(2)]
     agreeing = told | {"second_starts": 8, "duplicates": 1}
     opinions = {("one-crash", "reaper", 0): agreeing, ("one-crash", "reaper", 1): told}
-    (found,) = conclude(Plan([CRASH], MODES, 2), drills, opinions, "2026-11-20T16:00:00+00:00").found
+    (found,) = conclude(Drills(Plan([CRASH], THREE, 2), drills), opinions, "2026-11-20T16:00:00+00:00").found
     assert found.remarks == (
         "reaper, turn 2: the journal tells of 2 jobs completed twice, the ledger of 1.",
         (

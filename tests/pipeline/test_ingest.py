@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -237,6 +237,17 @@ def test_the_sentence_is_found_among_what_spark_says_around_it() -> None:
     other = "[X] failed\nOSError: first\nduring that\npyarrow.lib.ArrowInvalid: no\nOSError: No space left\n at java"
     assert reason_of(StreamingQueryException(other)) == "OSError: No space left"
     assert reason_of(ValueError("one\ntwo")) == "one"
+
+
+def test_a_full_disk_is_told_as_such_though_spark_says_so_only_in_the_cause() -> None:
+    failed = StreamingQueryException("[STREAM_FAILED] [TASK_WRITE_FAILED] Task failed while writing rows.")
+    cause = PySparkException("[TASK_WRITE_FAILED] Task failed")
+    failed._cause = cause  # type: ignore[attr-defined]
+    cause._stackTrace = "FSError: …\nCaused by: java.io.IOException: No space left on device\n\tat java"  # type: ignore[attr-defined]
+    assert reason_of(failed).startswith("no space left on device: the disk of the lake")
+    cause.__context__ = failed
+    assert reason_of(cause).startswith("no space left on device")
+    assert not is_final(failed)
 
 
 def test_only_what_may_pass_is_tried_again() -> None:

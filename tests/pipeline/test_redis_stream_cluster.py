@@ -55,10 +55,10 @@ def numbers(cluster: Cluster, stream: str) -> list[int]:
     return [int(fields[b"n"]) for _, fields in cluster.owner(stream).command("XRANGE", stream, "-", "+")]
 
 
-def write(cluster: Cluster, rows: list[tuple[str, int]]) -> None:
+def write(cluster: Cluster, rows: list[tuple[str, int]], **given: Any) -> None:
     """Write rows as a task does: each to the stream that it names."""
     columns = [pa.array([stream for stream, _ in rows]), pa.array([str(n) for _, n in rows])]
-    options = parse(cluster, streamColumn="target", streamPattern="*")
+    options = parse(cluster, streamColumn="target", streamPattern="*", **given)
     BatchWriter(options, TARGET).write(iter([pa.RecordBatch.from_arrays(columns, names=TARGET.names)]))
 
 
@@ -84,6 +84,17 @@ def test_rows_are_written_to_where_their_streams_are_in_their_order(masters: Clu
     write(masters, [(streams[n % 3], n) for n in range(3_000)])
     for place, stream in enumerate(streams):
         assert numbers(masters, stream) == list(range(place, 3_000, 3))
+
+
+def test_rows_with_keys_are_written_once_at_every_master_and_notes_move_with_their_stream(
+    masters: Cluster, streams: list[str]
+) -> None:
+    rows = [(streams[n % 3], n) for n in range(900)]
+    write(masters, rows[:600], dedupeColumn="n")
+    move(masters, streams[0])
+    write(masters, rows, dedupeColumn="n")
+    for place, stream in enumerate(streams):
+        assert numbers(masters, stream) == list(range(place, 900, 3))
 
 
 def test_a_query_follows_slots_that_move_between_and_within_batches(masters: Cluster, streams: list[str]) -> None:

@@ -43,6 +43,8 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
         ("failOnDataLoss", "maybe"),
         ("startingId", "yesterday"),
         ("fieldsAs", "xml"),
+        ("maxTriggerDelay", "soon"),
+        ("mode", "DROPMALFORMED"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(name: str, value: str) -> None:
@@ -149,10 +151,11 @@ def test_the_schema_tells_how_fields_are_wanted(schema: StructType, fields_as: s
 @pytest.mark.parametrize(
     ("schema", "fields_as", "sentence"),
     [
-        (StructType().add("n", "long"), "", "column n is bigint: values of Redis are string or binary"),
+        (StructType().add("n", ArrayType(StringType())), "", "column n is array<string>, which a field cannot be read"),
+        (StructType().add("n", "string").add("N", "string"), "", "columns n and N differ in case only"),
         (StructType().add("id", "long"), "", "column id must be a string"),
         (StructType().add("a", "string").add("b", "string"), "json", "all fields go into one column"),
-        (StructType().add("a", MapType(StringType(), IntegerType())), "map", "column a, in its values, is int"),
+        (StructType().add("a", MapType(StringType(), IntegerType())), "map", "column a must be a map of string to"),
         (StructType().add("a", "string"), "map", "must be a map<string,string>"),
         (StructType().add("a", "binary"), "json", "must be a string"),
         (StructType().add("a", "string").add("b", MAP).add("c", MAP), "", "column c is a second map"),
@@ -191,9 +194,40 @@ def test_entries_cannot_be_overwritten() -> None:
         ({"startingTimestamp": "2026-11-18T11:06:40"}, "with its time zone"),
         ({"startingTimestamp": "1960-01-01T00:00:00Z"}, "since 1970"),
         ({"startingTimestamp": "5", "startingId": "5"}, "not both"),
+        ({"endingTimestamp": "5", "endingId": "5"}, "not both"),
+        ({"startingId": '{"jobs": "noon"}'}, "startingId of jobs is 'noon'"),
+        ({"endingTimestamp": '{"jobs": "noon"}'}, "endingTimestamp of jobs is 'noon'"),
+        ({"startingId": '{"jobs": '}, "startingId is no JSON object of streams"),
+        ({"startingId": '{"job": "latest"}'}, "names job, which option stream does not name"),
         ({"failOnMissing": "no"}, "must be true or false"),
     ],
 )
 def test_where_to_begin_is_said_once_and_clearly(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(RedisStreamError, match=sentence):
         RedisStreamSource({"url": "redis://127.0.0.1", "stream": "jobs", **given})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500", 0.5), ("500ms", 0.5), ("90s", 90), ("15 min", 900), ("15m", 900), ("2H", 7200)]
+)
+def test_times_are_written_as_spark_has_them(text: str, seconds: float) -> None:
+    assert source(maxTriggerDelay=text).parsed.max_delay_s == seconds
+
+
+def test_a_batch_cannot_be_larger_than_the_largest() -> None:
+    with pytest.raises(RedisStreamError, match="minEntriesPerTrigger is above maxEntriesPerTrigger"):
+        source(minEntriesPerTrigger="8", maxEntriesPerTrigger="7")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2026-11-18T11:06:40Z", "1795000000000"),
+        ("2026-11-18T11:06:40.0001Z", "1795000000001"),
+        ("2026-11-18T12:06:40+01:00", "1795000000000"),
+        ("1795000000000", "1795000000000"),
+    ],
+)
+def test_an_instant_is_the_first_id_that_is_not_before_it(text: str, ms: str) -> None:
+    parsed = source(startingTimestamp=text, endingTimestamp=text).parsed
+    assert (parsed.starting.of("jobs"), parsed.ending.of("jobs")) == (ms, f"({ms}")

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from reaper.pipeline.redis_stream import DataLossError, RedisStreamError, UnreachableError
 from reaper.pipeline.redis_stream.columns import read_range
 from reaper.pipeline.redis_stream.link import Link
+from reaper.pipeline.redis_stream.once import ROWS_AT_ONCE
 from reaper.pipeline.redis_stream.writing import Writer, pack_command
 from tests.conftest import StartProxy, StartServer
 from tests.pipeline.streams import FOR_EVER_S, JOURNAL, ROW, add, connected, parse, query, read_all, set_options
@@ -185,6 +186,20 @@ async def test_only_what_has_no_reply_is_written_again(server: RedisServer, prox
     assert found[0] == "1"
     assert "1" not in found[1:]
     assert {"2", "3"} <= set(found)
+
+
+@pytest.mark.anyio
+async def test_rows_with_keys_are_there_once_though_a_reply_was_lost(server: RedisServer, proxy: StartProxy) -> None:
+    through = await proxy(server)
+    lost = through.drop_reply(command("EVAL"), nth=2)
+    rows = [str(number) for number in range(3 * ROWS_AT_ONCE)]
+    options = parse(server, url=f"redis://127.0.0.1:{through.port}/0", dedupeColumn="n")
+    writer = Writer(options, StructType().add("n", "string"))
+    with in_thread(lambda: writer.write(iter([pa.RecordBatch.from_pydict({"n": rows})]))) as written:
+        await lost.wait()
+        await wait_until(written.done, "everything is written")
+        written.result()
+    assert [row["n"] for row in read_all(server)] == rows
 
 
 def test_a_full_memory_stops_the_writer_with_redis_words(start_server: StartServer) -> None:

@@ -2,7 +2,8 @@
 
 import gc
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -106,6 +107,19 @@ def test_bounds_of_a_batch_query_are_those_of_xrange(server: RedisServer) -> Non
     assert numbers(read_all(server, startingId="6")) == []
 
 
+def test_a_batch_query_ends_before_a_time(server: RedisServer) -> None:
+    add_at(server, [(1, 0), (2, 0), (2, 7), (3, 0)])
+    assert numbers(read_all(server, startingTimestamp=2, endingTimestamp=3)) == [2, 2]
+    assert numbers(read_all(server, endingTimestamp=0)) == []
+
+
+def test_each_stream_may_have_bounds_of_its_own(server: RedisServer) -> None:
+    for stream in ("a", "b", "c"):
+        add(server, 1, 2, 3, stream=stream)
+    found = read_all(server, stream="a,b,c", startingId='{"a": "2-0", "b": "latest"}', endingTimestamp='{"c": 2}')
+    assert [(row["stream"], row["n"]) for row in found] == [("a", "2"), ("a", "3"), ("c", "1")]
+
+
 def test_a_batch_query_reads_all_streams_of_a_list_and_of_patterns(server: RedisServer) -> None:
     for stream in ("{a}:journal", "{b}:journal", "c", "d", "{a}:dead"):
         add(server, 1, stream=stream)
@@ -173,6 +187,23 @@ def test_pages_grow_with_what_is_known_of_the_entries() -> None:
         size.learn([[b"1-0", [b"load", b"x" * (50_000 if large else 100)]]] * size.entries)
     assert asked == [1, 32, 1_000, 1_000, 1_000, 19]
     assert 40_000 < size.entry_bytes < 60_000
+
+
+def test_pages_stay_small_where_some_entries_are_far_larger_than_others() -> None:
+    """But for the first page with large ones: nobody knows before it has come."""
+    small, large = [b"1-0", [b"load", b"x" * 100]], [b"1-0", [b"load", b"x" * 5_000_000]]
+    waiting = ([small] * 99 + [large]) * 100
+    size, pages = PageSize(1_000), []
+    while waiting:
+        page, waiting = waiting[: size.entries], waiting[size.entries :]
+        pages.append(page)
+        size.learn(page)
+    held = [sum(entry is large for entry in page) for page in pages]
+    assert sorted(held)[-2:] == [2, 10], "a page of 1,000, and then one or two at a time"
+    assert len(pages) < 100 * 10, "and pages grow between them"
+    for _ in range(20):
+        size.learn([small] * size.entries)
+    assert size.entries == 1_000, "what was long ago is forgotten"
 
 
 def test_a_limited_batch_is_walked_to_in_small_pages_too(server: RedisServer) -> None:
@@ -309,3 +340,93 @@ def test_one_map_among_the_columns_holds_the_other_fields(server: RedisServer) -
     server.command("XTRIM", JOURNAL, "MAXLEN", "=", 0)
     write_fields(server, [b"n", b"1"], [b"n", b"2"])
     assert [(row["n"], row["rest"]) for row in read_all(server, schema)] == [("1", []), ("2", [])]
+
+
+# ---- names by Spark's rules
+
+
+@pytest.mark.parametrize("shapes", ["alike", "different"])
+def test_names_of_columns_are_in_any_case_and_a_field_of_the_very_name_goes_first(
+    server: RedisServer, shapes: str
+) -> None:
+    with connected(server) as client:
+        client.xadd(JOURNAL, {"orderId": "1", "total": "3", "Total": "2"}, id="1-0")
+        client.xadd(JOURNAL, {"orderId": "4", ("total" if shapes == "alike" else "x"): "6", "Total": "5"}, id="2-0")
+    schema = StructType().add("ID", "string").add("Stream", "string").add("orderid", "string").add("total", "string")
+    found = [tuple(row.values()) for row in read_all(server, schema)]
+    assert found == [("1-0", JOURNAL, "1", "3"), ("2-0", JOURNAL, "4", "6" if shapes == "alike" else "5")]
+
+
+def test_fields_that_differ_in_case_only_can_be_told_apart(server: RedisServer) -> None:
+    with connected(server) as client:
+        client.xadd(JOURNAL, {"ID": "7", "n": "1"}, id="1-0")
+    schema = StructType().add("id", "string").add("ID", "string").add("n", "string").add("N", "string")
+    assert [tuple(row.values()) for row in read_all(server, schema, caseSensitive="true")] == [("1-0", "7", "1", None)]
+
+
+def test_the_map_of_other_fields_lacks_what_a_column_holds_in_whatever_case(server: RedisServer) -> None:
+    with connected(server) as client:
+        client.xadd(JOURNAL, {"Kind": "a", "kind": "b", "X": "1"})
+        client.xadd(JOURNAL, {"Kind": "c"})
+    schema = StructType().add("kind", "string").add("rest", MapType(StringType(), StringType()))
+    assert [(row["kind"], dict(row["rest"])) for row in read_all(server, schema)] == [
+        ("b", {"Kind": "a", "X": "1"}),
+        ("c", {}),
+    ]
+
+
+# ---- types
+
+TYPED = (
+    StructType()
+    .add("id", "string")
+    .add("n", "integer")
+    .add("price", "decimal(10,2)")
+    .add("ratio", "double")
+    .add("paid", "boolean")
+    .add("day", "date")
+    .add("at", "timestamp")
+)
+
+
+def test_fields_are_read_as_the_types_that_are_declared(server: RedisServer) -> None:
+    with connected(server) as client:
+        client.xadd(
+            JOURNAL,
+            {
+                "n": "-7",
+                "price": "12.50",
+                "ratio": "1e-3",
+                "paid": "true",
+                "day": "2026-11-20",
+                "at": "2026-11-20T16:04:00+01:00",
+            },
+            id="1-0",
+        )
+        client.xadd(JOURNAL, {"n": "8"}, id="2-0")
+    assert [tuple(row.values()) for row in read_all(server, TYPED)] == [
+        ("1-0", -7, Decimal("12.50"), 0.001, True, date(2026, 11, 20), datetime(2026, 11, 20, 15, 4, tzinfo=UTC)),
+        ("2-0", 8, None, None, None, None, None),
+    ]
+
+
+MALFORMED = {3: "x", 6: "99999999999", 7: ""}
+
+
+def add_some_malformed(server: RedisServer) -> None:
+    with connected(server) as client, client.pipeline() as pipeline:
+        for number in range(10):
+            pipeline.xadd(JOURNAL, {"n": MALFORMED.get(number, str(number))}, id=f"1-{number + 1}")
+        pipeline.execute()
+
+
+def test_a_value_that_is_none_of_its_type_is_null(server: RedisServer) -> None:
+    add_some_malformed(server)
+    found = [row["n"] for row in read_all(server, StructType().add("n", "integer"))]
+    assert found == [None if number in MALFORMED else number for number in range(10)]
+
+
+def test_a_value_that_is_none_of_its_type_can_stop_a_query_and_is_not_quoted(server: RedisServer) -> None:
+    add_some_malformed(server)
+    with pytest.raises(RedisStreamError, match="field n of entry 1-4 in stream journal is no int"):
+        read_all(server, StructType().add("n", "integer"), mode="failfast")

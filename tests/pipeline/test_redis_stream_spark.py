@@ -86,6 +86,23 @@ def test_a_table_goes_to_a_stream_and_comes_back(spark: SparkSession, redis_serv
     assert {row[3] for row in read} == {0, 1}
 
 
+def test_filters_spare_what_cannot_pass_and_columns_have_their_types(
+    spark: SparkSession, redis_server: RedisServer
+) -> None:
+    add(redis_server, *range(1_000, 21_000, 10))
+    source = spark.read.format("redis-stream").options(**set_options(redis_server, pushFilters="true"))
+    entries = source.schema("ID string, Timestamp timestamp, N int").load()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        redis_server.command("CONFIG", "RESETSTAT")
+        found = entries.where("timestamp >= timestamp_millis(20980) and n % 20 = 0").select("id", "n").collect()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert [tuple(row) for row in found] == [("20980-0", 20980)]
+    with connected(redis_server) as client:
+        assert client.info("commandstats")["cmdstat_xrange"]["calls"] <= 3
+
+
 def test_a_query_reads_in_limited_batches_and_shows_how_far_it_is_behind(
     spark: SparkSession, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -147,6 +164,23 @@ def test_a_streaming_query_can_enqueue(spark: SparkSession, redis_server: RedisS
     with connected(redis_server) as client:
         copied: Any = client.xrange("copy")
     assert [flat for _, flat in copied] == [[b"n", b"1"], [b"n", b"2"], [b"n", b"3"]]
+
+
+def test_a_batch_that_spark_repeats_adds_nothing(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    add(redis_server, *range(1, 301))
+    options = set_options(redis_server, stream="copy", dedupeColumn="ID")
+    for _ in range(2):
+        entries = streaming(spark, redis_server, partitions=2, pageSize=50).load()
+        writer = entries.writeStream.format("redis-stream").options(**options)
+        writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        started(writer.start).awaitTermination()
+        (tmp_path / "commits" / "0").unlink()  # as if it had been killed before it had taken note of its end
+        (tmp_path / "commits" / ".0.crc").unlink(missing_ok=True)
+    with connected(redis_server) as client:
+        copied: Any = client.xrange("copy")
+    assert sorted(int(flat[1]) for _, flat in copied) == list(range(1, 301))
 
 
 def test_the_password_is_nowhere(

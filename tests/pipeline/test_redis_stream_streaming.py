@@ -45,6 +45,59 @@ def test_an_id_can_be_where_it_begins(server: RedisServer) -> None:
         assert running.batch() == [2, 3]
 
 
+def test_each_stream_may_begin_elsewhere(server: RedisServer) -> None:
+    add(server, 1, 2, stream="a")
+    add(server, 1, 2, stream="b")
+    with query(server, stream="a,b", startingId='{"a": "2-0", "b": "latest"}') as running:
+        running.start()
+        add(server, 3, stream="b")
+        assert running.batch() == [2, 3]
+
+
+@pytest.mark.parametrize("delay", ["1d", "0s"])
+def test_a_batch_waits_until_it_is_worth_it_or_has_waited_long_enough(server: RedisServer, delay: str) -> None:
+    add(server, 1)
+    with query(server, minEntriesPerTrigger=3, maxTriggerDelay=delay) as running:
+        found = [running.batch()]
+        for number in (2, 3, 4):
+            add(server, number)
+            if number > 2:
+                found.append(running.batch())
+    waits = delay == "1d" and counts(server)
+    assert found == ([[1], [], [2, 3, 4]] if waits else [[1], [2, 3], [4]])
+
+
+def test_the_first_batch_does_not_wait_however_late_it_comes(server: RedisServer) -> None:
+    with query(server, minEntriesPerTrigger=3, maxTriggerDelay="1d", failOnMissing="false") as running:
+        assert running.batch() == []
+        add(server, 1)
+        assert running.batch() == [1]
+
+
+def test_what_a_new_stream_loses_while_a_batch_waits_is_loss(server: RedisServer) -> None:
+    add(server, 1, stream="a:journal")
+    with query(server, streamPattern="*:journal", minEntriesPerTrigger=9, maxTriggerDelay="1d") as running:
+        assert running.batch() == [1]
+        add(server, 1, 2, 3, stream="b:journal")
+        if not counts(server):
+            assert running.batch() == [1, 2, 3], "nothing waits where nobody counts"
+            return
+        assert running.batch() == []
+        trim(server, 1, stream="b:journal")
+        with pytest.raises(DataLossError, match="stream b:journal: 2 entries after 0-0 were trimmed"):
+            running.batch()
+
+
+def test_what_is_read_now_and_no_later_does_not_wait(server: RedisServer) -> None:
+    add(server, 1)
+    with query(server, minEntriesPerTrigger=3, maxTriggerDelay="1d") as running:
+        found = [running.batch()]
+        add(server, 2)
+        running.reader.prepareForTriggerAvailableNow()
+        found.append(running.batch())
+    assert found == [[1], [2]]
+
+
 def test_the_first_batch_is_the_same_when_it_is_repeated(server: RedisServer) -> None:
     """Spark stores the end of the first batch, and asks for the initial offset again."""
     with query(server, startingId="latest", failOnMissing="false") as running:

@@ -7,9 +7,15 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from reaper.pipeline.redis_stream import RedisStreamError
+from reaper.pipeline.redis_stream.cluster import key_of_packed
+from reaper.pipeline.redis_stream.once import BYTES_AT_ONCE, ROWS_AT_ONCE, Row, calls, notes_of
+from reaper.pipeline.redis_stream.source import RedisStreamSource
 from reaper.pipeline.redis_stream.writing import WRITE_BYTES, Writer, chunks, pack_command
 from tests.pipeline.streams import JOURNAL, connected, parse
+from tests.support.processes import Processes
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until_here
+from workers.protocol.slots import slot_of
 
 pytestmark = pytest.mark.contract
 
@@ -56,6 +62,11 @@ def test_a_column_can_name_the_stream(server: RedisServer) -> None:
     )
     assert fields(server, "a") == [[b"n", b"1", b"m", b"3"], [b"m", b"5"]]
     assert fields(server, "b") == [[b"n", b"2", b"m", b"4"]]
+
+
+def test_the_column_that_names_the_stream_is_named_in_any_case(server: RedisServer) -> None:
+    write(server, pa.table({"To": ["a"], "n": ["1"]}), stream="", streamColumn="to")
+    assert fields(server, "a") == [[b"n", b"1"]]
 
 
 def test_a_map_is_written_as_its_fields(server: RedisServer) -> None:
@@ -106,6 +117,113 @@ def test_a_refusal_is_told_in_redis_words(server: RedisServer) -> None:
     server.command("SET", JOURNAL, "text")
     with pytest.raises(RedisStreamError, match="refused an XADD: WRONGTYPE"):
         write(server, pa.table({"n": ["1"]}))
+
+
+# ---- once, however often
+
+KEYED = pa.table({"key": ["a", "b", "c"], "n": ["1", None, "3"]})
+
+
+def test_rows_with_keys_are_added_once_however_often_they_are_written(server: RedisServer) -> None:
+    write(server, KEYED.slice(0, 2), dedupeColumn="KEY")
+    write(server, KEYED, dedupeColumn="key")
+    write(server, KEYED, dedupeColumn="key")
+    assert fields(server) == [[b"key", b"a", b"n", b"1"], [b"key", b"b"], [b"key", b"c", b"n", b"3"]]
+
+
+def test_a_key_counts_for_each_stream(server: RedisServer) -> None:
+    table = pa.table({"to": ["s", "{s}:t", "s"], "key": ["a", "a", "a"]})
+    for _ in range(2):
+        write(server, table, stream="", streamColumn="to", dedupeColumn="key")
+    assert fields(server, "s") == fields(server, "{s}:t") == [[b"key", b"a"]]
+
+
+def test_maps_may_have_keys_beside_them(server: RedisServer) -> None:
+    maps = pa.array([[("a", "1")], [("a", "1")]], pa.map_(pa.string(), pa.string()))
+    for _ in range(2):
+        write(server, pa.table({"key": ["1", "2"], "fields": maps}), dedupeColumn="key", maxlen=9)
+    assert fields(server) == [[b"a", b"1"]] * 2
+
+
+def test_a_row_without_a_key_is_refused(server: RedisServer) -> None:
+    with pytest.raises(RedisStreamError, match="column n is null in some row: every row needs a key"):
+        write(server, KEYED, dedupeColumn="n")
+
+
+def test_a_row_that_redis_refuses_is_not_taken_for_written(server: RedisServer) -> None:
+    server.command("SET", JOURNAL, "text")
+    with pytest.raises(RedisStreamError, match="WRONGTYPE"):
+        write(server, KEYED, dedupeColumn="key")
+    server.command("DEL", JOURNAL)
+    write(server, KEYED, dedupeColumn="key")
+    assert len(fields(server)) == KEYED.num_rows
+
+
+def test_notes_are_kept_for_as_long_as_is_said(server: RedisServer) -> None:
+    notes = notes_of(JOURNAL.encode())
+    server.command("ZADD", notes, *(word for at in range(1, 6) for word in (at, f"old {at}")))
+    write(server, KEYED, dedupeColumn="key", dedupeFor="1h")
+    assert server.command("ZRANGE", notes, 0, -1) == [b"a", b"b", b"c"]
+
+
+def test_many_rows_are_written_in_their_order(server: RedisServer) -> None:
+    numbers = [str(number) for number in range(2 * ROWS_AT_ONCE + 1)]
+    for _ in range(2):
+        write(server, pa.table({"n": numbers}), dedupeColumn="n")
+    assert [flat[1].decode() for flat in fields(server)] == numbers
+
+
+def test_calls_are_bounded_by_a_number_and_a_size() -> None:
+    def sizes(rows: list[Row]) -> list[int]:
+        return [call.count(b"*") for call in calls(rows, 1)]
+
+    small: Row = (b"s", b"key", [b"*", b"n", b"1"])
+    large: Row = (b"s", b"key", [b"*", b"n", b"x" * BYTES_AT_ONCE])
+    assert sizes([small] * (2 * ROWS_AT_ONCE + 1)) == [ROWS_AT_ONCE, ROWS_AT_ONCE, 1]
+    assert sizes([small, large, large, small]) == [2, 1, 1]
+
+
+@pytest.mark.parametrize("stream", [b"s", b"{a}:s", b"a{b}c{d}", b"with space"])
+def test_notes_are_in_the_slot_of_their_stream(stream: bytes) -> None:
+    assert slot_of(notes_of(stream)) == slot_of(stream)
+
+
+def test_the_key_of_a_packed_command_is_found() -> None:
+    (call,) = calls([(b"{s}", b"key", [b"*", b"n", b"1"])], 1)
+    assert key_of_packed(pack_command(call)) == b"{s}"
+    assert key_of_packed(pack_command([b"XADD", b"s\r\n", b"*", b"n", b"1"])) == b"s\r\n"
+
+
+WRITE_AND_WAIT = """
+import sys
+import pyarrow as pa
+from tests.pipeline.test_redis_stream_writing import MANY, write_to
+
+write_to(sys.argv[1], MANY)
+sys.stdin.read()
+"""
+MANY = pa.table({"n": [str(number) for number in range(30_000)]})
+
+
+def write_to(url: str, table: pa.Table) -> None:
+    given = {"url": url, "stream": JOURNAL, "dedupeColumn": "n"}
+    schema = from_arrow_schema(table.schema)
+    Writer(RedisStreamSource(given).parsed, schema).write(iter(table.to_batches(max_chunksize=5_000)))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("written", [1, 5_000, 17_000])
+def test_a_task_that_is_killed_and_repeated_adds_nothing_twice(
+    processes: Processes, server: RedisServer, written: int
+) -> None:
+    writer = processes.python("-c", WRITE_AND_WAIT, server.url, name="writer")
+    wait_until_here(lambda: server.command("XLEN", JOURNAL) >= written, "it is at work")
+    writer.kill()
+    write_to(server.url, MANY)
+    assert sorted(int(flat[1]) for flat in fields(server)) == list(range(MANY.num_rows))
+
+
+# ---- how commands go
 
 
 def test_commands_are_sent_in_chunks_of_a_number_and_a_size() -> None:

@@ -355,6 +355,75 @@ async def test_a_word_that_has_ended_and_whose_consumer_is_gone_is_told_once(sce
     assert {name: data[name] for name in told} == told
 
 
+async def held_by(scene: Scene, consumer: str, *, seen_by: str) -> None:
+    """Let a consumer hold something, as a leader of this term (an embedded worker: 0) has noted, and delete it."""
+    await keep_house(scene)
+    await scene.stalled(consumer=consumer)
+    await keep_house(scene)
+    assert await scene.client.hget(scene.keys.agreement, f"holds:{consumer}") == b"7"
+    await scene.client.hset(scene.keys.agreement, f"holds:{consumer}", seen_by)
+    await scene.client.xgroup_delconsumer("orders", "billing", consumer)
+
+
+@pytest.mark.parametrize("seen_by", ["6", "0"])
+@pytest.mark.parametrize("consumer", ["java-1", "ready-by-reaper", "waiting-by-reaper"])
+async def test_a_foreign_consumer_that_is_gone_with_what_an_earlier_term_saw_is_told_once(
+    scene: Scene, consumer: str, seen_by: str
+) -> None:
+    await held_by(scene, consumer, seen_by=seen_by)
+    assert await keep_house(scene) == [b"ok", 0, 0, 1, consumer.encode()]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    told = {"group": "billing", "mode": "reaper", "token": 7, "consumer": consumer}
+    assert (await scene.state())["{orders}:journal"] == [("lost_consumer", "", told)]
+    assert not await scene.client.hexists(scene.keys.agreement, f"holds:{consumer}")
+
+
+async def test_of_what_a_leader_saw_itself_it_tells_by_the_delivery(scene: Scene) -> None:
+    await held_by(scene, "java-1", seen_by="7")
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    assert not await scene.client.hexists(scene.keys.agreement, "holds:java-1")
+
+
+async def test_embedded_workers_tell_it_whoever_saw_it(scene: Scene) -> None:
+    await held_by(scene, "java-1", seen_by="0")
+    await scene.client.delete(scene.keys.fence)
+    await scene.agree(recovery="embedded")
+    assert await keep_house(scene, fence="") == [b"ok", 0, 0, 1, b"java-1"]
+
+
+async def test_of_our_own_consumer_that_is_made_anew_it_is_told_whoever_saw_it(scene: Scene) -> None:
+    await scene.stalled(consumer="old")  # so that the group is no other one
+    await held_by(scene, "restored-by-reaper", seen_by="7")
+    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"restored-by-reaper"]
+
+
+async def test_who_has_settled_all_and_goes_is_not_told_of(scene: Scene) -> None:
+    await keep_house(scene)
+    await scene.stalled(consumer="java-1")
+    await keep_house(scene)
+    await scene.agree(**{"holds:java-1": "6"})
+    await scene.client.xack("orders", "billing", entry_id(1))
+    moment = await scene.now_ms()
+    while await scene.now_ms() < moment + 2:
+        pass
+    assert await keep_house(scene, 0) == [b"ok", 1, 0, 0, b"java-1"]  # deleted by us
+    assert not await scene.client.hexists(scene.keys.agreement, "holds:java-1")
+
+
+async def test_what_a_group_held_that_was_destroyed_is_told_as_a_whole(scene: Scene) -> None:
+    await held_by(scene, "java-1", seen_by="6")
+    await scene.client.xgroup_destroy("orders", "billing")
+    await made_again(scene)
+    assert await keep_house(scene) == [b"ok", 0, 1, 0]
+    assert not await scene.client.hexists(scene.keys.agreement, "holds:java-1")
+
+
+async def test_workers_of_ours_are_known_by_their_words(scene: Scene) -> None:
+    await scene.stalled(consumer="w1.0123456789ab")
+    await keep_house(scene)
+    assert not await scene.client.hexists(scene.keys.agreement, "holds:w1.0123456789ab")
+
+
 async def test_of_a_worker_that_has_joined_there_is_a_consumer_before_it_reads(scene: Scene) -> None:
     keys, join = scene.keys, load_script("workers.protocol", "join_group")
     await join.run(

@@ -21,6 +21,7 @@ from tests.scripts.scene import (
     ready,
     rows,
 )
+from tests.support.tiers import WITH_CLAIM
 from workers.protocol.keys import READY_CONSUMER as READY
 from workers.protocol.keys import WAITING_CONSUMER as WAITING
 from workers.protocol.scripts import load_script
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 POLICY = "in-place"
 CLAIMABLE_MS = 4_000_000_000
-WITH_CLAIM = pytest.mark.only_on("8.4.", "8.6.", "8.8.", "8.10.")
+KNOWS_CLAIM = pytest.mark.only_on(*WITH_CLAIM)
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +102,7 @@ async def test_a_lost_reply_changes_nothing_and_what_is_ready_stays_so(scene: Sc
     assert (await scene.idle_ms())[one] >= CLAIMABLE_MS
 
 
-@WITH_CLAIM
+@KNOWS_CLAIM
 async def test_a_reader_with_claim_gets_it_counted_once_more_and_one_without_does_not(scene: Scene) -> None:
     one = await scene.stalled()
     await scene.recover(one, policy=POLICY)
@@ -111,7 +112,7 @@ async def test_a_reader_with_claim_gets_it_counted_once_more_and_one_without_doe
     assert await scene.pending() == [(one, "w9", 2)]
 
 
-@WITH_CLAIM
+@KNOWS_CLAIM
 async def test_of_many_claims_each_entry_goes_to_one_and_none_is_left(scene: Scene) -> None:
     ids = [await scene.stalled() for _ in range(40)]
     await scene.recover(*ids, policy=POLICY)

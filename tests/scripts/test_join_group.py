@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from tests.scripts.scene import FENCE, Scene, Word, entry_id
+from workers.protocol.calls.membership import delete_consumers as leave
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -194,6 +195,26 @@ async def test_a_worker_that_leaves_takes_its_word_back(scene: Scene) -> None:
     assert await words(scene) == {}
 
 
+async def test_the_word_of_a_consumer_that_somebody_else_has_deleted_stays_to_tell_it(scene: Scene) -> None:
+    await join(scene, word=GoesBy())
+    await scene.client.xgroup_delconsumer("orders", "billing", "w1.1")
+    assert await delete_consumers(scene, "w1.1") == [1]
+    assert [*await words(scene)] == ["w1.1"]
+
+
+async def test_what_is_cleared_away_in_the_retry_stream_leaves_the_word(scene: Scene) -> None:
+    await join(scene, word=GoesBy())
+    await scene.client.xgroup_delconsumer("orders", "billing", "w1.1")
+    await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
+    await scene.client.xgroup_createconsumer(scene.keys.retry, "billing", "w1.1")
+    await leave(scene.client, scene.keys.retry, scene.keys, ["w1.1"])
+    assert await scene.client.xinfo_consumers(scene.keys.retry, "billing") == []
+    assert [*await words(scene)] == ["w1.1"]
+    await join(scene, word=GoesBy())
+    await leave(scene.client, scene.keys.stream, scene.keys, ["w1.1"])
+    assert await words(scene) == {}
+
+
 async def test_a_consumer_is_deleted_for_callers_that_know_of_no_words(scene: Scene) -> None:
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")
     script = load_script("workers.protocol", "delete_consumer")
@@ -300,6 +321,18 @@ async def test_while_a_leader_serves_the_group_an_embedded_worker_stands_by(scen
     assert (await words(scene))["w1.1"][3] == f"worker w1: {joined.mismatch}"
 
 
+async def test_a_leader_that_has_gone_is_waited_for_no_longer_than_it_serves_though_the_clock_was_set_back(
+    scene: Scene,
+) -> None:
+    await served(scene, 3_600_000)
+    await scene.agree(serves_for=20_000)
+    for _ in range(2):
+        joined = await join(scene, recovery="embedded", word=GoesBy())
+        assert 15_000 < joined.served_ms <= 20_000
+    await scene.agree(serves_for=0)  # and so it ends
+    assert (await join(scene, recovery="embedded")).begins == 1
+
+
 async def test_when_the_leader_is_gone_an_embedded_worker_begins_and_removes_the_fence(scene: Scene) -> None:
     await served(scene, -1)
     joined = await join(scene, recovery="embedded")
@@ -308,6 +341,36 @@ async def test_when_the_leader_is_gone_an_embedded_worker_begins_and_removes_the
     assert "{orders}:fence:billing" not in state
     agreement = state["{orders}:group:billing"]
     assert (agreement["recovery"], agreement["fence_token"]) == ("embedded", "7"), "no earlier term gets back in"
+
+
+async def test_workers_of_mode_claim_begin_as_embedded_ones_and_have_it_given_back_in_place(bare: Scene) -> None:
+    joined = await join(bare, recovery="claim", policy="in-place")
+    assert (joined.agreed[0], joined.agreed[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
+    version = await bare.client.hget(bare.keys.agreement, "version")
+    assert (await join(bare, recovery="claim", policy="in-place", worker="w2")).begins == 0
+    assert await bare.client.hget(bare.keys.agreement, "version") == version
+
+
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_workers_of_mode_claim_change_the_policy_where_nobody_serves_the_group(
+    scene: Scene, recovery: str
+) -> None:
+    await scene.agree(policy="stream", recovery=recovery, version=1)
+    joined = await join(scene, recovery="claim", policy="in-place", word=GoesBy())
+    assert (joined.agreed[0], joined.agreed[3], joined.begins, joined.mismatch) == ("in-place", "embedded", 1, "")
+    assert int(await scene.client.hget(scene.keys.agreement, "version") or 0) > 1, "others are to learn of it"
+    assert ("{orders}:fence:billing" in await scene.state()) == (recovery == "embedded"), "a leader's went with it"
+    follower = await join(scene, recovery="embedded", policy="stream", worker="w2")
+    assert follower.agreed[0] == "in-place", "embedded workers follow"
+    assert follower.mismatch == "policy in-place is agreed, stream is set"
+
+
+async def test_while_a_leader_serves_the_group_workers_of_mode_claim_change_nothing(scene: Scene) -> None:
+    await served(scene, 20_000)
+    joined = await join(scene, recovery="claim", policy="in-place")
+    assert (joined.agreed[0], joined.agreed[3], joined.begins) == ("stream", "reaper", 0)
+    assert joined.mismatch == "recovery reaper is agreed, claim is set"
+    assert (await scene.state())["{orders}:fence:billing"] == FENCE
 
 
 async def test_a_plain_workers_word_binds_nobody_while_no_leader_has_come(bare: Scene) -> None:

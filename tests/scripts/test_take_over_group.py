@@ -15,6 +15,7 @@ AGREEMENT = {
     "max_deliveries": "3",
     "recovery": "reaper",
     "served_until": "now",
+    "serves_for": "20000",
     "version": "now",
 }
 FIRST = {**AGREEMENT, "former_until": "now"}

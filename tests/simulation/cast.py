@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import lru_cache
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
@@ -31,6 +32,7 @@ from workers.protocol.calls.settlement import Extend
 from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.events import JournalLevel
+from workers.protocol.keys import RETURNED_CONSUMER
 from workers.protocol.messages import RecoveryMode, Redelivery, pair_up, read_metadata, text
 from workers.runtime.callbacks import Callbacks, Report
 from workers.runtime.event_loop import require_asyncio
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 AGAIN_S = 1.0
+WORD_ENDS = 3
+"""Which part of a worker's word in the agreement says until when it counts."""
 FULL_SCANS_PART = 0.5
 """How often replicas scan fully here, in visibility timeouts."""
 
@@ -57,6 +61,8 @@ class Actor:
         self.role = role
         self.process: Process | None = None
         self.incarnation = 0
+        self.launched_at = 0.0
+        """When the process that plays it now was started: seconds of the story."""
         self.again_after_s: float | None = None
 
     @property
@@ -83,6 +89,15 @@ class Actor:
         """Return what would end with the process."""
         return self.world.ledger.running_in(self.process.name) if self.process else []
 
+    @property
+    def lives_by_s(self) -> float:
+        """For how long it may be silent."""
+        return 0.0
+
+    def proof_of(self, key: bytes, entry_id: bytes) -> float | None:  # noqa: ARG002
+        """Return when it has proved last that it runs a delivery, by a proof that counts: seconds of the story."""
+        return None
+
     def robbed(self, key: bytes, entry_id: bytes, holder: bytes) -> Iterator[str]:  # noqa: ARG002
         """Say where ``holder`` ('' = nobody) has by now what the process may believe to hold itself."""
         yield from ()
@@ -96,7 +111,7 @@ def make_actors(world: "World") -> Iterator[Actor]:
             yield Replica(world, f"reaper-{number}")
     for number in range(1, setting.workers + 1):
         yield OurWorker(world, f"worker-{number}")
-    if not world.is_embedded:
+    if not world.recovers_itself:
         for number in range(1, setting.bare_workers + 1):
             yield BareWorker(world, f"bare-{number}")
 
@@ -144,7 +159,7 @@ class Producers(Actor):
 @lru_cache(maxsize=8)  # reading the environment for each worker costs more than all that a short story does
 def worker_settings(setting: Setting, name: str, recovery: RecoveryMode) -> WorkerSettings:
     """Return what a worker of a story goes by."""
-    knows = setting.own_timeout or recovery is RecoveryMode.EMBEDDED
+    knows = setting.own_timeout or recovery.is_of_workers
     return WorkerSettings(
         redis_url=URL,
         stream=STREAM,
@@ -195,6 +210,7 @@ class OurWorker(Actor):
 
         callbacks: Callbacks[str] = Callbacks(EVENTS)
         callbacks.on("error")(self._hear)
+        callbacks.on("refused")(self._hear_refusal)
         self._worker = WorkerProcess(self._settings, Handlers(stage.handle), callbacks, beating)
         await self._worker.run(handle_signals=False, task_status=_UNTOLD)
 
@@ -209,6 +225,21 @@ class OurWorker(Actor):
     async def _hear(self, report: Report) -> None:
         self.world.told(str(report.facts.get("error", "")))
 
+    async def _hear_refusal(self, report: Report) -> None:
+        if self.process is not None:
+            self.world.drops.refused(self.process.name, report.facts["job"], self._dated_from)
+
+    @property
+    def _dated_from(self) -> float:
+        return -inf if self._worker is None else self._worker._context.membership.dated_from
+
+    def proof_of(self, key: bytes, entry_id: bytes) -> float | None:
+        dated_from = self._dated_from  # what was proven before is to be proven again (decision 48)
+        for one in self._held():
+            if one.job.raw_entry_id == entry_id and one.source.key.encode() == key and one.proven >= dated_from:
+                return one.proven
+        return None
+
     def in_hand(self) -> list[Execution]:
         return super().in_hand() + [Execution(one.job.id, one.job.generation) for one in self._held()]
 
@@ -216,6 +247,8 @@ class OurWorker(Actor):
         process, worker = self.process, self._worker
         if process is None or process.closed or worker is None or holder == worker.consumer.encode():
             return
+        if holder == RETURNED_CONSUMER.encode():
+            return  # a read took it, as the clock was set back, and has given it back: to be held again
         if self.world.witness.caller.startswith(process.name):
             return  # it has given it back itself
         if self.world.witness.caller.startswith("bare-"):
@@ -226,12 +259,30 @@ class OurWorker(Actor):
             if one.job.id in self.world.ledger.dropped or one.job.id in self.world.ledger.lost:
                 continue  # others have taken it, or its payload, from everybody
             silent_s = self.world.loop.now - one.proven  # its own clock may have stood still meanwhile
-            lives_by_s = worker.agreement.visibility_timeout.total_seconds()
-            if silent_s < lives_by_s:
+            lives_by_s = self.lives_by_s
+            if silent_s + self.world.step_unseen_by_caller_s(one.proven) < lives_by_s:
                 yield (
                     f"I8: job {one.job.id} was taken from {process.name}, which proved {silent_s:.3f} s ago that it "
                     f"has it, and may be silent for {lives_by_s:g} s"
                 )
+
+    @property
+    def lives_by_s(self) -> float:
+        """For how long it may be silent: as long as its word counts, by what it goes by itself.
+
+        By what is agreed on where it has let its word end, which it could not renew (decision 23). Where there is no
+        word at all, somebody has failed to give or to keep it.
+        """
+        if self._worker is None:
+            return 0.0
+        own_s = self._worker.agreement.visibility_timeout.total_seconds()
+        agreed = self.world.server.keys.values.get(KEYS.agreement.encode())
+        if not isinstance(agreed, dict):
+            return own_s
+        word, agreed_ms = agreed.get(b"member:" + self.consumer), agreed.get(b"visibility_ms")
+        if not word or not agreed_ms or int(word.split(b",")[WORD_ENDS]) > self.world.server.now_ms:
+            return own_s
+        return min(own_s, int(agreed_ms) / 1000)
 
     def _held(self) -> list[Held]:
         return self._worker.in_hand() if self._worker is not None else []
@@ -333,7 +384,11 @@ class BareWorker(Actor):
             ">",
         )
         for source, entries in reply or ():
-            for entry_id, flat, *_ in entries:
+            for entry_id, flat, *told in entries:
+                if told and told[0] < 0:  # the server's clock was set back: it is in somebody's hands
+                    words = ("XCLAIM", source, GROUP, RETURNED_CONSUMER, 0, entry_id, "RETRYCOUNT", told[1], "JUSTID")
+                    await client.execute_command(*words)
+                    continue
                 if await self._play(process, entry_id, flat):
                     try:
                         async with client.pipeline(transaction=True) as together:
@@ -407,7 +462,7 @@ class Replica(Actor):
 
     @property
     def is_wanted(self) -> bool:
-        return not self.world.is_embedded
+        return not self.world.recovers_itself
 
     async def _hear(self, report: Report) -> None:
         self.world.told(str(report.facts.get("error", "")))

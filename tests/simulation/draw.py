@@ -8,7 +8,7 @@ from tests.simulation import plays
 from tests.simulation.faults import FAULTS
 from tests.simulation.plays import Act, Play
 from tests.simulation.server.versions import capabilities_of
-from tests.simulation.story import EMBEDDED, IN_PLACE, REAPER, VERSIONS, NewJob, Setting, Step, Story
+from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, VERSIONS, NewJob, Setting, Step, Story
 
 SHORTEST_LEASE_S = 20.0
 
@@ -18,9 +18,9 @@ def draw(seed: int) -> Story:
     random = Random(f"story {seed}")
     setting = _draw_setting(random)
     length_s = round(setting.visibility_s * random.uniform(3, 8), 1)
-    if setting.recovery == REAPER and capabilities_of(setting.version).has_claim:
-        # Drawn apart: the stories of other seeds stay what they were.
-        setting = replace(setting, redelivery=Random(f"in place {seed}").choice((setting.redelivery, IN_PLACE)))
+    # Drawn apart: the stories of other seeds stay what they were.
+    if capabilities_of(setting.version).has_claim and Random(f"in place {seed}").choice((False, True)):
+        setting = replace(setting, redelivery=IN_PLACE, recovery=REAPER if setting.recovery == REAPER else CLAIM)
     jobs = tuple(_draw_jobs(random, setting, length_s))
     steps = tuple(sorted(_draw_steps(random, setting, length_s), key=lambda step: step.at))
     return Story(seed, setting, jobs, steps, length_s)

@@ -153,7 +153,7 @@ def enqueue(scene: Scene) -> None:
 def join(scene: Scene) -> None:
     """A worker joins."""
     mode, policy, consumer = (
-        scene.random.choice(("reaper", "embedded")),
+        scene.random.choice(("reaper", "embedded", "claim")),
         scene.policy(),
         scene.consumer(),
     )
@@ -230,6 +230,13 @@ def hold_again(scene: Scene) -> None:
     held = rows or [(entry_id, consumer, 1) for entry_id in scene.entries(source)]
     words = [word for entry_id, _, times in held for word in (entry_id, times)]
     scene.call("hold_again", (source, KEYS.stream, KEYS.agreement), GROUP, consumer, *words)
+
+
+def return_taken(scene: Scene) -> None:
+    """A worker gives back what a read has taken from the living."""
+    source, consumer, rows = _mine(scene)
+    words = [word for entry_id, _, times in rows for word in (entry_id, times - 1)]
+    scene.call("return_taken", (source, KEYS.stream, KEYS.schedule), GROUP, consumer, *words)
 
 
 def adopt(scene: Scene) -> None:
@@ -423,8 +430,8 @@ def disturb(scene: Scene) -> None:
 
 
 _ACTIONS = (
-    (8, add), (4, enqueue), (4, join), (10, read), (8, settle), (4, extend), (2, hold_again), (4, adopt),
-    (6, autoclaim),
+    (8, add), (4, enqueue), (4, join), (10, read), (8, settle), (4, extend), (2, hold_again), (2, return_taken),
+    (4, adopt), (6, autoclaim),
     (6, recover), (3, take_over), (4, release), (4, move_due), (2, keep_house), (2, restore), (2, put_back),
     (3, operate), (3, elect), (1, tell), (3, disturb),
 )  # fmt: skip

@@ -70,9 +70,9 @@ def lost_and_told(
     journal = list(events)
     named = {event.job for event in journal if event.event == EventName.LOST_DELIVERY}
     consumers = {event.data.get("consumer") for event in journal if event.event == EventName.LOST_CONSUMER}
-    for job, (at, consumer) in ledger.dropped.items():
-        groups = any(error == "group_destroyed" and told >= at for told, error in tellings)
-        if job in named or consumer in consumers or groups:
+    for job, dropped in ledger.dropped.items():
+        groups = any(error == "group_destroyed" and told >= dropped.at for told, error in tellings)
+        if job in named or dropped.consumer in consumers or groups:
             yield job
 
 

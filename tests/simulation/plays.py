@@ -82,6 +82,12 @@ class Dropped(NamedTuple):
     """Seconds of the story."""
     consumer: str
     """Who held it, where that consumer was deleted; '' where the whole group was."""
+    holder: str = ""
+    """The process that ran it, where that was a worker of ours that lives…"""
+    proven: float = 0.0
+    """… and when that had proved its life last, in seconds of the story."""
+    place: tuple[bytes, bytes] = (b"", b"")
+    """The stream's key, and the entry's ID."""
 
 
 @dataclass(slots=True)

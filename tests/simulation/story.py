@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.simulation.plays import Play
 
-REAPER, EMBEDDED = "reaper", "embedded"
+REAPER, EMBEDDED, CLAIM = "reaper", "embedded", "claim"
 IN_PLACE = "in-place"
 VERSIONS = ("6.2", "7.0", "8.2", "8.4", "8.6", "8.8")
 

@@ -21,7 +21,7 @@ from tests.simulation.drawn_commands import Step, claim_stories, command_stories
 from tests.simulation.twins import START_US, Twins
 from tests.support.fixtures import standing_clock
 from tests.support.servers import RedisServer
-from tests.support.tiers import OPTION
+from tests.support.tiers import OPTION, WITH_CLAIM
 
 pytestmark = pytest.mark.contract
 ON_MODELS = pytest.mark.only_on("6.2.", "7.0.")
@@ -75,7 +75,7 @@ def test_model_answers_commands_as_the_server_does(
     _tell(command_stories(steps=50), standing, standing_clock, examples=50 * times)
 
 
-@pytest.mark.only_on("8.4.", "8.6.", "8.8.", "8.10.")
+@pytest.mark.only_on(*WITH_CLAIM)
 def test_model_claims_as_the_server_does(standing: RedisServer, standing_clock: ServerClock, times: int) -> None:
     """Reads with CLAIM, of what is overdue, was said to be, is young, deleted, or new."""
     _tell(claim_stories(steps=30), standing, standing_clock, examples=25 * times, whole=False)

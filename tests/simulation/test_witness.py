@@ -1,44 +1,21 @@
 """The witness meets what is wrong in the step that does it. Here we do it ourselves: nothing of the product would."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from unittest import mock
 
 import pytest
 
 from tests.simulation import stillness as stillness_module
-from tests.simulation.entropy import drawn_from
-from tests.simulation.patience import patient
+from tests.simulation.conftest import Make
 from tests.simulation.places import GROUP, KEYS, URL
 from tests.simulation.plays import Act
-from tests.simulation.python_312 import as_in_312
 from tests.simulation.stillness import Stillness
 from tests.simulation.story import NewJob, Setting, Story
-from tests.simulation.undisturbed import undisturbed
 from tests.simulation.world import World
 from tests.support.invariants import Execution
 from workers.protocol.connection import commands_client
-from workers.runtime.clock import going_by
 
-Make = Callable[[Story], World]
 EMPTY = Story(1, Setting(), (), ())
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with ExitStack() as stack:
-
-        def make_world(story: Story) -> World:
-            for block in (undisturbed(), drawn_from(str(story.seed)), patient(story.setting)):
-                stack.enter_context(block)
-            world = World(story)
-            stack.enter_context(going_by(world.loop.time))
-            stack.enter_context(as_in_312(world.loop))
-            stack.callback(world.end)
-            return world
-
-        yield make_world
 
 
 def delivered(world: World) -> bytes:
@@ -128,6 +105,56 @@ def test_what_others_take_from_a_worker_that_lives_is_met(make: Make) -> None:
     world.run(rob)
     [sentence] = world.findings.sentences
     assert sentence.startswith("I8: job job-001 was taken from worker-1#1, which proved 0.")
+
+
+@pytest.mark.parametrize(
+    ("word_ends_ms", "agreed_ms", "is_robbed"),
+    [(0, 1_000, False), (0, 3_000, True), (10**15, 1_000, True), (None, 1_000, True)],
+)
+def test_a_worker_that_let_its_word_end_lives_by_what_is_agreed_on_and_one_whose_word_counts_or_is_missing_does_not(
+    make: Make, word_ends_ms: int | None, agreed_ms: int, is_robbed: bool
+) -> None:
+    setting = Setting(workers=1, replicas=1, visibility_s=60.0)
+    world = make(Story(1, setting, (NewJob(0.0, 1, (Act("ok", 50.0),)),), (), 60.0))
+    world.begin()
+
+    async def rob() -> None:
+        while not world.ledger.starts:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(2)
+        [[entry_id, consumer, *_]] = world.command("XPENDING", KEYS.stream, GROUP, "-", "+", 10)
+        world.command("HSET", KEYS.agreement, "visibility_ms", agreed_ms)
+        if word_ends_ms is None:
+            world.command("HDEL", KEYS.agreement, b"member:" + consumer)
+        else:
+            world.command("HSET", KEYS.agreement, b"member:" + consumer, f"1,60000,3,{word_ends_ms},1,")
+        world.command("XCLAIM", KEYS.stream, GROUP, "robber", 0, entry_id)
+
+    world.run(rob)
+    assert len(world.findings.sentences) == is_robbed
+
+
+def test_a_step_ahead_is_unknown_to_those_who_were_started_after_it_alone(make: Make) -> None:
+    world = make(Story(1, Setting(workers=1, replicas=1), (), (), 60.0))
+    world.begin()
+
+    async def pass_time() -> None:
+        await asyncio.sleep(5)
+        world.clock.step(90.0)
+        await asyncio.sleep(5)
+        world.kill("worker-1", again_after_s=1.0)
+        await asyncio.sleep(5)
+        for caller, since, unseen_s in (
+            ("reaper-1#1", 3.0, 0.0),  # it was there, and is to know
+            ("worker-1#2", 3.0, 90.0),
+            ("worker-1#2 (heartbeat)", 3.0, 90.0),
+            ("worker-1#2", 7.0, 0.0),  # what was touched after the step looks no older
+            ("", 3.0, 0.0),
+        ):
+            world.witness.caller = caller
+            assert world.step_unseen_by_caller_s(since) == unseen_s
+
+    world.run(pass_time)
 
 
 def test_what_stands_still_while_nothing_befalls_anybody_is_met_and_that_status_is_content(make: Make) -> None:

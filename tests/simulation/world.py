@@ -15,22 +15,22 @@ from typing import Any
 
 import hiredis
 
-from tests.simulation.cast import FULL_SCANS_PART, Actor, Operators, Producers, make_actors
+from tests.simulation.cast import Actor, Operators, Producers, make_actors
+from tests.simulation.drops import Drops
 from tests.simulation.entropy import number_tasks
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S, GROUP, KEYS
-from tests.simulation.plays import Dropped, Ledger
+from tests.simulation.plays import Ledger
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import id_text
-from tests.simulation.story import EMBEDDED, REAPER, Story
+from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, Story
 from tests.simulation.undisturbed import take_down
 from tests.simulation.witness import Witness
 from tests.support.invariants import Execution
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError
-from workers.protocol.events import JournalLevel
 from workers.protocol.keys import RESTORED_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 
@@ -55,6 +55,8 @@ class WallClock:
         """By how much it was set back, all in all…"""
         self.set_back_at = -inf
         """… and when last, in seconds of the story."""
+        self.steps: list[tuple[float, float]] = []
+        """When it was set, in seconds of the story, and by how much."""
         self._started_s = float(EPOCH_S)
 
     def now_us(self) -> int:
@@ -72,6 +74,7 @@ class WallClock:
     def step(self, seconds: float) -> None:
         """Set the clock."""
         self._ahead_s += seconds
+        self.steps.append((self._loop.now, seconds))
         if seconds < 0:
             self.set_back_s -= seconds
             self.set_back_at = self._loop.now
@@ -118,6 +121,7 @@ class World:
         self.network.watch = self._hear
         self.network.answered = self._blame_what_is_handed_out
         self.loop.connect = self.network.connect
+        self.drops = Drops(self)
         self.operators = Operators(self)
         self.producer = Producers(self, "producer")
         self.actors: dict[str, Actor] = {actor.role: actor for actor in (*make_actors(self), self.producer)}
@@ -195,6 +199,7 @@ class World:
         if (actor.process is not None and not actor.process.dead) or not actor.is_wanted:
             return
         actor.incarnation += 1
+        actor.launched_at = self.loop.now
         process = actor.process = Process(self.loop, f"{role}#{actor.incarnation}", role=role)
         task = process.start(actor.run(process))
         task.add_done_callback(lambda task: self._ended(actor, process, task), context=self.context)
@@ -203,6 +208,7 @@ class World:
         if process.dead or self.over:
             return
         process.kill()
+        self.drops.ended(process.name)
         self._blame_what_is_left_by(actor)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -229,6 +235,7 @@ class World:
         if by is None:
             self.blame_what_is_in_hand(role)
         process.kill()
+        self.drops.ended(process.name)
         self.network.reset(role, both=not abruptly)
         for execution in self.ledger.running_in(process.name):
             self.ledger.leave(execution, process.name)
@@ -246,7 +253,7 @@ class World:
         process = self.alive(role)
         if process is None or process.closed:
             return
-        self.blame_what_is_in_hand(role)
+        self.lose_sight_of(role, seconds)  # a read that waits at the server is answered meanwhile
         process.pause()
         if suspended:
             process.suspend_clock(seconds)
@@ -306,6 +313,18 @@ class World:
             for execution in actor.in_hand():
                 self.ledger.blame(execution)
 
+    def step_unseen_by_caller_s(self, since: float) -> float:
+        """Return by how much the server's clock was set ahead after ``since``, before whose command runs was started.
+
+        A process that starts after such a step knows of none (decision 28): what was touched before looks so much
+        older to it. Of all others it is asked that they know.
+        """
+        for actor in self.actors.values():
+            if actor.process is not None and self.witness.caller.partition(" ")[0] == actor.process.name:
+                steps = (by_s for at, by_s in self.clock.steps if since < at <= actor.launched_at)
+                return max(0.0, sum(steps))
+        return 0.0
+
     # ---- operators
 
     def operate(self, what: str, errand: Callable[[], Awaitable[None]]) -> None:
@@ -334,7 +353,8 @@ class World:
 
     def switch_mode(self, seconds: float) -> None:
         """Have the workers recover by themselves instead of replicas, or the other way round."""
-        self.recovery = REAPER if self.is_embedded else EMBEDDED
+        own = CLAIM if self.story.setting.redelivery == IN_PLACE else EMBEDDED
+        self.recovery = REAPER if self.recovers_itself else own
         self.say(f"Recovery is {self.recovery} from now on.")
         for role, actor in self.actors.items():
             if actor.goes_by_mode and self.alive(role) is not None:
@@ -423,7 +443,7 @@ class World:
         """
         if self.network.refusing:
             return  # nobody can
-        self._note_what_is_dropped(source)
+        self.drops.note(source)
         self._blame_what_has_had_its_only_delivery()
         self.has_lost_ends = True
         self.command("XGROUP", "DESTROY", source, GROUP)
@@ -439,40 +459,11 @@ class World:
         if isinstance(rows, list) and rows and not self.network.refusing:
             consumer = rows[int(which * len(rows))][1]
             self.say(f"It is {text(consumer)}.")
-            self._note_what_is_dropped(KEYS.stream, consumer)
+            self.drops.note(KEYS.stream, consumer)
             if consumer == RESTORED_CONSUMER.encode():  # perhaps nothing else tells the group from another one
                 self._blame_what_has_had_its_only_delivery()
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
-
-    def _note_what_is_dropped(self, source: str, *consumer: bytes) -> None:
-        """Note what is pending: it may run again at once, and if it is lost, somebody has to tell.
-
-        Nobody can where there is no agreement to tell one group from another. Of a consumer that has given its word it
-        is told in the journal that it is gone (keep_house.lua); of another one's deliveries, or without a journal, by
-        leaders alone, and if a full scan can have seen them (decision 27). Nobody tells where the clock was set back
-        just before: what a worker then says of when it has proved its life lies in the future, and counts for nothing.
-        """
-        rows = self.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
-        is_forgotten = not self.command("EXISTS", KEYS.agreement)
-        is_seen = "xpending" not in self.server.denied.get("default", ())  # by leaders, in full scans
-        is_told_of = self.story.setting.journal != JournalLevel.OFF and all(
-            self.command("HEXISTS", KEYS.agreement, b"member:" + name) for name in consumer
-        )
-        seen_ms = self.story.setting.visibility_s * 1000 * FULL_SCANS_PART
-        for entry_id, _, idle_ms, _ in rows if isinstance(rows, list) else ():
-            for _, flat in self.command("XRANGE", source, entry_id, entry_id):
-                metadata = read_metadata(entry_id, pair_up(flat))
-                job = text(metadata.job_id)
-                self.ledger.dropped[job] = Dropped(self.loop.now, text(consumer[0]) if consumer else "")
-                is_in_doubt = self.loop.now - self.clock.set_back_at < max(self.visibilities)
-                if (
-                    is_forgotten
-                    or is_in_doubt
-                    or (consumer and not is_told_of and (self.is_embedded or not is_seen or idle_ms < seen_ms))
-                ):
-                    self.ledger.lost.add(job)
-                self.ledger.blame(Execution(job, metadata.generation))
 
     def told(self, error: str) -> None:
         """Note that a replica or a worker tells of something lost."""
@@ -573,9 +564,9 @@ class World:
         take_down(self.loop)
 
     @property
-    def is_embedded(self) -> bool:
+    def recovers_itself(self) -> bool:
         """Tell whether workers recover by themselves."""
-        return self.recovery == EMBEDDED
+        return self.recovery != REAPER
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

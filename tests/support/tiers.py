@@ -23,6 +23,8 @@ CONTRACTS = ("scripts", "protocol")
 """Folders whose tests are contracts. Others are marked: ``pytest.mark.contract``."""
 ONLY = "only_on"
 """The mark of what is about some releases alone, by the beginnings of their names: ``pytest.mark.only_on("6.2.")``."""
+WITH_CLAIM = ("8.4.", "8.6.", "8.8.", "8.10.")
+"""The releases that know ``XREADGROUP … CLAIM``, by the beginnings of their names."""
 HEAVY = "matrix"
 """The mark of what is left out of ``make test``."""
 DEPLOYED = "deployed"
@@ -32,6 +34,11 @@ DEPLOYED = "deployed"
 def in_matrix(*values: Any) -> Any:
     """A case of a test with parameters that is left out of ``make test``, where a like one runs."""
     return pytest.param(*values, marks=getattr(pytest.mark, HEAVY))
+
+
+def by_claim(*values: Any) -> Any:
+    """A case of a test with parameters that runs on servers with CLAIM alone, where the test runs on one."""
+    return pytest.param(*values, marks=getattr(pytest.mark, ONLY)(*WITH_CLAIM))
 
 
 def servers_for(item: pytest.Item | pytest.Function) -> tuple[Path, ...]:
@@ -61,9 +68,11 @@ def asked_for(config: pytest.Config) -> tuple[Path, ...]:
 
 
 def has_server(item: pytest.Item) -> bool:
-    """Tell whether a test that runs on servers has one: some are about releases that are not at hand everywhere."""
-    needs = isinstance(item, pytest.Function) and "binary" in item.fixturenames
-    return not needs or bool(servers_for(item))
+    """Tell whether a test that runs on servers has the one it is for: some, or some cases, are about releases alone."""
+    if not isinstance(item, pytest.Function) or "binary" not in item.fixturenames:
+        return True
+    servers, case = servers_for(item), item.callspec.params.get("binary") if hasattr(item, "callspec") else None
+    return case in servers if case else bool(servers)
 
 
 def split(config: pytest.Config, items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

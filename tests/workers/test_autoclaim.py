@@ -34,6 +34,7 @@ from tests.faults.scene import running_worker as running_any_worker
 from tests.support.graces import is_away
 from tests.support.history import read_state
 from tests.support.servers import RedisServer
+from tests.support.tiers import by_claim
 from tests.support.waiting import wait_until
 from tests.workers.scene import key_of
 from workers import Job, Producer, Worker
@@ -50,6 +51,9 @@ from workers.runtime import contact
 from workers.runtime.grace import Grace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("hurried")]
+
+
+either_way = pytest.mark.parametrize("mode", ["embedded", by_claim("claim")])
 
 
 @asynccontextmanager
@@ -160,12 +164,13 @@ async def test_the_cursor_is_kept_from_call_to_call_and_a_walk_looks_at_each_del
     assert cursors[:5] == ["-", *(f"({held[n]}" for n in (9, 19, 29, 39))]
 
 
+@either_way
 async def test_jobs_longer_than_the_visibility_timeout_keep_their_deliveries(
-    server: RedisServer, client: Redis
+    server: RedisServer, client: Redis, mode: str
 ) -> None:
     await create_group(client)
     first, second = Handler(), Handler()
-    async with running_worker(server.url, first), running_worker(server.url, second):
+    async with running_worker(server.url, first, recovery=mode), running_worker(server.url, second, recovery=mode):
         enqueued = await enqueue(client, 8, hold="")
         await wait_until(lambda: len(first.starts) + len(second.starts) == 8, "all run")
         await lives_on(client, thirds=6)
@@ -202,8 +207,9 @@ async def test_a_fencing_token_grows_from_claim_to_claim_and_over_a_copy(server:
 
 
 @pytest.mark.parametrize("max_deliveries", [1, 2, 3, 5])
+@either_way
 async def test_a_job_whose_consumers_all_die_is_run_as_often_as_with_a_reaper(
-    server: RedisServer, client: Redis, max_deliveries: int
+    server: RedisServer, client: Redis, max_deliveries: int, mode: str
 ) -> None:
     await create_group(client)
     enqueued = await enqueue(client)
@@ -216,7 +222,7 @@ async def test_a_job_whose_consumers_all_die_is_run_as_often_as_with_a_reaper(
             job.times_delivered, "JUSTID",
         )  # fmt: skip
 
-    async with running_worker(server.url, die, max_deliveries=max_deliveries):
+    async with running_worker(server.url, die, recovery=mode, max_deliveries=max_deliveries):
         await nothing_left(client)
     assert deliveries == list(range(1, max_deliveries + 1))
     (dead,) = (await read_state(client, KEYS)).dead
@@ -238,7 +244,8 @@ async def test_a_job_that_always_fails_is_run_max_deliveries_times(
 # ---- many workers
 
 
-async def test_what_a_crowd_of_workers_recovers_is_run_once(server: RedisServer, client: Redis) -> None:
+@either_way
+async def test_what_a_crowd_of_workers_recovers_is_run_once(server: RedisServer, client: Redis, mode: str) -> None:
     await create_group(client)
     enqueued = await enqueue(client, 300)
     await strand(client, 300, overdue=True)
@@ -247,7 +254,7 @@ async def test_what_a_crowd_of_workers_recovers_is_run_once(server: RedisServer,
         stop = anyio.Event()
 
         async def work(handler: Handler) -> None:
-            async with running_worker(server.url, handler, concurrency=8):
+            async with running_worker(server.url, handler, recovery=mode, concurrency=8):
                 await stop.wait()
 
         for handler in handlers:
@@ -365,8 +372,9 @@ async def test_what_stalls_in_a_retry_stream_is_recovered_whatever_the_policy(
     assert await client.xlen(KEYS.retry) == 0
 
 
+@either_way
 async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
-    server: RedisServer, client: Redis
+    server: RedisServer, client: Redis, mode: str
 ) -> None:
     await create_group(client)
     innocent = await enqueue(client, 10)
@@ -390,7 +398,7 @@ async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
     async def is_refused() -> bool:
         return "refused" in await count_events(client)
 
-    async with running_worker(server.url, handle):
+    async with running_worker(server.url, handle, recovery=mode):
         await wait_until(is_refused, "what we settle is not ours")  # gone by then, it would look as if it had vanished
         await client.execute_command("XCLAIM", STREAM, GROUP, "dead", 0, *killed, "IDLE", OVERDUE_MS, "JUSTID")
         await nothing_left(client)
@@ -402,11 +410,12 @@ async def test_suspects_run_one_at_a_time_and_the_guilty_one_alone_is_given_up(
     }  # fmt: skip
 
 
+@either_way
 async def test_scheduled_retries_and_delayed_jobs_become_ready_without_a_reaper(
-    server: RedisServer, client: Redis
+    server: RedisServer, client: Redis, mode: str
 ) -> None:
     handler = Handler()
-    async with running_worker(server.url, handler), Producer(server.url, STREAM) as producer:
+    async with running_worker(server.url, handler, recovery=mode), Producer(server.url, STREAM) as producer:
         job = await producer.enqueue({"n": "1"}, delay=0.3)
         await wait_until(lambda: len(handler.completions) == 1, "the delayed job has run")
         await nothing_left(client)
@@ -434,15 +443,16 @@ async def _all_silent(client: Redis) -> bool:
 # ---- payloads that are gone
 
 
+@either_way
 async def test_entries_deleted_while_they_were_pending_are_acknowledged_and_reported(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
     await create_group(client)
     enqueued = list(await enqueue(client, 10))
     await strand(client, 10, overdue=True)
     await client.xdel(STREAM, *enqueued[:6])
     handler = Handler()
-    async with running_worker(server.url, handler):
+    async with running_worker(server.url, handler, recovery=mode):
         await nothing_left(client)
     assert [event.job for event in await events(client, "lost_payload")] == enqueued[:6]
     assert sorted(times(handler.starts)) == sorted(enqueued[6:])
@@ -452,15 +462,16 @@ async def test_entries_deleted_while_they_were_pending_are_acknowledged_and_repo
 # ---- what it refuses, and what holds it up
 
 
+@either_way
 async def test_a_jobs_own_visibility_timeout_is_refused_with_one_warning(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
     await create_group(client)
     fields = {"reaper.visibility_ms": "600000"}
     enqueued = await enqueue(client, 3, **fields)
     await strand(client, 3, overdue=True)
     handler = Handler()
-    async with running_worker(server.url, handler):
+    async with running_worker(server.url, handler, recovery=mode):
         await enqueue(client, 3, **fields)
         await nothing_left(client)
     assert len(handler.completions) == 6
@@ -468,8 +479,9 @@ async def test_a_jobs_own_visibility_timeout_is_refused_with_one_warning(
     assert caplog.text.count("asks for a visibility timeout of its own") == 1
 
 
+@either_way
 async def test_a_paused_group_is_recovered_once_it_is_resumed(
-    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
     caplog.set_level(logging.INFO)
     await create_group(client)
@@ -477,7 +489,7 @@ async def test_a_paused_group_is_recovered_once_it_is_resumed(
     await strand(client, 3, overdue=True)
     await client.hset(KEYS.agreement, "paused", "1")
     handler = Handler()
-    async with running_worker(server.url, handler):
+    async with running_worker(server.url, handler, recovery=mode):
         await wait_until(lambda: "is paused" in caplog.text, "the worker says why it recovers nothing")
         assert handler.starts == []
         await client.hdel(KEYS.agreement, "paused")
@@ -516,8 +528,9 @@ async def test_our_own_deliveries_that_nobody_here_runs_are_recovered_too(server
     assert (worker.counts.refused, len(handler.completions)) == (0, 2)
 
 
+@either_way
 async def test_nobody_is_robbed_after_an_outage(
-    start_server: StartServer, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+    start_server: StartServer, proxy: StartProxy, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """All looks overdue, and nobody extends before everybody has looked."""
     monkeypatch.setattr(contact, "LONGEST_GRACE_MS", 3_600_000)
@@ -530,7 +543,7 @@ async def test_nobody_is_robbed_after_an_outage(
     busy, idle = Handler(), Handler()
     async with commands_client(server.url) as client:
         await create_group(client)
-        async with running_worker(through.url, busy), running_worker(through.url, idle):
+        async with running_worker(through.url, busy, recovery=mode), running_worker(through.url, idle, recovery=mode):
             enqueued = await enqueue(client, 16, hold="")
             await wait_until(lambda: len(busy.starts) + len(idle.starts) == 16, "all run")
             await wait_until(lambda: len(looks.contacts) == 2, "both look for what stalls")

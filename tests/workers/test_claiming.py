@@ -111,3 +111,40 @@ async def test_only_what_nobody_has_judged_is_given_up_unrun(entry_idle_ms: int,
 
     (held,) = await claiming.deliveries(send, 600_000, 0.0)
     assert (held.job.deliveries, held.is_used_up) == (before + 1, is_used_up)
+
+
+class Returning(NothingNoted):
+    """Redis, where no job has a note, and what is given back is noted."""
+
+    def __init__(self) -> None:
+        self.returned: list[object] = []
+
+    async def execute_command(self, command: str, *words: Any) -> Any:
+        if command != "EVALSHA":
+            return await super().execute_command(command, *words)
+        self.returned.append(words[5:])
+        return 1
+
+
+@pytest.mark.anyio
+async def test_what_was_taken_from_the_living_is_given_back_and_not_run() -> None:
+    """To a server whose clock was set back, what was handed out in the future is idle for longer than anything."""
+    claiming: Any = object.__new__(Claiming)
+    source, asked, redis = Source("orders", "orders", inf, None), list[str](), Returning()
+    claiming._by_key, claiming._commands, claiming._consumer = {b"orders": source}, redis, "w1"
+    claiming._settings = WorkerSettings(stream="orders", group="billing")
+    claiming._membership = SimpleNamespace(
+        agreement=agreement(Redelivery.IN_PLACE, 30),
+        now_ms=lambda: 0,
+        both=(source,),
+        join_again=lambda: asked.append(""),
+    )
+
+    async def send(_: Sequence[str | int]) -> Any:
+        rows = [[b"1-1", [b"n", b"1"], -1, 2], [b"2-1", [b"n", b"2"], 4 * CLAIM_READY_MS, 1], [b"3-1", [], 0, 0]]
+        return [[b"orders", rows]]
+
+    held = await claiming.deliveries(send, CLAIM_READY_MS, 0.0)
+    assert [one.job.raw_entry_id for one in held] == [b"2-1", b"3-1"]
+    assert redis.returned == [("billing", "w1", b"1-1", 2)]
+    assert asked == [""], "the word is dated by the clock as it was"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from workers import Job
 from workers.backoff import Backoff
 from workers.loop.beating import Extending
 from workers.loop.dispatch import Calls
-from workers.loop.heartbeat import BEATS, Heartbeat
+from workers.loop.heartbeat import BEATS, LONGEST_SLEEP_S, Heartbeat
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
 from workers.loop.runner import Runner
@@ -93,6 +94,7 @@ def context_of(held: Held, redis: Redis) -> Any:
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
     membership.has_to_prove = False  # type: ignore[attr-defined]
+    membership.dated_from = -inf  # type: ignore[attr-defined]
     settings = SimpleNamespace(backoff=Backoff(1_000, 60_000, 86_400_000), concurrency=1)
     return SimpleNamespace(
         settings=settings,
@@ -194,3 +196,31 @@ async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_i
             step = next(steps)
     period_s = VISIBILITY_S / BEATS
     assert extended == ([period_s] if is_overdue and not answers else [period_s, 2 * period_s])
+
+
+async def test_what_was_proven_before_proofs_can_be_dated_is_proven_again_at_once_and_once(clock: Clock) -> None:
+    """Else nothing of it would be known to be ours until the next beat, were our consumer deleted."""
+    redis = Redis(clock)
+    held = hold(redis)
+    held.begin(clock.now, None)
+    later = hold(redis, 2, held.source)
+    context = context_of(held, redis)
+    heartbeat = Heartbeat(context)
+    loop: Any = SimpleNamespace(call_soon_threadsafe=lambda function, *arguments: function(*arguments))
+    heartbeat._loop = loop
+    began, steps = clock.now, heartbeat.steps()
+    step = next(steps)
+    extended: list[tuple[float, int]] = []
+    while clock.now < began + VISIBILITY_S / BEATS - LONGEST_SLEEP_S:
+        if isinstance(step, Extending):
+            extended.append((clock.now - began, len(step.jobs)))
+            step = steps.send(Extensions([Extension.EXTENDED] * len(step.jobs), round(clock.now * 1000)))
+        else:
+            clock.now += step
+            if context.membership.dated_from < began <= clock.now - 1:
+                context.membership.dated_from = clock.now  # a word was given anew, or a clock was set
+                later.prove(clock.now + 0.1)
+            step = next(steps)
+    [(at, number)] = extended
+    assert 1 <= at <= 1 + LONGEST_SLEEP_S
+    assert number == 1, "and not what was proven since"

@@ -107,10 +107,14 @@ async def test_a_longer_timeout_stands_in_the_word_at_once(server: RedisServer, 
     worker = make_worker(server.url, accept, visibility_timeout=30, **SELDOM)
     async with running(worker):
         assert worker.process is not None
+        before = monotonic()
         await agree(client, 3_600)
         worker.process._context.membership.join_again()
         await wait_until(lambda: goes_by(worker) == 3_600, "it has looked")
         assert await word_ms(client, worker) == 3_600_000
+        assert worker.process._context.membership.dated_from > before, (
+            "what was proven by the shorter one is to be again"
+        )
         await agree(client, 30)  # and nothing is in hand: there is nothing to extend
         worker.process._context.membership.join_again()
 
@@ -132,6 +136,7 @@ async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tell
         before = membership.server_ms(now)
         membership.set_clock(before + 498_000, now)
         leapt = monotonic()
+        assert now < membership.dated_from <= leapt, "all is to be proven again"
         assert membership.server_ms(now) == pytest.approx(before, abs=50)
         assert membership.server_ms(leapt) == pytest.approx(before + 498_000, abs=2_000)
         membership.set_clock(membership.now_ms() - 3_600_000, leapt)  # a step back: all looks older, or of the future

@@ -30,7 +30,7 @@ from workers.protocol.calls.recovery import START, Claimed, EndOfPage, Page, aut
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
-from workers.protocol.messages import FIELD_VISIBILITY_MS, text, whole_number
+from workers.protocol.messages import FIELD_VISIBILITY_MS, Redelivery, text, whole_number
 from workers.runtime.clock import monotonic
 from workers.runtime.contact import Contact
 
@@ -171,6 +171,8 @@ class Autoclaim(Part, StalledDeliveries):
             await cancel_shielded_checkpoint()  # it is sent now
 
     async def _call(self, walk: Walk, room: int) -> Page | Refusal:
+        """Recover one page. Given back in place, nothing is claimed here: it is for reads with CLAIM."""
+        in_place = self._membership.agreement.redelivery is Redelivery.IN_PLACE
         return await autoclaim(
             self._connection,
             walk.source.key,
@@ -181,8 +183,8 @@ class Autoclaim(Part, StalledDeliveries):
             not_after_ms=self._membership.now_ms() + CALL_VALID_MS,
             steps=self._membership.steps.ahead,
             cursor=walk.cursor,
-            room=min(room, self._most),
-            patience_ms=round(self._patience_s() * 1000),
+            room=0 if in_place else min(room, self._most),
+            patience_ms=0 if in_place else round(self._patience_s() * 1000),
             abandoned=walk.abandoned,
         )
 

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held
 from workers.protocol.calls.membership import Agreement
-from workers.protocol.calls.recovery import read_notes
+from workers.protocol.calls.recovery import read_notes, return_taken
 from workers.protocol.meaning import is_not_known
 from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
 
@@ -68,7 +68,7 @@ class Claiming(Part):
                 raise
             self._was_refused()
             return []
-        entries = [entry for entry in parse_claim_reply(reply) if self._is_to_run(entry)]
+        entries = await self._ours(parse_claim_reply(reply))
         again = [entry.entry_id for entry in entries if entry.deliveries_before]
         notes = await read_notes(self._commands, self._settings.keys, again)
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
@@ -93,9 +93,30 @@ class Claiming(Part):
         self._refused_in = self._membership.joins
         logger.error(
             "group %s has agreed on redelivery 'in-place', and this server knows no XREADGROUP … CLAIM (Redis 8.4): "
-            "what is given back is not read. Set redelivery = 'retry-stream' for it in the reaper's settings",
+            "what is given back is not read. Set %s",
             self._settings.keys.pair,
+            "recovery = 'embedded' for all its workers"
+            if self._membership.recovers
+            else "redelivery = 'retry-stream' for it in the reaper's settings",
         )
+
+    async def _ours(self, entries: Sequence[ClaimedEntry]) -> list[ClaimedEntry]:
+        """Give back what was taken from the living, since the server's clock was set back; return what is to run."""
+        taken = [entry for entry in entries if entry.idle_ms < 0]
+        for source in self._membership.both if taken else ():
+            theirs = [
+                (entry.entry_id, entry.deliveries_before) for entry in taken if self._by_key[entry.stream] is source
+            ]
+            if theirs:
+                await return_taken(self._commands, source.key, self._settings.keys, self._consumer, theirs)
+        if taken:
+            self._membership.join_again()  # our word is dated by the clock as it was
+            logger.warning(
+                "%s: the server's clock was set back, and a read took %d deliveries from whoever has them: given back",
+                self._settings.keys.pair,
+                len(taken),
+            )
+        return [entry for entry in entries if entry.idle_ms >= 0 and self._is_to_run(entry)]
 
     def _is_to_run(self, entry: ClaimedEntry) -> bool:
         """Take what we had in hand from its handler: we were silent for so long that we have claimed it ourselves."""

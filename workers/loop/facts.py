@@ -26,7 +26,7 @@ class DeliveryFacts:
     """
 
     def __init__(self, group: str, consumer: str, mode: RecoveryMode, type_field: str = "") -> None:
-        self._common = {"group": group, "consumer": consumer, "mode": mode.value}
+        self._common = {"group": group, "consumer": consumer, "mode": mode.as_journalled}
         self._head = encode_data(self._common).removesuffix("}").encode()
         self._type_field = type_field.encode()
         self._types: dict[bytes, str] = {}

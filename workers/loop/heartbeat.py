@@ -46,7 +46,7 @@ MAX_BATCH_BYTES = 1_048_576
 SHORTEST_TIMEOUT_S = 0.5
 """How long a call may take at least, whatever the visibility timeout."""
 PROVE_AGAIN_S = 0.25
-"""Pause between two beats while others wait for us to live by a shorter visibility timeout."""
+"""Pause between two beats while others wait for us to live by a shorter visibility timeout, or proofs are not dated."""
 LONGEST_SLEEP_S = 1.0
 """So soon is a new agreement noticed."""
 
@@ -148,7 +148,7 @@ class Heartbeat(Part):
         """Say what to do, one step after the other, for ever. Raises LoopIsClosedError where nobody can be told."""
         failures, last = 0, monotonic()
         while True:
-            pause = min(self._period_s(), pause_s(failures) if failures else self._hurry_s())
+            pause = min(self._period_s(), pause_s(failures) if failures else self._hurry_s(last))
             left = last + pause - monotonic()
             if left > 0:
                 yield min(left, LONGEST_SLEEP_S)
@@ -166,19 +166,22 @@ class Heartbeat(Part):
     def _period_s(self) -> float:
         return self._membership.visibility_s / BEATS
 
-    def _hurry_s(self) -> float:
-        return PROVE_AGAIN_S if self._membership.has_to_prove else inf
+    def _hurry_s(self, last: float) -> float:
+        """Return after which pause to beat at the latest, where what was proven by the ``last`` beat is not enough."""
+        is_dated = last >= self._membership.dated_from
+        return inf if is_dated and not self._membership.has_to_prove else PROVE_AGAIN_S
 
     def _beat(self, now: float, period_s: float) -> Generator[Extending, Extensions | None, bool]:
         """Extend what has to be; return whether all that is in hand was extended within this period now."""
         in_hand = [(source, list(source.deliveries.values())) for source in self._sources]
+        before = max(now - period_s / 2, self._membership.dated_from)  # else the next beat is early enough
         loop_hangs = not self._loop_answered
         self._loop_answered = False
         self._call_in_loop(self._answer)
         if loop_hangs and any(held.is_overdue(now) for _, deliveries in in_hand for held in deliveries):
             return False
         for source, deliveries in in_hand:
-            for batch in _batches([held for held in deliveries if _is_due(held, now, period_s)]):
+            for batch in _batches([held for held in deliveries if _is_due(held, now, before)]):
                 asked_at = monotonic()
                 answer = yield Extending(source, batch, self._proof.proven_ms(batch))
                 assert answer is not None
@@ -195,10 +198,11 @@ class Heartbeat(Part):
             raise LoopIsClosedError from error
 
 
-def _is_due(held: Held, now: float, period_s: float) -> bool:
+def _is_due(held: Held, now: float, before: float) -> bool:
+    """Tell whether what was proven ``before`` then is to be proven now."""
     if held.stage is ENDED or held.interruption is not None or held.is_overdue(now):
         return False
-    return now - held.proven > period_s / 2  # else the next beat is early enough
+    return held.proven < before
 
 
 def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:

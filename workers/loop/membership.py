@@ -24,7 +24,6 @@ from workers.protocol.calls.membership import (
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import RecoveryMode
 from workers.runtime.clock import monotonic
 from workers.runtime.clock_steps import CLOCK_JUMP_MS, ClockSteps
 from workers.runtime.pauses import pause_s
@@ -48,7 +47,7 @@ UNAGREED_S = 0.5
 def assumed_agreement(settings: WorkerSettings) -> Agreement:
     """Return what the worker goes by where nothing is agreed on: its own settings, or the defaults."""
     return Agreement(
-        redelivery=settings.redelivery or DEFAULT_REDELIVERY,
+        redelivery=settings.wished_redelivery or DEFAULT_REDELIVERY,
         visibility_timeout=settings.visibility_timeout or DEFAULT_VISIBILITY_TIMEOUT,
         max_deliveries=settings.max_deliveries or DEFAULT_MAX_DELIVERIES,
         recovery=settings.recovery,
@@ -101,6 +100,9 @@ class Membership:
         """When the server's clock was found to be ahead of ours, by ours, and what the offset was until then."""
         self._word_stands = (0, -inf)
         """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
+        self.dated_from = -inf
+        """From which moment of our monotonic clock on proofs of life are known to be later than our word, by the
+        server's clock as it is. What was proven before is to be proven again. Read in another thread."""
         self.steps = ClockSteps()
         """How the server's clock was set meanwhile."""
         self._warned = ""
@@ -120,7 +122,7 @@ class Membership:
     @property
     def recovers(self) -> bool:
         """Tell whether this worker is to recover what stalls: it is set to, and the group has agreed on it."""
-        return self._settings.recovery is self.agreement.recovery is RecoveryMode.EMBEDDED
+        return self._settings.recovery.is_of_workers and self.agreement.recovery.is_of_workers
 
     @property
     def unserved_s(self) -> float:
@@ -156,6 +158,7 @@ class Membership:
         if self.joins and offset_ms > self._clock_offset_ms + CLOCK_JUMP_MS:
             recent = (leap for leap in self._leaps if now - leap[0] < LEAPS_KEPT * self.visibility_s)
             self._leaps = (*recent, (now, self._clock_offset_ms))
+            self.dated_from = now
         self._clock_offset_ms = offset_ms
         if now - asked <= PROMPT_S:
             self.steps.seen(round(now * 1000), server_ms)
@@ -176,7 +179,7 @@ class Membership:
                 self._client,
                 keys,
                 start=settings.group_start,
-                redelivery=settings.redelivery,
+                redelivery=settings.wished_redelivery,
                 visibility_ms=to_ms(settings.visibility_timeout) if settings.visibility_timeout else None,
                 max_deliveries=settings.max_deliveries,
                 recovery=settings.recovery,
@@ -218,7 +221,8 @@ class Membership:
     def _take(self, joined: Joined, asked: float) -> None:
         self.set_clock(joined.server_ms, asked)
         if joined.word_since_ms != self._word_stands[0]:
-            self._word_stands = (joined.word_since_ms, monotonic())
+            self.dated_from = monotonic()
+            self._word_stands = (joined.word_since_ms, self.dated_from)
         agreement = agreement_of(joined, self._assumed)
         self._log(joined, agreement)
         self.agreement = agreement
@@ -275,7 +279,7 @@ class Membership:
         interval = self._settings.refresh_interval.total_seconds()
         if unagreed:
             return min(interval, UNAGREED_S * 2.0 ** min(unagreed - 1, 10))
-        if self._settings.recovery is RecoveryMode.EMBEDDED and self._served_s:
+        if self._settings.recovery.is_of_workers and self._served_s:
             return min(interval, self._served_s + random.uniform(0, STAND_BY_JITTER_S))
         return interval
 

@@ -133,7 +133,7 @@ class Reporter:
         self._callbacks.report("error", part="recovering", error="group_destroyed")
 
     def consumer_was_lost(self, consumer: bytes) -> None:
-        """Note that somebody deleted the consumer of a worker that is dead, with what that held."""
+        """Note that a consumer is gone, with what it held: somebody deleted that of a dead worker, or a foreign one."""
         if self._telemetry:
             self._telemetry.lost(consumers=1)
         self._callbacks.report("error", part="recovering", error="lost_consumer", consumer=text(consumer))
@@ -198,8 +198,8 @@ class Reporter:
         """Note that deliveries were made ours again that somebody had made vanish."""
         if number:
             logger.error(
-                "%d deliveries of %s that run here were not pending any more: somebody has deleted consumer %s, or the "
-                "group. They are held again",
+                "%d deliveries of %s that run here were not pending for us any more: somebody has deleted consumer %s "
+                "or the group, or a read has taken them, as the server's clock was set back. They are held again",
                 number,
                 on_one_line(source),
                 self._consumer,

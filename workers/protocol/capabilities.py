@@ -68,8 +68,8 @@ async def _knows(client: "Redis", *words: str) -> bool | None:
 
 
 def in_words(capabilities: Capabilities) -> str:
-    """Return what people are shown: ``XACKDEL, CLAIM; CLAIM alone is used, by policy in-place``."""
+    """Return what people are shown: ``XACKDEL, CLAIM; CLAIM alone is used, to give back in place``."""
     known = [name for name, can in capabilities.items() if can]
     unknown = [f"{name} unknown" for name, can in capabilities.items() if can is None]
     beyond = ", ".join([*known, *unknown]) or f"no {', no '.join(capabilities)}"
-    return f"{beyond}; CLAIM alone is used, by policy in-place"
+    return f"{beyond}; CLAIM alone is used, to give back in place"

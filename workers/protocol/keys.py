@@ -5,6 +5,7 @@ in Redis Cluster: the stream's name is wrapped as a hash tag (``{orders}:dead:bi
 A name that already holds a tag (``{shop}orders``) keeps it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,8 +19,11 @@ RESTORED_CONSUMER = "restored-by-reaper"
 """The consumer that holds what a leader puts back into a group. It reads nothing; leaders know the group by it."""
 READY_CONSUMER, WAITING_CONSUMER = "ready-by-reaper", "waiting-by-reaper"
 """The consumers that hold, by policy ``in-place``, what is ready and what waits in the schedule. They read nothing."""
-OUR_CONSUMERS = frozenset({RESTORED_CONSUMER, READY_CONSUMER, WAITING_CONSUMER})
+RETURNED_CONSUMER = "returned-by-reaper"
+"""The consumer that holds what a read with CLAIM has taken by mistake, until its owner shows up. Reads nothing."""
+OUR_CONSUMERS = frozenset({RESTORED_CONSUMER, READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER})
 """Consumers that are no worker's."""
+_WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 
 def _check_name(kind: str, name: str) -> None:
@@ -61,6 +65,11 @@ def _prefix(stream: str) -> str:
             f"{tag!r}: rename it, for example to '{stream}:jobs'."
         )
     return stream
+
+
+def is_worker(consumer: bytes) -> bool:
+    """Tell whether a consumer is a worker of ours, by its name."""
+    return _WORKER.search(consumer) is not None
 
 
 @dataclass(frozen=True, slots=True)

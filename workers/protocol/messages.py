@@ -43,12 +43,35 @@ class Redelivery(StrEnum):
 
 
 class RecoveryMode(StrEnum):
-    """Who recovers the group's stalled deliveries."""
+    """Who recovers the group's stalled deliveries, and how workers get them."""
 
     REAPER = "reaper"
     """A replicated service does, from outside."""
     EMBEDDED = "embedded"
-    """The workers do, each in its own loop."""
+    """The workers do, each in its own loop: they claim what stalls, or copy it."""
+    CLAIM = "claim"
+    """The workers do, and give back in place: reads with CLAIM bring what stalled (Redis 8.4)."""
+
+    @property
+    def is_of_workers(self) -> bool:
+        """Tell whether the workers recover by themselves: no reaper is needed."""
+        return self is not RecoveryMode.REAPER
+
+    @property
+    def as_journalled(self) -> str:
+        """In whose name a group is looked after, as agreement and journal have it: ``reaper`` or ``embedded``."""
+        return (RecoveryMode.EMBEDDED if self.is_of_workers else self).value
+
+
+def agreed_recovery(recovery: str, redelivery: str) -> RecoveryMode | None:
+    """Read who recovers, as the agreement has it; None where nobody has set it, or has set it to nonsense.
+
+    The agreement says in whose name the group is looked after: a reaper's, or its workers' (``embedded``). Where its
+    workers give back in place, that is mode ``claim``.
+    """
+    if recovery == RecoveryMode.EMBEDDED:
+        return RecoveryMode.CLAIM if redelivery == Redelivery.IN_PLACE else RecoveryMode.EMBEDDED
+    return RecoveryMode.REAPER if recovery == RecoveryMode.REAPER else None
 
 
 def text(value: bytes | str) -> str:

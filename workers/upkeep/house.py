@@ -8,11 +8,20 @@ from redis.asyncio import Redis
 from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.calls.upkeep import Authority, Kept, keep_house
-from workers.protocol.keys import GroupKeys
+from workers.protocol.keys import GroupKeys, is_worker
 from workers.protocol.messages import on_one_line
 from workers.runtime.settings import to_ms
 
 logger = logging.getLogger(__name__)
+
+SOMEBODY_DELETED = (
+    "%s: consumer %s is gone, and its worker has not left by itself: somebody deleted it. What it held, if anything, "
+    "and is not told of as put back, is lost"
+)
+HELD_AND_GONE = (
+    "%s: consumer %s is gone, and held jobs when it was seen last. Whether they were acknowledged before, or are lost, "
+    "nobody can know; they are in the stream still"
+)
 
 
 async def tidy(
@@ -28,10 +37,5 @@ async def tidy(
     if kept.deleted:
         logger.info("%s: deleted %d silent consumers", keys.pair, len(kept.deleted))
     for consumer in kept.lost:
-        logger.warning(
-            "%s: consumer %s is gone, and its worker has not left by itself: somebody deleted it. What it held, if "
-            "anything, and is not told of as put back, is lost",
-            keys.pair,
-            on_one_line(consumer),
-        )
+        logger.warning(SOMEBODY_DELETED if is_worker(consumer) else HELD_AND_GONE, keys.pair, on_one_line(consumer))
     return kept

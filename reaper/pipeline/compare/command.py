@@ -41,7 +41,7 @@ Scenarios:
     help=_HELP,
     epilog=examples(
         "reaper compare",
-        "reaper compare --mode reaper --mode embedded --repeat 3 --output comparison.html",
+        "reaper compare --mode reaper/stream --mode embedded --repeat 3 --output comparison.html",
         "reaper compare --trace trace.csv --speedup 30 --limit 2000 --json",
     ),
 )
@@ -140,11 +140,11 @@ def _play_and_read(plan: "Plan", folder: Path, settings: PipelineSettings, line:
         line.show("bringing the journals into a lake …")
         ingest_journals(session, settings.model_copy(update={"redis_url": url}))
 
-    played = anyio.run(partial(play, plan, folder, line.show, ingest))
+    drills = anyio.run(partial(play, plan, folder, line.show, ingest))
     session = open_session(settings, line, leave_in_order)
     line.show("reading the journals …")
-    told = read_journals(session, settings.lake, played)
-    return conclude(plan, played, told, datetime.now(UTC).isoformat(timespec="seconds"))
+    told = read_journals(session, settings.lake, drills.played)
+    return conclude(drills, told, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def _write(comparison: "Comparison", output: Path) -> None:

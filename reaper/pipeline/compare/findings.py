@@ -7,7 +7,7 @@ from typing import Any
 from reaper.drill.executions import Cause
 from reaper.drill.faults import FaultKind
 from reaper.pipeline.compare.figures import FIGURES, Table, measure
-from reaper.pipeline.compare.play import Plan, Played
+from reaper.pipeline.compare.play import Drills, Plan, Played
 from reaper.pipeline.compare.scenarios import Scenario
 from reaper.pipeline.compare.verdict import Verdict, judge, overall
 
@@ -67,9 +67,9 @@ def _scenario(found: Found) -> dict[str, Any]:
     }
 
 
-def conclude(plan: Plan, played: Sequence[Played], told: Told, made_at: str) -> Comparison:
+def conclude(drills: Drills, told: Told, made_at: str) -> Comparison:
     """Measure and judge every scenario."""
-    found = []
+    plan, played, found = drills.plan, drills.played, []
     for scenario in plan.scenarios:
         table = measure(played, scenario.name)
         here = [one for one in played if one.scenario == scenario.name]
@@ -87,7 +87,8 @@ def conclude(plan: Plan, played: Sequence[Played], told: Told, made_at: str) -> 
         )
     verdicts = {one.scenario.name: one.verdict for one in found}
     titles = {scenario.name: scenario.title for scenario in plan.scenarios}
-    return Comparison(_about(plan, played, made_at), plan.modes, found, overall(verdicts, titles, plan.modes))
+    lines = [*overall(verdicts, titles, plan.modes), *drills.left_out]
+    return Comparison(_about(plan, played, made_at), plan.modes, found, lines)
 
 
 _WAITED = " (to the journal, what waited in a worker that died was started there)"

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 import anyio
 
 from reaper.drill.redis_server import Server, redis_at_hand
-from reaper.pipeline.compare.scenarios import IDLE, Scenario
-from workers.protocol.errors import StreamReaperError
+from reaper.pipeline.compare.scenarios import IDLE, WAYS, Scenario
+from workers.protocol.capabilities import knows_claim
+from workers.protocol.connection import commands_client
+from workers.protocol.errors import ConfigurationError, StreamReaperError
 from workers.runtime.options import INTERRUPTED_EXIT
 
 LONGEST_S = 900.0
@@ -49,7 +51,7 @@ class Plan:
     def words(self, scenario: Scenario, mode: str) -> list[str]:
         """Return the command line of a drill, without what differs from machine to machine."""
         options = ["--limit", "1"] if scenario.name == IDLE.name else list(self.options)
-        return ["drill", "--recovery", mode, "--no-bare-worker", "--quiet", *scenario.words, *options]
+        return ["drill", *WAYS[mode].words, "--no-bare-worker", "--quiet", *scenario.words, *options]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +64,54 @@ class Played:
     report: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Drills:
+    """What came of a plan."""
+
+    plan: Plan
+    """Of what was played: without the modes that the server cannot do."""
+    played: list[Played]
+    left_out: tuple[str, ...] = ()
+    """A sentence for each mode that was not played."""
+
+
 Tell = Callable[[str], None]
 
 
-async def play(plan: Plan, folder: Path, tell: Tell, ingest: Callable[[str], None]) -> list[Played]:
+async def play(plan: Plan, folder: Path, tell: Tell, ingest: Callable[[str], None]) -> Drills:
     """Play all drills in ``folder``; then call ``ingest`` with the address of the Redis that holds their journals.
 
-    Raises DrillFailedError, NoServerError.
+    Raises DrillFailedError, NoServerError, ConfigurationError where the server can do none of the modes.
     """
-    plays = list(plan.plays())
     played = []
     async with redis_at_hand(None, folder) as server:
+        plan, left_out = await _within_reach(plan, server)
+        plays = list(plan.plays())
         for number, (scenario, mode, turn) in enumerate(plays, start=1):
             tell(f"drill {number} of {len(plays)}: {scenario.name}, {mode}")
-            report = await _drill(plan.words(scenario, mode), server, folder / f"{scenario.name}-{mode}-{turn}.json")
+            file = folder / f"{scenario.name}-{mode.replace('/', '-')}-{turn}.json"
+            report = await _drill(plan.words(scenario, mode), server, file)
             played.append(Played(scenario.name, mode, turn, report))
         await anyio.to_thread.run_sync(ingest, server.url)
-    return played
+    return Drills(plan, played, left_out)
+
+
+async def _within_reach(plan: Plan, server: Server) -> tuple[Plan, tuple[str, ...]]:
+    """Leave out what the server cannot do; say why."""
+    wanting = [mode for mode in plan.modes if WAYS[mode].needs_claim]
+    if not wanting:
+        return plan, ()
+    client = commands_client(server.url)
+    try:
+        if await knows_claim(client, "stream-reaper:nobody"):
+            return plan, ()
+    finally:
+        await client.aclose()
+    why = f"needs XREADGROUP … CLAIM (Redis 8.4), which {server.release} lacks: put a newer redis-server on the PATH."
+    left = [mode for mode in plan.modes if mode not in wanting]
+    if not left:
+        raise ConfigurationError(f"--mode {wanting[0]} {why}")
+    return replace(plan, modes=left), tuple(f"{mode} was not played: it {why}" for mode in wanting)
 
 
 async def _drill(words: Sequence[str], server: Server, file: Path) -> dict[str, Any]:

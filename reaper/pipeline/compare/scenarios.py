@@ -7,7 +7,25 @@ from reaper.drill.faults import parse_fault
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean
 
-MODES = ("reaper", "embedded", "published")
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One way to recover."""
+
+    words: tuple[str, ...]
+    """The drill's options that make it."""
+    needs_claim: bool = False
+    """Only on a server that knows ``XREADGROUP … CLAIM``."""
+
+
+WAYS = {
+    "reaper/stream": Mode(("--recovery", "reaper")),
+    "reaper/in-place": Mode(("--recovery", "reaper", "--policy", "in-place"), needs_claim=True),
+    "embedded": Mode(("--recovery", "embedded")),
+    "claim": Mode(("--recovery", "claim"), needs_claim=True),
+    "published": Mode(("--recovery", "published")),
+}
+MODES = tuple(WAYS)
 FAULT_AT_S = 4.0
 """When the first harm is done, in seconds after the first job. What leads up to it comes a little earlier."""
 

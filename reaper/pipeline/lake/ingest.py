@@ -31,6 +31,7 @@ from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, rep
 from reaper.pipeline.lake.maintenance import Upkeep
 from reaper.pipeline.lake.tables import LakeBusyError, check_generation, create_tables, only_ingester, with_state
 from reaper.pipeline.settings import PipelineSettings
+from reaper.pipeline.spark.failures import NO_SPACE, all_words
 from reaper.pipeline.spark.session import is_submitted
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
@@ -320,5 +321,7 @@ def reason_of(error: Exception) -> str:
     ours = re.search(_FINAL.pattern + r"(.+)", str(error))
     if ours:
         return ours[2].strip()
+    if NO_SPACE in all_words(error):
+        return "no space left on device: the disk of the lake or the checkpoint is full, or that of temporary files"
     raised = _RAISED.findall(str(error))
     return f"{raised[-1][0]}: {raised[-1][1]}" if raised else (str(error).strip().splitlines() or ["?"])[0]

@@ -194,6 +194,12 @@ class ClusterLink(Link):
 
 
 def key_of_packed(command: bytes) -> bytes:
-    """Return the second word of a command as it goes over the wire: the key of an XADD."""
-    *_, length, rest = command.split(b"\r\n", 4)
-    return rest[: int(length.removeprefix(b"$"))]
+    """Return the first key of an ``XADD`` or an ``EVAL`` as it goes over the wire."""
+    start = command.index(b"\r\n") + 2
+    words: list[bytes] = []
+    while len(words) < (4 if words[:1] == [b"EVAL"] else 2):
+        end = command.index(b"\r\n", start)
+        begin, length = end + 2, int(command[start + 1 : end])
+        words.append(command[begin : begin + length])
+        start = begin + length + 2
+    return words[-1]

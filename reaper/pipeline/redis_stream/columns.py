@@ -4,6 +4,7 @@ import gc
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum, auto
 from itertools import accumulate, chain
 from typing import Any
 
@@ -11,9 +12,11 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructField, Stru
 
 from reaper.pipeline.redis_stream.cluster import open_link
 from reaper.pipeline.redis_stream.errors import RedisStreamError
+from reaper.pipeline.redis_stream.fields import Picker, as_dict, in_columns
 from reaper.pipeline.redis_stream.link import printable, text_of
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.ranges import Entry, RangeReader, StreamRange
+from reaper.pipeline.redis_stream.values import Refuse, array_of, is_declarable, text_array
 
 BATCH_BYTES = 32_000_000
 TIMESTAMP = "timestamp"
@@ -26,26 +29,31 @@ class Layout:
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
-        self._stream_column, self._id_column = options.metadata_columns
-        self._of_entry = {self._stream_column, self._id_column} | ({TIMESTAMP} if _is_time(schema) else set())
-        self.fields_as = options.fields_as or _guess_fields_as(schema, options)
+        self._options = options
+        self._roles = [role_of(column, options) for column in schema.fields]
+        self._fields = [column for column, role in zip(schema.fields, self._roles, strict=True) if role is Role.FIELD]
+        guess = "map" if len(self._fields) == 1 and _is_map(self._fields[0]) else "columns"
+        self.fields_as = options.fields_as or guess
         self._check()
-        self._named = [column.name.encode() for column in self._field_columns() if not _is_map(column)]
-
-    def _field_columns(self) -> list[StructField]:
-        return [column for column in self._schema.fields if column.name not in self._of_entry]
+        self._picker = Picker([column.name for column in self._fields if not _is_map(column)], options)
 
     def _check(self) -> None:
-        fields = self._field_columns()
-        for column in self._schema.fields:
-            if column not in fields and column.name != TIMESTAMP and not isinstance(column.dataType, StringType):
+        fields = self._fields
+        names: dict[str, str] = {}
+        for column, role in zip(self._schema.fields, self._roles, strict=True):
+            other = names.setdefault(self._options.fold(column.name), column.name)
+            if other is not column.name:
+                raise RedisStreamError(
+                    f"columns {other} and {column.name} differ in case only: caseSensitive=true tells them apart."
+                )
+            if role in (Role.STREAM, Role.ID) and not isinstance(column.dataType, StringType):
                 raise RedisStreamError(f"column {column.name} must be a string, not {column.dataType.simpleString()}.")
         if self.fields_as == "columns":
             maps = [column for column in fields if _is_map(column)]
             if len(maps) > 1:
                 raise RedisStreamError(f"column {maps[1].name} is a second map: one holds all fields without a column.")
             for column in fields:
-                (require_text_map if column in maps else _require_text)(column)
+                (require_text_map if column in maps else _require_declarable)(column)
         elif len(fields) > 1:
             raise RedisStreamError(
                 f"with fieldsAs={self.fields_as} all fields go into one column, and the schema has {len(fields)}: "
@@ -68,28 +76,28 @@ class Layout:
         import pyarrow as pa
 
         ids, flats = zip(*entries, strict=True)
-        fields = iter(self._field_arrays(flats))
+        fields = iter(self._field_arrays(stream, ids, flats))
         arrays = []
-        for column in self._schema.fields:
-            if column.name == self._id_column:
-                arrays.append(_array(ids, binary=False))
-            elif column.name == self._stream_column:
+        for role in self._roles:
+            if role is Role.ID:
+                arrays.append(text_array(ids, binary=False))
+            elif role is Role.STREAM:
                 arrays.append(pa.repeat(pa.scalar(printable(stream), pa.string()), len(ids)))
-            elif column.name in self._of_entry:
+            elif role is Role.TIME:
                 arrays.append(_times(ids))
             else:
                 arrays.append(next(fields))
         return arrays
 
-    def _field_arrays(self, flats: Sequence[list[bytes]]) -> list[Any]:
-        columns = self._field_columns()
+    def _field_arrays(self, stream: str, ids: Sequence[bytes], flats: Sequence[list[bytes]]) -> list[Any]:
+        columns = self._fields
         if self.fields_as == "columns":
             words = in_columns(flats)
-            values = iter(pick_fields(flats, words, self._named))
+            values = iter(self._picker.pick(flats, words))
             return [
-                _rest_array(flats, words, self._named, to.dataType)
+                _map_array(self._picker.rest(flats, words), to.dataType)
                 if _is_map(to)
-                else _array(next(values), isinstance(to.dataType, BinaryType))
+                else array_of(next(values), to.dataType, self._refuse(to, stream, ids))
                 for to in columns
             ]
         if not columns:
@@ -97,6 +105,19 @@ class Layout:
         if self.fields_as == "json":
             return [_json_array(flats)]
         return [_map_array(flats, columns[0].dataType)]
+
+    def _refuse(self, column: StructField, stream: str, ids: Sequence[bytes]) -> Refuse | None:
+        """Return what says which value is none of its type; None where such values are null."""
+        if not self._options.fail_fast:
+            return None
+
+        def refuse(place: int) -> None:
+            raise RedisStreamError(
+                f"field {column.name} of entry {text_of(ids[place])} in stream {printable(stream)} is no "
+                f"{column.dataType.simpleString()}. Option mode=PERMISSIVE makes it null."
+            )
+
+        return refuse
 
     def batch(self, pages: Sequence[list[Any]]) -> Any:
         """Join the columns of pages into one batch."""
@@ -106,15 +127,25 @@ class Layout:
         return pa.RecordBatch.from_arrays(joined, schema=self.arrow_schema())
 
 
-def _guess_fields_as(schema: StructType, options: Options) -> str:
-    of_entry = (*options.metadata_columns, *((TIMESTAMP,) if _is_time(schema) else ()))
-    others = [column for column in schema.fields if column.name not in of_entry]
-    return "map" if len(others) == 1 and _is_map(others[0]) else "columns"
+class Role(Enum):
+    """What a column holds of an entry."""
+
+    STREAM = auto()
+    ID = auto()
+    TIME = auto()
+    FIELD = auto()
 
 
-def _is_time(schema: StructType) -> bool:
-    """Tell whether `TIMESTAMP` is the time of an entry; declared as anything else, it is one of its fields."""
-    return any(column.name == TIMESTAMP and isinstance(column.dataType, TimestampType) for column in schema.fields)
+def role_of(column: StructField, options: Options) -> Role:
+    """Return what a column of a schema holds."""
+    name = options.fold(column.name)
+    stream, entry_id = map(options.fold, options.metadata_columns)
+    if name == entry_id:
+        return Role.ID
+    if name == stream:
+        return Role.STREAM
+    # Declared as anything else, it is one of the fields.
+    return Role.TIME if name == TIMESTAMP and isinstance(column.dataType, TimestampType) else Role.FIELD
 
 
 def _times(ids: Sequence[bytes]) -> Any:
@@ -131,11 +162,11 @@ def _is_map(column: StructField) -> bool:
     return isinstance(column.dataType, MapType)
 
 
-def _require_text(column: StructField) -> None:
-    if not isinstance(column.dataType, (StringType, BinaryType)):
+def _require_declarable(column: StructField) -> None:
+    if not is_declarable(column.dataType):
         raise RedisStreamError(
-            f"column {column.name} is {column.dataType.simpleString()}: values of Redis are string or binary. "
-            "Read it as string, and convert it with try_cast."
+            f"column {column.name} is {column.dataType.simpleString()}, which a field cannot be read as. Read it as "
+            "string, and convert it in Spark (from_json, try_cast)."
         )
 
 
@@ -143,51 +174,8 @@ def require_text_map(column: StructField) -> None:
     """Raise RedisStreamError unless the column can hold fields and their values."""
     if not isinstance(column.dataType, MapType) or not isinstance(column.dataType.keyType, StringType):
         raise RedisStreamError(f"with fieldsAs=map, column {column.name} must be a map<string,string>.")
-    _require_text(StructField(f"{column.name}, in its values,", column.dataType.valueType))
-
-
-def pick_fields(
-    flats: Sequence[list[bytes]], words: Sequence[tuple[bytes, ...]] | None, wanted: Sequence[bytes]
-) -> list[Sequence[bytes | None]]:
-    """Return the values of each wanted field, entry by entry; None where an entry lacks it. ``words``: `in_columns`.
-
-    Where an entry has several fields of one name, the last one counts.
-    """
-    if words is None:
-        entries = [_as_dict(flat) for flat in flats]
-        return [[entry.get(name) for entry in entries] for name in wanted]
-    values = dict(zip(flats[0][::2], words[1::2], strict=True))
-    nothing: Sequence[None] = (None,) * len(flats)
-    return [values.get(name, nothing) for name in wanted]
-
-
-def in_columns(flats: Sequence[list[bytes]]) -> list[tuple[bytes, ...]] | None:
-    """Turn entries into columns, of names and values in turn; None where they differ in their fields.
-
-    Entries of one stream hardly ever do, and this is several times as fast as a dict for each.
-    """
-    number, names = len(flats), flats[0][::2]
-    if list(map(len, flats)).count(2 * len(names)) != number:
-        return None
-    words = list(zip(*flats, strict=True))
-    same = all(column.count(name) == number for column, name in zip(words[::2], names, strict=True))
-    return words if same else None
-
-
-def _as_dict(flat: list[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _array(values: Sequence[bytes | None], binary: bool) -> Any:
-    r"""Make an Arrow array of bytes or text. Bytes that are no UTF-8 become ``\xNN`` in text."""
-    import pyarrow as pa
-
-    if binary:
-        return pa.array(values, pa.binary())
-    try:
-        return pa.array(values, pa.binary()).cast(pa.string())  # checks UTF-8 all at once
-    except pa.ArrowInvalid:
-        return pa.array([None if value is None else text_of(value) for value in values], pa.string())
+    if not isinstance(column.dataType.valueType, (StringType, BinaryType)):
+        raise RedisStreamError(f"column {column.name} must be a map of string to string or binary.")
 
 
 def _map_array(flats: Sequence[list[bytes]], data_type: Any) -> Any:
@@ -199,36 +187,23 @@ def _map_array(flats: Sequence[list[bytes]], data_type: Any) -> Any:
         keys, sizes = names * len(flats), [len(names)] * len(flats)
         values = list(chain.from_iterable(flat[1::2] for flat in flats))
     else:
-        entries = [_as_dict(flat) for flat in flats]
+        entries = [as_dict(flat) for flat in flats]
         keys, sizes = list(chain.from_iterable(entries)), [len(entry) for entry in entries]
         values = list(chain.from_iterable(entry.values() for entry in entries))
     offsets = pa.array(accumulate(sizes, initial=0), pa.int32())
     return pa.MapArray.from_arrays(
         offsets,
-        _array(keys, binary=False),
-        _array(values, isinstance(data_type.valueType, BinaryType)),
+        text_array(keys, binary=False),
+        text_array(values, isinstance(data_type.valueType, BinaryType)),
         type=to_arrow_type(data_type, timezone="UTC"),
     )
-
-
-def _rest_array(
-    flats: Sequence[list[bytes]], words: Sequence[tuple[bytes, ...]] | None, named: Sequence[bytes], data_type: Any
-) -> Any:
-    """Make a map of the fields that have no column of their own."""
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    if words is not None and set(flats[0][::2]) <= set(named):
-        return pa.repeat(pa.scalar([], to_arrow_type(data_type, timezone="UTC")), len(flats))
-    pairs = [[pair for pair in zip(flat[::2], flat[1::2], strict=True) if pair[0] not in named] for flat in flats]
-    return _map_array([list(chain.from_iterable(rest)) for rest in pairs], data_type)
 
 
 def _json_array(flats: Sequence[list[bytes]]) -> Any:
     import pyarrow as pa
 
     write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-    entries = ({text_of(name): text_of(value) for name, value in _as_dict(flat).items()} for flat in flats)
+    entries = ({text_of(name): text_of(value) for name, value in as_dict(flat).items()} for flat in flats)
     return pa.array([write(entry) for entry in entries], pa.string())
 
 

@@ -1,11 +1,13 @@
 """Makes a connection to the server that an address means, which others may have to name, and checks who answers."""
 
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from reaper.pipeline.redis_stream.errors import RedisStreamError
 from reaper.pipeline.redis_stream.options import shown
+from reaper.pipeline.redis_stream.tls import tls_refusal
 from workers.protocol.address import Address, AddressError, Host, Topology, parse_address
 from workers.protocol.nodes import HELLO, may_pass, objection_to_node
 from workers.protocol.slots import SlotTable, parse_slots
@@ -24,23 +26,26 @@ def connect(url: str, node: Host | None = None) -> Any:
     Raises RedisStreamError, or what redis-py raises.
     """
     address = address_of(url)
-    connection = _open(address, url, node)
-    try:
-        _check_node(connection, address, url)
-    except Exception:
-        connection.disconnect()
-        raise
+    with _telling_at_once(address, url):
+        connection = _open(address, url, node)
+        try:
+            _check_node(connection, address, url)
+        except Exception:
+            connection.disconnect()
+            raise
     return connection
 
 
 def ask_slots(url: str, node: Host) -> SlotTable:
     """Return who has which slot of a cluster, as one of its nodes says. Raises as `connect`."""
-    connection = _open(address_of(url), url, node, SENTINEL_S)
-    try:
-        connection.send_command("CLUSTER", "SLOTS")
-        reply = reply_of(connection)
-    finally:
-        connection.disconnect()
+    address = address_of(url)
+    with _telling_at_once(address, url):
+        connection = _open(address, url, node, SENTINEL_S)
+        try:
+            connection.send_command("CLUSTER", "SLOTS")
+            reply = reply_of(connection)
+        finally:
+            connection.disconnect()
     if is_not_ready(reply):
         raise not_ready(reply)
     if isinstance(reply, Exception):
@@ -53,6 +58,24 @@ def not_ready(reply: Any) -> Exception:
     import redis
 
     return redis.ConnectionError(str(reply))
+
+
+@contextmanager
+def _telling_at_once(address: Address, url: str) -> Iterator[None]:
+    """Raise RedisStreamError where no other attempt will do: certificates, files of theirs, and what is no TLS."""
+    import redis
+
+    try:
+        yield
+    except redis.InvalidResponse:
+        raise RedisStreamError(
+            f"what answers at {shown(url)} does not speak as Redis does. (Where it asks for TLS, write rediss://.)"
+        ) from None
+    except (redis.RedisError, OSError) as error:
+        reason = tls_refusal(error) if address.tls else None
+        if reason:
+            raise RedisStreamError(f"no TLS with {shown(url)}: {reason}.") from None
+        raise
 
 
 def _open(address: Address, url: str, node: Host | None, timeout_s: float = TIMEOUT_S) -> Any:
@@ -122,7 +145,10 @@ def _master_of(address: Address) -> dict[str, Any]:
     asked = redis.sentinel.Sentinel(address.hosts, sentinel_kwargs=options)
     try:
         host, port = asked.discover_master(address.master)
-    except redis.sentinel.MasterNotFoundError:  # its text is a page long
+    except redis.sentinel.MasterNotFoundError:  # its text is a page long, and says nothing of TLS
+        refusal = next(filter(None, map(_refusal_of, asked.sentinels)), None) if address.tls else None
+        if refusal:
+            raise RedisStreamError(f"no TLS with the Sentinels at {address.shown_hosts}: {refusal}.") from None
         raise redis.ConnectionError(
             f"the Sentinels at {address.shown_hosts} name no master {address.master!r} that is up"
         ) from None
@@ -132,6 +158,17 @@ def _master_of(address: Address) -> dict[str, Any]:
         for sentinel in asked.sentinels:
             sentinel.close()
     return {"host": host, "port": port}
+
+
+def _refusal_of(sentinel: Any) -> str | None:
+    """Return what is wrong with TLS at a Sentinel."""
+    import redis
+
+    try:
+        sentinel.ping()
+    except (redis.RedisError, OSError) as error:
+        return tls_refusal(error)
+    return None
 
 
 def _check_node(connection: Any, address: Address, url: str) -> None:

@@ -5,10 +5,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from reaper.pipeline.redis_stream.bounds import Bounds, ending_bounds, starting_bounds
 from reaper.pipeline.redis_stream.errors import NAME, RedisStreamError
 
 _OPTIONS: Mapping[str, str] = {
@@ -19,8 +19,11 @@ _OPTIONS: Mapping[str, str] = {
     "streamPattern": "",
     "startingId": "",
     "startingTimestamp": "",
-    "endingId": "latest",
+    "endingId": "",
+    "endingTimestamp": "",
     "maxEntriesPerTrigger": "",
+    "minEntriesPerTrigger": "",
+    "maxTriggerDelay": "15m",
     "partitions": "1",
     "pageSize": "1000",
     "batchSize": "10000",
@@ -28,16 +31,22 @@ _OPTIONS: Mapping[str, str] = {
     "failOnMissing": "true",
     "ignoreDeletes": "false",
     "fieldsAs": "",
+    "mode": "PERMISSIVE",
+    "caseSensitive": "false",
+    "pushFilters": "false",
     "idColumn": "id",
     "streamColumn": "",
     "retrySeconds": "300",
     "discoverSeconds": "10",
     "maxlen": "",
     "approximate": "true",
+    "dedupeColumn": "",
+    "dedupeFor": "1d",
 }
 _SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode", "numrows", "truncate"}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _FIELDS_AS = ("columns", "map", "json")
+_MODES = ("PERMISSIVE", "FAILFAST")
 
 
 @dataclass(frozen=True)
@@ -47,9 +56,11 @@ class Options:
     url: str = field(repr=False)
     streams: tuple[str, ...]
     pattern: str
-    starting: str
-    ending: str
+    starting: Bounds
+    ending: Bounds
     max_entries: int | None
+    min_entries: int | None
+    max_delay_s: float
     partitions: int
     page_size: int
     batch_size: int
@@ -57,43 +68,61 @@ class Options:
     fail_on_missing: bool
     ignore_deletes: bool
     fields_as: str
+    fail_fast: bool
+    case_sensitive: bool
+    push_filters: bool
     id_column: str
     stream_column: str
     retry_s: float
     discover_s: float
     maxlen: int | None
     approximate: bool
+    dedupe_column: str
+    dedupe_s: float
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
         """Read options, whose names are in lower case. Raises RedisStreamError, which never quotes ``url``."""
         _refuse_unknown(given)
         values = {name: str(given.get(name.lower(), default)).strip() for name, default in _OPTIONS.items()}
-        if values["fieldsAs"] not in ("", *_FIELDS_AS):
-            raise RedisStreamError(
-                f"option fieldsAs is {values['fieldsAs']!r}: it must be one of {', '.join(_FIELDS_AS)}."
-            )
-        return cls(
+        options = cls(
             url=_find_url(values["url"], values["urlEnv"], values["urlFile"]),
             streams=tuple(name.strip() for name in values["stream"].split(",") if name.strip()),
             pattern=values["streamPattern"],
-            starting=_starting(values["startingId"], values["startingTimestamp"]),
-            ending=_bound("endingId", values["endingId"]),
+            starting=starting_bounds(values["startingId"], values["startingTimestamp"]),
+            ending=ending_bounds(values["endingId"], values["endingTimestamp"]),
             max_entries=_number("maxEntriesPerTrigger", values["maxEntriesPerTrigger"]),
+            min_entries=_number("minEntriesPerTrigger", values["minEntriesPerTrigger"]),
+            max_delay_s=_duration("maxTriggerDelay", values["maxTriggerDelay"]),
             partitions=_number("partitions", values["partitions"]) or 1,
             page_size=_number("pageSize", values["pageSize"]) or 1,
             batch_size=_number("batchSize", values["batchSize"]) or 1,
             fail_on_data_loss=_flag("failOnDataLoss", values["failOnDataLoss"]),
             fail_on_missing=_flag("failOnMissing", values["failOnMissing"]),
             ignore_deletes=_flag("ignoreDeletes", values["ignoreDeletes"]),
-            fields_as=values["fieldsAs"],
+            fields_as=_one_of("fieldsAs", values["fieldsAs"], ("", *_FIELDS_AS)),
+            fail_fast=_one_of("mode", values["mode"].upper(), _MODES) == "FAILFAST",
+            case_sensitive=_flag("caseSensitive", values["caseSensitive"]),
+            push_filters=_flag("pushFilters", values["pushFilters"]),
             id_column=values["idColumn"],
             stream_column=values["streamColumn"],
             retry_s=_seconds("retrySeconds", values["retrySeconds"]),
             discover_s=_seconds("discoverSeconds", values["discoverSeconds"]),
             maxlen=_number("maxlen", values["maxlen"]),
             approximate=_flag("approximate", values["approximate"]),
+            dedupe_column=values["dedupeColumn"],
+            dedupe_s=_duration("dedupeFor", values["dedupeFor"]),
         )
+        options._check()
+        return options
+
+    def _check(self) -> None:
+        """Raise RedisStreamError where options contradict each other."""
+        if self.min_entries and self.max_entries and self.min_entries > self.max_entries:
+            raise RedisStreamError("minEntriesPerTrigger is above maxEntriesPerTrigger: no batch could be so large.")
+        if not self.pattern:
+            self.starting.require_known("startingId or startingTimestamp", self.streams)
+            self.ending.require_known("endingId or endingTimestamp", self.streams)
 
     @property
     def metadata_columns(self) -> tuple[str, str]:
@@ -104,6 +133,10 @@ class Options:
     def patterns(self) -> tuple[str, ...]:
         """The globs of ``streamPattern``, which are separated by commas."""
         return tuple(part.strip() for part in self.pattern.split(",") if part.strip())
+
+    def fold(self, name: str) -> str:
+        """Return what the names of columns have in common that are one column to Spark."""
+        return name if self.case_sensitive else name.lower()
 
     def require_streams(self) -> None:
         """Raise RedisStreamError if there is nothing to read from."""
@@ -166,6 +199,12 @@ def shown(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
+def _one_of(name: str, text: str, allowed: tuple[str, ...]) -> str:
+    if text not in allowed:
+        raise RedisStreamError(f"option {name} is {text!r}: it must be one of {', '.join(filter(None, allowed))}.")
+    return text
+
+
 def _number(name: str, text: str) -> int | None:
     if not text:
         return None
@@ -180,33 +219,15 @@ def _seconds(name: str, text: str) -> float:
     return float(text)
 
 
+def _duration(name: str, text: str) -> float:
+    """Read a time as Spark's own options have it: ``90s``, ``15m``; a number alone is in ms."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)?", text.lower())
+    if not found:
+        raise RedisStreamError(f"option {name} is {text!r}: it must be a time such as 500ms, 90s, 15m or 2h.")
+    return int(found[1]) * _UNITS[(found[2] or "ms").replace("min", "m")]
+
+
 def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise RedisStreamError(f"option {name} is {text!r}: it must be true or false.")
     return text.lower() == "true"
-
-
-def _starting(entry_id: str, timestamp: str) -> str:
-    """Return where to begin: IDs begin with their time in ms."""
-    if not timestamp:
-        return _bound("startingId", entry_id or "earliest")
-    if entry_id:
-        raise RedisStreamError("set startingId or startingTimestamp, not both.")
-    if re.fullmatch(r"\d{1,15}", timestamp):
-        return timestamp
-    try:
-        instant = datetime.fromisoformat(timestamp)
-    except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None or instant < _EPOCH:
-        raise RedisStreamError(
-            f"option startingTimestamp is {timestamp!r}: it must be in ms since 1970, or written with its time zone as "
-            "2026-11-20T15:04:00Z or 2026-11-20T16:04:00+01:00."
-        )
-    return str((instant - _EPOCH) // timedelta(milliseconds=1))
-
-
-def _bound(name: str, text: str) -> str:
-    if text not in ("earliest", "latest") and not re.fullmatch(r"\(?\d+(-\d+)?", text):
-        raise RedisStreamError(f"option {name} is {text!r}: it must be earliest, latest or an entry ID.")
-    return text

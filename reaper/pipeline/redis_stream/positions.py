@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from reaper.pipeline.redis_stream.bounds import EARLIEST, LATEST
+
 Id = tuple[int, int]
 """Entry ID: milliseconds and sequence number."""
 ZERO: Id = (0, 0)
@@ -182,9 +184,9 @@ def initial_position(starting: str, state: State | None) -> Position:
     """Return where a stream that has never been read begins: ``earliest``, ``latest``, or an ID (``(ID``: after it)."""
     if state is None:
         return Position(ZERO, 0, initial=True)
-    if starting == "latest":
+    if starting == LATEST:
         return replace(state.end, initial=True)
-    position = ZERO if starting == "earliest" else exclusive_id(starting)
+    position = ZERO if starting == EARLIEST else exclusive_id(starting)
     if position == state.last:
         return replace(state.end, initial=True)
     nothing_before = state.first is None or state.first > position

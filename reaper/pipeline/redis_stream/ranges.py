@@ -22,30 +22,51 @@ from reaper.pipeline.redis_stream.positions import (
 )
 
 PAGE_BYTES = 1_000_000
-"""How much one ``XRANGE`` is meant to return at most: Redis serves nobody else meanwhile."""
+"""How much one ``XRANGE`` is meant to return: Redis serves nobody else meanwhile."""
+WORST_PAGE_BYTES = 4_000_000
+"""How much it may return where all entries are as large as the largest one of late."""
 MOST_GROWTH = 32
 """So many times as many entries as the page before one may ask for. The first one asks for a single entry: nobody knows
 how large they are."""
-_SAMPLE = 16
+_EVERY = 7
+"""Of a long page every seventh entry is looked at, from another one on each time; seven, since data like round numbers.
+Looking at all of them takes a tenth of the time of reading."""
+_SHORT = 64
+_UNEVEN = 4
+"""Where one entry is so many times as large as others, each entry of a page is looked at, not a sample."""
 
 Entry = list[Any]
 """As the wire has it: ``[ID, [field, value, field, value, …]]``, bytes."""
 
 
 class PageSize:
-    """How many entries to ask for: as many as `PAGE_BYTES` hold, as far as the pages before tell."""
+    """How many entries to ask for: as many as `PAGE_BYTES` hold, as far as the pages before tell.
+
+    An entry far larger than the others makes the next pages small, and they grow as none like it comes.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.entries = 1
         self.entry_bytes = 0.0
-        """How large an entry is on average, judged by a sample of the last page."""
+        """How large an entry of the last page is on average, judged by a sample where they are alike."""
+        self._largest = 0.0
+        self._turn = 0
 
     def learn(self, page: Sequence[Entry]) -> None:
         """Take note of a page, which is not empty."""
-        sample = page[:: max(1, len(page) // _SAMPLE)]
-        self.entry_bytes = sum(len(word) for _, flat in sample for word in flat) / len(sample) + 1
-        self.entries = max(1, min(self._most, MOST_GROWTH * self.entries, int(PAGE_BYTES / self.entry_bytes)))
+        self._turn = (self._turn + 1) % _EVERY
+        sizes = _sizes(page if len(page) <= _SHORT else page[self._turn :: _EVERY])
+        if max(*sizes, self._largest) > _UNEVEN * sum(sizes) / len(sizes):
+            sizes = _sizes(page)
+        self.entry_bytes = sum(sizes) / len(sizes)
+        self._largest = max(*sizes, self._largest / 2)
+        fit = min(PAGE_BYTES / self.entry_bytes, WORST_PAGE_BYTES / self._largest)
+        self.entries = max(1, min(self._most, MOST_GROWTH * self.entries, int(fit)))
+
+
+def _sizes(entries: Sequence[Entry]) -> list[int]:
+    return [sum(map(len, flat)) + 1 for _, flat in entries]
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,22 @@ appear below it later.
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import MapType, StringType, StructType
 
+from reaper.pipeline.redis_stream.bounds import EARLIEST, LATEST
 from reaper.pipeline.redis_stream.cluster import open_link
 from reaper.pipeline.redis_stream.columns import Layout, read_range
 from reaper.pipeline.redis_stream.errors import NAME, RedisStreamError
-from reaper.pipeline.redis_stream.link import Link, find_streams, key_of, look_at, require_there
+from reaper.pipeline.redis_stream.filters import Narrowed, narrow
+from reaper.pipeline.redis_stream.link import Link, find_streams, key_of, look_at, printable, require_there
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import (
     LAST_SEQUENCE,
@@ -73,7 +75,7 @@ class RedisStreamSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        return BatchReader(self.parsed, schema)
+        return (FilteredReader if self.parsed.push_filters else BatchReader)(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query."""
@@ -97,6 +99,7 @@ class BatchReader(DataSourceReader):
         options.require_streams()
         Layout(schema, options)
         self._options, self._schema = options, schema
+        self._narrowed = Narrowed()
 
     def partitions(self) -> list[InputPartition]:
         """Plan the ranges of all streams."""
@@ -104,15 +107,20 @@ class BatchReader(DataSourceReader):
         try:
             states = look_at(link, sorted(find_streams(link, self._options)))
             require_there(states, self._options)
-            ranges = [part for stream, state in states.items() if state for part in self._plan(link, stream, state)]
+            wanted = {stream: state for stream, state in states.items() if self._narrowed.allows(printable(stream))}
+            ranges = [part for stream, state in wanted.items() if state for part in self._plan(link, stream, state)]
         finally:
             link.close()
         return ranges or [StreamRange("", ZERO, ZERO)]
 
     def _plan(self, link: Link, stream: str, state: State) -> list[InputPartition]:
         options = self._options
-        start = initial_position(options.starting, state)
-        until = state.last if options.ending == "latest" else min(state.last, _highest(options.ending))
+        start = initial_position(options.starting.of(stream), state)
+        ending = options.ending.of(stream)
+        until = state.last if ending == LATEST else min(state.last, _highest(ending))
+        until = min(until, self._narrowed.high)
+        if self._narrowed.low > start.id:
+            start = initial_position(show_id(self._narrowed.low), state)
         if start.id >= until:
             return []
         found = link.ask_one("XRANGE", key_of(stream), f"({show_id(start.id)}", show_id(until), "COUNT", 1)
@@ -129,9 +137,18 @@ class BatchReader(DataSourceReader):
         return read_range(partition, self._options, self._schema)  # type: ignore[arg-type]
 
 
+class FilteredReader(BatchReader):
+    """Reads less where filters say so. Spark refuses a reader with this method unless its session allows filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take note of filters, and return all of them: Spark looks at what is read."""
+        self._narrowed = narrow(filters, self._schema, self._options)
+        return filters
+
+
 def _highest(bound: str) -> Id:
     """Return the highest ID that ``endingId`` allows: a time alone means all of its milliseconds."""
-    if bound == "earliest":
+    if bound == EARLIEST:
         return ZERO
     entry_id = parse_id(bound.removeprefix("("))
     if bound.startswith("("):
@@ -190,6 +207,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: Offset = {}
         self._targets: dict[str, State] | None = None
         self._walks: dict[str, tuple[Position, Walk]] = {}
+        self._newborn: set[str] = set()
+        """Streams that have appeared while the query runs; the offset of a batch that waits does not tell of them."""
+        self._told_at: float | None = None
+        """When there last was a batch."""
 
     # -- where Spark asks how far to go
 
@@ -197,7 +218,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where to begin, by ``startingId``."""
         states = self._look({})
         require_there(states, self._options)
-        return {stream: initial_position(self._options.starting, state).to_json() for stream, state in states.items()}
+        starting = self._options.starting
+        return {stream: initial_position(starting.of(stream), state).to_json() for stream, state in states.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return ``maxEntriesPerTrigger``."""
@@ -220,17 +242,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._targets is not None and state is not None and stream not in self._targets:
                 continue  # it came later
             entry = start.get(stream)
-            position = (
-                Position.from_json(entry) if entry else _appeared(state, known is not None and stream not in known)
-            )
+            if entry is None and known is not None and stream not in known:
+                self._newborn.add(stream)
+            position = Position.from_json(entry) if entry else _appeared(state, stream in self._newborn)
             end[stream] = entry or position.to_json()
             backlog = self._backlog(stream, position, state)
             if backlog:
                 backlogs.append(backlog)
+        if self._should_wait(backlogs):
+            self._planned = dict(sorted(start.items()))
+            return start
+        if backlogs:
+            self._told_at = time.monotonic()
         for backlog, reached in self._admit(backlogs, getattr(limit, "max_rows", None)):
             end[backlog.stream] = _ended(backlog.start, reached)
         self._planned = {stream: end[stream] for stream in sorted(end)}
         return self._planned
+
+    def _should_wait(self, backlogs: Sequence[Backlog]) -> bool:
+        """Tell whether there is less than ``minEntriesPerTrigger``, and ``maxTriggerDelay`` is not over.
+
+        The first batch does not wait, and what ``availableNow`` reads does not grow. Where nobody counts entries
+        (before Redis 7.0) nothing waits: it might be enough.
+        """
+        least = self._options.min_entries
+        if least is None or self._told_at is None or self._targets is not None:
+            return False
+        if any(backlog.start.added is None or backlog.target.added is None for backlog in backlogs):
+            return False
+        left = self._told_at + self._options.max_delay_s - time.monotonic()
+        return left > 0 and sum(backlog.at_most for backlog in backlogs) < least
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """Return the ends of the streams, with the number of entries that are not yet planned (``behind``)."""
@@ -343,7 +384,7 @@ def _appeared(state: State | None, newborn: bool) -> Position:
     One that was not there at the last look has had no entries that could be missing; of another one, what was trimmed
     before we came is nobody's loss.
     """
-    return Position(ZERO, 0, initial=True) if newborn else initial_position("earliest", state)
+    return Position(ZERO, 0, initial=True) if newborn else initial_position(EARLIEST, state)
 
 
 def _ended(start: Position, reached: Position) -> dict[str, Any]:

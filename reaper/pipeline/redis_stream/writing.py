@@ -6,6 +6,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import MapType, StructType
 
+from reaper.pipeline.redis_stream import once
 from reaper.pipeline.redis_stream.cluster import open_link
 from reaper.pipeline.redis_stream.columns import gc_paused, require_text_map
 from reaper.pipeline.redis_stream.errors import RedisStreamError
@@ -77,7 +78,11 @@ def _trim_words(options: Options) -> tuple[bytes, ...]:
 
 
 class Writer:
-    """Appends rows as entries. At least once: a task that Spark repeats, or a lost connection, adds entries again."""
+    """Appends rows as entries.
+
+    At least once: a task that Spark repeats, or a lost connection, adds entries again; but for rows that have a key of
+    their own (``dedupeColumn``).
+    """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -87,9 +92,9 @@ class Writer:
             )
         if options.stream_column and options.streams:
             raise RedisStreamError("set option stream or option streamColumn, not both.")
-        self._names = [column.name for column in schema.fields if column.name != options.stream_column]
-        if options.stream_column and len(self._names) == len(schema.fields):
-            raise RedisStreamError(f"option streamColumn names {options.stream_column}, and there is no such column.")
+        self._stream_column = _column_of("streamColumn", options.stream_column, schema, options)
+        self._key_column = _column_of("dedupeColumn", options.dedupe_column, schema, options)
+        self._names = [column.name for column in schema.fields if column.name != self._stream_column]
         self._map_column = self._find_map(schema)
 
     def _find_map(self, schema: StructType) -> str | None:
@@ -99,7 +104,9 @@ class Writer:
             raise RedisStreamError("entries are written with fieldsAs=columns or map; read JSON with from_json first.")
         columns = {column.name: column for column in schema.fields if column.name in self._names}
         maps = [name for name, column in columns.items() if isinstance(column.dataType, MapType)]
-        if options.fields_as != "columns" and len(maps) == 1 and set(columns) <= {*maps, "stream", options.id_column}:
+        beside = {options.fold(name) for name in columns if name not in maps}
+        of_entry = {options.fold(name) for name in ("stream", options.id_column, self._key_column)}
+        if options.fields_as != "columns" and len(maps) == 1 and beside <= of_entry:
             require_text_map(columns[maps[0]])
             return maps[0]
         if options.fields_as == "map":
@@ -124,30 +131,55 @@ class Writer:
         return WriterCommitMessage()
 
     def _pack(self, batch: Any) -> list[bytes]:
-        options = self._options
-        streams = _bytes_of(batch.column(options.stream_column)) if options.stream_column else None
+        streams = _bytes_of(batch.column(self._stream_column)) if self._stream_column else None
         if streams is not None and None in streams:
-            raise RedisStreamError(f"column {options.stream_column} names no stream in some row.")
+            raise RedisStreamError(f"column {self._stream_column} names no stream in some row.")
+        if self._key_column:
+            return self._pack_once(batch, streams)
         if self._map_column:
-            return self._pack_maps(batch.column(self._map_column), streams)
+            commands = enumerate(self._entries(batch))
+            return [pack_command([b"XADD", self._stream_at(at, streams), *words]) for at, words in commands]
         columns = [_bytes_of(batch.column(name)) for name in self._names]
-        template = CommandTemplate(options, self._names)
+        template = CommandTemplate(self._options, self._names)
         if not any(batch.column(name).null_count for name in self._names):
             return template.pack_all(streams, columns)
         rows = zip(*columns, strict=True)
         return [template.pack(streams[at] if streams else None, row) for at, row in enumerate(rows)]
 
-    def _pack_maps(self, column: Any, streams: Sequence[bytes] | None) -> list[bytes]:
+    def _pack_once(self, batch: Any, streams: Sequence[bytes] | None) -> list[bytes]:
+        keys = _bytes_of(batch.column(self._key_column))
+        if None in keys:
+            raise RedisStreamError(f"column {self._key_column} is null in some row: every row needs a key of its own.")
+        entries = enumerate(zip(keys, self._entries(batch), strict=True))
+        rows = [(self._stream_at(at, streams), key, words) for at, (key, words) in entries]
+        return [pack_command(words) for words in once.calls(rows, self._options.dedupe_s)]
+
+    def _stream_at(self, row: int, streams: Sequence[bytes] | None) -> bytes:
+        return key_of(self._options.streams[0]) if streams is None else streams[row]
+
+    def _entries(self, batch: Any) -> Iterator[list[bytes]]:
+        """Yield what follows the stream's key in the ``XADD`` of each row. Raises RedisStreamError."""
         trim = _trim_words(self._options)
-        fixed = None if streams else key_of(self._options.streams[0])
-        commands = []
-        for at, pairs in enumerate(column.to_pylist()):
-            words = [_encoded(word) for pair in pairs or () if pair[1] is not None for word in pair]
+        if self._map_column:
+            pairs = (row or () for row in batch.column(self._map_column).to_pylist())
+        else:
+            columns = [_bytes_of(batch.column(name)) for name in self._names]
+            pairs = (zip(self._names, row, strict=True) for row in zip(*columns, strict=True))
+        for row in pairs:
+            words = [_encoded(word) for pair in row if pair[1] is not None for word in pair]
             if not words:
                 raise RedisStreamError("a row has no fields, and an entry without fields cannot be added.")
-            stream = fixed if streams is None else streams[at]
-            commands.append(pack_command([b"XADD", stream or b"", *trim, b"*", *words]))
-        return commands
+            yield [*trim, b"*", *words]
+
+
+def _column_of(option: str, name: str, schema: StructType, options: Options) -> str:
+    """Return how the column is called that an option names; empty where it names none. Raises RedisStreamError."""
+    if not name:
+        return ""
+    found = next((column for column in schema.names if options.fold(column) == options.fold(name)), None)
+    if found is None:
+        raise RedisStreamError(f"option {option} names {name}, and there is no such column.")
+    return found
 
 
 def chunks(commands: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -69,13 +69,13 @@ class Read:
         return rows
 
     def _claim(self, core: Core, stream: Stream, group: Group) -> list[Reply]:
-        """Take over what is overdue, the longest idle first (8.4)."""
+        """Take over what is overdue, the longest idle first, and what was handed out in the future (8.4)."""
         if self.min_idle is None:
             return []
         due = sorted(
             (row.delivered_ms, row.touched, number)
             for number, row in group.pending.values.items()
-            if core.now_ms - row.delivered_ms >= self.min_idle and number in stream.entries
+            if not 0 <= core.now_ms - row.delivered_ms < self.min_idle and number in stream.entries
         )
         claimed: list[Reply] = []
         for delivered_ms, _, number in due[: self.count if self.count > 0 else None]:

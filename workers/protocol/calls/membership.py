@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from workers.protocol.errors import NewerDataError
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import RecoveryMode, Redelivery, text, whole_number
+from workers.protocol.messages import RecoveryMode, Redelivery, agreed_recovery, text, whole_number
 from workers.protocol.scripts import load_script
 
 JOIN_GROUP = load_script("workers.protocol", "join_group")
@@ -27,7 +27,6 @@ _MEMBER = "member:"
 _WORD = re.compile(r"(\d{1,15}),(\d{1,15}),(\d{1,15}),(\d{1,15}),?(?:\d{0,15}),?(.*)", re.DOTALL)
 
 _POLICIES = {policy.value: policy for policy in Redelivery}
-_MODES = {mode.value: mode for mode in RecoveryMode}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class Joined:
     served_ms: int
     """For how long a leader is sure to serve the group; 0 = none is."""
     begins: bool
-    """Embedded recovery begins with us."""
+    """Recovery by the workers, in the way that we are set to, begins with us."""
     version: int
     """Of the agreement; 0 = nothing is agreed on."""
     word_since_ms: int
@@ -148,7 +147,7 @@ async def join_group(
         redelivery=_POLICIES.get(text(reply[0])),
         visibility_ms=whole_number(reply[1], 0),
         max_deliveries=whole_number(reply[2], 0),
-        recovery=_MODES.get(text(reply[3])),
+        recovery=agreed_recovery(text(reply[3]), text(reply[0])),
         reads_retries=reply[4] == 1,
         created_at=text(reply[5]),
         groups=reply[6],
@@ -162,6 +161,10 @@ async def join_group(
 
 
 async def delete_consumers(client: Redis, source: str, keys: GroupKeys, consumers: Sequence[str]) -> None:
-    """Delete those of ``consumers`` that hold nothing of ``source`` (``delete_consumer.lua``)."""
+    """Delete those of ``consumers`` that hold nothing of ``source`` (``delete_consumer.lua``).
+
+    Their words go with their consumers of the stream: what is cleared away in the retry stream says nothing of those.
+    """
     if consumers:
-        await DELETE_CONSUMER.run(client, (source, keys.agreement), (keys.group, *consumers))
+        words = (keys.agreement,) if source == keys.stream else ()
+        await DELETE_CONSUMER.run(client, (source, *words), (keys.group, *consumers))

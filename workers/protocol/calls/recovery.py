@@ -20,6 +20,7 @@ from workers.protocol.scripts import load_script
 
 ADOPT = load_script("workers.protocol", "adopt")
 AUTOCLAIM = load_script("workers.protocol", "autoclaim")
+RETURN_TAKEN = load_script("workers.protocol", "return_taken")
 
 
 class Outcome(IntEnum):
@@ -82,6 +83,20 @@ async def read_notes(client: Redis, keys: GroupKeys, entry_ids: Iterable[bytes])
     values: Any = await client.execute_command("HMGET", keys.notes, *wanted)
     found = {entry_id: read_note(value) for entry_id, value in zip(wanted, values, strict=True)}
     return {entry_id: note for entry_id, note in found.items() if note is not None}
+
+
+async def return_taken(
+    client: Redis, source: str, keys: GroupKeys, consumer: str, taken: Iterable[tuple[bytes, int]]
+) -> int:
+    """Give back what a read has taken from somebody who lives (``return_taken.lua``); return how much of it.
+
+    ``taken``: entry IDs, and how often each was delivered before. Raises what redis-py raises.
+    """
+    words = [word for one in taken for word in one]
+    given_back: int = await RETURN_TAKEN.run(
+        client, (source, keys.stream, keys.schedule), (keys.group, consumer, *words)
+    )
+    return given_back
 
 
 # --- adopt --------------------------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ class Kept:
     by_stranger: bool
     """… by somebody who told nobody (XGROUP CREATE)."""
     lost: tuple[bytes, ...] = ()
-    """Consumers of workers of ours that somebody else has deleted, and whose workers have not come back: told once."""
+    """Consumers that are gone with what they held, told once: of workers of ours that somebody else has deleted, and
+    whose workers have not come back, and of others that held something when they were seen last."""
 
 
 async def keep_house(

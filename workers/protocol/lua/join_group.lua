@@ -3,7 +3,8 @@
 --
 -- Who recovers: a leader that takes the group over writes `reaper`, and says for how long it is sure to serve. Embedded
 -- workers stand by for so long; the first to join after that (or where no leader ever came) writes `embedded`, and removes
--- the fence, so that whatever the leader that is gone may still write here is refused.
+-- the fence, so that whatever the leader that is gone may still write here is refused. Workers of mode `claim` do the same, and
+-- their policy is `in-place`, whatever the policy was: no reaper is there to choose it, and what lies elsewhere finds its way.
 --
 -- A worker that names itself gives its word: by which values it goes, until it joins again. Nobody judges its deliveries by
 -- lower ones before. Where it proves life by a longer visibility timeout than was agreed on meanwhile, that stands in its
@@ -17,7 +18,7 @@
 -- ARGV[1] group
 -- ARGV[2] start ID of a group that has to be created ('0' = everything that is there), where none is remembered
 -- ARGV[3] policy ('' = follow the group)  ARGV[4] visibility timeout in ms ('')  ARGV[5] max_deliveries ('')
--- ARGV[6] recovery mode  ARGV[7] worker's name, for the record of a mismatch
+-- ARGV[6] recovery mode (reaper | embedded | claim)  ARGV[7] worker's name, for the record of a mismatch
 -- ARGV[8] our consumer ('' or left out, and all that follow: we give no word)  ARGV[9] for how long our word counts, in ms
 -- ARGV[10] version of the agreement that we have joined (0 = none, or one without a visibility timeout)
 -- ARGV[11] visibility timeout that we prove life by as yet, in ms (0 = we hold nothing)
@@ -25,7 +26,7 @@
 --
 -- Returns {policy, visibility_ms, max_deliveries, recovery ('' where not agreed), retry stream is to be read (1|0),
 -- start ID of the group if it was created now ('' if not), groups of the stream, server time in ms, mismatch (''),
--- ms for which a leader is sure to serve the group (0 = none is), embedded recovery begins with us (1|0), version of the
+-- ms for which a leader is sure to serve the group (0 = none is), recovery by workers begins with us, in our way (1|0), version of the
 -- agreement (0 = nothing is agreed on), since when our word stands (the server's ms; 0 = we give none)}.
 -- Raises WRONGTYPE where the stream's key holds something else, and NEWERDATA with the version found and ours.
 -- Fence: none; it only creates what is missing, and removes the fence of a leader that has gone.
@@ -74,29 +75,43 @@ end
 raise_data_version(agreement)
 local at = now_ms()
 local served_until = whole_number(redis.call('HGET', agreement, 'served_until'), 0)
+local serves_for = whole_number(redis.call('HGET', agreement, 'serves_for'), nil)
+if serves_for and served_until > at + serves_for then -- the server's clock was set back: it would lock us out for as long
+  served_until = at + serves_for
+  redis.call('HSET', agreement, 'served_until', string.format('%.0f', served_until))
+end
 local is_served = redis.call('HGET', agreement, 'recovery') == 'reaper' and served_until > at
 local begins = 0
-if ARGV[6] == 'embedded' and not is_served and redis.call('HGET', agreement, 'recovery') ~= 'embedded' then
-  redis.call('DEL', fence)
-  redis.call('HSET', agreement, 'recovery', 'embedded')
-  begins = 1
+local claims = ARGV[6] == 'claim'
+local wishes = { ARGV[3], ARGV[4], ARGV[5], claims and 'embedded' or ARGV[6] }
+if wishes[4] == 'embedded' and not is_served then
+  local found = redis.call('HMGET', agreement, 'recovery', 'policy')
+  if found[1] ~= 'embedded' then
+    redis.call('DEL', fence)
+    redis.call('HSET', agreement, 'recovery', 'embedded')
+    begins = 1
+  end
+  if claims and found[2] ~= 'in-place' then
+    redis.call('HSET', agreement, 'policy', 'in-place')
+    begins = 1
+  end
 end
 
--- What is agreed on, in the order of ARGV[3…]; what nobody has set is set.
+-- What is agreed on; what nobody has set is set.
 local names = { 'policy', 'visibility_ms', 'max_deliveries', 'recovery' }
 local version = whole_number(redis.call('HGET', agreement, 'version'), 0)
 local knew = { ARGV[12], ARGV[13], ARGV[14] }
 local was_lost = joined_version > 0 and not redis.call('HGET', agreement, 'visibility_ms')
 local agreed, differing, is_new = {}, {}, begins == 1
 for i, name in ipairs(names) do
-  local ours = ARGV[i + 2]
+  local ours = wishes[i]
   local wish = was_lost and knew[i] or ours
   if wish ~= '' and redis.call('HSETNX', agreement, name, wish) == 1 then
     is_new = true
   end
   agreed[i] = redis.call('HGET', agreement, name) or ''
-  if ours ~= '' and agreed[i] ~= ours then
-    differing[#differing + 1] = name .. ' ' .. agreed[i] .. ' is agreed, ' .. ours .. ' is set'
+  if ours ~= '' and agreed[i] ~= ours and not (claims and name == 'policy') then -- that is the mode's to say
+    differing[#differing + 1] = name .. ' ' .. agreed[i] .. ' is agreed, ' .. ARGV[i + 2] .. ' is set'
   end
 end
 if is_new then

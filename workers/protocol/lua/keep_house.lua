@@ -6,6 +6,10 @@
 -- its worker is dead, or has no consumer to come back to: what it held went with it. That is told once, and noted in the word (in
 -- the place of what its worker's settings differ in, which concerns nobody then).
 --
+-- Others give no word. Of a consumer that is not a worker of ours and holds something it is noted who saw that (`holds:<consumer>`,
+-- the token). Where it is gone, a leader that saw it itself tells of each delivery (put_back.lua); nobody else knows which they were: then it is told
+-- that it is gone. Our own that holds what was put back is made anew below, so that no leader ever misses it: told of, too.
+--
 -- A group is known by a consumer of ours, the one that gets what is put back. Where it was seen before (`marked`, the moment),
 -- is not there, and nothing is pending since before that moment (nor any consumer silent for longer), somebody has destroyed the group, and made it again without a
 -- word to anybody (XGROUP CREATE). That is noted as by those who say so (`made`, `made_from`).
@@ -47,9 +51,16 @@ for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
 end
 
 local deleted, held_by, restored, longest = {}, {}, nil, 0
+local HOLDS = 'holds:'
+local is_there, holders, holds = {}, {}, {} -- holders: those who give no word
 for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
   local name, pending = info_field(info, 'name'), info_field(info, 'pending')
   longest = math.max(longest, info_field(info, 'idle'))
+  is_there[name] = true
+  if pending > 0 and not string.find(name, OUR_CONSUMER) then
+    holders[#holders + 1] = name
+    holds[name] = true
+  end
   if name == RESTORED_CONSUMER then
     restored = pending
   elseif name == READY_CONSUMER or name == WAITING_CONSUMER then
@@ -64,19 +75,23 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
 end
 
 local at, absent = now_ms(), {}
+local function tell_gone(consumer, tail)
+  absent[#absent + 1] = consumer
+  if write_journal then
+    journal_event(journal, maxlen, 'lost_consumer', '', '{"v":1,"group":' .. json_string(group)
+      .. (own == '' and ',"mode":"embedded"' or ',"mode":"reaper","token":' .. token) .. ',"consumer":' .. json_string(consumer)
+      .. tail .. '}')
+  end
+end
+
 forget_words(agreement, at, held_by)
 each_word(agreement, function(field, word)
   local consumer = string.sub(field, 8)
   if not held_by[consumer] and word.until_ms <= at and word.mismatch ~= TOLD and #absent < MOST then
-    absent[#absent + 1] = consumer
     word.mismatch = TOLD
     redis.call('HSET', agreement, field, written_word(word))
-    if write_journal then
-      journal_event(journal, maxlen, 'lost_consumer', '', '{"v":1,"group":' .. json_string(group)
-        .. (own == '' and ',"mode":"embedded"' or ',"mode":"reaper","token":' .. token) .. ',"consumer":' .. json_string(consumer)
-        .. ',"visibility_ms":' .. string.format('%.0f', word.visibility) .. ',"until_ms":' .. string.format('%.0f', word.until_ms)
-        .. '}')
-    end
+    tell_gone(consumer, ',"visibility_ms":' .. string.format('%.0f', word.visibility)
+      .. ',"until_ms":' .. string.format('%.0f', word.until_ms))
   end
 end)
 
@@ -128,6 +143,26 @@ if position and not restored then
     remade = 2
   end
 end
+
+-- What a group that is another one by now held is told as a whole.
+local function look_for_holders()
+  local fields = redis.call('HGETALL', agreement)
+  for i = 1, #fields, 2 do
+    local consumer = string.sub(fields[i], #HOLDS + 1)
+    if string.sub(fields[i], 1, #HOLDS) == HOLDS and not holds[consumer] and #absent < MOST then
+      local is_watched = own ~= '' and fields[i + 1] == token and consumer ~= RESTORED_CONSUMER
+      if remade == 0 and not is_there[consumer] and not is_watched then
+        tell_gone(consumer, '')
+      end
+      redis.call('HDEL', agreement, fields[i])
+    end
+  end
+  for _, consumer in ipairs(holders) do
+    redis.call('HSET', agreement, HOLDS .. consumer, token)
+  end
+end
+look_for_holders()
+
 -- It is made anew each time: whoever clears away consumers that were silent for long never comes upon it. Where we may not make
 -- it, or there is no memory, nothing can be told from its absence.
 local is_marked = position and (restored or 0) > 0

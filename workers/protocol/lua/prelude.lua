@@ -349,7 +349,8 @@ end
 -- What is given back where it is (policy `in-place`) stays pending under a consumer of ours. `READY_CONSUMER` holds what is ready:
 -- idle for so long that every reader with CLAIM takes it. `WAITING_CONSUMER` holds what stands in the schedule, by a member that
 -- names the entry alone; the leader's looks keep it young (recovery.lua), so that it is claimable by itself where none lives.
-local READY_CONSUMER, WAITING_CONSUMER = 'ready-by-reaper', 'waiting-by-reaper'
+-- `RETURNED_CONSUMER` holds what a reader has taken by mistake, until whoever had it shows that (return_taken.lua).
+local READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER = 'ready-by-reaper', 'waiting-by-reaper', 'returned-by-reaper'
 local CLAIMABLE_MS = '4000000000' -- 46 days. Were it beyond the server's own time, Redis would make it 0
 
 -- The entry stays as its producer wrote it, so what a copy says of its job in reserved fields is noted in a hash, by entry ID:
@@ -582,7 +583,8 @@ local function dead_letter_fields(job, letter)
   return fields
 end
 
--- Tells whether a delivery that is not pending for its consumer any more was dropped by somebody's XGROUP DELCONSUMER or DESTROY:
+-- Tells whether a delivery that is not pending for its consumer any more was taken by mistake, and given back under its count; or
+-- dropped by somebody's XGROUP DELCONSUMER or DESTROY:
 -- nobody holds it (or the leader that has put it back), and its payload is there. From a retry stream nobody of ours takes a
 -- delivery without deleting the entry, but for a dead letter: it has had all its deliveries. Elsewhere an entry that another one
 -- took over where it is (embedded, or a later process of the same name) and settled lies there as if it had vanished, and only time
@@ -596,7 +598,14 @@ local function was_proven_lately(proven, visibility)
   local ago = proven and now_ms() - proven
   return ago and ago >= 0 and ago * 3 <= visibility * 2
 end
+local function was_returned(row, times)
+  return row and row[2] == RETURNED_CONSUMER and row[4] == times
+end
 local function has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven)
+  local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
+  if was_returned(row, times) then
+    return true
+  end
   local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'visibility_ms', 'recovery', 'member:' .. consumer)
   local word = read_word(agreed[5])
   if not word then
@@ -611,7 +620,6 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
   if source == stream and not is_safe then
     return false
   end
-  local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
   local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
   if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
     return false

@@ -264,7 +264,13 @@ end
 
 -- What somebody else made vanish while it ran is settled as if nothing had happened.
 local function taken_back(entry_id, times, proven)
-  if reply_was_lost or left[entry_id] or not has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
+  if left[entry_id] then
+    return false
+  elseif reply_was_lost then -- what is gone may have been settled; what was returned was not
+    if not was_returned(redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1], times) then
+      return false
+    end
+  elseif not has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     return false
   end
   hold_again(source, group, consumer, entry_id, times)

@@ -1,0 +1,129 @@
+"""What a read has taken from the living, as the server's clock was set back, is theirs again, and nobody else's."""
+
+from typing import Any
+
+import pytest
+
+from tests.scripts.scene import LONG_IDLE_MS, Scene, Word, item, rows
+from workers.protocol.keys import RETURNED_CONSUMER as RETURNED
+from workers.protocol.keys import WAITING_CONSUMER as WAITING
+from workers.protocol.scripts import load_script
+
+pytestmark = pytest.mark.anyio
+
+REFUSED, DONE, VANISHED = 0, 1, 3
+
+
+@pytest.fixture(autouse=True)
+async def agreed(scene: Scene) -> None:
+    """The group gives back in place."""
+    await scene.agree(policy="in-place", recovery="reaper", served_until=10**14, visibility_ms=30_000, max_deliveries=3)
+
+
+async def return_taken(scene: Scene, *words: Word, consumer: str = "thief") -> int:
+    """Run ``return_taken``: entry ID and count, in turn."""
+    reply: Any = await load_script("workers.protocol", "return_taken").run(
+        scene.client, ["orders", "orders", scene.keys.schedule], ["billing", consumer, *words]
+    )
+    return int(reply)
+
+
+async def taken(scene: Scene, *, times: int = 1) -> str:
+    """Let a worker hold an entry in its ``times``-th delivery, and a read take it from there."""
+    one = await scene.stalled(times=times)
+    await scene.client.execute_command("XCLAIM", "orders", "billing", "thief", 0, one)
+    return one
+
+
+async def extend(scene: Scene, one: str, times: int, consumer: str = "w1") -> int:
+    words: list[Word] = ["billing", consumer, 0, 1_000, one, times, one, "{}"]
+    script = load_script("workers.protocol", "extend_visibility")
+    keys = ["orders", scene.keys.journal, scene.keys.agreement, "orders"]
+    reply: Any = await script.run(scene.client, keys, words)
+    return int(reply[0])
+
+
+async def hold_again(scene: Scene, one: str, times: int, consumer: str = "w1") -> int:
+    reply: Any = await load_script("workers.protocol", "hold_again").run(
+        scene.client, ["orders", "orders", scene.keys.agreement], ["billing", consumer, one, times]
+    )
+    return int(reply[0])
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_whoever_had_it_has_it_again_with_the_next_extension(scene: Scene, times: int) -> None:
+    one = await taken(scene, times=times)
+    assert await return_taken(scene, one, times) == 1
+    assert await scene.pending() == [(one, RETURNED, times)]
+    assert await extend(scene, one, times) == VANISHED
+    assert await hold_again(scene, one, times) == 1
+    assert await scene.pending() == [(one, "w1", times)]
+    assert await extend(scene, one, times) == 1
+
+
+@pytest.mark.parametrize("reply_was_lost", [False, True])
+async def test_whoever_had_it_settles_it(scene: Scene, reply_was_lost: bool) -> None:
+    one = await taken(scene)
+    assert await return_taken(scene, one, 1) == 1
+    assert await scene.settle(item(one, "ack"), reply_was_lost=reply_was_lost) == 1
+    assert await scene.pending() == []
+
+
+async def test_another_delivery_than_the_one_that_was_taken_has_nothing_of_it(scene: Scene) -> None:
+    one = await taken(scene, times=2)
+    await return_taken(scene, one, 2)
+    assert await extend(scene, one, 1, "w0") == REFUSED
+    assert await hold_again(scene, one, 1, "w0") == 0
+    assert await extend(scene, one, 3, "thief") == REFUSED
+    assert await scene.pending() == [(one, RETURNED, 2)]
+
+
+async def test_what_is_not_ours_any_more_or_was_delivered_anew_is_left_alone(scene: Scene) -> None:
+    mine, others, anew = await taken(scene), await scene.stalled(consumer="w2"), await taken(scene)
+    await scene.client.execute_command("XCLAIM", "orders", "billing", "thief", 0, anew)
+    before = await scene.pending()
+    assert await return_taken(scene, others, 1, anew, 1, "1-1", 1) == 0
+    assert await scene.pending() == before
+    assert await return_taken(scene, mine, 1) == 1
+
+
+async def test_what_waited_in_the_schedule_waits_again(scene: Scene) -> None:
+    one = await scene.stalled(times=2)
+    assert rows(await scene.recover(one, policy="in-place"))[0][0] == 2, "a suspect"
+    waiting = await scene.state()
+    await scene.client.execute_command("XCLAIM", "orders", "billing", "thief", 0, one)
+    assert await return_taken(scene, one, 2) == 1
+    assert await scene.pending() == [(one, WAITING, 2)]
+    assert {**await scene.state(), "orders": waiting["orders"]} == waiting
+
+
+async def test_where_nobody_has_it_any_more_it_falls_due(scene: Scene) -> None:
+    one = await taken(scene)
+    await return_taken(scene, one, 1)
+    await scene.client.execute_command(
+        "XCLAIM", "orders", "billing", RETURNED, 0, one, "IDLE", LONG_IDLE_MS, "RETRYCOUNT", 1, "JUSTID"
+    )
+    assert rows(await scene.recover(one, policy="in-place")) == [(1, RETURNED, one, 1)]
+
+
+async def test_a_lost_reply_changes_nothing(scene: Scene) -> None:
+    one = await taken(scene)
+    await return_taken(scene, one, 1)
+    before = await scene.pending()
+    assert await return_taken(scene, one, 1) == 0
+    assert await scene.pending() == before
+
+
+async def test_what_lost_its_payload_stays_where_it_is(scene: Scene) -> None:
+    one = await taken(scene)
+    await scene.client.xdel("orders", one)
+    assert await return_taken(scene, one, 1) == 0
+    assert await scene.pending() == [(one, "thief", 2)]
+
+
+async def test_with_full_memory_it_works(scene: Scene) -> None:
+    one = await taken(scene)
+    await scene.fill_memory()
+    given_back = await return_taken(scene, one, 1)
+    await scene.free_memory()
+    assert given_back == 1

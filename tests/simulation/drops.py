@@ -1,0 +1,123 @@
+"""What others have made Redis forget, by deleting a consumer or a group: who may know of it, and when nobody can.
+
+Decisions 24, 27 and 48 say who tells. What nobody can know is taken from the jobs that are asked for (`Ledger.lost`),
+and nothing else is.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.simulation.cast import FULL_SCANS_PART, Actor
+from tests.simulation.places import GROUP, KEYS
+from tests.simulation.plays import Dropped
+from tests.simulation.server.streams import Group, Stream
+from tests.simulation.server.words import entry_id as number_of
+from tests.support.invariants import Execution
+from workers.protocol.events import JournalLevel
+from workers.protocol.messages import pair_up, read_metadata, text
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+PROVEN_LATELY = 2 / 3
+"""In so many parts of its visibility timeout since a proof of life a worker takes back what has vanished."""
+
+
+class Drops:
+    """Notes what is dropped, and finds out what nobody can know of."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def note(self, source: str, *consumer: bytes) -> None:
+        """Note what is pending, for ``consumer`` or for all.
+
+        It may run again at once, and if it is lost, somebody has to tell.
+        """
+        world = self._world
+        holder = self._holder(*consumer)
+        for entry_id, _, idle_ms, _ in self._pending(source, *consumer):
+            for _, flat in world.command("XRANGE", source, entry_id, entry_id):
+                metadata = read_metadata(entry_id, pair_up(flat))
+                job = text(metadata.job_id)
+                proven = holder.proof_of(source.encode(), entry_id) if holder else None
+                dropped = world.ledger.dropped[job] = Dropped(
+                    world.loop.now,
+                    text(consumer[0]) if consumer else "",
+                    holder.process.name if holder and holder.process else "",
+                    proven or 0.0,
+                    (source.encode(), entry_id),
+                )
+                if self._is_nobodys_to_know(idle_ms, *consumer) or (holder and proven is None):
+                    world.ledger.lost.add(job)
+                elif holder and proven is not None:
+                    left_s = proven + PROVEN_LATELY * holder.lives_by_s - world.loop.now
+                    world.later(max(0.0, left_s), partial(self._look_whether_proven, job, dropped, holder))
+                world.ledger.blame(Execution(job, metadata.generation))
+
+    def ended(self, process: str) -> None:
+        """Note that a process has ended: what it has not held again went with it.
+
+        Where its consumer is there again, by a read of its own, nothing tells that it was ever deleted.
+        """
+        for job, dropped in self._held_by(process):
+            group = self._group(dropped.place[0])
+            if group is not None and dropped.consumer.encode() in group.consumers:
+                self._world.ledger.lost.add(job)
+
+    def refused(self, process: str, job: str, dated_from: float) -> None:
+        """Note that a process is told that a job is not its own: all that it has to show is older than its word."""
+        for name, dropped in self._held_by(process):
+            if name == job and dropped.proven < dated_from:
+                self._world.ledger.lost.add(job)
+
+    def _look_whether_proven(self, job: str, dropped: Dropped, holder: Actor) -> None:
+        """Note that a worker was not able to prove for too long that it runs what was dropped: it cannot any more."""
+        if holder.process is None or holder.process.name != dropped.holder or holder.process.dead:
+            return
+        if self._world.ledger.dropped[job] is dropped and holder.proof_of(*dropped.place) == dropped.proven:
+            self._world.ledger.lost.add(job)
+
+    def _held_by(self, process: str) -> Iterator[tuple[str, Dropped]]:
+        """Yield what went with a consumer while ``process`` ran it, and is not pending again."""
+        for job, dropped in self._world.ledger.dropped.items():
+            if dropped.holder == process:
+                group = self._group(dropped.place[0])
+                if group is None or number_of(dropped.place[1]) not in group.pending:
+                    yield job, dropped
+
+    def _group(self, source: bytes) -> Group | None:
+        stream = self._world.server.keys.values.get(source)
+        return stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
+
+    def _holder(self, *consumer: bytes) -> Actor | None:
+        """Return the worker of ours that lives, and whose consumer it is."""
+        for actor in self._world.actors.values():
+            if actor.consumer and actor.consumer in consumer and self._world.alive(actor.role):
+                return actor
+        return None
+
+    def _pending(self, source: str, *consumer: bytes) -> list[tuple[bytes, bytes, int, int]]:
+        rows = self._world.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
+        return rows if isinstance(rows, list) else []
+
+    def _is_nobodys_to_know(self, idle_ms: int, *consumer: bytes) -> bool:
+        """Tell whether nobody can tell of what was idle for so long.
+
+        Nobody can where there is no agreement to tell one group from another. Of a consumer that has given its word it
+        is told in the journal that it is gone (keep_house.lua); of another one's deliveries, or without a journal, by
+        leaders alone, and if a full scan can have seen them (decision 27). Nobody tells where the clock was set back
+        just before: what a worker then says of when it has proved its life lies in the future, and counts for nothing.
+        """
+        world = self._world
+        if not world.command("EXISTS", KEYS.agreement):
+            return True
+        if world.loop.now - world.clock.set_back_at < max(world.visibilities):
+            return True
+        is_told_of = world.story.setting.journal != JournalLevel.OFF and all(
+            world.command("HEXISTS", KEYS.agreement, b"member:" + name) for name in consumer
+        )
+        is_seen = "xpending" not in world.server.denied.get("default", ())  # by leaders, in full scans
+        seen_ms = world.story.setting.visibility_s * 1000 * FULL_SCANS_PART
+        return bool(consumer) and not is_told_of and (world.recovers_itself or not is_seen or idle_ms < seen_ms)
