@@ -70,6 +70,15 @@ EMBEDDED = {"recovery": "embedded", **WORD}
 """Embedded workers that set nothing agree on nothing else: their timeout stands in their words."""
 
 
+async def test_what_will_be_delivered_anew_has_not_vanished(held: Scene) -> None:
+    """A server that has lost its latest writes knows of no delivery: held again, the job would be in two places."""
+    await held.client.xgroup_destroy("orders", "billing")
+    await held.client.xgroup_create("orders", "billing", "0")
+    assert await extend(held) == REFUSED
+    assert await hold_again(held) == 0
+    assert await held.pending() == []
+
+
 @pytest.mark.parametrize("how", ["consumer", "group"])
 @pytest.mark.parametrize("set_by_somebody", [{}, {"policy": "stream"}, {"policy": "retry-stream"}])
 async def test_embedded_workers_hold_on_to_what_they_have_proven_alive_lately(

@@ -624,6 +624,11 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
   if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
     return false
   end
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
+    if info_field(info, 'name') == group and is_after(entry_id, info_field(info, 'last-delivered-id')) then
+      return false -- the server has lost that it was ever delivered: it is ready, and will be delivered anew
+    end
+  end
   return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms[2]) < terms[2]
 end
 
