@@ -12,17 +12,12 @@ import redis
 stream, group, consumer = sys.argv[1:]
 client: Any = redis.Redis.from_url(os.environ["REDIS_URL"])
 stopping: list[int] = []
-# Where jobs are given back in place (Redis 8.4): CLAIM_MS=1000000000 reads what was given back together with the new.
-claim = {"claim_min_idle_time": int(os.environ["CLAIM_MS"])} if "CLAIM_MS" in os.environ else {}
+claim = {"claim_min_idle_time": int(os.environ["CLAIM_MS"])} if "CLAIM_MS" in os.environ else {}  # 10**9: in place
 signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
 
 while not stopping:
     for _, entries in client.xreadgroup(group, consumer, {stream: ">"}, count=1, block=1000, **claim):
-        for (
-            entry_id,
-            job,
-            *told,
-        ) in entries:  # with CLAIM, also how long it was idle, and its deliveries
+        for entry_id, job, *told in entries:  # with CLAIM, also how long it was idle, and its deliveries
             if told and told[0] < 0:  # the server's clock was set back, and this is in somebody's hands
                 client.xclaim(stream, group, "returned-by-reaper", 0, [entry_id], retrycount=told[1], justid=True)
                 continue

@@ -10,7 +10,7 @@ import pytest
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until
 from tests.telemetry.scene import Scene
-from workers.telemetry.instruments import GAUGES, JOURNAL_DROPS, LEASE_HELD, TERM
+from workers.telemetry.instruments import GAUGES, HELD, JOURNAL_DROPS, LEASE_HELD, REFUSES, TERM
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
@@ -58,7 +58,7 @@ async def test_embedded_workers_measure_all_but_leadership(scene: Scene) -> None
     wanted = {
         "messaging.client.sent.messages", "messaging.client.consumed.messages", "messaging.client.operation.duration",
         "messaging.process.duration", "reaper.recovered", "reaper.recovery.latency", "reaper.scan.duration",
-        "reaper.lost", *(gauge.name for gauge in GAUGES if gauge not in (LEASE_HELD, TERM)),
+        "reaper.lost", *(gauge.name for gauge in GAUGES if gauge not in (LEASE_HELD, TERM, REFUSES, HELD)),
     }  # fmt: skip
     metrics = scene.received.metrics
     await wait_until(lambda: wanted <= metrics.keys(), "every metric has come")
