@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
-from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
+from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
 from workers.runtime.redis_settings import RedisArguments, RedisSettings
 from workers.runtime.settings import Duration, HealthHost, JournalMaxlen, Seconds, Section, seconds
@@ -85,10 +85,9 @@ def _read_groups(value: Any) -> Any:
 
 
 def _read_pair(pair: str) -> dict[str, str]:
-    stream, slash, group = pair.rpartition("/")
-    if not (slash and stream and group):
+    if not (names := split_pair(pair)):
         raise ValueError(f"write the pair {pair!r} as stream/group, for example 'orders/billing'")
-    return {"stream": stream, "group": group}
+    return {"stream": names[0], "group": names[1]}
 
 
 class ReaperArguments(RedisArguments, total=False):

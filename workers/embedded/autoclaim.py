@@ -274,7 +274,7 @@ class Autoclaim(Part, StalledDeliveries):
                 self._membership.set_clock(refusal.server_ms, self._asked_at)
                 self._contact.answered(refusal.server_ms)
             case RefusalKind.PAUSED:
-                self._stand_by(f"{pair} is paused (`reaper resume {self._settings.group}` ends it)")
+                self._stand_by(f"{pair} is paused (`reaper resume {self._settings.keys.word}` ends it)")
             case _:
                 self._stand_by(f"{pair}: recovery refuses to act: {explained(refusal.detail)}")
 

@@ -6,6 +6,7 @@ A name that already holds a tag (``{shop}orders``) keeps it.
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -102,6 +103,17 @@ class GroupKeys:
     def pair(self) -> str:
         """The pair as people write it: ``orders/billing``."""
         return f"{self.stream}/{self.group}"
+
+    @property
+    def word(self) -> str:
+        """The pair as a word of a shell, for commands that people are told to type."""
+        return shlex.quote(self.pair)
+
+
+def split_pair(pair: str) -> tuple[str, str] | None:
+    """Read stream and group of a pair as people write it; None where it is none. The last slash separates them."""
+    stream, _, group = pair.rpartition("/")
+    return (stream, group) if stream and group else None
 
 
 def group_keys(stream: str, group: str) -> GroupKeys:
