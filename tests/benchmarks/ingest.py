@@ -22,9 +22,9 @@ from typing import Any
 
 import anyio
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from reaper.pipeline.lake.delta import LakeTable
 from reaper.pipeline.lake.ingest import Progress, Run, ingest
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.tables import lake_at
@@ -151,28 +151,35 @@ async def _latencies(stage: Stage, session: SparkSession, seconds: float) -> lis
     layout = lake_at(stage.folder / "live")
     await _fill(stage, 1)
     seen: dict[str, float] = {}
+    address = layout.table("events")
     with _ingesting(stage, session, layout):
-        await wait_until(lambda: _look(layout, set(), seen), "the ingester is at work", TIMEOUT_S)
-        known, begin = _paths(layout), time.time()
+        await wait_until(lambda: DeltaTable.is_deltatable(address), "the lake is there", TIMEOUT_S)
+        table, known = DeltaTable(address), set[str]()
+        await wait_until(lambda: _look(table, known, seen), "the ingester is at work", TIMEOUT_S)
+        begin = time.time()
         added = 0
         while time.time() < begin + seconds or len(seen) <= added:
             if time.time() < begin + seconds:
                 while added < (time.time() - begin) * RATE:
                     await stage.client.xadd(JOURNAL, _event(added))
                     added += 1
-            await anyio.to_thread.run_sync(_look, layout, known, seen)
+            await anyio.to_thread.run_sync(_look, table, known, seen)
             await anyio.sleep(LOOK_EVERY_S)
     return [at - int(entry.split("-")[0]) / 1000 for entry, at in list(seen.items())[1:]]
 
 
-def _look(layout: Layout, known: set[str], seen: dict[str, float]) -> bool:
-    """Read the files that are new, and note when each of their entries could be read."""
-    for path in _paths(layout) - known:
-        entries = _ids(Path(layout.table("events"), path))
+def _look(table: DeltaTable, known: set[str], seen: dict[str, float]) -> bool:
+    """Read the files that are new, and note when each of their entries could be read.
+
+    One handle for all looks: opening the table anew each time would take the ingester's cores from it.
+    """
+    table.update_incremental()
+    for file in set(table.file_uris()) - known:
+        entries = _ids(Path(file))
         now = time.time()
         for entry in entries:
             seen.setdefault(entry, now)  # files are joined, now and then
-        known.add(path)
+        known.add(file)
     return bool(seen)
 
 
@@ -194,8 +201,3 @@ def _ingesting(stage: Stage, session: SparkSession, layout: Layout) -> Iterator[
     finally:
         stop.set()
         thread.join()
-
-
-def _paths(layout: Layout) -> set[str]:
-    address = layout.table("events")
-    return {file.path for file in LakeTable(address).files()} if LakeTable.is_at(address) else set()

@@ -90,7 +90,7 @@ MANY = [
     '{"v":2,"columns":{"entry":["7-0","8-1"],"job":[null,"é"],"type":["a",null],"run_ms":[1,null]}}',
     '{"v":2,"columns":{"entry":["7-0"],"delivery":[9007199254740992],"enqueued_ms":[3],"other":["is not read"]}}',
     '{"v":2,"columns":{"entry":["7-0"],"generation":[1],"delivered_ms":[5],"wait_ms":[2]}}',
-    '{"v":2,"verb":"ack","columns":{"entry":["7-0","8-1","9-0"],"run_ms":[1,2,3]},"rows":[2,0,7]}',
+    '{"v":2,"verb":"ack","columns":{"entry":["7-0","8-1","9-0"],"run_ms":[1,2,3]},"rows":[2,0,7,0,-1,99999999999]}',
     '{"v":2,"columns":{"entry":["7-0"]},"rows":[]}',
 ]
 
@@ -127,7 +127,7 @@ def test_an_event_by_itself_may_have_data_that_is_named_like_the_rows_of_many(sp
     assert json.loads(only(lifecycle_events(frame).collect())["extra"]) == {"rows": [1], "columns": {"entry": ["7-0"]}}
 
 
-UNFIT = "its columns are not of one length"
+UNFIT = "its columns are not of one length, or its rows no numbers"
 MALFORMED_ENTRIES: list[tuple[Raw, str]] = [
     (entry("nope", 1), "data is no JSON object"),
     (entry("", 2), "data is no JSON object"),
@@ -152,6 +152,7 @@ MALFORMED_ENTRIES: list[tuple[Raw, str]] = [
     (many('{"v":2,"columns":{"entry":["7-0"],"run_ms":[1,2]}}', 19), UNFIT),
     (many('{"v":2,"columns":{"run_ms":[1,2]}}', 20), UNFIT),
     (many('{"v":2,"columns":{"entry":[' + ",".join(['"7-0"'] * (MOST_ROWS + 1)) + "]}}", 21), UNFIT),
+    (many('{"v":2,"columns":{"entry":["7-0"]},"rows":[0,null]}', 23), UNFIT),
     (many('{"v":2,"columns":{"entry":["7-0"],"run_ms":["long"]}}', 22), "data holds a value of a wrong type"),
     (entry('{"v":0}', 14), "its data is of version 0, and only 1 is known"),
     (("{s}:journal", f"{2**64 - 1}-{2**64 - 1}", "acked", "j", "{}", None), "its ID is no time"),

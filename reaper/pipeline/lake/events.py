@@ -64,8 +64,8 @@ _DATA = StructType(
 def classify(raw: DataFrame) -> DataFrame:
     """Add to entries: ``table``, ``reason`` (or null), ``ms``, ``seq``, ``at``, ``date``, ``parsed``, and ``told``.
 
-    Every entry gets exactly one table, whatever it holds. ``told``, of one that tells of many jobs: what each of them
-    has for itself, and its ``row``.
+    Every entry gets exactly one table, whatever it holds. ``told``, of one that tells of many jobs: their places
+    in its columns.
     """
     ms, seq = (F.split_part("id", F.lit("-"), F.lit(part)).try_cast("bigint") for part in (1, 2))
     options = {"columnNameOfCorruptRecord": _CORRUPT}
@@ -87,25 +87,20 @@ def _is_of_many() -> Column:
 
 
 def _rows() -> Column:
-    """Return an array of structs, one for each job that an entry of many tells of."""
-    number = F.size("parsed.columns.entry")
-    nothing = {
-        name: F.array_repeat(F.lit(None).cast(kind), number) if name != "entry" else F.array()
-        for name, kind in _ROW.items()
-    }
-    columns = [F.coalesce(F.col(f"parsed.columns.{name}"), nothing[name]).alias(name) for name in _ROW]
-    every = F.arrays_zip(*columns, F.sequence(F.lit(0), number - 1).alias("row"))
-    befallen = F.filter(every, lambda row: F.array_contains("parsed.rows", row["row"].cast("bigint")))
+    """Return the places that an entry of many tells of, in its columns."""
+    every = F.sequence(F.lit(0), F.size("parsed.columns.entry") - 1)
+    befallen = F.array_intersect(every.cast("array<bigint>"), "parsed.rows").cast("array<int>")
     return F.when(F.col("parsed.rows").isNull(), every).otherwise(befallen)
 
 
 def _columns_fit() -> Column:
-    """Tell whether the columns of an entry of many are of one length, which is no more than it may be."""
+    """Tell whether the columns of an entry of many are of one length, no more than it may be, and its rows numbers."""
     entries = F.col("parsed.columns.entry")
     fits = (
         entries.isNotNull()
         & F.size(entries).between(1, MOST_ROWS)
-        & ~F.array_contains(F.transform(entries, lambda entry: entry.isNull()), F.lit(True))
+        & ~F.exists(entries, lambda entry: entry.isNull())
+        & ~F.coalesce(F.exists("parsed.rows", lambda row: row.isNull()), F.lit(False))
     )
     for name in _ROW:
         column = F.col(f"parsed.columns.{name}")
@@ -141,7 +136,7 @@ def _why_malformed() -> Column:
         broken,
         F.when(is_object, "data holds a value of a wrong type").otherwise("data is no JSON object"),
     )
-    reason = reason.when(is_many & ~_columns_fit(), "its columns are not of one length")
+    reason = reason.when(is_many & ~_columns_fit(), "its columns are not of one length, or its rows no numbers")
     return reason.when(
         (version != VERSION) & ~is_many,
         F.concat(F.lit("its data is of version "), version, F.lit(f", and only {VERSION} is known")),
@@ -154,29 +149,31 @@ def lifecycle_events(classified: DataFrame) -> DataFrame:
     job = F.nullif("job", F.lit("")).alias("job")
     entries = classified.where(F.col("table") == EVENT)
     origin = ("id", "stream", "at", "seq", "event")
-    one = F.array(F.struct(*(F.lit(None).cast(kind).alias(name) for name, kind in _OWN.items())))
-    own = F.inline(F.coalesce("told", one)).alias(*(f"own_{name}" for name in _OWN))
-    rows = entries.select(*origin, job, *data, _extra().alias("extra"), "date", "told", own)
+    columns = F.col("parsed.columns").alias("columns")
+    told = F.coalesce("told", F.array(F.lit(None).cast("int"))).alias("told")
+    # What is of the entry, in a step of its own: beside the explosion it would be worked out anew for each row.
+    facts = entries.select(*origin, job, *data, _extra().alias("extra"), "date", columns, told)
+    rows = facts.select("*", F.explode("told").alias("row"))
     return rows.select(*map(_of_row, EVENTS.names))
-
-
-_OWN: dict[str, DataType] = {**_ROW, "row": IntegerType()}
 
 
 def _of_row(name: str) -> Column:
     """Return a column of ``events``: what the row has for itself, or what its entry says of all."""
-    if name == "row":
-        return F.col("own_row").alias(name)
     if name not in _ROW:
         return F.col(name)
-    own = F.col(f"own_{name}")
+    own = _own(name)
     own = _cut(own) if isinstance(DATA_COLUMNS.get(name), IntegerType) else own
     if name == "job":
-        return F.coalesce(F.nullif(own, F.lit("")), F.col("own_entry"), F.col(name)).alias(name)
+        return F.coalesce(F.nullif(own, F.lit("")), _own("entry"), F.col(name)).alias(name)
     if name == "enqueued_ms":
-        ms = F.split_part("own_entry", F.lit("-"), F.lit(1)).try_cast("bigint")
+        ms = F.split_part(_own("entry"), F.lit("-"), F.lit(1)).try_cast("bigint")
         return F.coalesce(own, F.col(name), ms).alias(name)
     return F.coalesce(own, F.col(name)).alias(name)
+
+
+def _own(name: str) -> Column:
+    """Return what the row has for itself, or null."""
+    return F.get(F.col(f"columns.{name}"), F.col("row"))
 
 
 def _from_data(name: str, kind: DataType) -> Column:
