@@ -22,6 +22,7 @@ from tests.scripts.scene import (
     rows,
 )
 from tests.support.tiers import WITH_CLAIM
+from tests.support.waiting import wait_until
 from workers.protocol.keys import READY_CONSUMER as READY
 from workers.protocol.keys import WAITING_CONSUMER as WAITING
 from workers.protocol.scripts import load_script
@@ -63,6 +64,16 @@ async def claim(scene: Scene, consumer: str = "w9", *, min_idle_ms: int = 10**9)
 async def wait_there(scene: Scene, one: str, *, delay_ms: int = 60_000, times: int = 1) -> None:
     """Have a worker give it back with a delay."""
     assert await scene.settle(item(one, "nack", times=times, delay_ms=delay_ms), policy=POLICY) == [1]
+
+
+async def until_later(scene: Scene) -> None:
+    """Wait until the server's clock is further on, by more than a delay of a millisecond."""
+    began = await scene.now_ms()
+
+    async def is_later() -> bool:
+        return await scene.now_ms() > began + 1
+
+    await wait_until(is_later, "the clock is further on")
 
 
 # --- recovered by the leader ------------------------------------------------------------------------------------
@@ -118,6 +129,37 @@ async def test_of_many_claims_each_entry_goes_to_one_and_none_is_left(scene: Sce
     await scene.recover(*ids, policy=POLICY)
     taken = [await claim(scene, f"w{number}") for number in range(4)]
     assert sorted(one for part in taken for one, _ in part) == sorted(ids)
+
+
+async def test_where_little_is_pending_what_is_ready_is_read_in_turn(scene: Scene) -> None:
+    first, second = [await scene.stalled() for _ in range(2)]
+    await scene.recover(second, policy=POLICY)
+    await until_later(scene)
+    await scene.recover(first, policy=POLICY)
+    idle = await scene.idle_ms()
+    assert idle[second] > idle[first] >= CLAIMABLE_MS
+
+
+async def test_where_much_is_pending_what_becomes_ready_is_older_than_what_did_before(scene: Scene) -> None:
+    """From 8.6 on a server would look at each younger one otherwise: a mass cost the square of its size."""
+    at_work = await scene.add_many(1_010)
+    await scene.client.xreadgroup("billing", "busy", {"orders": ">"}, count=len(at_work))
+    *recovered, waiting, given_back = [await scene.stalled() for _ in range(6)]
+    await wait_there(scene, waiting, delay_ms=1)
+    await scene.recover(*recovered[:2], policy=POLICY)
+    await scene.recover(*recovered[2:], policy=POLICY)
+    assert await scene.settle(item(given_back, "nack"), policy=POLICY) == [1]
+    await until_later(scene)
+    await scene.move_due(policy=POLICY)
+    idle, order = await scene.idle_ms(), [*recovered, given_back, waiting]
+    assert idle[order[0]] > CLAIMABLE_MS
+    assert sorted(order, key=lambda one: idle[one]) == order
+    assert len({idle[one] for one in order}) == len(order)
+
+    await scene.client.xack("orders", "billing", *at_work[:11])  # few are at work now, however many are ready
+    last = await scene.stalled()
+    await scene.recover(last, policy=POLICY)
+    assert CLAIMABLE_MS <= (await scene.idle_ms())[last] < idle[order[0]]
 
 
 async def test_the_last_delivery_but_one_waits_with_the_suspects_and_is_kept_young(scene: Scene) -> None:

@@ -351,7 +351,7 @@ end
 -- names the entry alone; the leader's looks keep it young (recovery.lua), so that it is claimable by itself where none lives.
 -- `RETURNED_CONSUMER` holds what a reader has taken by mistake, until whoever had it shows that (return_taken.lua).
 local READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER = 'ready-by-reaper', 'waiting-by-reaper', 'returned-by-reaper'
-local CLAIMABLE_MS = '4000000000' -- 46 days. Were it beyond the server's own time, Redis would make it 0
+local CLAIMABLE_MS = 4000000000 -- 46 days. Were it beyond the server's own time, Redis would make it 0
 
 -- The entry stays as its producer wrote it, so what a copy says of its job in reserved fields is noted in a hash, by entry ID:
 -- what is to be added to the times delivered (below 0: some did not count), uncounted retries in a row, how often a suspect
@@ -371,9 +371,42 @@ local function written_note(job, deliveries, times, consumers, waits)
 end
 
 -- Lays an entry aside under a consumer of ours; `times` is its delivery count from now on.
-local function lay_aside(source, group, consumer, entry_id, times)
-  redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'IDLE', consumer == READY_CONSUMER and CLAIMABLE_MS or '0',
-    'RETRYCOUNT', string.format('%.0f', times), 'JUSTID')
+-- Redis 8.6 has all that is pending in a list by its idle time, and looks for an entry's place there from the youngest end on: a step
+-- for each that is younger, unless it is to be older than all. By such steps a mass costs the square of its size. So where more than
+-- a few are not ready, what becomes ready is older than whatever did before, and read before that; else it is read in its turn.
+-- Older by a millisecond for each microsecond of the clock: so it is in the calls that follow, too. (It begins anew every 12 days.)
+local lay_aside
+do
+  local FEW, CYCLE_US = 1000, 1000000000000
+  local since_ms = {} -- by source: when the latest of this call became idle; false where only a few are not ready
+  local function latest_ms(source, group)
+    local summary, time = redis.call('XPENDING', source, group), redis.call('TIME')
+    local others = tonumber(summary[1])
+    for _, held in ipairs(summary[4] or {}) do
+      others = others - (held[1] == READY_CONSUMER and tonumber(held[2]) or 0)
+    end
+    return others > FEW and now_ms() - CLAIMABLE_MS - (time[1] * 1000000 + time[2]) % CYCLE_US
+  end
+
+  local function age(source, group)
+    if since_ms[source] == nil then
+      since_ms[source] = latest_ms(source, group)
+    end
+    if not since_ms[source] then
+      return 'IDLE', CLAIMABLE_MS
+    end
+    since_ms[source] = math.max(since_ms[source] - 1, 0)
+    return 'TIME', since_ms[source]
+  end
+
+  lay_aside = function(source, group, consumer, entry_id, times)
+    local option, ms = 'IDLE', 0
+    if consumer == READY_CONSUMER then
+      option, ms = age(source, group)
+    end
+    redis.call('XCLAIM', source, group, consumer, 0, entry_id, option, string.format('%.0f', ms), 'RETRYCOUNT',
+      string.format('%.0f', times), 'JUSTID')
+  end
 end
 
 -- Such an entry's member of the schedule; which entry, of what (`stream` | `retry`), a member names, if it does.
