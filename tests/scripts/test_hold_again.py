@@ -11,6 +11,7 @@ pytestmark = pytest.mark.anyio
 
 E1 = entry_id(1)
 REFUSED, VANISHED = 0, 3
+DONE, UNKNOWN = 1, 3
 RESTORED = "restored-by-reaper"
 VISIBILITY_MS = 30_000
 WORD = {"member:w1": "1,30000,3,9999999999999,"}
@@ -254,6 +255,75 @@ async def test_what_was_settled_by_a_call_whose_reply_was_lost_is_not_settled_ag
     await held.settle(item(E1, "ack"))
     before = await held.state()
     assert await held.settle(item(E1, "ack"), reply_was_lost=True) == [3]
+    assert await held.state() == before
+
+
+@pytest.mark.parametrize("how", ["consumer", "group"])
+@pytest.mark.parametrize("verb", ["nack", "retry", "hand_back"])
+async def test_a_verdict_that_is_sent_again_counts_where_the_entry_shows_that_the_first_call_never_came(
+    held: Scene, how: str, verb: str
+) -> None:
+    await vanish(held, how)
+    alive = await held.now_ms() - 100
+    assert await held.settle(item(E1, verb), reply_was_lost=True, proven_ms=alive) == [DONE]
+    after = await held.state()
+    assert await held.settle(item(E1, verb), reply_was_lost=True, proven_ms=alive) == [UNKNOWN]
+    assert await held.state() == after
+    entries: Any = await held.client.xrange("orders")
+    assert [b"reaper.job" in fields for _, fields in entries] == [False, True], "ready, once"
+
+
+@pytest.mark.parametrize("source", ["orders", "{orders}:retry:billing"])
+async def test_an_acknowledgement_that_is_sent_again_deletes_where_the_first_call_never_came(
+    scene: Scene, source: str
+) -> None:
+    await scene.agree(policy="retry-stream", max_deliveries=3, visibility_ms=VISIBILITY_MS, **WORD)
+    await scene.client.xgroup_create(scene.keys.retry, "billing", "0", mkstream=True)
+    await scene.client.xadd(source, {"payload": "1"}, id=E1)
+    await scene.client.xreadgroup("billing", "w1", {source: ">"})
+    await scene.client.xgroup_delconsumer(source, "billing", "w1")
+    assert (
+        await scene.settle(
+            item(E1, "ack"), source=source, reply_was_lost=True, delete_acked=True, proven_ms=await scene.now_ms() - 100
+        )
+        == 1
+    )
+    assert await scene.client.xlen(source) == 0
+
+
+@pytest.mark.parametrize("policy", ["stream", "retry-stream", "in-place"])
+@pytest.mark.parametrize(("verb", "times"), [("nack", 1), ("nack", 3), ("retry", 1), ("hand_back", 1), ("reject", 1)])
+async def test_a_verdict_whose_reply_was_lost_is_never_carried_out_twice(
+    held: Scene, policy: str, verb: str, times: int
+) -> None:
+    await held.agree(policy=policy)
+    await held.deliver(E1, times=times)
+    alive = await held.now_ms() - 100
+    await held.settle(item(E1, verb, times=times), proven_ms=alive)
+    before = await held.state()
+    assert await held.settle(item(E1, verb, times=times), reply_was_lost=True, proven_ms=alive) == [UNKNOWN]
+    assert await held.state() == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "verb", "times", "agreed_later"),
+    [
+        ("stream", "nack", 3, False),
+        ("stream", "reject", 1, False),
+        ("retry-stream", "nack", 1, False),
+        ("in-place", "nack", 1, False),
+        ("stream", "nack", 1, True),
+    ],
+)
+async def test_where_the_entry_would_be_there_in_either_case_nobody_can_know(
+    held: Scene, policy: str, verb: str, times: int, agreed_later: bool
+) -> None:
+    await held.deliver(E1, times=times)
+    await vanish(held, "consumer")
+    await held.agree(policy=policy, version=await held.now_ms() if agreed_later else 1)
+    before = await held.state()
+    alive = await held.now_ms() - 100
+    assert await held.settle(item(E1, verb, times=times), reply_was_lost=True, proven_ms=alive) == [UNKNOWN]
     assert await held.state() == before
 
 

@@ -198,8 +198,7 @@ class OurWorker(Actor):
 
         def kill(execution: Execution, *, fresh: bool) -> None:
             world.say(f"{execution.job} kills {process.name}.")
-            if fresh:  # it was no suspect: whoever is beside it with his last delivery has had it
-                self._blame_last_deliveries()
+            self._blame_last_deliveries(fresh=fresh)
             world.kill(self.role, again_after_s=2.0, by=execution)
 
         require_asyncio("a worker")  # as `Worker.run` does
@@ -287,9 +286,16 @@ class OurWorker(Actor):
     def _held(self) -> list[Held]:
         return self._worker.in_hand() if self._worker is not None else []
 
-    def _blame_last_deliveries(self) -> None:
+    def _blame_last_deliveries(self, *, fresh: bool) -> None:
+        """Note who is beside a job that kills and has had his last delivery, where nobody can tell the two apart.
+
+        Nobody can where the killer is ``fresh``, no suspect. Where it is one, those beside it are spared that are on
+        probation, too; others have their last delivery where the limit is 1, or was lowered meanwhile (decision 51).
+        """
+        least = self.world.story.least_limit  # it may be lowered until they are looked at
+        is_lowered = least == 1 or len(set(self.world.limits)) > 1
         for one in self._held():
-            if one.job.deliveries >= self.world.story.least_limit:  # it may be lowered until they are looked at
+            if one.job.deliveries >= least and (fresh or (is_lowered and plays.SUSPECT not in one.job.reserved)):
                 self.world.ledger.blame(Execution(one.job.id, one.job.generation))
 
 

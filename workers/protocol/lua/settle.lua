@@ -31,7 +31,7 @@
 --
 -- Returns the number of items where every one was acknowledged, else an array of one result an item: 1 done (acked, made ready
 -- again, or scheduled), {2, dead letter's ID} dead-lettered, 0 refused (the delivery is not ours any more), 3 unknown (not
--- pending, and an earlier reply was lost), {4, why} held (could not be copied: several_groups | explicit_ids | an error's text;
+-- pending, an earlier reply was lost, and its entry does not show that nothing was done), {4, why} held (could not be copied: several_groups | explicit_ids | an error's text;
 -- stays pending).
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check.
@@ -262,16 +262,32 @@ local function is_unknown(entry_id, times)
   return reply_was_lost and (not row or row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER or (notes and row[4] > times))
 end
 
+-- Tells whether an entry that is still there says that no earlier call has settled it by this verdict, since that would have
+-- deleted it. What was agreed on since the delivery was proven alive may have been otherwise when that call ran.
+local function is_witness(entry_id, verb, times, proven)
+  if verb == 'ack' or verb == 'acks' then
+    return delete_acked
+  end
+  agreed()
+  if (policy == 'in-place' and notes) or whole_number(redis.call('HGET', agreement, 'version'), 0) >= (proven or 0) then
+    return false
+  elseif source == retry or verb ~= 'nack' then
+    return source == retry or (policy == 'stream' and verb ~= 'reject')
+  end
+  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1] -- its dead letter would have left it
+  return policy == 'stream' and entry and delivery_count(open_entry(entry_id, entry[2]), times, max_deliveries) < max_deliveries
+end
+
 -- What somebody else made vanish while it ran is settled as if nothing had happened.
-local function taken_back(entry_id, times, proven)
+local function taken_back(entry_id, verb, times, proven)
   if left[entry_id] then
     return false
-  elseif reply_was_lost then -- what is gone may have been settled; what was returned was not
-    if not was_returned(redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1], times) then
-      return false
-    end
   elseif not has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     return false
+  elseif reply_was_lost and not is_witness(entry_id, verb, times, proven) then -- what is gone may have been settled…
+    if not was_returned(redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1], times) then -- … what was returned was not
+      return false
+    end
   end
   hold_again(source, group, consumer, entry_id, times)
   return true
@@ -303,7 +319,7 @@ while words[run] do
   for i = first, run - 1, width do
     local entry_id = words[i]
     n_items = n_items + 1
-    if pending(entry_id) ~= times and not taken_back(entry_id, times, proven) then
+    if pending(entry_id) ~= times and not taken_back(entry_id, verb, times, proven) then
       if is_unknown(entry_id, times) then
         results[n_items] = UNKNOWN
       else
