@@ -335,6 +335,9 @@ end
 
 local printable = {}
 local function with_consumer(job, consumer)
+  if consumer == '' then -- given back by somebody who is not named
+    return job.consumers
+  end
   local name = printable[consumer]
   if not name then
     name = string.gsub(consumer, '[,%c]', '_')
@@ -351,7 +354,13 @@ end
 -- names the entry alone; the leader's looks keep it young (recovery.lua), so that it is claimable by itself where none lives.
 -- `RETURNED_CONSUMER` holds what a reader has taken by mistake, until whoever had it shows that (return_taken.lua).
 local READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER = 'ready-by-reaper', 'waiting-by-reaper', 'returned-by-reaper'
-local CLAIMABLE_MS = '4000000000' -- 46 days. Were it beyond the server's own time, Redis would make it 0
+
+-- Where the server has XNACK (Redis 8.8), nobody holds what is ready: XPENDING has no name for it, and idle -1. Foreign workers give
+-- back so, too. No consumer of that name may be made: nothing is XCLAIMed for the owner of a row that has none.
+local NOBODY = ''
+local function laid_aside_as(consumer)
+  return (consumer == READY_CONSUMER or consumer == NOBODY) and 'ready' or consumer == WAITING_CONSUMER and 'waiting' or nil
+end
 
 -- The entry stays as its producer wrote it, so what a copy says of its job in reserved fields is noted in a hash, by entry ID:
 -- what is to be added to the times delivered (below 0: some did not count), uncounted retries in a row, how often a suspect
@@ -370,10 +379,30 @@ local function written_note(job, deliveries, times, consumers, waits)
     job.suspect and string.format('%.0f', job.suspect) or '', job.previous or '') .. consumers
 end
 
--- Lays an entry aside under a consumer of ours; `times` is its delivery count from now on.
+-- Lays an entry aside under a consumer of ours; `times` is its delivery count from now on. What is ready is nobody's where XNACK gives
+-- it back: always by FAIL, with that count, since SILENT would lower it, and a late verdict of the delivery before would fit the
+-- next one. What did not count stands in the note. Whether we may is asked of the server that runs this call, so that no failover, upgrade or
+-- changed right makes the answer stale: by what refuses and logs nothing (Redis 7), else by a call that does nothing.
+local may_nack
 local function lay_aside(source, group, consumer, entry_id, times)
-  redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'IDLE', consumer == READY_CONSUMER and CLAIMABLE_MS or '0',
-    'RETRYCOUNT', string.format('%.0f', times), 'JUSTID')
+  local count, is_ready = string.format('%.0f', times), consumer == READY_CONSUMER
+  if is_ready and may_nack == nil then
+    if redis.acl_check_cmd then
+      local is_known, may = pcall(redis.acl_check_cmd, 'XNACK', source, group, 'FAIL', 'IDS', '1', entry_id)
+      may_nack = is_known and may
+    else
+      may_nack = type(redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', '0-0')) == 'number'
+    end
+  end
+  if is_ready and may_nack then
+    local reply = redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', entry_id, 'RETRYCOUNT', count)
+    if type(reply) == 'number' then
+      return
+    end
+    may_nack = false
+  end
+  redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'IDLE', is_ready and '4000000000' or '0', -- 46 days: it is claimed
+    'RETRYCOUNT', count, 'JUSTID') -- an IDLE beyond the server's own time would be 0
 end
 
 -- Such an entry's member of the schedule; which entry, of what (`stream` | `retry`), a member names, if it does.
