@@ -112,6 +112,20 @@ async def test_a_lost_reply_changes_nothing_and_what_is_ready_stays_so(scene: Sc
     assert is_claimable((await scene.idle_ms())[one], scene)
 
 
+@pytest.mark.only_on("7.", "8.", "valkey")
+async def test_to_ask_whether_xnack_may_be_used_refuses_and_logs_nothing(scene: Scene) -> None:
+    async def errors() -> dict[str, Any]:
+        told: Any = await scene.client.info("errorstats")
+        return {name: count for name, count in told.items() if name != "errorstat_NOSCRIPT"}
+
+    one = await scene.stalled()
+    before = await errors()
+    await scene.recover(one, policy=POLICY)
+    assert await scene.pending() == [(one, scene.ready_owner, 1)]
+    assert await errors() == before
+    assert before  # they are counted
+
+
 @KNOWS_CLAIM
 async def test_a_reader_with_claim_gets_it_counted_once_more_and_one_without_does_not(scene: Scene) -> None:
     one = await scene.stalled()

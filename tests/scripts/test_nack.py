@@ -168,6 +168,7 @@ async def test_by_another_policy_it_is_copied_at_once_and_nobody_is_suspected(sc
     ]
     assert await scene.pending() == []
     assert scene.keys.schedule not in found
+    assert [event[2]["reason"] for event in found[scene.keys.journal]] == ["given_back", "given_back"]
 
 
 async def test_a_suspect_that_was_given_back_is_out_still(scene: Scene) -> None:

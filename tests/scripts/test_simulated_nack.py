@@ -24,6 +24,7 @@ DEVIATES = {
     "test_what_was_copied_goes_on_in_place": "its Lua has no cmsgpack",
     "test_a_group_that_was_made_again_by_a_stranger_is_known_whatever_is_ready_there": "a consumer is as idle there as "
     "what it holds",
+    "test_to_ask_whether_xnack_may_be_used_refuses_and_logs_nothing": "it counts no errors",
     "test_it_is_nobodys_work_in_flight": "an error that its scripts meet bears no code",
     "test_no_consumer_without_a_name_is_ever_made": "it makes one of what nobody holds, whenever a consumer reads",
     "test_nor_by_workers_that_recover_by_themselves": "it makes one of what nobody holds, whenever a consumer reads",

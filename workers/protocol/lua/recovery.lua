@@ -194,7 +194,7 @@ local function result_of_rest(row, fields)
   end
   finish(row[1], source == retry or policy == 'stream')
   row[3] = -1
-  event('recovered', job, row, count, ',"reason":"policy","new_entry":"' .. id .. '"')
+  event('recovered', job, row, count, (row[2] == NOBODY and ',"reason":"given_back"' or ',"reason":"policy"') .. ',"new_entry":"' .. id .. '"')
   return { REDELIVERED, id, -1, row[2], job.job_id, count }
 end
 
