@@ -24,6 +24,10 @@ RETURNED_CONSUMER = "returned-by-reaper"
 """The consumer that holds what a read with CLAIM has taken by mistake, until its owner shows up. Reads nothing."""
 OUR_CONSUMERS = frozenset({RESTORED_CONSUMER, READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER})
 """Consumers that are no worker's."""
+NOBODY = ""
+"""What ``XPENDING`` names as the owner of what was given back by ``XNACK`` (Redis 8.8): ready where it is, idle -1."""
+LAID_ASIDE = frozenset(name.encode() for name in (READY_CONSUMER, WAITING_CONSUMER, NOBODY))
+"""Owners, as replies name them, of what is nobody's delivery, but ready or waiting where it is."""
 _WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 
