@@ -141,3 +141,38 @@ async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tell
         assert membership.server_ms(leapt) == pytest.approx(before + 498_000, abs=2_000)
         membership.set_clock(membership.now_ms() - 3_600_000, leapt)  # a step back: all looks older, or of the future
         assert membership.server_ms(now) == pytest.approx(before + 498_000 - 3_600_000, abs=2_000)
+
+
+def has_joined_again(worker: Worker, joined: int) -> bool:
+    """Tell whether the worker has joined again, which alone gives it a word that is dated by the server's clock."""
+    assert worker.process is not None
+    return worker.process._context.membership.joins > joined
+
+
+@extending
+@pytest.mark.parametrize("hours", [1, -1], ids=["set back", "set ahead"])
+async def test_a_beat_tells_that_the_servers_clock_was_set(server: RedisServer, client: Redis, hours: int) -> None:
+    """Until its word is given anew, nothing that the worker runs is known to be its own."""
+    handler = Holding()
+    worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
+    await enqueue(client, 1)
+    async with running(worker):
+        await wait_until(lambda: handler.started, "it runs, so the heartbeat asks")
+        assert worker.process is not None
+        membership = worker.process._context.membership
+        joined = membership.joins
+        membership.set_clock(membership.now_ms() + hours * 3_600_000, monotonic())  # as it was until now
+        await wait_until(lambda: has_joined_again(worker, joined), "it has joined again")
+        handler.gate.set()
+
+
+@pytest.mark.parametrize("hours", [1, -1], ids=["set back", "set ahead"])
+async def test_a_walk_tells_that_the_servers_clock_was_set(server: RedisServer, hours: int) -> None:
+    """An embedded worker that runs nothing sends no beats, and its word is what tells of its consumer."""
+    worker = make_worker(server.url, accept, recovery="embedded", visibility_timeout=1, **SELDOM)
+    async with running(worker):
+        assert worker.process is not None
+        membership = worker.process._context.membership
+        joined = membership.joins
+        membership.set_clock(membership.now_ms() + hours * 3_600_000, monotonic())
+        await wait_until(lambda: has_joined_again(worker, joined), "it has joined again")
