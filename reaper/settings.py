@@ -10,8 +10,9 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_REDELIVERY, DEFAULT_VISIBILITY_TIMEOUT
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
-from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys
+from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
+from workers.runtime.event_loop import EventLoop, Loop
 from workers.runtime.redis_settings import RedisArguments, RedisSettings
 from workers.runtime.settings import Duration, HealthHost, JournalMaxlen, Seconds, Section, seconds
 from workers.telemetry.names import TraceLinkage
@@ -85,10 +86,9 @@ def _read_groups(value: Any) -> Any:
 
 
 def _read_pair(pair: str) -> dict[str, str]:
-    stream, slash, group = pair.rpartition("/")
-    if not (slash and stream and group):
+    if not (names := split_pair(pair)):
         raise ValueError(f"write the pair {pair!r} as stream/group, for example 'orders/billing'")
-    return {"stream": stream, "group": group}
+    return {"stream": names[0], "group": names[1]}
 
 
 class ReaperArguments(RedisArguments, total=False):
@@ -119,6 +119,7 @@ class ReaperArguments(RedisArguments, total=False):
     health_port: int | None
     health_host: str
     liveness_timeout: Duration
+    loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
     actions_token_file: str
     journal: JournalLevel | Literal["off", "settlements", "full"]
     journal_maxlen: int
@@ -227,6 +228,7 @@ class ReaperSettings(RedisSettings):
     )
     health_host: HealthHost = "127.0.0.1"
     liveness_timeout: Seconds = seconds(30, "`/livez` fails once the event loop has not answered for this long.")
+    loop: Loop = EventLoop.AUTO
     actions_token_file: str = Field(
         default="",
         description="File with the token (16 characters or more) that the status page's actions ask for. Default: the "

@@ -9,11 +9,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import anyio
 import click
 
 from workers.health import WorkerCondition, serving_health
 from workers.program import clashing_folder, load_worker, warning_about
+from workers.runtime.event_loop import run_in
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.logs import log_to_stderr
 from workers.runtime.options import Program, errors_as_sentences, examples, log_options, settings_options
@@ -63,7 +63,7 @@ def run(program: str, config: Path | None, log_level: str, log_format: str, **fl
         worker = load_worker(program, folder)
         worker.configure(flags=flags, file=config)
         with exported("worker", shows_metrics=worker.settings.health_port is not None):
-            anyio.run(_run, worker)
+            run_in(worker.settings.loop, _run, worker)
     _exit(FORCED_EXIT if worker.was_forced else 0)
 
 

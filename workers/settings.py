@@ -12,6 +12,7 @@ from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery
+from workers.runtime.event_loop import EventLoop, Loop
 from workers.runtime.redis_settings import RedisArguments, RedisSettings
 from workers.runtime.settings import Duration, HealthHost, JournalMaxlen, Seconds, seconds, to_ms
 from workers.telemetry.names import TraceLinkage
@@ -56,6 +57,7 @@ class WorkerOptions(RedisArguments, total=False):
     health_port: int | None
     health_host: str
     liveness_timeout: Duration
+    loop: EventLoop | Literal["auto", "asyncio", "uvloop"]
     journal: JournalLevel | Literal["off", "settlements", "full"]
     job_type_field: str
     unknown_job_types: UnknownJobTypes | Literal["dead-letter", "leave"]
@@ -173,6 +175,7 @@ class WorkerSettings(RedisSettings):
         "`/livez` fails once the event loop has not answered for this long. Longer than any `async` "
         "handler blocks it: its deliveries are extended meanwhile, and a restart would lose its work.",
     )
+    loop: Loop = EventLoop.AUTO
     journal: JournalLevel = Field(
         default=JournalLevel.SETTLEMENTS, description="Lifecycle events: off, settlements (one a job) or full."
     )

@@ -46,7 +46,10 @@ def acl(role: str | None, recovery: str, user: str | None, machine: bool, settin
     pairs = [group.keys for group in settings.groups]
     rules = [rules_of(one, mode, pairs, [settings.namespace_keys], url=settings.redis_url) for one in roles]
     if machine:
-        show_json([{"role": one.role, "rules": one.words()} for one in rules])
+        show_json([{"role": one.role, "rules": one.words(), "from_redis_8_8": one.newer_words()} for one in rules])
         return
     for one in rules:
-        show(f"# {one.role}", one.line(user or one.role.value))
+        name = user or one.role.value
+        show(f"# {one.role}", one.line(name))
+        if one.newer:
+            show("# and on Redis 8.8 and later, for redelivery in place", one.newer_line(name))

@@ -8,16 +8,13 @@ from pathlib import Path
 
 from reaper import failpoints
 from reaper.drill import bare_worker_path, published_worker_path
-from reaper.drill.faults import FaultKind
+from reaper.drill.faults import REFRESH_S, FaultKind
 from reaper.drill.records import Role
 from reaper.drill.recoveries import Cast
 from reaper.drill.stage import Stage
 from reaper.drill.supervisor import Command, Slot
 from workers.protocol.messages import CLAIM_READY_MS
 from workers.runtime.settings import to_ms
-
-REFRESH_S = 5.0
-"""Where consumers are deleted: the word of a dead worker is waited for, which ends 5 s after this."""
 
 Flags = dict[str, str | float]
 

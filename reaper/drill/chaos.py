@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from reaper.drill.faults import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, Fault, FaultKind, objection_to
+from reaper.drill.faults import AGAINST_LEADERS, AGAINST_REDIS, FAILOVERS, REFRESH_S, Fault, FaultKind, objection_to
 from reaper.drill.recoveries import Recovery
 from workers.protocol.address import Topology
 
@@ -316,8 +316,10 @@ def calm_s(kind: FaultKind, conditions: Conditions) -> float:
             return FAILOVER_S + failover_s + rerun_s
         case FaultKind.RESTART_REDIS | FaultKind.MOVE_SLOT:
             return failover_s + conditions.visibility_s
-        case FaultKind.PAUSE_REDIS | FaultKind.FILL_REDIS | FaultKind.CLOCK_STEP | FaultKind.SHORTEN_VISIBILITY:
+        case FaultKind.PAUSE_REDIS | FaultKind.FILL_REDIS | FaultKind.CLOCK_STEP:
             return conditions.visibility_s  # no grace is longer
+        case FaultKind.SHORTEN_VISIBILITY:
+            return REFRESH_S + conditions.visibility_s  # all workers have heard of it, and go by it
         case FaultKind.DESTROY_GROUP:
             return PUT_BACK_S + conditions.visibility_s
         case FaultKind.LONG_JOBS:

@@ -104,6 +104,9 @@ AGAINST_REDIS = FAILOVERS | {
 """While they last, and some time after, nobody can be reached, or nothing written."""
 OWN_SERVER = frozenset({FaultKind.CLOCK_STEP, FaultKind.RESTART_REDIS, FaultKind.FILL_REDIS, FaultKind.CUT_CONNECTIONS})
 """What would hit others, too: it is played on a server that the drill has started."""
+REFRESH_S = 5.0
+"""How often workers look at what is agreed, where consumers are deleted: the word of a dead one, which is waited for,
+ends 5 s after this."""
 SHORTENED = 4
 """A shortened visibility timeout is this part of the one before."""
 AFTER_PAUSE_S = 10.0

@@ -100,7 +100,8 @@ local function recover(entry_id, left, seen)
     return { GONE }
   end
   local is_aside = row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER
-  if by_sight and not (in_place or is_aside) and not string.find(row[2], OUR_CONSUMER) then
+  local is_fatal = row[4] >= MAX_SAFE_COUNT -- somebody says so
+  if by_sight and not (in_place or is_aside or is_fatal) and not string.find(row[2], OUR_CONSUMER) then
     row[4] = math.min(row[4], seen)
   end
   row[3] = without_steps(row[3], at, steps)

@@ -131,6 +131,8 @@ _DIRECT_KEYS: dict[Role, frozenset[str]] = {
     Role.OPERATOR: _EVERYTHING,
 }
 """Keys of commands that are no scripts, as the headers of scripts spell keys."""
+NEWER = frozenset({"xnack"})
+"""Commands that only some servers know (Redis 8.8): others refuse a rule that names one, and scripts do without."""
 _ONLY_EMBEDDED = {"join_group": frozenset({"del"})}
 """What a script runs for embedded workers alone: they remove the fence of a leader that is gone."""
 
@@ -146,6 +148,8 @@ class Rules:
     """Patterns, as ACL rules take them: wildcards in names are escaped."""
     channels: tuple[str, ...]
     """The same for Pub/Sub."""
+    newer: tuple[str, ...] = ()
+    """What is to be allowed besides where the server knows it (`NEWER`)."""
 
     def words(self) -> list[str]:
         """Return the rules as ``ACL SETUSER`` takes them."""
@@ -160,8 +164,15 @@ class Rules:
 
     def line(self, user: str) -> str:
         """Return the whole command, fit for redis-cli; the password is to be put in."""
-        words = ["ACL", "SETUSER", user, "on", ">PASSWORD", *self.words()]
-        return " ".join(_quote(word) for word in words)
+        return _line("ACL", "SETUSER", user, "on", ">PASSWORD", *self.words())
+
+    def newer_line(self, user: str) -> str:
+        """Return the command that adds what only some servers know; empty where that is nothing."""
+        return _line("ACL", "SETUSER", user, *self.newer_words()) if self.newer else ""
+
+    def newer_words(self) -> list[str]:
+        """Return the rules that only some servers take."""
+        return [f"+{command}" for command in self.newer]
 
 
 def rules_of(
@@ -191,9 +202,10 @@ def rules_of(
     streams = dict.fromkeys([*(keys.stream for keys in pairs), *([stream] if stream else [])])
     return Rules(
         role,
-        tuple(sorted(commands)),
+        tuple(sorted(commands - NEWER)),
         tuple(dict.fromkeys([*_spelt(keys, pairs, namespaces, streams), *_of_observers(role, namespaces)])),
         tuple(dict.fromkeys(_spelt(keys & _CHANNELS if commands & _NOTICES else (), pairs, (), streams))),
+        tuple(sorted(commands & NEWER)),
     )
 
 
@@ -241,6 +253,10 @@ def _of_observers(role: Role, namespaces: Iterable[NamespaceKeys]) -> Iterable[s
 def _escape(name: str) -> str:
     """Take the meaning off wildcards; a space cannot be written, so any character may stand in its place."""
     return re.sub(r"\s", "?", re.sub(r"([*?\[\]^\\])", r"\\\1", name))
+
+
+def _line(*words: str) -> str:
+    return " ".join(_quote(word) for word in words)
 
 
 def _quote(word: str) -> str:

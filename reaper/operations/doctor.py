@@ -12,7 +12,7 @@ from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
 from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
 from workers.protocol.calls.refusals import explained
-from workers.protocol.capabilities import Capability, in_words
+from workers.protocol.capabilities import UNSEEN, Capability, in_words
 from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import Redelivery
 from workers.runtime.settings import to_ms
@@ -294,11 +294,21 @@ def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iter
                 else "set redelivery = 'retry-stream' in the reaper's settings"
             ),
         )
+    nacks = bool(server.capabilities.get(Capability.XNACK)) and "xnack" not in server.missing_newer
     yield ok(
         "in-place",
-        f"{state.main.ready_in_place} jobs are ready where they are, held by consumer {READY_CONSUMER}; what waits is "
-        f"{WAITING_CONSUMER}'s. XGROUP DELCONSUMER of these would drop their jobs, and any XAUTOCLAIM takes them",
+        f"{state.main.ready_in_place} jobs are ready where they are, "
+        + (f"nobody's, by XNACK ({UNSEEN}), or " if nacks else "")
+        + f"held by consumer {READY_CONSUMER}; what waits is {WAITING_CONSUMER}'s. XGROUP DELCONSUMER of these would "
+        "drop their jobs, and any XAUTOCLAIM takes them",
     )
+    if server.missing_newer:
+        lacks = " ".join(f"+{command}" for command in server.missing_newer)
+        yield note(
+            "in-place",
+            f"user {server.user} lacks {lacks}, which this server knows: what is ready is held by {READY_CONSUMER}, "
+            "and readers that block are not woken by Redis itself; see `reaper acl reaper`",
+        )
     if facts.foreign:
         names = ", ".join(facts.foreign[:3]) + (" …" if len(facts.foreign) > 3 else "")
         yield note(

@@ -17,7 +17,7 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
-from workers.protocol.capabilities import Capabilities, capabilities_of
+from workers.protocol.capabilities import Capabilities, Capability, capabilities_of
 from workers.protocol.events import EventName, LifecycleEvent, whole
 from workers.protocol.keys import NONCE_BYTES, OUR_CONSUMERS, GroupKeys
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
@@ -46,6 +46,8 @@ class ServerFacts:
     """The server's clock minus ours."""
     user: str | None
     missing_rights: tuple[str, ...] | None
+    missing_newer: tuple[str, ...]
+    """What a reaper does without where it has to, and this server knows: commands of `Rules.newer`."""
     """Commands that our user lacks for a reaper's work; None where that cannot be asked."""
 
     def configured(self, name: str, default: str) -> str:
@@ -141,26 +143,31 @@ async def _examine_server(
         trips.append((time.perf_counter() - began) * 1000)
         ahead_ms = at_ms - round(time.time() * 1000)
     user: Any = await _allowed(client, "ACL", "WHOAMI")
+    capabilities = await capabilities_of(client, f"{settings.namespace_keys.lease}:absent")
+    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys], url=settings.redis_url)
+    newer = rules.newer if capabilities[Capability.XNACK] else ()
+    missing, missing_newer = None, None
+    if user and pairs:
+        missing = await _missing_rights(client, text(user), rules.commands, pairs[0])
+        missing_newer = await _missing_rights(client, text(user), newer, pairs[0])
     return ServerFacts(
         release=release,
         info=dict(info),
         config=None if config is None else {text(name): text(value) for name, value in pair_up(config)},
-        capabilities=await capabilities_of(client, f"{settings.namespace_keys.lease}:absent"),
+        capabilities=capabilities,
         round_trip_ms=sorted(trips)[PINGS // 2],
         ahead_ms=ahead_ms,
         user=text(user) if user else None,
-        missing_rights=await _missing_rights(client, settings, text(user), pairs) if user and pairs else None,
+        missing_rights=missing,
+        missing_newer=missing_newer or (),
     )
 
 
-async def _missing_rights(
-    client: Redis, settings: ReaperSettings, user: str, pairs: Sequence[GroupKeys]
-) -> tuple[str, ...] | None:
-    """Return what the user may not run of what a reaper needs, by ACL DRYRUN (Redis 7)."""
-    rules = rules_of(Role.REAPER, RecoveryMode.REAPER, pairs, [settings.namespace_keys], url=settings.redis_url)
+async def _missing_rights(client: Redis, user: str, commands: Sequence[str], keys: GroupKeys) -> tuple[str, ...] | None:
+    """Return what the user may not run of ``commands``, by ACL DRYRUN (Redis 7)."""
     missing = []
-    for command in rules.commands:
-        answer = await _allowed(client, "ACL", "DRYRUN", user, *sample_call(command, pairs[0]))
+    for command in commands:
+        answer = await _allowed(client, "ACL", "DRYRUN", user, *sample_call(command, keys))
         if answer is None:
             return None
         if text(answer) != "OK":
@@ -171,7 +178,7 @@ async def _missing_rights(
 _SAMPLES: dict[str, Sequence[str]] = {
     "ping": (), "info": (), "time": (), "eval": ("return 1", "1", "KEY"), "evalsha": ("0" * 40, "1", "KEY"),
     "cluster|slots": (), "xread": ("STREAMS", "KEY", "0"), "subscribe": ("CHANNEL",), "publish": ("CHANNEL", "1"),
-    "xinfo|consumers": ("KEY", "g"),
+    "xinfo|consumers": ("KEY", "g"), "xnack": ("KEY", "g", "FAIL", "IDS", "1", "0-0"),
     "xgroup|create": ("KEY", "g", "0"), "xgroup|createconsumer": ("KEY", "g", "c"),
     "xgroup|delconsumer": ("KEY", "g", "c"), "xreadgroup": ("GROUP", "g", "c", "STREAMS", "KEY", ">"),
 }  # fmt: skip

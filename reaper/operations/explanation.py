@@ -151,7 +151,7 @@ def _next_of_ready(job: FoundJob, group: GroupState) -> str:
 def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:
     """Say what stops recovery in this group."""
     if group.paused:
-        yield f"recovery is paused: `reaper resume {group.group}` ends that"
+        yield f"recovery is paused: `reaper resume {group.keys.word}` ends that"
     if group.recovers_itself:
         return
     leader, report = snapshot.leader, group.report

@@ -16,7 +16,7 @@ from reaper.settings import GroupSettings
 from workers.protocol.calls import CALL_BYTES, DEFAULT_JOURNAL, Journal
 from workers.protocol.calls.sight import group_names
 from workers.protocol.errors import ConfigurationError
-from workers.protocol.keys import GroupKeys, group_keys, namespace_keys
+from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
 from workers.protocol.messages import Redelivery, text, told
 from workers.protocol.scripts import load_script
@@ -72,7 +72,7 @@ def matching(known: Iterable[GroupKeys], *, stream: str | None, group: str | Non
 
 
 def choose_pair(known: Sequence[GroupKeys], *, stream: str | None, group: str | None) -> GroupKeys:
-    """Return the one pair that is meant. Where both names are given, it need not be known.
+    """Return the one pair that is meant. Where both names are given, or `stream/group`, it need not be known.
 
     Raises ConfigurationError, naming the candidates.
     """
@@ -81,6 +81,8 @@ def choose_pair(known: Sequence[GroupKeys], *, stream: str | None, group: str | 
         return found[0]
     if stream is not None and group is not None:
         return group_keys(stream, group)
+    if not found and stream is None and group is not None and (pair := split_pair(group)):
+        return group_keys(*pair)
     names = ", ".join(keys.pair for keys in known)
     if found:
         raise ConfigurationError(f"which of {', '.join(keys.pair for keys in found)}? Name --stream and the group.")

@@ -16,7 +16,7 @@ from reaper.operations.streams import PAGE, events_in, newest_first
 from workers.protocol.calls.recovery import read_notes
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
-from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER, GroupKeys
+from workers.protocol.keys import NOBODY, READY_CONSUMER, WAITING_CONSUMER, GroupKeys
 from workers.protocol.messages import Metadata, Pending, entry_order, pair_up, read_metadata, text, whole_number
 from workers.protocol.scripts import load_script
 
@@ -210,7 +210,7 @@ async def _take_note(client: Redis, found: FoundJob, source: str) -> None:
     notes = await read_notes(client, found.keys, [found.entry_id.encode()])
     for note in notes.values():
         found.deliveries_before = note.deliveries
-    if found.owner == READY_CONSUMER:
+    if found.owner in (READY_CONSUMER, NOBODY):
         found.place = Place.READY
     elif found.owner == WAITING_CONSUMER:
         member = f"{'stream' if source == found.keys.stream else 'retry'} {found.entry_id}"

@@ -94,7 +94,7 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
     if report is None and snapshot.leader is not None:
         yield Trouble.UNSERVED, "the leader does not watch this pair: add it to the replicas' groups"
     if group.paused:
-        yield Trouble.PAUSED, f"recovery is paused: `reaper resume {group.group}` ends that"
+        yield Trouble.PAUSED, f"recovery is paused: `reaper resume {group.keys.word}` ends that"
     refusal = report.refusal if report else ""
     if not group.main.exists and not refusal:
         refusal = "no_group"

@@ -15,9 +15,9 @@ from workers.protocol.calls import CALL_BYTES
 from workers.protocol.calls.membership import given_words
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.keys import (
+    LAID_ASIDE,
     OUR_CONSUMERS,
     READY_CONSUMER,
-    WAITING_CONSUMER,
     GroupKeys,
     NamespaceKeys,
     namespace_keys,
@@ -190,12 +190,15 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
     pipe.xlen(key)
     pipe.xinfo_groups(key)
     pipe.xinfo_consumers(key, group)
+    pipe.execute_command("XPENDING", key, group)
     pipe.execute_command("XPENDING", key, group, "-", "+", LOOKED_AT)
-    entries, groups, consumers, oldest = _readable(await pipe.execute(raise_on_error=False))
+    entries, groups, consumers, summary, oldest = _readable(await pipe.execute(raise_on_error=False))
     readers = [one for one in consumers or () if text(one["name"]) not in OUR_CONSUMERS]
-    held = {text(one["name"]): int(one["pending"]) for one in consumers or ()}
-    ready_there, waiting_there = held.get(READY_CONSUMER, 0), held.get(WAITING_CONSUMER, 0)
-    delivered = [row for row in oldest or () if text(row[1]) not in (READY_CONSUMER, WAITING_CONSUMER)]
+    held = dict(summary[3] or ()) if summary else {}  # of one moment: what no consumer holds was given back by XNACK
+    by_consumers = sum(map(int, held.values()))
+    nobodys = int(summary[0]) - by_consumers if summary else 0
+    ready_there = int(held.get(READY_CONSUMER.encode(), 0)) + nobodys
+    delivered = [row for row in oldest or () if row[1] not in LAID_ASIDE]
     info = next((one for one in groups or () if text(one["name"]) == group), None)
     if info is None:
         return SourceState(entries=entries or 0)
@@ -206,7 +209,7 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
         ready=replace(ready, number=ready.number + ready_there),
         ready_in_place=ready_there,
         oldest_ready_ms=max(0, now_ms - entry_ms(first)) if first else None,
-        pending=int(info["pending"]) - ready_there - waiting_there,
+        pending=by_consumers - sum(int(held.get(name, 0)) for name in LAID_ASIDE),
         oldest_pending_ms=int(delivered[0][2]) if delivered else None,
         consumers=len(readers),
         last_read_ms=min((int(one["idle"]) for one in readers), default=None),

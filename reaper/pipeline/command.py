@@ -16,6 +16,7 @@ import click
 
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
+from reaper.pipeline.storage import LakeError, is_of_store, reason_of_store
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, settings_options
 from workers.runtime.printing import show, show_json
@@ -43,15 +44,28 @@ def pipeline_options(*names: str) -> Callable[[Any], Any]:
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Print our own errors as sentences and exit with 2; one of them is that the extra is missing."""
-    with _as_before(signal.SIGINT, signal.SIGTERM), errors_as_sentences():
-        missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    """Print our own errors, and those of what lakes lie in, as sentences, and exit with 2.
+
+    One of them is that the extra is missing.
+    """
+    with _as_before(signal.SIGINT, signal.SIGTERM), errors_as_sentences(), _told_of_store():
+        missing = [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]
         if missing:
             raise ConfigurationError(
                 f"the pipeline needs {' and '.join(missing)}: pip install 'stream-reaper[spark]' "
                 "(and 'stream-reaper[jre]' where there is no Java)."
             )
         yield
+
+
+@contextmanager
+def _told_of_store() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not is_of_store(error):
+            raise
+        raise LakeError(f"the lake cannot be read or written: {reason_of_store(error)}") from error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from workers.protocol.keys import RESTORED_CONSUMER, RETURNED_CONSUMER, is_worker
+from workers.protocol.keys import NOBODY, RESTORED_CONSUMER, RETURNED_CONSUMER, is_worker
 from workers.protocol.messages import entry_order
 
 TOGETHER_MS = 1_000
@@ -24,13 +24,13 @@ MOST_GRAINS = 1_000
 """Steps that are remembered of one consumer, those of what it was handed first."""
 
 
-_NOBODY = frozenset({RESTORED_CONSUMER.encode(), RETURNED_CONSUMER.encode()})
+_NOBODYS = frozenset({RESTORED_CONSUMER.encode(), RETURNED_CONSUMER.encode(), NOBODY.encode()})
 
 
 @lru_cache(maxsize=10_000)
 def is_foreign(consumer: bytes) -> bool:
     """Tell whether a consumer is no worker of ours, by its name: one of ours would prove life, and settle by script."""
-    return consumer not in _NOBODY and not is_worker(consumer)
+    return consumer not in _NOBODYS and not is_worker(consumer)
 
 
 class Held(NamedTuple):

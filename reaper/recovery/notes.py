@@ -130,7 +130,7 @@ class GroupNotes:
     def paused(self) -> None:
         """An operator paused the group."""
         if not self.tally.paused:
-            logger.warning("%s: paused (`reaper resume %s` ends it)", self._pair, self._group.group)
+            logger.warning("%s: paused (`reaper resume %s` ends it)", self._pair, self._group.keys.word)
             self.tally.paused = True
             self._changed()
 
@@ -167,7 +167,7 @@ class GroupNotes:
             "%s: %d deliveries of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
             self._pair,
             became[Outcome.REDELIVERED] + became[Outcome.SUSPECTED],
-            first_of({row.consumer for row in rows if row.outcome in _MOVED}),
+            first_of({row.consumer or b"nobody (XNACK)" for row in rows if row.outcome in _MOVED}),
             became[Outcome.REDELIVERED],
             became[Outcome.SUSPECTED],
         )

@@ -21,11 +21,15 @@ from reaper.recovery.ages import Ages
 from reaper.recovery.backlogs import Backlogs, is_foreign
 from reaper.recovery.executions import Counts, Executions
 from reaper.recovery.timers import Cohort, Sight, Timers
+from workers.protocol.keys import NOBODY
 from workers.runtime.clock import monotonic_ms
 
 FIRST = b"-"
 MOST_GONE = 200_000
 """So much is remembered of what went between two full scans, the latest: where it vanished, it is put back."""
+
+
+_NOBODY = NOBODY.encode()
 
 
 def _nothing(_consumer: bytes) -> None:
@@ -50,8 +54,9 @@ class Scanner:
     backlogs: Backlogs
     armed: Callable[[], None]
     """Called after each page, so that who sleeps for the next timer can look again."""
-    ready_consumer: bytes | None = None
-    """Holds what is ready where it is: it falls due a visibility timeout after a reader has taken it, from now on."""
+    ready_consumers: frozenset[bytes] = frozenset()
+    """Hold what is ready where it is (`NOBODY` is one): that falls due a visibility timeout after a reader has taken
+    it, from now on."""
     executions: Executions | None = None
     """Kept where the group counts by what is seen."""
     read_again: Callable[[bytes], None] = _nothing
@@ -161,15 +166,15 @@ class Scanner:
         # Hot: a million of these in one scan. Overdue and unowned (idle -1) deliveries are due now.
         now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
         self.timers.seen_ms = now
-        held, ready_consumer, again = self._held, self.ready_consumer, []
+        held, ready_consumers, again = self._held, self.ready_consumers, []
         for entry_id, consumer, idle_ms, count in rows:
-            if count > 1 and ready_consumer is None:  # in place every entry is delivered again, mostly to another
+            if count > 1 and not ready_consumers:  # in place every entry is delivered again, mostly to another
                 again.append((entry_id, consumer, idle_ms, count))
             ids = held.get(consumer)
             if ids is None:
                 ids = held[consumer] = bytearray()
             ids += entry_id + b" "
-            if consumer == ready_consumer:
+            if consumer in ready_consumers:
                 if not self.timers.keep(entry_id):  # what a timer tells is known no better by now
                     arm(entry_id, now + visibility_ms)
             elif 0 < idle_ms < visibility_ms:
@@ -181,6 +186,7 @@ class Scanner:
             else:
                 arm(entry_id, now, Sight.UNSURE if idle_ms < 0 else Sight.OVERDUE)
                 self._oldest_ms = max(self._oldest_ms, idle_ms)
+        held.pop(_NOBODY, None)  # no consumer that could be missing: what it had would be put back
         for consumer in self._counts.looked(again):
             self.read_again(consumer)
         self._highest = rows[-1][0]

@@ -28,7 +28,7 @@ from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
+from workers.protocol.keys import LAID_ASIDE, NOBODY, READY_CONSUMER
 from workers.protocol.messages import Pending, Redelivery, entry_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.settings import to_ms
@@ -37,8 +37,8 @@ RETRY_MS = 1_000
 """When a delivery is tried again whose recovery call did not come back."""
 LATEST_WAKE_S = 5.0
 """Insurance: the timer task looks again at least this often, should a wake-up ever be missed."""
-_LAID_ASIDE = frozenset({READY_CONSUMER.encode(), WAITING_CONSUMER.encode()})
-"""Who holds what is nobody's delivery, by policy ``in-place``."""
+_READY = frozenset({READY_CONSUMER.encode(), NOBODY.encode()})
+"""Who holds what is ready where it is, by policy ``in-place``."""
 CALLS_UNDER_WAY = 2
 """Recovery calls of one source at a time: while the server runs one, the answer to the other is worked through."""
 SPARED = 10
@@ -93,7 +93,7 @@ class SourceWatch:
             ages=self.ages,
             backlogs=self.backlogs,
             armed=self._wake_if_earlier,
-            ready_consumer=READY_CONSUMER.encode() if self._in_place else None,
+            ready_consumers=_READY if self._in_place else frozenset(),
             **self._counting(),
         )
 
@@ -250,7 +250,7 @@ class SourceWatch:
             # Older than the group's timeout: the job has a longer one of its own, or its consumer is spared.
             sight = Sight.DATED if row.idle_ms < self._visibility_ms else Sight.OVERDUE
             self.timers.arm(row.entry_id, self._due_again(row, now), sight)
-            if row.consumer not in _LAID_ASIDE:
+            if row.consumer not in LAID_ASIDE:
                 self.backlogs.seen(row.entry_id, row.consumer, row.idle_ms, now)
             if row.delivery_count > 1:
                 self._delivered_again(row.entry_id, row.consumer)
@@ -304,7 +304,7 @@ class SourceWatch:
             if row is None:
                 self.timers.disarm(entry_id)
                 verdict.gone([entry_id], now)
-            elif self._in_place and row.consumer in _LAID_ASIDE:
+            elif self._in_place and row.consumer in LAID_ASIDE:
                 self.timers.arm(entry_id, now + self._visibility_ms)
             elif 0 <= row.idle_ms < self._visibility_ms:
                 verdict.found(entry_id, row.consumer, row.idle_ms, now, is_overdue=False)

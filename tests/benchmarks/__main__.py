@@ -1,4 +1,4 @@
-"""Runs the benchmarks, prints their tables, and writes docs/benchmarks.md.
+"""Runs the benchmarks, prints their tables, and writes docs/benchmarks.md, with a table and a chart over releases.
 
 It reports, and does not judge: the exit code is 0 whether demands are met or not.
 """
@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,7 @@ import click
 from tests.benchmarks import (
     crash,
     failover,
+    history,
     idle,
     ingest,
     latency,
@@ -28,6 +30,7 @@ from tests.benchmarks import (
     recovery,
     redis_stream,
     report,
+    round_trips,
     scan,
     schedule,
     throughput,
@@ -51,6 +54,7 @@ BENCHMARKS: dict[str, ModuleType] = {
         throughput,
         tracing,
         latency,
+        round_trips,
         idle,
         redis_stream,
         ingest,
@@ -59,8 +63,10 @@ BENCHMARKS: dict[str, ModuleType] = {
 }
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
+TABLE, CHART = PAGE.with_suffix(".csv"), PAGE.parent / "images" / "benchmarks.svg"
 KEPT = ROOT / ".benchmarks"
-"""What each benchmark found last, so that one can be run again without the others."""
+"""What each benchmark found last on each Python, so that one can be run again without the others."""
+PYTHON = "{}.{}".format(*sys.version_info)
 
 
 @click.command(help=__doc__)
@@ -89,22 +95,27 @@ def _run(name: str, *, quick: bool) -> Chapter:
     click.echo(f"{terminal_table(result.rows)}\n({time.monotonic() - started:.0f} s)\n")
     for breakdown in result.breakdowns:
         click.echo("\n".join([breakdown.title, *(f"  {much:>8}  {what}" for what, much in breakdown.parts), ""]))
-    return Chapter(name, inspect.getdoc(module) or name, result, machine, datetime.now(UTC).date())
+    return Chapter(name, inspect.getdoc(module) or name, result, machine, datetime.now(UTC).date(), PYTHON)
 
 
 def _keep(chapter: Chapter) -> None:
-    KEPT.mkdir(exist_ok=True)
-    (KEPT / chapter.name).write_bytes(pickle.dumps(chapter))
+    folder = KEPT / chapter.python
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / chapter.name).write_bytes(pickle.dumps(chapter))
 
 
 def _write_page() -> None:
-    """Write the page of what has been run here, now or before."""
-    kept = [KEPT / name for name in BENCHMARKS if (KEPT / name).exists()]
+    """Write the page of what has been run here, now or before, on any Python."""
+    pythons = sorted((int(path.name.partition(".")[2]), path) for path in KEPT.glob("3.*"))
+    kept = [path / name for _, path in pythons for name in BENCHMARKS if (path / name).exists()]
     found: list[Chapter] = [pickle.loads(path.read_bytes()) for path in kept]  # noqa: S301 - our own
     chapters = [replace(chapter, about=inspect.getdoc(BENCHMARKS[chapter.name]) or "") for chapter in found]
-    missing = [name for name in BENCHMARKS if not (KEPT / name).exists()]
-    PAGE.write_text(write_page(chapters, missing), encoding="utf-8")
-    click.echo(f"written to {PAGE.name}" + (f", without {', '.join(missing)}" if missing else ""))
+    PAGE.write_text(write_page(chapters, list(BENCHMARKS)), encoding="utf-8")
+    before = history.read(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else []
+    told = history.merged(before, history.measured(chapters, version("stream-reaper")))
+    TABLE.write_text(history.written(told), encoding="utf-8")
+    CHART.write_text(history.chart(told), encoding="utf-8")
+    click.echo(f"written to {PAGE.name}, {TABLE.name} and {CHART.name}")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,18 @@ def read(client: redis.Redis, stream: str, group: str, consumer: str) -> None:
             client.xack(stream, group, *(entry_id for entry_id, _ in entries))
 
 
+def read_pipelined(client: redis.Redis, stream: str, group: str, consumer: str, count: str) -> None:
+    """Acknowledge what was read and read ``count`` more in one round trip, until killed."""
+    done: list[Any] = []
+    while True:
+        pipeline = client.pipeline(transaction=False)
+        if done:
+            pipeline.xack(stream, group, *done)
+        pipeline.xreadgroup(group, consumer, {stream: ">"}, count=int(count), block=None if done else 1000)
+        reply: Any = pipeline.execute()[-1]
+        done = [entry_id for _, entries in reply for entry_id, _ in entries]
+
+
 def read_timed(client: redis.Redis, stream: str, group: str, consumer: str) -> list[float]:
     """Do the same, until SIGTERM; return how long ago each job was sent when it was there, in ms."""
     late_ms: list[float] = []
@@ -133,6 +145,7 @@ def claim(client: redis.Redis, stream: str, group: str, idle_ms: str, expected: 
 
 COMMANDS: dict[str, Callable[..., object]] = {
     "read": read,
+    "read-pipelined": read_pipelined,
     "read-timed": read_timed,
     "claim-and-settle": claim_and_settle,
     "scan": scan,

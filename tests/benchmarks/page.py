@@ -14,7 +14,7 @@ INTRODUCTION = """\
 This page is written by `make bench` (`python -m tests.benchmarks`), which takes a quarter of an hour.
 It needs nothing but Linux: each benchmark starts a Redis of its own, on a free port, without persistence.
 `python -m tests.benchmarks --only NAME` runs one of {names},
-and renews its part of this page;
+and renews its part of this page, for the Python that it runs on (`make bench VENV=.venv-3.13 PYTHON=python3.13`);
 `--quick` uses small numbers, to see that everything works, and writes nothing.
 """
 
@@ -35,6 +35,15 @@ HOW_TO_READ = """\
   Server time is what Redis itself counts for each command (`INFO commandstats`).
 """
 
+OVER_RELEASES = """\
+## Over releases
+
+The ratios that are demanded (dashed), release by release, and on each Python.
+The numbers are in [benchmarks.csv](benchmarks.csv).
+
+![Ratios to the bare code over releases](images/benchmarks.svg)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
@@ -46,16 +55,20 @@ class Chapter:
     result: Result
     machine: Machine
     day: date
+    python: str
+    """The version that it ran on, as `3.11`."""
 
 
-def write_page(chapters: Sequence[Chapter], missing: Sequence[str]) -> str:
-    """Return docs/benchmarks.md of the chapters, at least one; ``missing`` names benchmarks that were not run."""
-    names = [*(chapter.name for chapter in chapters), *missing]
+def write_page(chapters: Sequence[Chapter], names: Sequence[str]) -> str:
+    """Return docs/benchmarks.md of the chapters, at least one, of each Python; ``names`` are all that there are."""
+    pythons = list(dict.fromkeys(chapter.python for chapter in chapters))
+    by_name = {name: [chapter for chapter in chapters if chapter.name == name] for name in names}
     parts = [
         INTRODUCTION.format(names=", ".join(f"`{name}`" for name in names)),
-        _run(chapters, missing),
+        *(_run([chapter for chapter in chapters if chapter.python == python], names) for python in pythons),
+        OVER_RELEASES,
         HOW_TO_READ,
-        *(_chapter(chapter) for chapter in chapters),
+        *(_chapters(found) for found in by_name.values() if found),
     ]
     return "\n".join(parts)
 
@@ -80,21 +93,26 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]).rstrip()
 
 
-def _run(chapters: Sequence[Chapter], missing: Sequence[str]) -> str:
+def _run(chapters: Sequence[Chapter], names: Sequence[str]) -> str:
     rows = [row for chapter in chapters for row in chapter.result.rows]
     machine = chapters[-1].machine
-    lines = ["## This run", "", f"- {verdict(rows)}."]
-    if missing:
+    lines = [f"## Python {chapters[0].python}", "", f"- {verdict(rows)}."]
+    if missing := [name for name in names if name not in {chapter.name for chapter in chapters}]:
         lines.append(f"- Not run here: {', '.join(missing)}.")
     return "\n".join([*lines, *(f"- {line}." for line in (machine.hardware, machine.software)), ""])
 
 
+def _chapters(chapters: Sequence[Chapter]) -> str:
+    """Return one benchmark, with what it found on each Python."""
+    title, _, text = chapters[0].about.partition("\n\n")
+    return "\n".join([f"## {title.rstrip('.')}", "", _sentence_by_line(text), "", *map(_chapter, chapters)])
+
+
 def _chapter(chapter: Chapter) -> str:
-    title, _, text = chapter.about.partition("\n\n")
     breakdowns = [_breakdown(breakdown) for breakdown in chapter.result.breakdowns]
     table = _table(HEADER, [row.cells() for row in chapter.result.rows], numbers=range(1, 4))
-    when = f"Measured on {chapter.day.isoformat()}; {chapter.machine.load}."
-    return "\n".join([f"## {title.rstrip('.')}", "", _sentence_by_line(text), "", when, "", table, *breakdowns])
+    when = f"Measured on {chapter.day.isoformat()}, Python {chapter.python}; {chapter.machine.load}."
+    return "\n".join([when, "", table, *breakdowns])
 
 
 def _breakdown(breakdown: Breakdown) -> str:

@@ -41,9 +41,11 @@ class Stage:
         profile: Path | None = None,
         name: str = "worker",
         env: Mapping[str, str] | None = None,
+        url: str = "",
     ) -> Running:
-        """Start ``python -m workers run tests.benchmarks.programs:PROGRAM`` on this server."""
-        return self._run("workers", f"tests.benchmarks.programs:{program}", *flags, profile=profile, name=name, env=env)
+        """Start ``python -m workers run tests.benchmarks.programs:PROGRAM`` on this server, or at ``url``."""
+        words = (f"tests.benchmarks.programs:{program}", *flags, *(("--redis-url", url) if url else ()))
+        return self._run("workers", *words, profile=profile, name=name, env=env)
 
     def _run(
         self, module: str, *words: str, profile: Path | None, name: str, env: Mapping[str, str] | None = None
@@ -51,9 +53,9 @@ class Stage:
         sampled = ("-m", "tests.benchmarks.sampled", str(profile), module) if profile else ("-m", module)
         return self._processes.python(*sampled, "run", "--redis-url", self.server.url, *words, name=name, env=env)
 
-    def bare(self, command: str, *words: object) -> Running:
-        """Start one of `tests.benchmarks.bare` on this server."""
-        arguments = (command, self.server.url, *map(str, words))
+    def bare(self, command: str, *words: object, url: str = "") -> Running:
+        """Start one of `tests.benchmarks.bare` on this server, or at ``url``."""
+        arguments = (command, url or self.server.url, *map(str, words))
         return self._processes.python("-m", "tests.benchmarks.bare", *arguments, name=f"bare-{command}")
 
     def pacer(self, stream: str, jobs: int, per_second: float) -> Running:

@@ -1,6 +1,7 @@
 """The recipes of `docs/recipes.md`, run with the frameworks: a worker is killed, and each job is done once.
 
-Those of Node are collected where ``node`` finds their packages (``npm install ioredis redis``, and ``NODE_PATH``).
+Those of Node are collected where ``node`` finds their packages (``npm install ioredis redis redis-streams-broker``, and
+``NODE_PATH``).
 """
 
 import shutil
@@ -26,12 +27,15 @@ def _node_has(package: str) -> bool:
     return NODE is not None and subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
-OF_NODE = {"ioredis": "ioredis", "node_redis": "redis"}
+OF_NODE = {"ioredis": "ioredis", "node_redis": "redis", "redis_streams_broker": "redis-streams-broker"}
 """The package that each needs."""
 FRAMEWORKS = [
-    *("faststream", "taskiq", "walrus", "coredis"),
+    *("faststream", "taskiq", "walrus", "coredis", "redis_streams"),
     *(framework for framework, package in OF_NODE.items() if _node_has(package)),
 ]
+
+READS_ITS_HISTORY = {"redis_streams"}
+"""Whose deliveries Redis counts twice."""
 
 
 def start(processes: Processes, server: RedisServer, framework: str, *words: str, hold: int = -1) -> Running:
@@ -53,7 +57,7 @@ async def test_what_a_killed_worker_held_is_run_by_the_next_one_and_nothing_twic
 ) -> None:
     if framework != "walrus":  # which makes the stream, and its group, by itself
         await scene.create_group(client)
-    async with scene.running_reaper(server.url) as reaper:
+    async with scene.running_reaper(server.url, foreign_workers=framework in READS_ITS_HISTORY) as reaper:
         await scene.leads(reaper)
         assert await start(processes, server, framework, "produce", str(JOBS)).wait() == 0
         first = start(processes, server, framework, "work", "first", hold=HELD)

@@ -1,6 +1,7 @@
 """Which event loops a worker, a reaper and a producer run under: asyncio's and uvloop's; under trio, in a thread."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -11,11 +12,15 @@ import trio
 from redis.asyncio import Redis
 
 from reaper import GroupSettings, Reaper, ReaperSettings
+from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, dead_letters, field_of, make_worker, number_of, pending_of, running
 from workers import ConfigurationError, Job, Producer, Reject, Retry, Worker
+from workers.loop.slots import SLICE_S
 from workers.protocol.connection import commands_client
+from workers.runtime.clock import monotonic
+from workers.runtime.event_loop import EventLoop, maker_of, run_in
 
 URL = "redis://127.0.0.1:1/0"
 """Nobody listens there: what is refused is refused before anybody connects."""
@@ -26,15 +31,112 @@ def settings_of(server: RedisServer) -> ReaperSettings:
     return ReaperSettings(redis_url=server.url, groups=(pair,), grace=timedelta(0))
 
 
+BOTH = pytest.mark.parametrize("loop", [EventLoop.ASYNCIO, EventLoop.UVLOOP])
+
+
 def run_under_uvloop(program: Callable[[Redis], Awaitable[None]], server: RedisServer) -> None:
     """Run ``program`` with a client for ``server``."""
+    run_under(EventLoop.UVLOOP, program, server)
+
+
+def run_under(loop: EventLoop, program: Callable[[Redis], Awaitable[None]], server: RedisServer) -> None:
+    """Run ``program`` with a client for ``server``, in an event loop of that kind."""
 
     async def main() -> None:
-        assert type(asyncio.get_running_loop()).__module__.partition(".")[0] == "uvloop"
+        assert await kind_of_loop() == loop.value
         async with commands_client(server.url) as client:
             await program(client)
 
-    anyio.run(main, backend_options={"use_uvloop": True})
+    run_in(loop, main)
+
+
+async def kind_of_loop() -> str:
+    """Return the package that the running event loop is of."""
+    return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+
+def test_uvloop_is_used_where_it_is_installed() -> None:
+    assert run_in(EventLoop.AUTO, kind_of_loop) == "uvloop"
+    assert run_in(EventLoop.UVLOOP, kind_of_loop) == "uvloop"
+    assert run_in(EventLoop.ASYNCIO, kind_of_loop) == "asyncio"
+
+
+def test_where_uvloop_is_not_installed_it_is_done_without_unless_somebody_has_chosen_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+
+    assert run_in(EventLoop.AUTO, kind_of_loop) == "asyncio"
+    with pytest.raises(ConfigurationError, match=r"^loop is 'uvloop', .*pip install 'stream-reaper\[uvloop\]'"):
+        run_in(EventLoop.UVLOOP, kind_of_loop)
+
+
+def test_an_interpreter_without_a_lock_keeps_its_own_loop_unless_somebody_has_chosen_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+
+    assert maker_of(EventLoop.AUTO) is asyncio.new_event_loop
+    assert maker_of(EventLoop.UVLOOP) is not asyncio.new_event_loop
+
+
+@pytest.mark.anyio
+@pytest.mark.processes
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_workers_and_reapers_run_in_the_loop_that_was_chosen(
+    loop: str, server: RedisServer, processes: Processes
+) -> None:
+    flags = ("--redis-url", server.url, "--log-level", "debug", "--loop", loop)
+    worker = processes.worker("tests.workers.program", *flags)
+    reaper = processes.reaper("--groups", KEYS.pair, *flags)
+
+    for process, is_at_work in ((worker, "works on"), (reaper, "leadership acquired")):
+        await process.prints(f"event loop: {loop}")
+        await process.prints(is_at_work)
+
+
+@BOTH
+def test_handlers_that_never_await_starve_nobody(loop: EventLoop, server: RedisServer) -> None:
+    """Neither reading, nor settling, nor a neighbour that awaits, nor the program's own tasks, nor extensions.
+
+    Each computes for longer than a runner's slice, and asks the server by itself: what the loop has sent before is
+    answered by then. What is seen by the last job of the first read is seen while others wait in their slots.
+    """
+    slots, more = 64, 16
+    seen: dict[str, int] = {}
+    turns = extended = ran = 0
+
+    async def compute(job: Job) -> None:
+        nonlocal extended, ran
+        if number_of(job) == 0:
+            while "turns" not in seen:
+                assert await job.extend()
+                extended += 1
+            return
+        ends = monotonic() + 2 * SLICE_S
+        while monotonic() < ends:
+            pass
+        server.command("PING")
+        ran += 1
+        if ran == slots - 1:
+            seen.update(turns=turns, extended=extended, acked=worker.counts.acked, read=worker.counts.read)
+
+    worker = make_worker(server.url, compute, concurrency=slots, settle_batch=slots, read_count=slots)
+
+    async def program(client: Redis) -> None:
+        nonlocal turns
+        for number in range(slots + more):
+            await client.xadd(KEYS.stream, {"n": number})
+        async with running(worker):
+            while worker.counts.acked < slots + more:
+                turns += 1
+                await asyncio.sleep(0)
+
+    run_under(loop, program, server)
+    assert seen["turns"] >= slots - 1
+    assert seen["extended"] >= 2
+    assert seen["acked"] > 0
+    assert seen["read"] > slots
 
 
 def test_under_uvloop_jobs_are_done_retried_timed_out_rejected_and_recovered(server: RedisServer) -> None:

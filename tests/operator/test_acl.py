@@ -467,6 +467,18 @@ async def test_the_lines_are_accepted_as_they_are_printed(client: Redis) -> None
         await client.execute_command("ACL", "SETUSER", one["role"], "on", f">{PASSWORD}", *one["rules"])
 
 
+async def test_what_only_newer_servers_know_is_a_line_of_its_own() -> None:
+    answer = await run_command("redis://127.0.0.1:1/0", "acl", "--groups", "orders/billing")
+    lines = answer.out.splitlines()
+    assert [line for line in lines if "xnack" in line] == [
+        f"ACL SETUSER {role} +xnack" for role in ("worker", "reaper")
+    ]
+    for role in Role:
+        assert rules_of(role, REAPER, [KEYS], [NAMESPACE]).newer == (
+            ("xnack",) if role in (Role.WORKER, Role.REAPER) else ()
+        )
+
+
 async def test_without_groups_nothing_can_be_said() -> None:
     answer = await run_command("redis://127.0.0.1:1/0", "acl", "worker")
     assert (answer.code, answer.err.startswith("error: no groups are set")) == (2, True)

@@ -83,7 +83,7 @@ async def test_what_keeps_recovery_from_happening_is_said(scene: Scene, reaper: 
     entry = await scene.stalled("n", 1)
     answer = await reaper("explain", entry, "--groups", "orders/billing")
     assert answer.code == 0
-    assert "but        recovery is paused: `reaper resume billing` ends that" in answer.out
+    assert "but        recovery is paused: `reaper resume orders/billing` ends that" in answer.out
     assert "but        there is no leader: nothing is recovered before one is elected" in answer.out
     assert "deliveries 1 of " in answer.out
 

@@ -49,6 +49,14 @@ def test_a_name_in_several_pairs_needs_the_stream() -> None:
 
 def test_a_pair_named_in_full_need_not_be_known() -> None:
     assert choose_pair([], stream="orders", group="billing").pair == "orders/billing"
+    assert (found := choose_pair([], stream=None, group="orders/eu/billing")).stream == "orders/eu"
+    assert found.group == "billing"
+
+
+def test_a_pair_is_one_word_of_a_shell_whatever_it_is_called() -> None:
+    assert [group_keys(stream, "b").word for stream in ("orders", "my orders", "$(x)")] == [
+        "orders/b", "'my orders/b'", "'$(x)/b'",
+    ]  # fmt: skip
 
 
 def test_an_unknown_group_is_refused_with_the_known_ones() -> None:

@@ -160,7 +160,7 @@ def test_what_the_leader_reports_degrades(found: dict[str, Any], trouble: Troubl
 @pytest.mark.parametrize(
     ("group", "trouble", "says"),
     [
-        ({"paused": True}, Trouble.PAUSED, "`reaper resume billing` ends that"),
+        ({"paused": True}, Trouble.PAUSED, "`reaper resume orders/billing` ends that"),
         ({"mismatches": ("max_deliveries differ",)}, Trouble.MISMATCH, "max_deliveries differ"),
         ({"main": SourceState(exists=False)}, Trouble.REFUSED, "the stream or its group does not exist"),
     ],

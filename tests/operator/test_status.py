@@ -62,7 +62,7 @@ async def test_in_brief_each_group_is_a_line(scene: Scene, reaper: Command) -> N
     assert service == "reaper  healthy  leader alice-1-abc · 1 followers"
     assert mail.startswith("mail/sender  degraded  ready 0 · pending 0 · dead letters 0 · the leader does not watch")
     assert orders.startswith("orders/billing  degraded  ready ")
-    assert orders.endswith(" · recovery is paused: `reaper resume billing` ends that")
+    assert orders.endswith(" · recovery is paused: `reaper resume orders/billing` ends that")
 
 
 async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Command) -> None:
@@ -72,7 +72,7 @@ async def test_a_degraded_service_is_1_and_says_why(scene: Scene, reaper: Comman
     assert answer.code == 1
     assert answer.out.splitlines()[-2:] == [
         "degraded",
-        "  - orders/billing: recovery is paused: `reaper resume billing` ends that",
+        "  - orders/billing: recovery is paused: `reaper resume orders/billing` ends that",
     ]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from tests.support.dump import BASE_MS, Shown, dump
-from workers.protocol.keys import GroupKeys, group_keys, stream_keys
+from workers.protocol.capabilities import Capability, capabilities_quietly
+from workers.protocol.keys import NOBODY, READY_CONSUMER, GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script
 
 FENCE = "reaper:7:alice"
@@ -56,11 +57,15 @@ class Scene:
 
     client: Redis
     keys: GroupKeys = field(default_factory=lambda: group_keys("orders", "billing"))
+    ready_owner: str = READY_CONSUMER
+    """Who holds what is ready where it is: nobody, where the server has XNACK."""
     _entries: int = 0
 
     async def prepare(self, *, fence: str | None = FENCE) -> None:
         """Create the stream, the group and a leader's fence."""
         await self.client.xgroup_create(self.keys.stream, self.keys.group, "0", mkstream=True)
+        if self.ready_owner != NOBODY and (await capabilities_quietly(self.client))[Capability.XNACK]:
+            self.ready_owner = NOBODY
         if fence is not None:
             await self.client.set(self.keys.fence, fence)
 

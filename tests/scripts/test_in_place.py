@@ -22,6 +22,8 @@ from tests.scripts.scene import (
     rows,
 )
 from tests.support.tiers import WITH_CLAIM
+from tests.support.waiting import wait_until
+from workers.protocol.keys import NOBODY
 from workers.protocol.keys import READY_CONSUMER as READY
 from workers.protocol.keys import WAITING_CONSUMER as WAITING
 from workers.protocol.scripts import load_script
@@ -33,10 +35,14 @@ CLAIMABLE_MS = 4_000_000_000
 KNOWS_CLAIM = pytest.mark.only_on(*WITH_CLAIM)
 
 
-@pytest.fixture(autouse=True)
-async def agreed(scene: Scene) -> None:
-    """The group has agreed on the policy, and a leader serves it."""
+async def agree(scene: Scene) -> None:
+    """Have the group agree on the policy; a leader serves it."""
     await scene.agree(policy=POLICY, recovery="reaper", served_until=10**14, visibility_ms=30_000, max_deliveries=3)
+
+
+@pytest.fixture(autouse=True)
+async def _agreed(scene: Scene) -> None:
+    await agree(scene)
 
 
 async def shown(scene: Scene) -> dict[str, Any]:
@@ -60,9 +66,24 @@ async def claim(scene: Scene, consumer: str = "w9", *, min_idle_ms: int = 10**9)
     return [(one.decode(), before) for _, entries in reply or () for one, _, _, before in entries]
 
 
+def is_claimable(idle_ms: int, scene: Scene) -> bool:
+    """Tell whether every reader with CLAIM takes it: idle for long, or nobody's."""
+    return idle_ms == -1 if scene.ready_owner == NOBODY else idle_ms >= CLAIMABLE_MS
+
+
 async def wait_there(scene: Scene, one: str, *, delay_ms: int = 60_000, times: int = 1) -> None:
     """Have a worker give it back with a delay."""
     assert await scene.settle(item(one, "nack", times=times, delay_ms=delay_ms), policy=POLICY) == [1]
+
+
+async def until_later(scene: Scene) -> None:
+    """Wait until the server's clock is further on, by more than a delay of a millisecond."""
+    began = await scene.now_ms()
+
+    async def is_later() -> bool:
+        return await scene.now_ms() > began + 1
+
+    await wait_until(is_later, "the clock is further on")
 
 
 # --- recovered by the leader ------------------------------------------------------------------------------------
@@ -74,10 +95,10 @@ async def test_what_stalls_is_ready_where_it_is_with_its_count_and_a_note(scene:
     assert rows(reply) == [(1, "w1", one, 1)]
     assert details(reply) == [one]
     assert await shown(scene) == {
-        "orders": {"entries": [(one, "n", "1", "n", "2")], "billing": [(one, READY, 1)]},
+        "orders": {"entries": [(one, "n", "1", "n", "2")], "billing": [(one, scene.ready_owner, 1)]},
         "{orders}:notes:billing": {one: "0,0,,,w1"},
     }
-    assert (await scene.idle_ms())[one] >= CLAIMABLE_MS
+    assert is_claimable((await scene.idle_ms())[one], scene)
     [event] = (await scene.state())["{orders}:journal"]
     assert (event[0], event[1], event[2]["new_entry"]) == ("recovered", one, one)
 
@@ -99,7 +120,21 @@ async def test_a_lost_reply_changes_nothing_and_what_is_ready_stays_so(scene: Sc
     before = await scene.state()
     assert details(await scene.recover(one, policy=POLICY)) == [30_000]
     assert await scene.state() == before
-    assert (await scene.idle_ms())[one] >= CLAIMABLE_MS
+    assert is_claimable((await scene.idle_ms())[one], scene)
+
+
+@pytest.mark.only_on("7.", "8.", "valkey")
+async def test_to_ask_whether_xnack_may_be_used_refuses_and_logs_nothing(scene: Scene) -> None:
+    async def errors() -> dict[str, Any]:
+        told: Any = await scene.client.info("errorstats")
+        return {name: count for name, count in told.items() if name != "errorstat_NOSCRIPT"}
+
+    one = await scene.stalled()
+    before = await errors()
+    await scene.recover(one, policy=POLICY)
+    assert await scene.pending() == [(one, scene.ready_owner, 1)]
+    assert await errors() == before
+    assert before  # they are counted
 
 
 @KNOWS_CLAIM
@@ -118,6 +153,41 @@ async def test_of_many_claims_each_entry_goes_to_one_and_none_is_left(scene: Sce
     await scene.recover(*ids, policy=POLICY)
     taken = [await claim(scene, f"w{number}") for number in range(4)]
     assert sorted(one for part in taken for one, _ in part) == sorted(ids)
+
+
+async def test_where_little_is_pending_what_is_ready_is_read_in_turn(scene: Scene) -> None:
+    if scene.ready_owner == NOBODY:
+        return  # the server keeps what is nobody's in a list of its own
+    first, second = [await scene.stalled() for _ in range(2)]
+    await scene.recover(second, policy=POLICY)
+    await until_later(scene)
+    await scene.recover(first, policy=POLICY)
+    idle = await scene.idle_ms()
+    assert idle[second] > idle[first] >= CLAIMABLE_MS
+
+
+async def test_where_much_is_pending_what_becomes_ready_is_older_than_what_did_before(scene: Scene) -> None:
+    """From 8.6 on a server would look at each younger one otherwise: a mass cost the square of its size."""
+    if scene.ready_owner == NOBODY:
+        return  # the server keeps what is nobody's in a list of its own
+    at_work = await scene.add_many(1_010)
+    await scene.client.xreadgroup("billing", "busy", {"orders": ">"}, count=len(at_work))
+    *recovered, waiting, given_back = [await scene.stalled() for _ in range(6)]
+    await wait_there(scene, waiting, delay_ms=1)
+    await scene.recover(*recovered[:2], policy=POLICY)
+    await scene.recover(*recovered[2:], policy=POLICY)
+    assert await scene.settle(item(given_back, "nack"), policy=POLICY) == [1]
+    await until_later(scene)
+    await scene.move_due(policy=POLICY)
+    idle, order = await scene.idle_ms(), [*recovered, given_back, waiting]
+    assert idle[order[0]] > CLAIMABLE_MS
+    assert sorted(order, key=lambda one: idle[one]) == order
+    assert len({idle[one] for one in order}) == len(order)
+
+    await scene.client.xack("orders", "billing", *at_work[:11])  # few are at work now, however many are ready
+    last = await scene.stalled()
+    await scene.recover(last, policy=POLICY)
+    assert CLAIMABLE_MS <= (await scene.idle_ms())[last] < idle[order[0]]
 
 
 async def test_the_last_delivery_but_one_waits_with_the_suspects_and_is_kept_young(scene: Scene) -> None:
@@ -182,13 +252,13 @@ async def test_with_memory_full_all_of_it_is_given_back(scene: Scene) -> None:
     await scene.fill_memory()
     assert [row[0] for row in rows(await scene.recover(*ids, policy=POLICY))] == [1, 2]
     await scene.free_memory()
-    assert await scene.pending() == [(ids[0], READY, 1), (ids[1], WAITING, 2)]
+    assert await scene.pending() == [(ids[0], scene.ready_owner, 1), (ids[1], WAITING, 2)]
 
 
 async def test_an_entry_with_more_fields_than_could_be_copied_is_given_back(scene: Scene) -> None:
     one = await scene.stalled(*TOO_MANY)
     assert [row[0] for row in rows(await scene.recover(one, policy=POLICY))] == [1]
-    assert await scene.pending() == [(one, READY, 1)]
+    assert await scene.pending() == [(one, scene.ready_owner, 1)]
 
 
 async def test_what_lies_in_the_retry_stream_is_given_back_there(scene: Scene) -> None:
@@ -200,7 +270,7 @@ async def test_what_lies_in_the_retry_stream_is_given_back_there(scene: Scene) -
     assert await scene.pending(retry) == [(one, WAITING, 1)]
     assert (await shown(scene))["{orders}:scheduled:billing"] == [("parked", f"retry {one}")]
     assert [reply[1:] for reply in (await scene.release(policy=POLICY))[4:]] == [[one.encode()]]
-    assert await scene.pending(retry) == [(one, READY, 1)]
+    assert await scene.pending(retry) == [(one, scene.ready_owner, 1)]
     assert (await shown(scene))["{orders}:suspects:billing"] == {one: "retry"}
 
 
@@ -212,10 +282,10 @@ async def test_what_a_worker_gives_back_at_once_is_ready_where_it_is(scene: Scen
     one = await scene.stalled()
     assert await scene.settle(item(one, verb), policy=POLICY) == [1]
     assert await shown(scene) == {
-        "orders": {"entries": [(one, "n", "1")], "billing": [(one, READY, 1)]},
+        "orders": {"entries": [(one, "n", "1")], "billing": [(one, scene.ready_owner, 1)]},
         "{orders}:notes:billing": {one: note},
     }
-    assert (await scene.idle_ms())[one] >= CLAIMABLE_MS
+    assert is_claimable((await scene.idle_ms())[one], scene)
 
 
 async def test_uncounted_deliveries_do_not_count_and_no_two_deliveries_look_the_same(scene: Scene) -> None:
@@ -224,7 +294,7 @@ async def test_uncounted_deliveries_do_not_count_and_no_two_deliveries_look_the_
     for times, verb in enumerate(verbs, start=1):
         await scene.deliver(one, times=times)
         assert await scene.settle(item(one, verb, times=times), policy=POLICY) == [1]
-        assert await scene.pending() == [(one, READY, times)]
+        assert await scene.pending() == [(one, scene.ready_owner, times)]
     assert await notes(scene) == {one: "-4,1,,,w1,w1,w1,w1,w1"}  # one counted; one retry in a row
     for times in (6, 7):
         await scene.deliver(one, times=times)
@@ -289,7 +359,7 @@ async def test_a_delayed_retry_waits_where_it_is_and_is_ready_there_when_it_is_d
     await scene.make_due(scene.keys.schedule)
     assert (await scene.move_due(policy=POLICY))[:2] == [b"ok", 1]
     assert await shown(scene) == {
-        "orders": {"entries": [(one, "n", "1")], "billing": [(one, READY, 1)]},
+        "orders": {"entries": [(one, "n", "1")], "billing": [(one, scene.ready_owner, 1)]},
         "{orders}:notes:billing": {one: "0,0,,,w1"},
     }
 
@@ -322,7 +392,7 @@ async def test_suspects_are_let_out_one_at_a_time_where_they_are(scene: Scene) -
     await scene.recover(first, policy=POLICY)
     await scene.recover(second, policy=POLICY)
     assert await scene.release(policy=POLICY) == [b"ok", 1, 1, 0, [first.encode(), first.encode()]]
-    assert await scene.pending() == [(first, READY, 2), (second, WAITING, 2)]
+    assert await scene.pending() == [(first, scene.ready_owner, 2), (second, WAITING, 2)]
     assert await scene.release(policy=POLICY) == [b"ok", 1, 1, 0]
     await scene.deliver(first, times=3, idle_ms=0)
     assert await scene.release(policy=POLICY) == [b"ok", 1, 1, 0]
@@ -461,7 +531,7 @@ async def test_the_house_is_kept_of_notes_that_nobody_needs_and_our_consumers_st
     await scene.client.xack("orders", "billing", ids[1], ids[3])
     await keep_house(scene, 0)
     names = {row["name"].decode() for row in await scene.client.xinfo_consumers("orders", "billing")}
-    assert {READY, WAITING} <= names
+    assert {scene.ready_owner or WAITING, WAITING} <= names
     assert await notes(scene) == {}
 
 

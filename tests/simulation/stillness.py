@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 LOOKS_PER_TIMEOUT = 4
 LAID_ASIDE = {READY_CONSUMER.encode(), WAITING_CONSUMER.encode()}
-"""Who holds what is nobody's delivery, but ready or waiting where it is."""
+"""Who holds what is nobody's delivery, but ready or waiting where it is.
+
+What nobody holds at all was given back, too.
+"""
 Delivery = tuple[str, int, int, int]
 """A stream's key, an entry's ID, since when it has been idle (the server's ms), and how often it was delivered."""
 
@@ -82,5 +85,5 @@ class Stillness:
             group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
             if group is not None:
                 for number, row in group.pending.values.items():
-                    if row.consumer is None or row.consumer.name not in LAID_ASIDE:
+                    if row.consumer is not None and row.consumer.name not in LAID_ASIDE:
                         yield key, number, row.delivered_ms, row.times

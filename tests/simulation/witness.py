@@ -246,9 +246,9 @@ class Witness:
             group, job = stream.groups.get(GROUP.encode()), self._jobs[key, number]
             if group is not None and number in group.pending:
                 holder = group.pending.values[number].consumer
-                if holder is not None and holder.name == READY_CONSUMER.encode():
+                if holder is None or holder.name == READY_CONSUMER.encode():
                     ready.append(job)
-                elif holder is None or not self._waits_there(key, number, holder.name):
+                elif not self._waits_there(key, number, holder.name):
                     pending.append(PendingJob(job, -1))
             elif number in stream.entries and (group is None or number > group.last_id):
                 ready.append(job)

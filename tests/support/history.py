@@ -34,7 +34,7 @@ for _, key in ipairs({ KEYS[1], KEYS[2] }) do
     end
     for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', 10000000)) do
       local entry = redis.call('XRANGE', key, row[1], row[1])[1] or { row[1], {} }
-      if row[2] == 'ready-by-reaper' then
+      if row[2] == 'ready-by-reaper' or row[2] == '' then
         ready[#ready + 1] = entry
       elseif row[2] ~= 'waiting-by-reaper' or not redis.call('ZSCORE', KEYS[3], names[key] .. row[1]) then
         pending[#pending + 1] = { entry, row[3] }

@@ -8,6 +8,7 @@ from tests.faults.scene import Handler, create_group, running_worker
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import looks_at_pending
+from workers.protocol.connection import BLOCK_MS
 
 pytestmark = pytest.mark.anyio
 
@@ -24,3 +25,26 @@ async def test_a_worker_with_nothing_to_recover_looks_about_once_in_a_visibility
         await wait_until(lambda: looks_at_pending(server) >= before + 4, "it has looked four times")
         # A busy machine makes it look less often, never more.
         assert anyio.current_time() - began > 3 * VISIBILITY_S * 0.9
+
+
+@pytest.mark.parametrize(("recovery", "longest_ms"), [("embedded", 400), ("reaper", BLOCK_MS)])
+async def test_no_read_of_one_who_recovers_blocks_for_as_long_as_an_outage_lasts_that_counts(
+    server: RedisServer, client: Redis, recovery: str, longest_ms: int
+) -> None:
+    """What ends within it would be noticed by nobody, and what lives would look idle."""
+    await create_group(client)
+    async with client.monitor() as monitor:
+
+        async def next_one(name: str, word: str = "") -> list[str]:
+            while True:
+                words = str((await monitor.next_command())["command"]).split(" ")
+                if words[0] == name and (not word or word in words):
+                    return words
+
+        async with running_worker(server.url, Handler(), recovery=recovery, visibility_timeout=1.2):
+            if recovery == "embedded":
+                await next_one("XPENDING")  # it looks for what stalls, and does so again a visibility timeout later
+            words = await next_one("XREADGROUP", "BLOCK")
+    block_ms = int(words[words.index("BLOCK") + 1])
+    assert 0 < block_ms <= longest_ms
+    assert recovery == "embedded" or block_ms == longest_ms

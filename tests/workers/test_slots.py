@@ -115,6 +115,30 @@ async def test_handlers_that_never_wait_cost_one_task(monkeypatch: pytest.Monkey
     assert len(started) == 1
 
 
+async def test_handlers_that_never_wait_and_take_long_run_one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a runner more for each turn, the last ones would be as many handlers long as there are slots."""
+    monkeypatch.setattr("workers.loop.slots.SLICE_S", 0)
+    ran = 0
+
+    async def perform(_job: Held, _runner: object) -> None:
+        nonlocal ran
+        ran += 1
+
+    async with anyio.create_task_group() as tasks:
+        slots = Slots(tasks, 8, perform)
+        slots.put(jobs(20))
+        in_turns = []
+        for turn in range(100):
+            before = ran
+            if turn == 10:
+                slots.put(jobs(20))
+            await checkpoint()
+            in_turns.append(ran - before)
+        slots.close()
+
+    assert (ran, max(in_turns)) == (40, 1)
+
+
 async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
     go = anyio.Event()
 

@@ -33,6 +33,7 @@ from workers.protocol.events import EventName
 from workers.protocol.messages import FIELD_VISIBILITY_MS, Redelivery, text, whole_number
 from workers.runtime.clock import monotonic
 from workers.runtime.contact import Contact
+from workers.runtime.grace import OUTAGE_PART
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,11 @@ class Autoclaim(Part, StalledDeliveries):
         if self._not_before > now:
             return self._not_before - now
         return min(due_in_s for due_in_s, _ in self._walks_now(now, free))
+
+    @property
+    def longest_silence_s(self) -> float:
+        """For how many seconds Redis may say nothing: what ends within a read that blocks is no outage to us."""
+        return self._membership.visibility_s / OUTAGE_PART if self._membership.recovers else inf
 
     def _walks_now(self, now: float, free: int) -> list[tuple[float, Walk]]:
         """Return the walks with the time until their next calls."""
@@ -274,7 +280,7 @@ class Autoclaim(Part, StalledDeliveries):
                 self._membership.set_clock(refusal.server_ms, self._asked_at)
                 self._contact.answered(refusal.server_ms)
             case RefusalKind.PAUSED:
-                self._stand_by(f"{pair} is paused (`reaper resume {self._settings.group}` ends it)")
+                self._stand_by(f"{pair} is paused (`reaper resume {self._settings.keys.word}` ends it)")
             case _:
                 self._stand_by(f"{pair}: recovery refuses to act: {explained(refusal.detail)}")
 

@@ -100,7 +100,7 @@ class Telling(Part):
                     "entry %s of %s, held by %s, is overdue and cannot be copied: %s. It stays pending",
                     text(row.entry_id),
                     source.key,
-                    on_one_line(row.consumer),
+                    on_one_line(row.consumer or b"nobody (XNACK)"),
                     explained(row.told),
                 )
 

@@ -12,7 +12,7 @@ from workers.loop.reporting import Counts, Reporter
 from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls import Journal
 from workers.protocol.calls.settlement import Extend
-from workers.protocol.connection import commands_client, reader_client
+from workers.protocol.connection import READ_PATIENCE_S, commands_client, reader_client
 from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES
 from workers.runtime.callbacks import Callbacks
@@ -50,7 +50,7 @@ class WorkerContext:
 
         proof = ProofOfLife(commands, extend, server_ms)
         membership = Membership(commands, settings, consumer, reporter, proof.prove)
-        reads = reader_client(settings.redis_url, key=settings.keys.stream)
+        reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
         return cls(settings, consumer, commands, reads, membership, proof, reporter, telemetry)
 
     def journal(self, event: EventName) -> Journal:

@@ -196,15 +196,19 @@ class Reader(Part):
 
     def _block_ms(self, free: int) -> int:
         """Return how long a read may block: until there is something else to do. Never 0: that is for ever."""
-        longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else BLOCK_MS
+        longest = SUSPECT_WAIT_MS if self._adoption.is_waiting else self._longest_block_ms
         return max(1, min(longest, round(min(self._stalled.due_in_s(free), BLOCK_MS) * 1000)))
+
+    @property
+    def _longest_block_ms(self) -> int:
+        return min(BLOCK_MS, round(min(self._stalled.longest_silence_s, BLOCK_MS) * 1000))
 
     @contextmanager
     def _timed(self, block_ms: int) -> Iterator[None]:
         """See to it that a read which blocks for less than usual ends in time: the server itself may be 100 ms late."""
         self._is_blocking = block_ms > 0
         try:
-            if not 0 < block_ms < BLOCK_MS:
+            if not 0 < block_ms < self._longest_block_ms:
                 yield
                 return
             timer = asyncio.get_running_loop().call_later(block_ms / 1000, self._late.notify)

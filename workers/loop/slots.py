@@ -3,7 +3,8 @@
 A runner takes deliveries from the queue until it is empty. If some still wait as soon as it lets the event loop turn,
 the next runner is sent for: handlers that wait for something fan out over as many runners as there are slots, and
 handlers that never wait are run one after the other by the first, which costs less than ten of them would with a task
-each. One runner that has nothing to do waits for the next deliveries; the others end.
+each, and lets everybody else run after each that took long. One runner that has nothing to do waits for the next
+deliveries; the others end.
 """
 
 import asyncio
@@ -40,6 +41,8 @@ class Slots:
         self._runners = 0
         self._one_is_coming = False
         self._one_waits = False
+        self._lets_others_run = 0
+        """Runners between two deliveries: they go on with the queue, and another one would only make turns longer."""
         self._called = Change()
         self.freed = Change()
         """A delivery has left its slot, or nothing is started any more."""
@@ -76,7 +79,7 @@ class Slots:
             await self.freed.wait()
 
     def _send_for_runner(self) -> None:
-        if not self._queue or self._one_is_coming:
+        if not self._queue or self._one_is_coming or self._lets_others_run:
             return
         if self._one_waits:
             self._one_is_coming = True
@@ -121,5 +124,12 @@ class Slots:
             self.taken -= 1
             self.freed.notify()
             if monotonic() > slice_end:
-                await checkpoint()
+                await self._let_others_run()
                 slice_end = monotonic() + SLICE_S
+
+    async def _let_others_run(self) -> None:
+        self._lets_others_run += 1
+        try:
+            await checkpoint()
+        finally:
+            self._lets_others_run -= 1

@@ -18,6 +18,11 @@ class StalledDeliveries:
         return inf
 
     @property
+    def longest_silence_s(self) -> float:
+        """For how many seconds Redis may say nothing, since it was asked to; inf while others recover."""
+        return inf
+
+    @property
     def is_under_way(self) -> bool:
         """Tell whether deliveries were asked for that nobody has taken yet: `take` must follow."""
         return False

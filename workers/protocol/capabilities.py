@@ -54,6 +54,8 @@ async def knows_claim(client: "Redis", absent: str) -> bool | None:
 
 _COMMANDS = {Capability.XNACK: "XNACK", Capability.XACKDEL: "XACKDEL", Capability.IDMP: "XCFGSET"}
 """XCFGSET sets how long IDMP remembers: neither is there without the other."""
+UNSEEN = "XNACK: verified on a simulator only"
+"""No server with XNACK was at hand: what is said of it until one was."""
 _NOBODY = "stream-reaper:nobody"
 _CANNOT_TELL = (Meaning.DENIED, Meaning.AWAY, Meaning.LOCKED_OUT)
 
@@ -72,4 +74,5 @@ def in_words(capabilities: Capabilities) -> str:
     known = [name for name, can in capabilities.items() if can]
     unknown = [f"{name} unknown" for name, can in capabilities.items() if can is None]
     beyond = ", ".join([*known, *unknown]) or f"no {', no '.join(capabilities)}"
-    return f"{beyond}; CLAIM alone is used, to give back in place"
+    used = f"CLAIM and XNACK are used, to give back in place ({UNSEEN})" if capabilities.get(Capability.XNACK) else ""
+    return f"{beyond}; {used or 'CLAIM alone is used, to give back in place'}"

@@ -49,8 +49,12 @@ logger = logging.getLogger(__name__)
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 NEWCOMER_TIMEOUT_S = 0.5
-BLOCK_MS = 2_000
-"""How long a blocking read waits: well under the socket timeout, which redis-py does not extend for BLOCK."""
+BLOCK_MS = 4_000
+"""How long a read blocks that finds nothing: an idle worker asks this often, and one that may not end a read by
+CLIENT UNBLOCK needs up to so long to stop."""
+READ_PATIENCE_S = 3.0
+"""How long a worker waits for the answer to a read beyond that (redis-py does not extend a socket's timeout for BLOCK).
+Together they say how soon it gives up a server that is silent."""
 
 # Replies that are parsed in `workers.protocol.messages` or by their callers, as they come from the wire.
 _RAW_REPLIES = ("XREADGROUP", "XREAD", "XPENDING", "XRANGE", "XREVRANGE", "XCLAIM", "XAUTOCLAIM")

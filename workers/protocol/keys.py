@@ -6,6 +6,7 @@ A name that already holds a tag (``{shop}orders``) keeps it.
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,6 +24,10 @@ RETURNED_CONSUMER = "returned-by-reaper"
 """The consumer that holds what a read with CLAIM has taken by mistake, until its owner shows up. Reads nothing."""
 OUR_CONSUMERS = frozenset({RESTORED_CONSUMER, READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER})
 """Consumers that are no worker's."""
+NOBODY = ""
+"""What ``XPENDING`` names as the owner of what was given back by ``XNACK`` (Redis 8.8): ready where it is, idle -1."""
+LAID_ASIDE = frozenset(name.encode() for name in (READY_CONSUMER, WAITING_CONSUMER, NOBODY))
+"""Owners, as replies name them, of what is nobody's delivery, but ready or waiting where it is."""
 _WORKER = re.compile(rb"\.[0-9a-f]{%d}$" % (2 * NONCE_BYTES))
 
 
@@ -102,6 +107,17 @@ class GroupKeys:
     def pair(self) -> str:
         """The pair as people write it: ``orders/billing``."""
         return f"{self.stream}/{self.group}"
+
+    @property
+    def word(self) -> str:
+        """The pair as a word of a shell, for commands that people are told to type."""
+        return shlex.quote(self.pair)
+
+
+def split_pair(pair: str) -> tuple[str, str] | None:
+    """Read stream and group of a pair as people write it; None where it is none. The last slash separates them."""
+    stream, _, group = pair.rpartition("/")
+    return (stream, group) if stream and group else None
 
 
 def group_keys(stream: str, group: str) -> GroupKeys:

@@ -16,6 +16,7 @@ from pyarrow import ArrowException
 from reaper.pipeline.lake.delta import JoinError, LakeFile, LakeTable
 from reaper.pipeline.lake.layout import TABLES, Layout, replace_text
 from reaper.pipeline.lake.tables import LakeBusyError
+from reaper.pipeline.storage import reason_of_store
 from workers.protocol.errors import StreamReaperError
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ def _join(name: str, table: LakeTable, files: list[LakeFile], target_bytes: int,
         try:
             table.join(group)
         except DeltaError as error:
-            raise LakeBusyError(f"{name} of {group[0].date} was not compacted: {error}") from error
+            raise LakeBusyError(f"{name} of {group[0].date} was not compacted: {reason_of_store(error)}") from error
         except JoinError as error:
             raise CompactionError(str(error)) from error
     table.clean(thoroughly=True)
@@ -106,7 +107,7 @@ def retain(layout: Layout, keep: timedelta, now: datetime | None = None) -> list
         try:
             dropped = table.drop_before(oldest)
         except DeltaError as error:
-            raise LakeBusyError(f"days of {name} were not dropped: {error}") from error
+            raise LakeBusyError(f"days of {name} were not dropped: {reason_of_store(error)}") from error
         table.clean()
         done.append(Retained(name, tuple(sorted({file.date for file in dropped})), len(dropped)))
     return done
@@ -139,7 +140,7 @@ class Upkeep:
             if self.keep is not None:
                 retain(self.layout, self.keep)
         except (StreamReaperError, DeltaError, ArrowException, OSError) as error:
-            logger.warning("the lake %s is tidied up later: %s", self.layout.root, error)
+            logger.warning("the lake %s is tidied up later: %s", self.layout.root, reason_of_store(error))
         replace_text(self._noted, str(batch))
 
     def _target(self, batch: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from reaper.pipeline.lake.delta import LakeTable, is_address
 from reaper.pipeline.lake.layout import Layout, remove
 from reaper.pipeline.lake.schema import TABLES
-from reaper.pipeline.lake.tables import MIGRATED, create_tables, only_ingester
+from reaper.pipeline.lake.tables import MIGRATED, NoLakeError, create_tables, only_ingester
 from workers.protocol.errors import ConfigurationError
 
 OLD_FILES = ("fence", "tables.lock", "maintenance.lock")
@@ -32,6 +32,8 @@ def migrate(layout: Layout) -> list[Migrated]:
     """Make Delta tables of what is there. Raises LakeBusyError while somebody ingests, ConfigurationError."""
     if is_address(layout.root):
         raise ConfigurationError(f"only a lake that is a folder can have been made earlier: {layout.root} is none.")
+    if not any(os.path.lexists(layout.table(name)) for name in TABLES):
+        raise NoLakeError(f"there is no lake at {layout.root}: `reaper pipeline ingest` makes one.")
     with only_ingester(layout):
         layout.create()
         _finish(layout)

@@ -47,6 +47,7 @@ MODULES = {
     "workers/loop/runner": ["workers/test_in_time", "workers/test_execution", "workers/test_heartbeat",
                             "workers/test_timeouts", "workers/test_leaving", "workers/test_vanished"],
     "workers/loop/settlement": ["workers/test_settlement", "workers/test_refusals"],
+    "workers/loop/slots": ["workers/test_slots"],
     "workers/outbox": ["workers/test_producer", "workers/test_sync_producer"],
     "workers/protocol/calls/membership": ["scripts/test_join_group", "workers/test_membership"],
     "workers/protocol/nodes": ["protocol/test_nodes"],

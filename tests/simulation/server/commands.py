@@ -25,6 +25,8 @@ class Command:
     kind: Kind
     handler: Handler
     in_scripts: bool
+    needs: str = ""
+    """The capability without which a server does not know it."""
 
     @property
     def writes(self) -> bool:
@@ -40,11 +42,13 @@ COMMANDS: dict[bytes, Command] = {}
 CONTAINERS: dict[bytes, dict[bytes, Command]] = {}
 
 
-def command(name: str, arity: int, kind: Kind, *, in_scripts: bool = True) -> Callable[[Handler], Handler]:
+def command(
+    name: str, arity: int, kind: Kind, *, in_scripts: bool = True, needs: str = ""
+) -> Callable[[Handler], Handler]:
     """Register a handler. ``name`` is in upper case, a subcommand behind a blank."""
 
     def register(handler: Handler) -> Handler:
-        made = Command(name.lower().replace(" ", "|"), arity, kind, handler, in_scripts)
+        made = Command(name.lower().replace(" ", "|"), arity, kind, handler, in_scripts, needs)
         container, _, sub = name.encode().partition(b" ")
         if sub:
             CONTAINERS.setdefault(container, {})[sub] = made

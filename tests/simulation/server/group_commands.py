@@ -11,6 +11,7 @@ NO_KEY = (
     " to create an empty stream automatically."
 )
 NO_KEY_OR_GROUP = b"NOGROUP No such key '%b' or consumer group '%b'"
+MOST_TIMES = 2**63 - 1  # what XNACK FATAL says
 AUTOCLAIM_LOOKS = 10  # entries that XAUTOCLAIM looks at, for each that it may return
 
 
@@ -162,8 +163,11 @@ def xpending(core: Core, words: list[bytes]) -> Reply:
     for number in pending.between(start, end, -1 if min_idle else count):
         row = pending.values[number]
         idle = max(now_ms - row.delivered_ms, 0)
-        if idle >= min_idle and len(rows) < count:
-            rows.append([id_text(number), row.consumer.name if row.consumer else b"", idle, row.times])
+        if (row.consumer is None or idle >= min_idle) and len(rows) < count:
+            if row.consumer is None:
+                rows.append([id_text(number), b"", -1, row.times])
+            else:
+                rows.append([id_text(number), row.consumer.name, idle, row.times])
     return rows
 
 
@@ -246,6 +250,55 @@ def xclaim(core: Core, words: list[bytes]) -> Reply:
         consumer.active_ms = core.now_ms
         reply.append(id_text(number) if how.just_id else entry)
     return reply
+
+
+class _Nack:
+    """The options of XNACK, behind its IDs."""
+
+    def __init__(self, words: list[bytes]) -> None:
+        self.times: int | None = None
+        self.force = False
+        at = 0
+        while at < len(words):
+            option = words[at].upper()
+            if option == b"FORCE":
+                self.force, at = True, at + 1
+            elif option == b"RETRYCOUNT" and at + 1 < len(words):
+                self.times, at = integer(words[at + 1]), at + 2
+            else:
+                raise syntax_error()
+
+    def count(self, mode: bytes, before: int) -> int:
+        """Return how often an entry was delivered, as the group says from now on."""
+        if self.times is not None:
+            return self.times
+        return {b"SILENT": max(before - 1, 0), b"FATAL": MOST_TIMES}.get(mode, before)
+
+
+@command("XNACK", -7, "write", needs="has_nack")
+def xnack(core: Core, words: list[bytes]) -> Reply:
+    """XNACK key group SILENT|FAIL|FATAL IDS n id … [RETRYCOUNT n] [FORCE]"""
+    mode = words[3].upper()
+    if mode not in (b"SILENT", b"FAIL", b"FATAL"):
+        raise ReplyError("ERR mode must be SILENT, FAIL, or FATAL")
+    count = integer(words[5])
+    if words[4].upper() != b"IDS" or not 1 <= count <= len(words) - 6:
+        raise syntax_error()
+    numbers, how = [entry_id(word) for word in words[6 : 6 + count]], _Nack(words[6 + count :])
+    stream, group = group_of(core, words[1], words[2])
+    nacked = 0
+    for number in numbers:
+        row = group.pending.get(number)
+        if row is None and how.force and number in stream.entries:
+            row = Pending(None, 0, 0)
+            group.pending.put(number, row)
+        if row is not None:
+            group.disown(number, row)
+            row.delivered_ms, row.times = 0, how.count(mode, row.times)
+            nacked += 1
+    if nacked:
+        core.signal(words[1])
+    return nacked
 
 
 @command("XAUTOCLAIM", -6, "write")

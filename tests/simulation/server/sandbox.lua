@@ -4,6 +4,7 @@
 
 local bridge, is_7 = ...
 local bridge_call, bridge_log, sha1hex, pack, unpack_values = bridge.call, bridge.log, bridge.sha1hex, bridge.pack, bridge.unpack
+local bridge_may = bridge.may
 
 local getinfo = debug.getinfo
 local env = {
@@ -69,6 +70,16 @@ function redis.call(...)
     error(is_7 and reply or reply.err, 0)
   end
   return reply
+end
+
+if is_7 then
+  function redis.acl_check_cmd(...)
+    local may = bridge_may(...)
+    if may == nil then
+      error({ err = 'ERR Invalid command passed to redis.acl_check_cmd()' }, 0)
+    end
+    return may
+  end
 end
 
 function redis.error_reply(text)

@@ -19,6 +19,8 @@ _SANDBOX = Path(__file__).with_name("sandbox.lua")
 _MOST_ON_THE_STACK = 4000
 Call = Callable[[list[bytes]], Reply]
 """Runs one command of a script; raises ReplyError, or `CallRefusedError`."""
+May = Callable[[list[bytes]], bool | None]
+"""Tells whether the script's user may run a command; None where there is no such command."""
 
 
 class CallRefusedError(ReplyError):
@@ -38,10 +40,12 @@ class LuaEngine:
         self._table_from = lua.table_from
         self._new_table = lua.eval("function() return {} end")
         self._call: Call = _not_running
+        self._may: May = _nobody_runs
         self._chunks: dict[bytes, Any] = {}
         bridge = lua.table_from(
             {
                 b"call": self._called,
+                b"may": self._asked,
                 b"log": lambda *_: None,
                 b"sha1hex": lambda text: hashlib.sha1(text, usedforsecurity=False).hexdigest().encode(),
                 b"pack": lambda value: cmsgpack.pack(value, _items_of),
@@ -61,13 +65,13 @@ class LuaEngine:
             raise ReplyError(b"ERR Error compiling script (new function): " + chunk[1])
         self._chunks[digest] = chunk
 
-    def run(self, digest: bytes, keys: list[bytes], arguments: list[bytes], call: Call) -> Raw:
+    def run(self, digest: bytes, keys: list[bytes], arguments: list[bytes], call: Call, may: May) -> Raw:
         """Run a script that is ready."""
-        self._call = call
+        self._call, self._may = call, may
         try:
             return Raw(self._run(self._chunks[digest], digest, self._table(keys), self._table(arguments)))
         finally:
-            self._call = _not_running
+            self._call, self._may = _not_running, _nobody_runs
 
     def _table(self, values: list[Any]) -> Any:
         return self._build(*values) if len(values) < _MOST_ON_THE_STACK else self._table_from(values)
@@ -80,6 +84,9 @@ class LuaEngine:
         except ReplyError as error:
             return self._failure(error.text, None)
         return self._to_lua(reply)
+
+    def _asked(self, *words: Any) -> bool | None:
+        return self._may([word if type(word) is bytes else _text(word) for word in words])
 
     def _to_lua(self, reply: Reply) -> Any:
         if isinstance(reply, bytes | int):
@@ -115,6 +122,10 @@ def _items_of(table: Any) -> Any:
 
 
 def _not_running(_words: list[bytes]) -> Reply:
+    raise AssertionError("no script runs")
+
+
+def _nobody_runs(_words: list[bytes]) -> bool | None:
     raise AssertionError("no script runs")
 
 

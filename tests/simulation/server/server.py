@@ -179,11 +179,16 @@ class ModelServer(Core):
         """Return the command that ``words`` call. Raises ReplyError where there is none that takes so many."""
         name = words[0].upper()
         found = COMMANDS.get(name)
+        if found is not None and not self._knows(found):
+            raise ReplyError(self._unknown(words))
         if found is None:
             found = self._find_subcommand(name, words)
         if not found.takes(len(words)):
             raise ReplyError(f"ERR wrong number of arguments for '{found.name}' command")
         return found
+
+    def _knows(self, found: Command) -> bool:
+        return not found.needs or bool(getattr(self.capabilities, found.needs))
 
     def _find_subcommand(self, name: bytes, words: list[bytes]) -> Command:
         container = CONTAINERS.get(name)
@@ -285,7 +290,7 @@ class ModelServer(Core):
             raise ReplyError("ERR Number of keys can't be negative")
         self.in_script, self._script_wrote = True, False
         try:
-            return self._engine.run(digest, words[3 : 3 + count], words[3 + count :], self._call_of_script)
+            return self._engine.run(digest, words[3 : 3 + count], words[3 + count :], self._call_of_script, self._may)
         finally:
             self.in_script = False
 
@@ -314,8 +319,17 @@ class ModelServer(Core):
             self._script_wrote = True
         return self._run(found, words)
 
+    def _may(self, words: list[bytes]) -> bool | None:
+        """Answer redis.acl_check_cmd (7.0); None where the server does not know the command."""
+        found = COMMANDS.get(words[0].upper())
+        if found is None or not self._knows(found):
+            return None
+        assert self.session is not None
+        return found.name not in self.denied.get(self.session.user, ())
+
     def _refused_words(self, words: list[bytes], error: ReplyError) -> ReplyError:
-        if words[0].upper() in COMMANDS or b"wrong number of arguments" in error.text:
+        found = COMMANDS.get(words[0].upper())
+        if (found is not None and self._knows(found)) or b"wrong number of arguments" in error.text:
             said = "Wrong number of args calling Redis command from script"
             return CallRefusedError(f"ERR {said}", "Wrong number of args calling Redis command From Lua script")
         said = "Unknown Redis command called from script"

@@ -63,7 +63,10 @@ def _full_group(core: Core, stream: Stream, name: bytes, most: int) -> Reply:
     told: list[Reply] = [b"name", name, b"last-delivered-id", id_text(group.last_id)]
     if core.is_7:
         told += [b"entries-read", group.entries_read, b"lag", stream.lag(group)]
-    return [*told, b"pel-count", len(group.pending), b"pending", rows, b"consumers", _full_consumers(core, group, most)]
+    told += [b"pel-count", len(group.pending)]
+    if core.capabilities.has_nack:
+        told += [b"nacked-count", sum(row.consumer is None for row in group.pending.values.values())]
+    return [*told, b"pending", rows, b"consumers", _full_consumers(core, group, most)]
 
 
 def _full_consumers(core: Core, group: Group, most: int) -> Reply:

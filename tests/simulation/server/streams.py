@@ -141,6 +141,12 @@ class Group:
             consumer.pending.put(number, row)
         self.pending.put(number, row)
 
+    def disown(self, number: int, row: Pending) -> None:
+        """Let nobody hold a row (8.8)."""
+        if row.consumer is not None:
+            row.consumer.pending.remove(number)
+            row.consumer = None
+
     def release(self, number: int) -> bool:
         """Forget a pending entry; tell whether it was there."""
         row = self.pending.remove(number)
@@ -170,8 +176,10 @@ class Group:
             other.pending.ids = consumer.pending.ids[:]
         twin.pending.ids = self.pending.ids[:]
         for number, row in self.pending.values.items():
-            assert row.consumer is not None
-            twin.pending.values[number] = twin.consumers[row.consumer.name].pending.values[number]
+            holder = twin.consumers[row.consumer.name] if row.consumer is not None else None
+            twin.pending.values[number] = (
+                holder.pending.values[number] if holder is not None else Pending(None, row.delivered_ms, row.times)
+            )
         return twin
 
 

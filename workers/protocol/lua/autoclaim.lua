@@ -215,7 +215,7 @@ local refusal
 -- What was laid aside by policy `in-place` is nobody's delivery, unless nobody remembers why. Returns whether `row` needs no other look.
 local function rests(row, left)
   claim_run()
-  if row[2] == READY_CONSUMER and not in_place then -- it is to be copied
+  if laid_aside_as(row[2]) == 'ready' and not in_place then -- it is to be copied
     refusal = refusal or layout_refusal(policy, stream, at)
     if refusal then
       ended = 'refused'
@@ -244,7 +244,7 @@ local function look_at(row, left)
     start_over(row)
     return again_in(visibility - idle)
   end
-  if (row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER) and rests(row, left) then
+  if laid_aside_as(row[2]) and rests(row, left) then
     return
   end
   local terms = terms_of(row[2])

@@ -127,7 +127,7 @@ local function nothing_is_older(idle)
   end
   local rows = redis.call('XPENDING', stream, group, 'IDLE', string.format('%.0f', math.max(0, idle)), '-', '+', 100)
   for _, row in ipairs(rows) do
-    if row[2] ~= READY_CONSUMER then
+    if laid_aside_as(row[2]) ~= 'ready' then
       return false
     end
   end

@@ -38,16 +38,15 @@ local function look_at(source)
   for _, info in ipairs(readable(redis.pcall('XINFO', 'GROUPS', source), {})) do
     if info_field(info, 'name') == group then
       local first = redis.call('XRANGE', source, '(' .. info_field(info, 'last-delivered-id'), '+', 'COUNT', 1)[1]
-      in_flight = in_flight + info_field(info, 'pending')
       ready_ms = math.max(ready_ms, first and at - entry_ms(first[1]) or 0)
       for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', source, group)) do
         local name = info_field(consumer, 'name')
-        if name == READY_CONSUMER or name == WAITING_CONSUMER then
-          in_flight = in_flight - info_field(consumer, 'pending')
+        if not laid_aside_as(name) then -- and nobody's what is no consumer's
+          in_flight = in_flight + info_field(consumer, 'pending')
         end
       end
       for _, row in ipairs(redis.call('XPENDING', source, group, '-', '+', LOOKED_AT)) do
-        if row[2] ~= READY_CONSUMER and row[2] ~= WAITING_CONSUMER then
+        if not laid_aside_as(row[2]) then
           pending_ms = math.max(pending_ms, row[3])
           break
         end

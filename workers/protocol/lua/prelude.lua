@@ -335,6 +335,9 @@ end
 
 local printable = {}
 local function with_consumer(job, consumer)
+  if consumer == '' then -- given back by somebody who is not named
+    return job.consumers
+  end
   local name = printable[consumer]
   if not name then
     name = string.gsub(consumer, '[,%c]', '_')
@@ -351,7 +354,14 @@ end
 -- names the entry alone; the leader's looks keep it young (recovery.lua), so that it is claimable by itself where none lives.
 -- `RETURNED_CONSUMER` holds what a reader has taken by mistake, until whoever had it shows that (return_taken.lua).
 local READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER = 'ready-by-reaper', 'waiting-by-reaper', 'returned-by-reaper'
-local CLAIMABLE_MS = '4000000000' -- 46 days. Were it beyond the server's own time, Redis would make it 0
+local CLAIMABLE_MS = 4000000000 -- 46 days. Were it beyond the server's own time, Redis would make it 0
+
+-- Where the server has XNACK (Redis 8.8), nobody holds what is ready: XPENDING has no name for it, and idle -1. Foreign workers give
+-- back so, too. No consumer of that name may be made: nothing is XCLAIMed for the owner of a row that has none.
+local NOBODY = ''
+local function laid_aside_as(consumer)
+  return (consumer == READY_CONSUMER or consumer == NOBODY) and 'ready' or consumer == WAITING_CONSUMER and 'waiting' or nil
+end
 
 -- The entry stays as its producer wrote it, so what a copy says of its job in reserved fields is noted in a hash, by entry ID:
 -- what is to be added to the times delivered (below 0: some did not count), uncounted retries in a row, how often a suspect
@@ -370,10 +380,70 @@ local function written_note(job, deliveries, times, consumers, waits)
     job.suspect and string.format('%.0f', job.suspect) or '', job.previous or '') .. consumers
 end
 
--- Lays an entry aside under a consumer of ours; `times` is its delivery count from now on.
-local function lay_aside(source, group, consumer, entry_id, times)
-  redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'IDLE', consumer == READY_CONSUMER and CLAIMABLE_MS or '0',
-    'RETRYCOUNT', string.format('%.0f', times), 'JUSTID')
+-- Lays an entry aside under a consumer of ours, or as nobody's; `times` is its delivery count from now on.
+-- Redis 8.6 has all that is pending in a list by its idle time, and looks for an entry's place there from the youngest end on: a step
+-- for each that is younger, unless it is to be older than all. By such steps a mass costs the square of its size. So where more than
+-- a few are not ready, what becomes ready is older than whatever did before, and read before that; else it is read in its turn.
+-- Older by a millisecond for each microsecond of the clock: so it is in the calls that follow, too. (It begins anew every 12 days.)
+local lay_aside
+do
+  -- Gives an entry back by XNACK, where the server has it: always by FAIL, with its delivery count from now on, since SILENT would lower
+  -- it, and a late verdict of the delivery before would fit the next one. What did not count stands in the note. Whether we may is asked of
+  -- the server that runs this call, so that no failover, upgrade or changed right makes the answer stale: by what refuses and logs nothing
+  -- (Redis 7), else by a call that does nothing.
+  local may_nack
+  local function nacked(source, group, entry_id, count)
+    if may_nack == nil then
+      if redis.acl_check_cmd then
+        local is_known, may = pcall(redis.acl_check_cmd, 'XNACK', source, group, 'FAIL', 'IDS', '1', entry_id)
+        may_nack = is_known and may
+      else
+        may_nack = type(redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', '0-0')) == 'number'
+      end
+    end
+    if may_nack then
+      local reply = redis.pcall('XNACK', source, group, 'FAIL', 'IDS', '1', entry_id, 'RETRYCOUNT', count)
+      if type(reply) == 'number' then
+        return true
+      end
+      may_nack = false
+    end
+    return false
+  end
+
+  local FEW, CYCLE_US = 1000, 1000000000000
+  local since_ms = {} -- by source: when the latest of this call became idle; false where only a few are not ready
+  local function latest_ms(source, group)
+    local summary, time = redis.call('XPENDING', source, group), redis.call('TIME')
+    local others = tonumber(summary[1])
+    for _, held in ipairs(summary[4] or {}) do
+      others = others - (laid_aside_as(held[1]) == 'ready' and tonumber(held[2]) or 0)
+    end
+    return others > FEW and now_ms() - CLAIMABLE_MS - (time[1] * 1000000 + time[2]) % CYCLE_US
+  end
+
+  local function age(source, group)
+    if since_ms[source] == nil then
+      since_ms[source] = latest_ms(source, group)
+    end
+    if not since_ms[source] then
+      return 'IDLE', CLAIMABLE_MS
+    end
+    since_ms[source] = math.max(since_ms[source] - 1, 0)
+    return 'TIME', since_ms[source]
+  end
+
+  lay_aside = function(source, group, consumer, entry_id, times)
+    local count, option, ms = string.format('%.0f', times), 'IDLE', 0
+    if consumer == READY_CONSUMER then
+      if nacked(source, group, entry_id, count) then
+        return
+      end
+      option, ms = age(source, group)
+    end
+    redis.call('XCLAIM', source, group, consumer, 0, entry_id, option, string.format('%.0f', ms),
+      'RETRYCOUNT', count, 'JUSTID')
+  end
 end
 
 -- Such an entry's member of the schedule; which entry, of what (`stream` | `retry`), a member names, if it does.

@@ -91,7 +91,7 @@ end
 -- or nobody let it out (the hash was lost, or a producer wrote the mark), so that nobody knows what company it had.
 local function judge(job, row)
   local count = delivery_count(job, row[4], max_deliveries)
-  if not job.suspect and count < max_deliveries then
+  if row[2] == NOBODY or (not job.suspect and count < max_deliveries) then -- who has given it back did not crash
     return count, false
   end
   local value = redis.call('HGET', suspects, row[1])
@@ -114,7 +114,7 @@ local function end_delivery(job, row, count, in_doubt)
   if count >= max_deliveries then
     local id, why = add_entry(dead, dead_letter_fields(job, {
       stream = stream, group = group, reason = 'max_deliveries', deliveries = count, consumers = consumers,
-      error = how_it_ended, last_ms = at - math.max(idle, 0), at_ms = at,
+      error = consumer == NOBODY and 'given back by XNACK' or how_it_ended, last_ms = at - math.max(idle, 0), at_ms = at,
     }))
     if not id then
       return { HELD, why, idle, consumer, job.job_id, count }
@@ -166,20 +166,23 @@ local function recover_job(job, row, count, in_doubt)
   return result
 end
 
--- What a policy `in-place` has laid aside is nobody's delivery. It is left alone, or, where the policy is another one by now, made
--- ready by a copy; what waits is kept young as long as the schedule has it, and falls due as any delivery where that has lost it.
--- Returns its result, or nothing where `row` is to be treated as any.
-local RESTS, KEPT_YOUNG = 'rests', 'kept young'
+-- What a policy `in-place` has laid aside is nobody's delivery, and so is what anybody has given back by XNACK. It is left alone, or,
+-- by another policy, made ready by a copy; what waits is kept young as long as the schedule has it, and falls due as any delivery
+-- where that has lost it. So does what has had its deliveries by the count that an XNACK has left: nobody of ours judged that.
+-- Returns its result, true where it rests, or nothing where `row` is to be treated as any.
 local function result_of_rest(row, fields)
   if row[2] == WAITING_CONSUMER and redis.pcall('ZSCORE', schedule, member_of(source, stream, row[1])) then
     lay_aside(source, group, WAITING_CONSUMER, row[1], row[4])
-    return KEPT_YOUNG
-  elseif row[2] ~= READY_CONSUMER then
+    return true
+  elseif laid_aside_as(row[2]) ~= 'ready' then
+    return nil
+  end
+  local job = (row[2] == NOBODY or not in_place) and open_noted(row[1], fields)
+  if row[2] == NOBODY and delivery_count(job, row[4], max_deliveries) >= max_deliveries then
     return nil
   elseif in_place then
-    return RESTS
+    return true
   end
-  local job = open_noted(row[1], fields)
   local count, out = job.deliveries + row[4], redis.pcall('HGET', suspects, row[1])
   local id, why = way.ready(job, row[4], count, job.consumers, job.waits)
   if not id then
@@ -191,7 +194,7 @@ local function result_of_rest(row, fields)
   end
   finish(row[1], source == retry or policy == 'stream')
   row[3] = -1
-  event('recovered', job, row, count, ',"reason":"policy","new_entry":"' .. id .. '"')
+  event('recovered', job, row, count, (row[2] == NOBODY and ',"reason":"given_back"' or ',"reason":"policy"') .. ',"new_entry":"' .. id .. '"')
   return { REDELIVERED, id, -1, row[2], job.job_id, count }
 end
 

@@ -259,7 +259,7 @@ end
 local function is_unknown(entry_id, times)
   local row = reply_was_lost and redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
   -- Given back where it was, it is pending for us, or for whoever came next.
-  return reply_was_lost and (not row or row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER or (notes and row[4] > times))
+  return reply_was_lost and (not row or laid_aside_as(row[2]) or (notes and row[4] > times))
 end
 
 -- Tells whether an entry that is still there says that no earlier call has settled it by this verdict, since that would have

@@ -1,0 +1,79 @@
+"""What people are shown of jobs that nobody holds: given back by XNACK, on a simulated Redis 8.8."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from reaper.operations.doctor import _in_place
+from reaper.operations.examination import GroupFacts, ServerFacts
+from reaper.operations.job_search import Place, find_job
+from reaper.operations.snapshot import take_snapshot
+from reaper.operations.state import GroupState
+from reaper.settings import WatchedGroup
+from tests.scripts.scene import Scene
+from tests.support.simulated import simulated_server
+from workers.protocol.capabilities import UNSEEN, Capability, capabilities_quietly, in_words
+from workers.protocol.connection import commands_client
+from workers.protocol.keys import namespace_keys
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    """A group with a job that was given back, and one that somebody has in hand."""
+    with simulated_server() as url:
+        client: Redis = commands_client(url)
+        prepared = Scene(client)
+        await prepared.prepare()
+        await prepared.agree(policy="in-place", recovery="reaper", visibility_ms=30_000, max_deliveries=3)
+        ids = [await prepared.stalled(), await prepared.stalled(consumer="w2")]
+        await prepared.recover(ids[0], policy="in-place")
+        yield prepared
+        await client.aclose()
+
+
+async def state_of(scene: Scene) -> GroupState:
+    """Return what the status goes by."""
+    watched: Any = WatchedGroup(
+        stream="orders", group="billing", redelivery="in-place", visibility_timeout=30, max_deliveries=3
+    )
+    [found] = (await take_snapshot(scene.client, namespace_keys("reaper"), [watched])).groups
+    return found
+
+
+async def test_it_is_counted_as_ready_and_as_nobodys_work(scene: Scene) -> None:
+    found = await state_of(scene)
+    assert (found.main.ready_in_place, found.main.pending) == (1, 1)
+    assert found.main.oldest_pending_ms is not None
+    assert found.main.oldest_pending_ms >= 60_000
+
+
+async def test_explain_finds_it_ready(scene: Scene) -> None:
+    [(one, _, _), _] = await scene.pending()
+    found = await find_job(scene.client, scene.keys, one)
+    assert (found.place, found.owner, found.deliveries_before) == (Place.READY, "", 1)
+
+
+async def test_what_is_used_is_named_and_that_no_real_server_was_seen(scene: Scene) -> None:
+    can = await capabilities_quietly(scene.client)
+    assert can[Capability.XNACK]
+    assert in_words(can).endswith(f"; CLAIM and XNACK are used, to give back in place ({UNSEEN})")
+
+
+@pytest.mark.parametrize("may", [True, False])
+async def test_doctor_says_who_holds_it_and_who_lacks_the_right(scene: Scene, may: bool) -> None:
+    server = ServerFacts(
+        release="Redis 8.8.0", info={}, config=None, capabilities={Capability.XNACK: True}, round_trip_ms=1.0,
+        ahead_ms=0, user="leader", missing_rights=(), missing_newer=() if may else ("xnack",),
+    )  # fmt: skip
+    found = [finding.text for finding in _in_place(await state_of(scene), GroupFacts(keys=scene.keys), server)]
+    assert ("nobody's, by XNACK" in found[0]) is may
+    assert ("user leader lacks +xnack" in "".join(found)) is not may
+    older = replace(server, capabilities={Capability.XNACK: False}, missing_newer=())
+    assert "XNACK" not in "".join(
+        finding.text for finding in _in_place(await state_of(scene), GroupFacts(keys=scene.keys), older)
+    )
