@@ -1,5 +1,6 @@
 """When a worker looks at what its group has agreed on, and what it says there of itself."""
 
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, make_worker, running
 from tests.workers.test_heartbeat import LONG_S, Holding, extending, extensions, steal
 from workers import Worker
+from workers.protocol.calls import recovery
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 
@@ -141,3 +143,59 @@ async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tell
         assert membership.server_ms(leapt) == pytest.approx(before + 498_000, abs=2_000)
         membership.set_clock(membership.now_ms() - 3_600_000, leapt)  # a step back: all looks older, or of the future
         assert membership.server_ms(now) == pytest.approx(before + 498_000 - 3_600_000, abs=2_000)
+
+
+ENOUGH = 20
+"""Whoever has not joined again after so many answers does not know that it should."""
+
+
+async def joins_again(worker: Worker, answers: Callable[[], int], *, hours: int) -> bool:
+    """Have the server's clock set, as far as the worker can tell; return whether it joins again, as it is to.
+
+    Until its word is given anew, by the clock as it is, nothing that the worker runs is known to be its own.
+    """
+    assert worker.process is not None
+    membership = worker.process._context.membership
+    joined, answered = membership.joins, answers()
+    membership.set_clock(membership.now_ms() + hours * 3_600_000, monotonic())  # as it was until now
+    await wait_until(
+        lambda: membership.joins > joined or answers() >= answered + ENOUGH, "it has joined again", progress=answers
+    )
+    return membership.joins > joined
+
+
+@extending
+@pytest.mark.parametrize("hours", [1, -1], ids=["set back", "set ahead"])
+async def test_a_beat_tells_that_the_servers_clock_was_set(server: RedisServer, client: Redis, hours: int) -> None:
+    handler, beats = Holding(), set[float]()
+    worker = make_worker(server.url, handler, visibility_timeout=3_600, **SELDOM)
+    await enqueue(client, 1)
+
+    def number_of_beats() -> int:
+        assert worker.process is not None
+        beats.update(held.proven for held in worker.process.in_hand())
+        return len(beats)
+
+    async with running(worker):
+        await wait_until(lambda: handler.started, "it runs, so the heartbeat asks")
+        assert await joins_again(worker, number_of_beats, hours=hours)
+        handler.gate.set()
+
+
+@pytest.mark.parametrize("hours", [1, -1], ids=["set back", "set ahead"])
+async def test_a_walk_tells_that_the_servers_clock_was_set(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """An embedded worker that runs nothing sends no beats."""
+    walks = 0
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal walks
+        answer = await recovery.autoclaim(*arguments, **options)
+        walks += 1
+        return answer
+
+    monkeypatch.setattr("workers.embedded.autoclaim.autoclaim", counted)
+    worker = make_worker(server.url, accept, recovery="embedded", visibility_timeout=1, **SELDOM)
+    async with running(worker):
+        assert await joins_again(worker, lambda: walks, hours=hours)

@@ -1,0 +1,44 @@
+"""Who is beside a job that kills is asked for, but where nobody can tell the two apart (decisions 19 and 51)."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.simulation.cast import OurWorker
+from tests.simulation.conftest import Make
+from tests.simulation.plays import SUSPECT
+from tests.simulation.story import Setting, Step, Story
+
+LIMIT = 3
+
+
+def held(job: str, deliveries: int, *, marked: bool = False) -> Any:
+    """Return a delivery in the hands of a worker, as far as anybody asks it."""
+    reserved = {SUSPECT: b"1"} if marked else {}
+    return SimpleNamespace(job=SimpleNamespace(id=job, generation=0, deliveries=deliveries, reserved=reserved))
+
+
+@pytest.mark.parametrize(
+    ("fresh", "limits", "taken_along"),
+    [
+        (True, [LIMIT], {"last", "marked"}),
+        (False, [LIMIT], set()),
+        (False, [5, LIMIT], {"last"}),
+        (True, [5, LIMIT], {"last", "marked"}),
+        (False, [1], {"first", "last"}),
+    ],
+)
+def test_whom_a_job_that_kills_may_take_along(
+    make: Make, monkeypatch: pytest.MonkeyPatch, fresh: bool, limits: list[int], taken_along: set[str]
+) -> None:
+    first, *later = limits
+    steps = tuple(Step(1.0, "limit", value={"max_deliveries": limit}) for limit in later)
+    world = make(Story(1, Setting(max_deliveries=first), (), steps))
+    world.limits += later
+    worker = world.actors["worker-1"]
+    assert isinstance(worker, OurWorker)
+    in_hand = [held("first", 1), held("last", LIMIT), held("marked", LIMIT, marked=True)]
+    monkeypatch.setattr(worker, "_held", lambda: in_hand)
+    worker._blame_last_deliveries(fresh=fresh)
+    assert {execution.job for execution in world.ledger.endings} == taken_along
