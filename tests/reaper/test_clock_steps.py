@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.protocol.calls import Step, clock_word
-from workers.runtime.clock_steps import CLOCK_JUMP_MS, MOST_STEPS, ClockSteps
+from workers.runtime.clock_steps import CLOCK_JUMP_MS, MOST_STEPS, ClockSteps, idle_without
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -12,8 +12,7 @@ HOUR_MS = 3_600_000
 
 def true_idle(idle_ms: int, at_ms: int, steps: tuple[Step, ...]) -> int:
     """Take steps out of an idle time, as the scripts do."""
-    touched = at_ms - idle_ms
-    return max(1, idle_ms - sum(step.by_ms for step in steps if touched <= step.before_ms))
+    return max(1, idle_without(steps, idle_ms, at_ms))
 
 
 def test_the_first_look_and_small_differences_are_no_steps() -> None:

@@ -21,6 +21,8 @@ from workers.protocol.messages import (
     parse_claim_reply,
     read_note,
 )
+from workers.runtime.clock import monotonic
+from workers.runtime.clock_steps import ClockSteps
 from workers.settings import WorkerSettings
 
 
@@ -80,10 +82,24 @@ def test_a_note_is_read_defensively(value: bytes | None, note: Note | None) -> N
 
 
 class NothingNoted:
-    """Redis, where no job has a note."""
+    """Redis, where no job has a note, and whose clock shows ``now_ms``."""
+
+    now_ms = 1_700_000_000_000
 
     async def execute_command(self, _command: str, _key: str, *entry_ids: bytes) -> list[None]:
         return [None for _ in entry_ids]
+
+    async def time(self) -> tuple[int, int]:
+        return self.now_ms // 1000, self.now_ms % 1000 * 1000
+
+
+def a_membership(**more: Any) -> SimpleNamespace:
+    """As far as claiming knows it."""
+    steps = ClockSteps()
+    known = {"agreement": agreement(Redelivery.IN_PLACE, 30), "now_ms": lambda: 0, "steps": steps}
+    return SimpleNamespace(
+        set_clock=lambda server_ms, _: steps.seen(round(monotonic() * 1000), server_ms), **known | more
+    )
 
 
 @pytest.mark.anyio
@@ -103,7 +119,7 @@ async def test_only_what_nobody_has_judged_is_given_up_unrun(entry_idle_ms: int,
     source = Source("orders", "orders", inf, None)
     claiming._by_key, claiming._commands = {b"orders": source}, NothingNoted()
     claiming._settings = WorkerSettings(stream="orders", group="billing")
-    claiming._membership = SimpleNamespace(agreement=agreement(Redelivery.IN_PLACE, 30), now_ms=lambda: 0)
+    claiming._membership = a_membership()
 
     async def send(more: Sequence[str | int]) -> Any:
         assert more == ("CLAIM", 600_000)
@@ -133,12 +149,7 @@ async def test_what_was_taken_from_the_living_is_given_back_and_not_run() -> Non
     source, asked, redis = Source("orders", "orders", inf, None), list[str](), Returning()
     claiming._by_key, claiming._commands, claiming._consumer = {b"orders": source}, redis, "w1"
     claiming._settings = WorkerSettings(stream="orders", group="billing")
-    claiming._membership = SimpleNamespace(
-        agreement=agreement(Redelivery.IN_PLACE, 30),
-        now_ms=lambda: 0,
-        both=(source,),
-        join_again=lambda: asked.append(""),
-    )
+    claiming._membership = a_membership(both=(source,), join_again=lambda: asked.append(""))
 
     async def send(_: Sequence[str | int]) -> Any:
         rows = [[b"1-1", [b"n", b"1"], -1, 2], [b"2-1", [b"n", b"2"], 4 * CLAIM_READY_MS, 1], [b"3-1", [], 0, 0]]
@@ -148,3 +159,27 @@ async def test_what_was_taken_from_the_living_is_given_back_and_not_run() -> Non
     assert [one.job.raw_entry_id for one in held] == [b"2-1", b"3-1"]
     assert redis.returned == [("billing", "w1", b"1-1", 2)]
     assert asked == [""], "the word is dated by the clock as it was"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("idle_ms", "leap_ms"),
+    [(SELF_RECOVERY_LEAST_MS, 3_600_000), (CLAIM_READY_MS, 2 * CLAIM_READY_MS), (CLAIM_READY_MS, 50 * 86_400_000)],
+)
+async def test_what_is_idle_by_a_step_ahead_alone_is_given_back_and_not_run(idle_ms: int, leap_ms: int) -> None:
+    """Nobody leads, or the clock was never set before: to the server all that is in hand was left alone for long."""
+    claiming: Any = object.__new__(Claiming)
+    source, redis = Source("orders", "orders", inf, None), Returning()
+    claiming._by_key, claiming._commands, claiming._consumer = {b"orders": source}, redis, "w1"
+    claiming._settings = WorkerSettings(stream="orders", group="billing")
+    claiming._membership = a_membership(both=(source,), join_again=lambda: None)
+    claiming._membership.set_clock(redis.now_ms, 0.0)
+    redis.now_ms += leap_ms
+
+    async def send(_: Sequence[str | int]) -> Any:
+        rows = [[b"1-1", [], leap_ms + 20_000, 1], [b"2-1", [], leap_ms + 4 * CLAIM_READY_MS, 1], [b"3-1", [], 0, 0]]
+        return [[b"orders", rows]]
+
+    held = await claiming.deliveries(send, idle_ms, 0.0)
+    assert [one.job.raw_entry_id for one in held] == [b"2-1", b"3-1"]
+    assert redis.returned == [("billing", "w1", b"1-1", 1)]

@@ -17,6 +17,8 @@ from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.recovery import read_notes, return_taken
 from workers.protocol.meaning import is_not_known
 from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
+from workers.runtime.clock import monotonic, server_ms
+from workers.runtime.clock_steps import idle_without
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class Claiming(Part):
                 raise
             self._was_refused()
             return []
-        entries = await self._ours(parse_claim_reply(reply))
+        entries = await self._ours(parse_claim_reply(reply), idle_ms)
         again = [entry.entry_id for entry in entries if entry.deliveries_before]
         notes = await read_notes(self._commands, self._settings.keys, again)
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
@@ -100,9 +102,11 @@ class Claiming(Part):
             else "redelivery = 'retry-stream' for it in the reaper's settings",
         )
 
-    async def _ours(self, entries: Sequence[ClaimedEntry]) -> list[ClaimedEntry]:
-        """Give back what was taken from the living, since the server's clock was set back; return what is to run."""
+    async def _ours(self, entries: Sequence[ClaimedEntry], idle_ms: int) -> list[ClaimedEntry]:
+        """Give back what was taken from the living, since the server's clock was set; return what is to run."""
         taken = [entry for entry in entries if entry.idle_ms < 0]
+        if any(entry.idle_ms >= idle_ms for entry in entries):
+            taken += await self._aged_by_a_step(entries, idle_ms)
         for source in self._membership.both if taken else ():
             theirs = [
                 (entry.entry_id, entry.deliveries_before) for entry in taken if self._by_key[entry.stream] is source
@@ -112,11 +116,23 @@ class Claiming(Part):
         if taken:
             self._membership.join_again()  # our word is dated by the clock as it was
             logger.warning(
-                "%s: the server's clock was set back, and a read took %d deliveries from whoever has them: given back",
+                "%s: the server's clock was set, and a read took %d deliveries from whoever has them: given back",
                 self._settings.keys.pair,
                 len(taken),
             )
-        return [entry for entry in entries if entry.idle_ms >= 0 and self._is_to_run(entry)]
+        return [entry for entry in entries if entry not in taken and self._is_to_run(entry)]
+
+    async def _aged_by_a_step(self, entries: Sequence[ClaimedEntry], idle_ms: int) -> list[ClaimedEntry]:
+        """Return what is idle for so long by a step of the server's clock alone, as far as we have seen it before.
+
+        Whatever somebody had in hand before the step looks so. Where no leader is, and a read claims what stalls, an
+        hour is enough; what is laid aside is idle for 46 days, which a clock that was never set before leaps over, too.
+        """
+        asked = monotonic()
+        now_ms = await server_ms(self._commands)
+        self._membership.set_clock(now_ms, asked)
+        steps = self._membership.steps.ahead
+        return [entry for entry in entries if entry.idle_ms >= idle_ms > idle_without(steps, entry.idle_ms, now_ms)]
 
     def _is_to_run(self, entry: ClaimedEntry) -> bool:
         """Take what we had in hand from its handler: we were silent for so long that we have claimed it ourselves."""

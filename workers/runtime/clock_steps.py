@@ -5,12 +5,20 @@ an hour longer than is true. Whoever has seen the clock before and after knows b
 took no time, of which deliveries: those that were touched before it, by what the clock showed then.
 """
 
+from collections.abc import Iterable
+
 from workers.protocol.calls import Step
 
 CLOCK_JUMP_MS = 5_000
 """Less than this may be a slow answer."""
 MOST_STEPS = 8
 """So many are remembered, the latest: one matters until a visibility timeout after it has passed."""
+
+
+def idle_without(steps: Iterable[Step], idle_ms: int, now_ms: int) -> int:
+    """Take ``steps`` ahead out of an idle time that the server told at ``now_ms`` (its time): as its scripts do."""
+    touched_ms = now_ms - idle_ms
+    return idle_ms - sum(step.by_ms for step in steps if touched_ms <= step.before_ms)
 
 
 class ClockSteps:
