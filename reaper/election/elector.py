@@ -22,9 +22,10 @@ from reaper.election.lease import Attempt, Lease, Renewal
 from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.events import EventName, encode_data
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.contact import Contact
+from workers.runtime.denials import Denials
 from workers.runtime.grace import Grace
 from workers.runtime.troubles import Troubles
 
@@ -104,6 +105,11 @@ class Elector:
         """Seconds since the last renewal that succeeded, while we lead by a lease. For any thread."""
         renewed_at = self._renewed_at
         return None if renewed_at is None else monotonic() - renewed_at
+
+    @property
+    def denials(self) -> Denials:
+        """When we were not allowed to be elected: no watch of a term remembers that."""
+        return self._contact.denials
 
     async def run(self, work: Work, began: Callable[[Term], None], ended: Callable[[Term, EndOfTerm], None]) -> None:
         """Follow, lead, follow … ``began`` and ``ended`` are told of each term."""
@@ -316,6 +322,7 @@ class Elector:
     async def _note_contact(self, at_ms: int, *, new_term: bool = False) -> None:
         if self._contact.answered(at_ms):
             self.clock_offset_ms = at_ms - monotonic_ms()
+        self.denials.answered(ELECTION, monotonic_ms())
         if new_term or self._failing:
             await self._contact.learn_uptime()
         self._failing = False
@@ -325,5 +332,7 @@ class Elector:
     def _note_failure(self, error: BaseException, what: str) -> None:
         away = self._contact.failed(error)
         self._failing = True
+        if meaning_of(error) is Meaning.DENIED:
+            self.denials.denied(ELECTION)
         if self.troubles.failed(ELECTION, error, monotonic()):
             logger.warning("%s %s: %s", "cannot reach Redis" if away else "Redis refuses us", what, error)

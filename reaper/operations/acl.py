@@ -268,7 +268,8 @@ def _quote(word: str) -> str:
 # --- what a script runs -------------------------------------------------------------------------------------
 
 _CALL = re.compile(r"(?:redis\.p?call|\btry)\('([A-Z]+)'(?:,\s*'([A-Z]+)')?")
-_FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
+_FUNCTION = re.compile(r"^local (?:function )?(\w+)(?:\(|\ndo$).*?^end$", re.MULTILINE | re.DOTALL)
+"""A function, or one that is made in a block with what it alone needs: ``local name``, and ``do`` in the next line."""
 _WITH_SUBCOMMANDS = frozenset({"xinfo", "xgroup"})
 
 

@@ -34,6 +34,7 @@ from workers.protocol.events import JournalLevel
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
+from workers.runtime.denials import WHY_DENIED, Denials
 from workers.runtime.settings import to_ms
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
@@ -95,6 +96,7 @@ class GroupWatch:
         self._has_scanned = False
         self._told_at_ms: int | None = None
         self._former = FormerVisibility()
+        self._denials = Denials()
 
     # ---- lifecycle
 
@@ -143,6 +145,7 @@ class GroupWatch:
             refused=self._call_refused,
             wake_suspects=self._suspects.wake,
             verdict=self._verdict,
+            denials=self._denials,
         )
         self._sources[source] = watch
         tasks.start_soon(watch.run)
@@ -153,7 +156,11 @@ class GroupWatch:
         return [to_ms(self.group.visibility_timeout), *former]
 
     def _grace_until(self) -> int:
-        return max(map(self._context.grace.until, self._visibilities_ms()))
+        return max(self._denied_until(), *map(self._context.grace.until, self._visibilities_ms()))
+
+    def _denied_until(self) -> int:
+        wait_ms = max(map(self._context.grace.longest_ms, self._visibilities_ms()))
+        return max(one.until(wait_ms) for one in (self._denials, self._context.elector.denials))
 
     async def _insist(self, what: str, action: Callable[[], Awaitable[bool]]) -> None:
         """Repeat ``action`` until it says True."""
@@ -418,7 +425,10 @@ class GroupWatch:
                 refusal = await step()
             except (RedisError, OSError) as error:
                 self._notes.failed(what, error)
+                if meaning_of(error) is Meaning.DENIED:
+                    self._denials.denied(what)
             else:
+                self._denials.answered(what, monotonic_ms())
                 if refusal is None:
                     continue
                 self._call_refused(refusal)
@@ -468,6 +478,6 @@ class GroupWatch:
             next_due_ms=max(0, min(dues) - now) if dues else None,
             late_ms=max(0, now - min(dues) - longest_ms) if dues else 0,
             grace_ms_left=max(0, self._grace_until() - now),
-            grace_why=self._context.grace.why,
+            grace_why=WHY_DENIED if self._denied_until() > now else self._context.grace.why,
             **asdict(tally),
         )

@@ -27,10 +27,12 @@ from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
-from workers.protocol.calls.refusals import Refusal
+from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.keys import LAID_ASIDE, NOBODY, READY_CONSUMER
+from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import Pending, Redelivery, entry_order
 from workers.runtime.clock import monotonic_ms
+from workers.runtime.denials import RECOVERING, TOO_LATE_MS, Denials
 from workers.runtime.settings import to_ms
 
 RETRY_MS = 1_000
@@ -65,6 +67,8 @@ class SourceWatch:
     wake_suspects: Callable[[], None]
     verdict: Verdict | None = None
     """Where we observe."""
+    denials: Denials = field(default_factory=Denials)
+    """Those of the group; ``grace_until`` knows of them."""
     timers: Timers = field(default_factory=Timers)
     ages: Ages = field(init=False)
     backlogs: Backlogs = field(init=False)
@@ -194,12 +198,15 @@ class SourceWatch:
                 await self._recover(due, held)
         except (RedisError, OSError) as error:
             self.notes.failed("recover", error)
+            if meaning_of(error) is Meaning.DENIED:
+                self.denials.denied(RECOVERING)
             self.wake_suspects()  # some may have been parked all the same
             await anyio.sleep(RETRY_MS / 1000)
 
     async def _recover(self, due: Mapping[bytes, Cohort], held: Mapping[bytes, Held]) -> None:
         self.rate.spend(len(due))  # before the call: another one may be under way
-        not_after_ms = self.context.server_ms() + CALL_VALID_MS
+        asks_for_nothing = self.denials.is_open
+        not_after_ms = TOO_LATE_MS if asks_for_nothing else self.context.server_ms() + CALL_VALID_MS
         began_ns = time_ns()
         result = await self.writer.recover(
             self.source,
@@ -210,10 +217,12 @@ class SourceWatch:
             spared=self._spared(),
             executions=self.scanner.executions.of if self.scanner.executions else None,
         )
+        self.denials.answered(RECOVERING, monotonic_ms())
         self.backlogs.answered(due)
         if isinstance(result, Refusal):
             self.rate.spend(-len(due))
-            self.refused(result)
+            if not (asks_for_nothing and result.kind is RefusalKind.LATE):
+                self.refused(result)
             await anyio.sleep(RETRY_MS / 1000)
             return
         self.notes.call_done()

@@ -453,6 +453,7 @@ async def test_rights_are_read_from_the_scripts_and_what_they_reach_of_the_share
     assert commands_of("reaper", "renew_lease") == {"time", "get", "pexpire"}
     assert {"zadd", "publish", "xadd", "xack"} <= commands_of("workers.protocol", "settle")
     assert "xautoclaim" not in commands_of("reaper", "recover_entries")
+    assert {"xnack", "xclaim", "time", "xpending"} <= commands_of("workers.protocol", "return_taken")  # in a block
 
 
 async def test_names_with_wildcards_give_rights_on_themselves_alone() -> None:

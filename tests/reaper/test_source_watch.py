@@ -9,6 +9,7 @@ from typing import Any, cast
 import anyio
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError
 
 from reaper.recovery.context import TermContext
 from reaper.recovery.notes import GroupNotes
@@ -25,6 +26,7 @@ from workers.protocol.calls.refusals import Refusal
 from workers.protocol.calls.upkeep import Authority
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
+from workers.runtime.denials import TOO_LATE_MS, Denials
 from workers.runtime.grace import Grace
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +35,8 @@ ENTRY = b"1-0"
 VISIBILITY_S, MINUTE_S = 20, 60
 WORDS_BEFORE_IDS = 3 + 10 + 14
 """EVALSHA, digest, number of keys; keys; arguments that are no entry IDs."""
+NOT_AFTER = 3 + 10 + 9
+"""Where a call says how late it may run: ARGV[10]."""
 
 
 @pytest.fixture
@@ -55,6 +59,9 @@ class World:
     """When, and for what."""
     refusals: list[Refusal] = field(default_factory=list)
     grace: Grace = field(default_factory=lambda: Grace(30_000, 7_000))
+    denials: Denials = field(default_factory=Denials)
+    not_after: list[int] = field(default_factory=list)
+    """How late each call might have run."""
 
     def __post_init__(self) -> None:
         settings = ReaperSettings(groups="orders/billing", visibility_timeout=VISIBILITY_S)
@@ -68,17 +75,24 @@ class World:
             notes=self.notes,
             telemetry=GroupTelemetry(group, 7, settings.trace_linkage),
             rate=RateLimit(0),
-            grace_until=lambda: self.grace.until(round(VISIBILITY_S * 1_000)),
+            grace_until=lambda: max(
+                self.grace.until(VISIBILITY_S * 1_000), self.denials.until(self.grace.longest_ms(VISIBILITY_S * 1_000))
+            ),
             made=lambda: 0,
             refused=self.refusals.append,
             wake_suspects=lambda: None,
+            denials=self.denials,
         )
 
     async def execute_command(self, *words: Any) -> Any:
         """Recover whatever is asked for."""
         ids = list(words[WORDS_BEFORE_IDS:])
         self.asked.append((anyio.current_time(), ids))
+        self.not_after.append(int(str(words[NOT_AFTER]).split(",")[0]))
+        is_late = self.not_after[-1] < monotonic_ms()
         await self.does()
+        if is_late:
+            return [b"late"]
         if len(self.asked) <= self.puts_off:
             return [b"ok", *([Outcome.PUT_OFF] for _ in ids)]
         return [b"ok", *([Outcome.REDELIVERED, b"2-0", 60_000, b"w1", one, 1] for one in ids)]
@@ -161,3 +175,23 @@ async def test_a_term_that_ends_in_the_middle_of_a_call_learns_what_the_call_did
         assert world.asked != []
     assert (world.notes.tally.recovered, len(world.watch.timers)) == (1, 0)
     assert anyio.current_time() == pytest.approx(5, abs=0.1)
+
+
+async def test_what_was_not_allowed_asks_first_for_nothing_and_then_lets_live_workers_come_first() -> None:
+    async def denies() -> None:
+        if anyio.current_time() < MINUTE_S:
+            raise NoPermissionError("this user has no permissions to run the 'evalsha' command")
+
+    world = World(denies)
+    async with world.watching() as watch:
+        await anyio.sleep(MINUTE_S + VISIBILITY_S - 0.1)
+        before = (len(watch.timers), world.notes.tally.recovered)
+        assert len(world.asked) > 1
+        assert world.not_after[0] > 0
+        assert set(world.not_after[1:]) == {TOO_LATE_MS}
+        allowed_at = world.asked[-1][0]
+        assert allowed_at >= MINUTE_S
+        await anyio.sleep(MINUTE_S)
+        assert (before, len(watch.timers), world.notes.tally.recovered) == ((1, 0), 0, 1)
+        assert world.asked[-1][0] == pytest.approx(allowed_at + VISIBILITY_S, abs=0.1)
+        assert world.refusals == [], "that it came too late is what it was to say"

@@ -19,6 +19,7 @@ from math import inf
 from typing import NamedTuple
 
 from anyio.lowlevel import cancel_shielded_checkpoint
+from redis.exceptions import ResponseError
 
 from workers.embedded.telling import Telling
 from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, Walk
@@ -30,9 +31,11 @@ from workers.protocol.calls.recovery import START, Claimed, EndOfPage, Page, aut
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
+from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import FIELD_VISIBILITY_MS, Redelivery, text, whole_number
-from workers.runtime.clock import monotonic
+from workers.runtime.clock import monotonic, monotonic_ms
 from workers.runtime.contact import Contact
+from workers.runtime.denials import RECOVERING, TOO_LATE_MS
 from workers.runtime.grace import OUTAGE_PART
 
 logger = logging.getLogger(__name__)
@@ -116,10 +119,19 @@ class Autoclaim(Part, StalledDeliveries):
         Raises what redis-py raises. What was claimed by a call whose reply was lost is ours without our knowing: it is
         found when stock is taken (`workers.loop.adoption`), or falls due again.
         """
-        call = await self._next_call(room)
+        try:
+            call = await self._next_call(room)
+        except ResponseError as error:
+            if meaning_of(error) is Meaning.DENIED:
+                self._contact.denials.denied(RECOVERING)
+            raise
         if call is None:
             return []
         walk, page = call
+        asked_for_nothing = self._contact.denials.is_open
+        self._contact.denials.answered(RECOVERING, monotonic_ms())
+        if asked_for_nothing and isinstance(page, Refusal) and page.kind is RefusalKind.LATE:
+            return []
         if isinstance(page, Refusal):
             await self._refused(page)
             return []
@@ -186,7 +198,7 @@ class Autoclaim(Part, StalledDeliveries):
             consumer=self._consumer,
             agreement=self._membership.agreement,
             journal=self._journal,
-            not_after_ms=self._membership.now_ms() + CALL_VALID_MS,
+            not_after_ms=TOO_LATE_MS if self._contact.denials.is_open else self._membership.now_ms() + CALL_VALID_MS,
             steps=self._membership.steps.ahead,
             cursor=walk.cursor,
             room=0 if in_place else min(room, self._most),

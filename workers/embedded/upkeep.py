@@ -17,7 +17,9 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
 from workers.protocol.events import EventName
+from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import text
+from workers.runtime.clock import monotonic
 from workers.runtime.contact import Contact
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.pauses import pause_s
@@ -80,12 +82,15 @@ class Upkeep(Part):
                 continue
             try:
                 refusal = await step()
+                self._contact.denials.answered(part, round(monotonic() * 1000))
                 if refusal:
                     await self._refused(refusal)
                 failures = 0
             except (RedisError, OSError) as error:
                 failures += 1
                 self._reporter.failed(part, error)
+                if meaning_of(error) is Meaning.DENIED:
+                    self._contact.denials.denied(part)
                 await anyio.sleep(pause_s(failures))
 
     async def _refused(self, refusal: Refusal) -> None:

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from workers.protocol.cluster import moves_of
 from workers.protocol.meaning import is_outage
 from workers.runtime.clock import monotonic
+from workers.runtime.denials import Denials
 from workers.runtime.grace import OUTAGE_PART, Grace
 
 LONGEST_GRACE_MS = 30_000
@@ -52,6 +53,7 @@ class Contact:
         self._uptime_unknown = True
         self._first_answer: float | None = None
         self._moves = moves_of(client)
+        self.denials = Denials()
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
@@ -118,14 +120,18 @@ class Contact:
     def in_grace(self, visibility_s: float) -> bool:
         """Tell whether recovery waits after an outage, as far as is known."""
         self._note_moves()
-        return self._grace.until(round(visibility_s * 1000)) > self._now_ms()
+        return self._until_ms(visibility_s) > self._now_ms()
+
+    def _until_ms(self, visibility_s: float) -> int:
+        visibility_ms = round(visibility_s * 1000)
+        return max(self._grace.until(visibility_ms), self.denials.until(self._grace.longest_ms(visibility_ms)))
 
     async def wait_s(self, visibility_s: float) -> float:
         """Return for how many seconds recovery has to wait; negative: not at all. Raises what redis-py raises."""
         if self._uptime_unknown:
             await self.learn_uptime()
         self._note_moves()
-        wait_until = self._grace.until(round(visibility_s * 1000)) / 1000
+        wait_until = self._until_ms(visibility_s) / 1000
         if self._first_answer is not None:
             wait_until = max(wait_until, self._first_answer + min(visibility_s / OUTAGE_PART, LONGEST_FIRST_WAIT_S))
         return wait_until - self._clock()

@@ -414,10 +414,9 @@ do
   local FEW, CYCLE_US = 1000, 1000000000000
   local since_ms = {} -- by source: when the latest of this call became idle; false where only a few are not ready
   local function latest_ms(source, group)
-    local summary, time = redis.call('XPENDING', source, group), redis.call('TIME')
-    local others = tonumber(summary[1])
-    for _, held in ipairs(summary[4] or {}) do
-      others = others - (laid_aside_as(held[1]) == 'ready' and tonumber(held[2]) or 0)
+    local summary, time, others = redis.call('XPENDING', source, group), redis.call('TIME'), 0
+    for _, held in ipairs(summary[4] or {}) do -- by consumer: what nobody holds is in the total alone
+      others = others + (held[1] == READY_CONSUMER and 0 or tonumber(held[2]))
     end
     return others > FEW and now_ms() - CLAIMABLE_MS - (time[1] * 1000000 + time[2]) % CYCLE_US
   end
