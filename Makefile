@@ -123,6 +123,9 @@ $(DOCS): pyproject.toml | $(BIN)/python
 # Other people's frameworks, which only the matrix runs.
 $(RECIPES): pyproject.toml | $(DEV)
 	@$(PIP) install -e '.[recipes]'
+	@if command -v npm >/dev/null; then \
+	  npm install --silent --no-audit --no-fund --prefix $(VENV)/node ioredis redis redis-streams-broker; \
+	else echo "make: no npm, so the recipes for Node are not run"; fi
 	@touch $@
 
 # A tool of its own, with many dependencies that nothing else here needs.

@@ -1,12 +1,14 @@
 """The recipes of `docs/recipes.md`, run with the frameworks: a worker is killed, and each job is done once.
 
-Those of Node are collected where ``node`` finds their packages (``npm install ioredis redis redis-streams-broker``, and
-``NODE_PATH``).
+Those of Node are collected where ``node`` finds their packages: `make test-matrix` installs them beside Python's, where
+there is ``npm``; elsewhere ``NODE_PATH`` names the folder.
 """
 
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
@@ -20,11 +22,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes, pytest.mark.matrix]
 
 JOBS, HELD = 6, 2
 NODE = shutil.which("node")
+NODE_ENV = {"NODE_PATH": os.environ.get("NODE_PATH", str(Path(sys.prefix, "node", "node_modules")))}
 
 
 def _node_has(package: str) -> bool:
     asked = [NODE or "", "-e", f"require.resolve({package!r})"]
-    return NODE is not None and subprocess.run(asked, capture_output=True, check=False).returncode == 0
+    env = os.environ | NODE_ENV
+    return NODE is not None and subprocess.run(asked, capture_output=True, env=env, check=False).returncode == 0
 
 
 OF_NODE = {"ioredis": "ioredis", "node_redis": "redis", "redis_streams_broker": "redis-streams-broker"}
@@ -42,7 +46,7 @@ def start(processes: Processes, server: RedisServer, framework: str, *words: str
     """Start a recipe's program: with the interpreter itself, as a user's program is."""
     interpreter, ending = (NODE or "", "js") if framework in OF_NODE else (sys.executable, "py")
     program = str(ROOT / "docs" / "examples" / f"{framework}_worker.{ending}")
-    env = {"REDIS_URL": server.url, "HOLD": str(hold)}
+    env = {"REDIS_URL": server.url, "HOLD": str(hold), **NODE_ENV}
     return processes.start(interpreter, program, *words, env=env, name=" ".join((framework, *words)))
 
 

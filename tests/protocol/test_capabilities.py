@@ -64,7 +64,9 @@ async def test_a_replica_is_no_reason_to_deny_what_it_can(start_server: StartSer
 
 def test_people_are_told_what_is_there_what_is_unknown_and_what_is_used() -> None:
     can = dict.fromkeys(Capability, False)
-    assert in_words(can) == "no CLAIM, no XNACK, no XACKDEL, no IDMP; CLAIM alone is used, to give back in place"
+    assert in_words(can) == (
+        "no CLAIM, no XNACK, no XACKDEL, no IDMP; without CLAIM nothing can be given back in place"
+    )
     assert in_words(can | {Capability.XACKDEL: True, Capability.CLAIM: None}) == (
         "XACKDEL, CLAIM unknown; CLAIM alone is used, to give back in place"
     )

@@ -74,5 +74,10 @@ def in_words(capabilities: Capabilities) -> str:
     known = [name for name, can in capabilities.items() if can]
     unknown = [f"{name} unknown" for name, can in capabilities.items() if can is None]
     beyond = ", ".join([*known, *unknown]) or f"no {', no '.join(capabilities)}"
-    used = f"CLAIM and XNACK are used, to give back in place ({UNSEEN})" if capabilities.get(Capability.XNACK) else ""
-    return f"{beyond}; {used or 'CLAIM alone is used, to give back in place'}"
+    if capabilities.get(Capability.XNACK):
+        used = f"CLAIM and XNACK are used, to give back in place ({UNSEEN})"
+    elif capabilities.get(Capability.CLAIM) is False:
+        used = "without CLAIM nothing can be given back in place"
+    else:
+        used = "CLAIM alone is used, to give back in place"
+    return f"{beyond}; {used}"
