@@ -38,7 +38,10 @@ class ServerClock:
         return {**named, "STREAM_REAPER_CLOCK_STANDS": "1"} if self._stands else named
 
     def step_to(self, ahead_s: float) -> None:
-        """Set the clock to so many seconds ahead of ours (negative: behind), at once."""
+        """Set the clock to so many seconds ahead of ours (negative: behind).
+
+        A server sees it when it looks next: Valkey 9 keeps the time that it saw for a millisecond.
+        """
         self._write(round(ahead_s * 1e6))
 
     def stand_at(self, now_us: int) -> None:
