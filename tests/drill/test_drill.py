@@ -21,7 +21,7 @@ from workers.protocol.messages import text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 
-BOTH = ("reaper", in_matrix("embedded"))
+EITHER = ("reaper", "embedded")
 """A drill has a dozen processes: what they do without a reaper is for the matrix, as is what `tests/faults` has."""
 
 FAULTS = ("kill-worker@0.5", "poison@1", "kill-leader@2", "pause-leader@4")
@@ -77,7 +77,7 @@ async def test_every_job_is_accounted_for_after_every_fault(processes: Processes
 
 @pytest.mark.matrix
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("recovery", EITHER)
 async def test_a_clock_that_is_set_back_loses_and_doubles_nothing(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -136,7 +136,7 @@ async def test_embedded_workers_account_for_every_job_without_any_reaper(process
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+@pytest.mark.parametrize("recovery", EITHER)
 async def test_a_visibility_timeout_that_is_shortened_under_way_takes_nothing_from_anybody(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -151,7 +151,8 @@ async def test_a_visibility_timeout_that_is_shortened_under_way_takes_nothing_fr
     assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "shorten-visibility"]
 
 
-@pytest.mark.parametrize("recovery", BOTH)
+@pytest.mark.matrix
+@pytest.mark.parametrize("recovery", EITHER)
 async def test_a_group_that_is_destroyed_under_way_loses_nothing_that_anybody_runs_or_watches(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -166,7 +167,8 @@ async def test_a_group_that_is_destroyed_under_way_loses_nothing_that_anybody_ru
     assert [fault["kind"] for fault in told["faults"]] == ["long-jobs", "destroy-group"]
 
 
-@pytest.mark.parametrize("recovery", BOTH)
+@pytest.mark.matrix
+@pytest.mark.parametrize("recovery", EITHER)
 async def test_what_went_with_consumers_that_somebody_deleted_is_done_or_told(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -185,7 +187,8 @@ async def test_what_went_with_consumers_that_somebody_deleted_is_done_or_told(
     assert told["lost"] == told["told"] == (0 if recovery == "reaper" else killed["in_flight"])
 
 
-@pytest.mark.parametrize("recovery", BOTH)
+@pytest.mark.matrix
+@pytest.mark.parametrize("recovery", EITHER)
 async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_it_when_it_goes_on(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -201,7 +204,8 @@ async def test_a_worker_that_is_stopped_loses_what_it_held_and_settles_none_of_i
     assert {start["previous_worker"] for start in told["second_starts"]} == {fault["target"]}
 
 
-@pytest.mark.parametrize("recovery", BOTH)
+@pytest.mark.matrix
+@pytest.mark.parametrize("recovery", EITHER)
 async def test_a_redis_that_is_killed_full_or_cuts_everybody_off_costs_no_job(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:
@@ -221,7 +225,7 @@ async def test_a_redis_that_is_killed_full_or_cuts_everybody_off_costs_no_job(
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("recovery", BOTH)
+@pytest.mark.parametrize("recovery", ["reaper", in_matrix("embedded")])
 async def test_a_chaos_balances_and_what_was_drawn_was_played(
     processes: Processes, tmp_path: Path, recovery: str
 ) -> None:

@@ -196,3 +196,20 @@ async def test_an_unreachable_server_is_one_sentence_and_exit_2(processes: Proce
     assert await replica.wait() == 2
     (line,) = replica.output.splitlines()
     assert line.startswith("error: no usable Redis at redis_url 'redis://:***@127.0.0.1:")
+
+
+async def test_every_program_refuses_a_replica_and_none_waits_for_ever(
+    processes: Processes, start_server: StartServer
+) -> None:
+    server = start_server()
+    server.command("REPLICAOF", "127.0.0.1", str(free_port()))
+    words = {
+        "worker": ("-m", "workers", "run", "tests.workers.program:worker"),
+        "reaper": ("-m", "reaper", "run", "--groups", "orders/billing"),
+        "status": ("-m", "reaper", "status"),
+        "doctor": ("-m", "reaper", "doctor"),
+    }
+    started = [processes.python(*line, "--redis-url", server.url, name=name) for name, line in words.items()]
+    for program in started:
+        assert await program.wait() != 0
+        assert "a replica answers there" in program.output, program.output

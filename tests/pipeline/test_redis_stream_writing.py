@@ -14,6 +14,7 @@ from reaper.pipeline.redis_stream.writing import WRITE_BYTES, Writer, chunks, pa
 from tests.pipeline.streams import JOURNAL, connected, parse
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
+from tests.support.tiers import in_matrix
 from tests.support.waiting import wait_until_here
 from workers.protocol.slots import slot_of
 
@@ -212,7 +213,7 @@ def write_to(url: str, table: pa.Table) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("written", [1, 5_000, 17_000])
+@pytest.mark.parametrize("written", [in_matrix(1), 5_000, in_matrix(17_000)])
 def test_a_task_that_is_killed_and_repeated_adds_nothing_twice(
     processes: Processes, server: RedisServer, written: int
 ) -> None:

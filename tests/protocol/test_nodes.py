@@ -1,6 +1,5 @@
 """A server that an address was not meant for is recognised before anything is sent to it."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from redis.exceptions import RedisError
 
 from tests.conftest import StartServer
-from tests.support.processes import Processes
 from tests.support.sentinel import SentinelServer
 from tests.support.servers import RedisServer, free_port
 from workers import Producer
@@ -58,18 +56,13 @@ def test_what_a_server_says_of_itself_decides(reply: Any, topology: Topology, ob
     assert bool(found) == bool(objection)
 
 
-def replica(start_server: StartServer) -> RedisServer:
-    """Return a server that follows another one, which is not there."""
-    server = start_server()
-    server.command("REPLICAOF", "127.0.0.1", str(free_port()))
-    return server
-
-
 @pytest.fixture(params=["replica", "sentinel", "cluster"])
 def stranger(request: pytest.FixtureRequest, binary: Path, start_server: StartServer) -> Iterator[tuple[str, str]]:
     """The address of a server that is none of ours to use, and what is said of it."""
     if request.param == "replica":
-        yield replica(start_server).url, "a replica answers there, .*name its master"
+        server = start_server()
+        server.command("REPLICAOF", "127.0.0.1", str(free_port()))
+        yield server.url, "a replica answers there, .*name its master"
     elif request.param == "cluster":
         yield start_server(cluster_enabled="yes").url, r"a node of a cluster answers there.* redis\+cluster://"
     else:
@@ -120,21 +113,6 @@ async def test_who_is_not_let_in_hears_of_that_and_of_nothing_else(start_server:
         with pytest.raises(RedisError, match="Authentication required") as caught:
             await client.execute_command("PING")
     assert meaning_of(caught.value) is Meaning.LOCKED_OUT
-
-
-@pytest.mark.processes
-async def test_every_program_says_so_and_none_waits_for_ever(processes: Processes, start_server: StartServer) -> None:
-    url = replica(start_server).url
-    words = {
-        "worker": ("-m", "workers", "run", "tests.workers.program:worker", "--redis-url", url),
-        "reaper": ("-m", "reaper", "run", "--groups", "orders/billing", "--redis-url", url),
-        "status": ("-m", "reaper", "status", "--redis-url", url),
-        "doctor": ("-m", "reaper", "doctor", "--redis-url", url),
-    }
-    started = [processes.python(*line, env=dict(os.environ), name=name) for name, line in words.items()]
-    for program in started:
-        assert await program.wait() != 0
-        assert "a replica answers there" in program.output, program.output
 
 
 async def test_a_server_that_becomes_a_replica_is_left_and_met_again_when_it_is_a_master(server: RedisServer) -> None:
