@@ -83,7 +83,8 @@ async def _play(world: World) -> list[str]:
     # A word that was given before the server's clock was set back counts until the clock is there again.
     tells_s = TELLING * visibility_s + world.clock.set_back_s if world.ledger.dropped else 0.0
     told_at, finished = world.loop.now + tells_s, False
-    ends_at = told_at + PATIENCE * visibility_s
+    # What is scheduled is due by the server's clock, too: as much later as that was set back meanwhile.
+    ends_at = world.loop.now + max(tells_s, world.clock.set_back_s) + PATIENCE * visibility_s
     while world.loop.now < ends_at and not finished:
         await asyncio.sleep(stillness.looks_s)
         await stillness.look(client)
