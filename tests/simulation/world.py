@@ -136,6 +136,8 @@ class World:
         self.has_lost_writes = False
         self.has_lost_ends = False
         """The server has lost which deliveries are over."""
+        self.has_gaps = False
+        """The journal has: nobody was allowed to write into it, and what needs no other write went on."""
         self.tellings: list[tuple[float, str]] = []
         """When a replica or a worker has told of something lost, and of what."""
         self.visibilities = [story.setting.visibility_s]
@@ -410,6 +412,11 @@ class World:
         server.max_clients, server.is_loading, server.denied = kept
         return answers.gets()
 
+    @property
+    def counts_kept(self) -> bool:
+        """Tell whether the server and the journal know how often everything was delivered, and what did not count."""
+        return not (self.has_lost_writes or self.has_lost_ends or self.has_gaps)
+
     def note_what_is_lost(self) -> None:
         """Look which jobs the server does not know any more: nobody can be blamed for their loss but the story."""
         self.has_lost_writes = True
@@ -498,6 +505,7 @@ class World:
         """
         processes = {role: actor.incarnation for role, actor in self.actors.items()}
         self.server.revoke("default", command)
+        self.has_gaps |= command == "xadd"
 
         def give_back() -> None:
             self.server.grant("default", command)
