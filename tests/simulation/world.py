@@ -236,6 +236,8 @@ class World:
             return
         if by is None:
             self.blame_what_is_in_hand(role)
+            if self.has_lost_writes:  # acknowledgements, too: what was done long ago seems to end with it
+                self._blame_what_is_left_by(self.actors[role])
         process.kill()
         self.drops.ended(process.name)
         self.network.reset(role, both=not abruptly)
