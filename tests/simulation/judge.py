@@ -71,7 +71,7 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
         max_deliveries=max(world.limits),
         least_deliveries=min(world.limits),
         recovery_bound_ms=None,
-        counts_kept=not (world.has_lost_writes or world.has_lost_ends),
+        counts_kept=world.counts_kept,
         ends_kept=not world.has_lost_ends,
         finished=finished,
     )

@@ -37,3 +37,19 @@ STORY = Story(
 )
 def test_nobody_is_given_up_as_rights_are_given_back(setting: Setting, seed: int) -> None:
     assert play(replace(STORY, seed=seed, setting=setting)).violations == ()
+
+
+def test_a_retry_in_place_that_nobody_may_journal_counts_as_little_as_any_other() -> None:
+    """Seed 700006: how often a job may be started is read from the journal, where the journal is whole."""
+    setting = Setting(
+        version="8.6", recovery="claim", redelivery="in-place", visibility_s=120.0, max_deliveries=1, lease_s=20.0,
+        workers=2, bare_workers=0, concurrency=1, journal="settlements", own_timeout=True,
+    )  # fmt: skip
+    job = NewJob(118.8, 2, (Act("retry", 62.9), Act("ok", 13.6)), delay=117.0)
+    denied = Story(
+        seed=700006, setting=setting, jobs=(job,), steps=(Step(272.9, "deny", seconds=88.9, value="xadd"),),
+        length_s=669.0,
+    )  # fmt: skip
+    for story in (denied, replace(denied, steps=())):
+        outcome = play(story)
+        assert (outcome.violations, outcome.executions) == ((), 2)

@@ -339,7 +339,7 @@ class Witness:
             visibility_ms=round(max(world.visibilities) * 1000),
             max_deliveries=max(world.limits),
             least_deliveries=min(world.limits),
-            counts_kept=not (world.has_lost_writes or world.has_lost_ends),
+            counts_kept=world.counts_kept,
             ends_kept=not world.has_lost_ends,
         )
         yield from check_now(history)

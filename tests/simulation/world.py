@@ -428,6 +428,11 @@ class World:
         server.max_clients, server.is_loading, server.denied = kept
         return answers.gets()
 
+    @property
+    def counts_kept(self) -> bool:
+        """Tell whether the server knows how often everything was delivered, and the journal what did not count."""
+        return not (self.has_lost_writes or self.has_lost_ends)
+
     def note_what_is_lost(self) -> None:
         """Look which jobs the server does not know any more: nobody can be blamed for their loss but the story."""
         self.has_lost_writes = True

@@ -16,7 +16,6 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.adoption import Adoption
-from workers.loop.change import Change
 from workers.loop.claiming import Claiming
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held
@@ -40,8 +39,6 @@ UNBLOCK_AGAIN_S = 0.05
 REFUSED_S = 5.0
 """So long is put off what Redis refuses, next to reading."""
 READING, ADOPTING, RECOVERING = "reading", "taking over what nobody runs", "recovering what stalls"
-_NOT_ALLOWED = 0
-"""Stands for the ID of a connection whose user may not ask for it."""
 
 
 class Reader(Part):
@@ -57,7 +54,7 @@ class Reader(Part):
     ) -> None:
         super().__init__(context)
         self._client = context.reads
-        self._connection = KeptConnection(context.reads)
+        self._connection = KeptConnection(context.reads, asks_id=True)
         self._slots = slots
         self._adoption = adoption
         self._journal = journal
@@ -66,11 +63,10 @@ class Reader(Part):
         self._planner = Planner()
         self._claiming = Claiming(context)
         self._is_blocking = False
-        self._late = Change()
+        self._late = anyio.Event()
         self._stopping = anyio.Event()
         self._stopped = anyio.Event()
         self._under_way = anyio.CancelScope()
-        self._connection_id: int | None = None
         self.has_read = False
         """A read has succeeded."""
         self._stock_taken = 0
@@ -164,8 +160,6 @@ class Reader(Part):
         sources = self._membership.sources
         plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
         may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
-        if self._connection_id is None:
-            self._connection_id = await self._learn_connection_id()
         block_ms = self._block_ms(free) if may_block else 0
         self._stalled.redis_is_asked(block_ms / 1000)
 
@@ -211,7 +205,7 @@ class Reader(Part):
             if not 0 < block_ms < self._longest_block_ms:
                 yield
                 return
-            timer = asyncio.get_running_loop().call_later(block_ms / 1000, self._late.notify)
+            timer = asyncio.get_running_loop().call_later(block_ms / 1000, self.look_again)
             try:
                 yield
             finally:
@@ -222,15 +216,19 @@ class Reader(Part):
     def look_again(self) -> None:
         """End a read that blocks: there is something that it does not see."""
         if self._is_blocking:
-            self._late.notify()
+            self._late.set()
 
     async def end_late_reads(self) -> None:
         """End reads that block for too long, until cancelled. Loses nothing."""
         while True:
             await self._late.wait()
-            if self._connection_id:
-                with suppress(RedisError, OSError):  # not allowed, or out of reach: the read ends all the same
-                    await self._commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
+            self._late = anyio.Event()  # what comes while we ask is about the next read, and is to be asked for, too
+            with suppress(RedisError, OSError):  # not allowed, or out of reach: the read ends all the same
+                await self._unblock()
+
+    async def _unblock(self) -> None:
+        if client_id := self._connection.client_id:
+            await self._commands.execute_command("CLIENT", "UNBLOCK", client_id)
 
     def _deliveries(self, reply: object, asked_at: float) -> list[Held]:
         """Make deliveries of a reply. Every one that is read is the first of its entry.
@@ -247,7 +245,6 @@ class Reader(Part):
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._membership.lost_sight()
-        self._connection_id = None
         self._stalled.redis_failed(error)
         self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
         group_is_gone = meaning_of(error) is Meaning.NO_GROUP
@@ -283,18 +280,10 @@ class Reader(Part):
 
     async def unblock(self) -> None:
         """End the read that blocks on the server, so that stopping need not wait for it. Loses nothing."""
-        while not self._stopped.is_set() and self._connection_id != _NOT_ALLOWED:
+        while not self._stopped.is_set():
             try:
-                if self._connection_id:  # else the reader is about to learn it, and to block
-                    await self._commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
+                await self._unblock()
             except (RedisError, OSError):
                 return  # not allowed, or out of reach: the read ends after BLOCK all the same
             with anyio.move_on_after(UNBLOCK_AGAIN_S):
                 await self._stopped.wait()
-
-    async def _learn_connection_id(self) -> int:
-        try:
-            connection_id: int = await self._connection.execute_command("CLIENT", "ID")
-        except ResponseError:
-            return _NOT_ALLOWED
-        return connection_id
