@@ -9,11 +9,14 @@ from reaper.operations.snapshot import take_snapshot
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
 from tests.simulation.plays import Ledger
 from tests.simulation.server.keyspace import Keyspace
+from tests.simulation.server.ranking import SortedSet
 from tests.simulation.server.streams import Stream
 from tests.simulation.world import World
 from tests.support.history import read_events, read_state
 from tests.support.invariants import History, check
+from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
+from workers.protocol.keys import WAITING_CONSUMER
 
 
 def is_over(keys: Keyspace) -> bool:
@@ -29,10 +32,25 @@ def is_over(keys: Keyspace) -> bool:
     return not any(keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule, KEYS.suspects, KEYS.notes))
 
 
+def only_waits(world: World) -> bool:
+    """Tell whether all that is left waits for an instant of the server's clock."""
+    keys, now_ms = world.server.keys, world.clock.now_us() / 1000
+    for key in (KEYS.stream, KEYS.retry):
+        stream = keys.find(key.encode())
+        group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
+        if isinstance(stream, Stream) and group is not None:
+            holders = {row.consumer.name if row.consumer is not None else b"" for row in group.pending.values.values()}
+            if stream.last_valid_id() > group.last_id or not holders <= {WAITING_CONSUMER.encode()}:
+                return False
+    found = [keys.find(key.encode()) for key in (KEYS.schedule, KEYS.stream_schedule)]
+    due = [score for schedule in found if isinstance(schedule, SortedSet) for score in schedule.scores.values()]
+    return bool(due) and not world.producer.left and all(now_ms < score < SUSPECT_SCORE for score in due)
+
+
 async def history_of(world: World, client: Redis, *, finished: bool) -> History:
     """Gather all that is known."""
     state = await read_state(client, KEYS)
-    events = await read_events(client, KEYS)
+    events = [*await read_events(client, KEYS), *world.witness.untold]
     ledger = world.ledger
     enqueued = {job: payload for job, payload in ledger.enqueued.items() if job not in ledger.lost}
     for job, payload in ledger.payloads.items():

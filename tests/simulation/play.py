@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.simulation.draw import draw
 from tests.simulation.entropy import drawn_from
-from tests.simulation.judge import is_over, judgement
+from tests.simulation.judge import is_over, judgement, only_waits
 from tests.simulation.patience import patient
 from tests.simulation.places import URL
 from tests.simulation.python_312 import as_in_312
@@ -83,9 +83,11 @@ async def _play(world: World) -> list[str]:
     # A word that was given before the server's clock was set back counts until the clock is there again.
     tells_s = TELLING * visibility_s + world.clock.set_back_s if world.ledger.dropped else 0.0
     told_at, finished = world.loop.now + tells_s, False
-    # What is scheduled is due by the server's clock, too: as much later as that was set back meanwhile.
-    ends_at = world.loop.now + max(tells_s, world.clock.set_back_s) + PATIENCE * visibility_s
-    while world.loop.now < ends_at and not finished:
+    ends_at = told_at + PATIENCE * visibility_s
+    late_s = 0.0
+    while world.loop.now < ends_at + late_s and not finished:
+        if only_waits(world):  # as much later as the server's clock was set back
+            late_s = min(late_s + stillness.looks_s, world.clock.set_back_s)
         await asyncio.sleep(stillness.looks_s)
         await stillness.look(client)
         finished = is_over(world.server.keys) and not world.producer.left and world.loop.now > told_at

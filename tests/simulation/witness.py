@@ -8,7 +8,7 @@ the step that brought it about.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.places import GROUP, KEYS
 from tests.simulation.server.cmsgpack import Unpacker
@@ -19,7 +19,16 @@ from tests.simulation.server.streams import Stream
 from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
 from tests.support.history import dead_job
-from tests.support.invariants import DeadJob, Execution, FinalState, History, PendingJob, check_now, fenced
+from tests.support.invariants import (
+    DeadJob,
+    Execution,
+    FinalState,
+    History,
+    PendingJob,
+    check_now,
+    fenced,
+    gives_a_delivery_back,
+)
 from workers.protocol.events import EventName, LifecycleEvent, decode_entry
 from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
@@ -53,6 +62,18 @@ class Life:
     endings: list[Execution] = field(default_factory=list)
 
 
+class Taken(NamedTuple):
+    """What a read with CLAIM has taken from the schedule, since the server's clock had been set back (decision 46).
+
+    Its reader knows by the idle time below 0 that it is to give it back. Until then it waits as before.
+    """
+
+    touched: int
+    """The pending entry as the read has left it."""
+    starts: int
+    """How often its job had been started by then."""
+
+
 class Witness:
     """Sees what the server of a world does."""
 
@@ -62,6 +83,9 @@ class Witness:
         self._jobs: dict[Place, str] = {}
         self._touched: dict[str, None] = {}
         self._moved: dict[Place, None] = {}
+        self._taken: dict[Place, Taken] = {}
+        self.untold: list[LifecycleEvent] = []
+        """What the journal would tell of deliveries that were given back, had somebody been allowed to write it."""
         self._seen = [0, 0, 0]
         self._last: LifecycleEvent | None = None
         """The latest event that a leader of the highest term so far has written."""
@@ -87,12 +111,25 @@ class Witness:
         if handler is not None:
             handler(self, words, reply)
 
+    def was_not_allowed(self, words: Sequence[bytes]) -> None:
+        """Note what a script would have written: effects go on without the journal (it is written by ``pcall``)."""
+        if words[0].upper() != b"XADD" or words[1] != JOURNAL:
+            return
+        fields = words[words.index(b"event") :]
+        for event in decode_entry(id_text(self._world.server.now_ms << 64), fields):
+            if event.data.get("group") == GROUP and gives_a_delivery_back(event):
+                # No token: it is not known in which order terms have acted.
+                its_data = {name: value for name, value in event.data.items() if name != "token"}
+                self.untold.append(replace(event, data=its_data))
+                self._lives[event.job].events.append(self.untold[-1])
+
     def begin_anew(self) -> None:
         """Look at everything: the server has lost what it had written last, or is another one."""
         self._lives.clear()
         self._jobs.clear()
         self._touched.clear()
         self._moved.clear()
+        self._taken.clear()
         self._seen = [0, 0, 0]
         self._last, self._fence = None, 0
         self._fences.clear()
@@ -162,6 +199,17 @@ class Witness:
         self._lives[event.job].events.append(event)
         if event.data.get("mode") == "reaper" and "token" in event.data and event.event in RECOVERIES:
             self._judge_term(event)
+
+    def _read(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
+        found: Any = reply if isinstance(reply, list) else ()
+        for key, rows in found:
+            for entry_id, _, *told in rows:
+                job = self._jobs.get((key, number_of(entry_id)))
+                stream = self._stream(key)
+                if job is not None and stream is not None and told and told[0] < 0:
+                    self._hear_ledger()
+                    row = stream.groups[GROUP.encode()].pending.values[number_of(entry_id)]
+                    self._taken[key, number_of(entry_id)] = Taken(row.touched, len(self._lives[job].starts))
 
     def _acknowledged(self, words: Sequence[bytes], reply: Reply) -> None:  # noqa: ARG002
         self._touch_entries(words[1], words[3:])
@@ -245,10 +293,14 @@ class Witness:
                 continue
             group, job = stream.groups.get(GROUP.encode()), self._jobs[key, number]
             if group is not None and number in group.pending:
-                holder = group.pending.values[number].consumer
+                row = group.pending.values[number]
+                holder = row.consumer
                 if holder is None or holder.name == READY_CONSUMER.encode():
                     ready.append(job)
-                elif not self._waits_there(key, number, holder.name):
+                    continue
+                is_waiting = holder.name == WAITING_CONSUMER.encode()
+                is_waiting |= self._taken.get((key, number)) == (row.touched, len(life.starts))
+                if not (is_waiting and self._stands_in_schedule(key, number)):
                     pending.append(PendingJob(job, -1))
             elif number in stream.entries and (group is None or number > group.last_id):
                 ready.append(job)
@@ -262,10 +314,10 @@ class Witness:
         letters = [letter for number, letter in life.letters.items() if dead is not None and number in dead.entries]
         return FinalState(tuple(ready), tuple(pending), tuple(scheduled), tuple(letters))
 
-    def _waits_there(self, key: bytes, number: int, holder: bytes) -> bool:
+    def _stands_in_schedule(self, key: bytes, number: int) -> bool:
         schedule = self._keys.values.get(KEYS.schedule.encode())
         member = (b"stream " if key == STREAM else b"retry ") + id_text(number)
-        return holder == WAITING_CONSUMER.encode() and isinstance(schedule, SortedSet) and member in schedule.scores
+        return isinstance(schedule, SortedSet) and member in schedule.scores
 
     def _judge(self, job: str) -> Iterator[str]:
         world, life = self._world, self._lives[job]
@@ -312,6 +364,7 @@ def _nothing(values: list[Any]) -> list[Any]:
 
 _HANDLERS: dict[bytes, Callable[[Witness, Sequence[bytes], Reply], None]] = {
     b"XADD": Witness._add,
+    b"XREADGROUP": Witness._read,
     b"XACK": Witness._acknowledged,
     b"XDEL": Witness._deleted,
     b"XCLAIM": Witness._claimed,

@@ -6,7 +6,8 @@ Everything that is simulated is the shipping code: `Producer`, `WorkerProcess`, 
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
 from math import inf
@@ -136,8 +137,8 @@ class World:
         self.has_lost_writes = False
         self.has_lost_ends = False
         """The server has lost which deliveries are over."""
-        self.has_gaps = False
-        """The journal has: nobody was allowed to write into it, and what needs no other write went on."""
+        self._for_nothing: Counter[Execution] = Counter()
+        """How many deliveries of a job whose end the server has lost."""
         self.tellings: list[tuple[float, str]] = []
         """When a replica or a worker has told of something lost, and of what."""
         self.visibilities = [story.setting.visibility_s]
@@ -152,7 +153,11 @@ class World:
             if server is self.server:  # else a replica has taken its place, and what it still does is lost
                 self.witness.wrote(words, reply)
 
-        server.wrote, server.step_over = wrote, self.witness.step_over
+        def not_allowed(words: list[bytes]) -> None:
+            if server is self.server:
+                self.witness.was_not_allowed(words)
+
+        server.wrote, server.step_over, server.not_allowed = wrote, self.witness.step_over, not_allowed
         return server
 
     def _accept(self, send: Callable[[bytes], None], on_close: Callable[[], None]) -> Session:
@@ -236,8 +241,6 @@ class World:
             return
         if by is None:
             self.blame_what_is_in_hand(role)
-            if self.has_lost_writes:  # acknowledgements, too: what was done long ago seems to end with it
-                self._blame_what_is_left_by(self.actors[role])
         process.kill()
         self.drops.ended(process.name)
         self.network.reset(role, both=not abruptly)
@@ -305,10 +308,17 @@ class World:
             if not isinstance(stream, Stream) or (group := stream.groups.get(GROUP.encode())) is None:
                 continue
             for number, row in group.pending.values.items():
-                if is_meant(row) and number in stream.entries:
-                    flat: Any = stream.entries.values[number][1]
-                    metadata = read_metadata(id_text(number), pair_up(flat))
-                    self.ledger.blame(Execution(text(metadata.job_id), metadata.generation))
+                if is_meant(row):
+                    for execution in self._executions_of(key, number):
+                        self.ledger.blame(execution)
+
+    def _executions_of(self, key: str, number: int) -> Iterator[Execution]:
+        """Yield what runs where an entry is delivered, if that is there."""
+        stream = self.server.keys.values.get(key.encode())
+        if isinstance(stream, Stream) and number in stream.entries:
+            flat: Any = stream.entries.values[number][1]
+            metadata = read_metadata(id_text(number), pair_up(flat))
+            yield Execution(text(metadata.job_id), metadata.generation)
 
     def blame_what_is_in_hand(self, role: str) -> None:
         """Note that what a process holds ends with it, as far as anybody else can tell."""
@@ -382,9 +392,11 @@ class World:
         """End the server, and start it again later."""
         self.network.refusing = True
         self.network.drop_all()
+        held = self._holders()
         self.server.restart(lose_last_ms)
         if lose_last_ms:
             self.note_what_is_lost()
+            self._blame_what_was_settled_for_nothing(held)
         self.later(seconds, self._server_is_back)
 
     def _server_is_back(self) -> None:
@@ -397,10 +409,12 @@ class World:
         """End the server; a replica that lags takes its place."""
         self.network.refusing = True
         self.network.drop_all()
+        held = self._holders()
         self.server = self._watched(self.server.copy(lag_ms=lag_ms))
         self.server.readonly(is_replica=False)
         self.later(seconds, self._server_is_back)
         self.note_what_is_lost()
+        self._blame_what_was_settled_for_nothing(held)
 
     def command(self, *words: str | bytes | int) -> Any:
         """Run a command at once, as nobody's, whom nothing is refused."""
@@ -416,8 +430,8 @@ class World:
 
     @property
     def counts_kept(self) -> bool:
-        """Tell whether the server and the journal know how often everything was delivered, and what did not count."""
-        return not (self.has_lost_writes or self.has_lost_ends or self.has_gaps)
+        """Tell whether the server knows how often everything was delivered, and the journal what did not count."""
+        return not (self.has_lost_writes or self.has_lost_ends)
 
     def note_what_is_lost(self) -> None:
         """Look which jobs the server does not know any more: nobody can be blamed for their loss but the story."""
@@ -426,6 +440,30 @@ class World:
         ledger = self.ledger
         ledger.lost |= {job for job in (*ledger.enqueued, *ledger.payloads) if job not in kept}
         self.witness.begin_anew()
+
+    def _holders(self) -> dict[tuple[str, int], bytes]:
+        """Return who holds what is pending: by stream and entry, the name of the consumer."""
+        return {
+            (key, number): row.consumer.name if row.consumer is not None else b""
+            for key in (KEYS.stream, KEYS.retry)
+            if isinstance(stream := self.server.keys.values.get(key.encode()), Stream)
+            and (group := stream.groups.get(GROUP.encode())) is not None
+            for number, row in group.pending.values.items()
+        }
+
+    def _blame_what_was_settled_for_nothing(self, before: Mapping[tuple[str, int], bytes]) -> None:
+        """Note that the server has lost that deliveries were over.
+
+        Whoever it says has them does not run them any more, and cannot know: they are for nothing. A job all of whose
+        deliveries may have been is given up, whoever wrote none of that; one that has others left is not.
+        """
+        for (key, number), holder in self._holders().items():
+            if before.get((key, number)) == holder:
+                continue
+            for execution in self._executions_of(key, number):
+                self._for_nothing[execution] += 1
+                if self._for_nothing[execution] == self.story.least_limit:
+                    self.ledger.blame(execution)
 
     def _words_of_jobs(self) -> Iterator[bytes]:
         for key in (KEYS.stream, KEYS.retry, KEYS.dead, KEYS.journal):
@@ -507,7 +545,6 @@ class World:
         """
         processes = {role: actor.incarnation for role, actor in self.actors.items()}
         self.server.revoke("default", command)
-        self.has_gaps |= command == "xadd"
 
         def give_back() -> None:
             self.server.grant("default", command)

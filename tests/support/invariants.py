@@ -159,7 +159,7 @@ def settled_once(history: History) -> Iterator[str]:
     uncounted = Counter(
         _delivery(event)
         for event in settled
-        if _gives_a_delivery_back(event) and event.data.get("new_entry") == event.data["entry"]
+        if gives_a_delivery_back(event) and event.data.get("new_entry") == event.data["entry"]
     )
     for (job, entry, delivery), times in Counter(map(_delivery, settled)).items():
         if times > 1 + uncounted[job, entry, delivery]:
@@ -168,7 +168,7 @@ def settled_once(history: History) -> Iterator[str]:
 
 def deliveries_limited(history: History) -> Iterator[str]:
     """I5: at most `max_deliveries` counted executions a generation, then one dead letter, whole, of no bystander."""
-    uncounted = Counter(_generation(event) for event in history.events if _gives_a_delivery_back(event))
+    uncounted = Counter(_generation(event) for event in history.events if gives_a_delivery_back(event))
     starts = Counter((start.job, start.generation) for start in history.starts)
     for (job, generation), times in starts.items():
         allowed = history.max_deliveries + uncounted[job, generation]
@@ -300,7 +300,7 @@ def _delivery(event: LifecycleEvent) -> tuple[str, str, int]:
     return event.job, str(event.data["entry"]), int(event.data["delivery"])
 
 
-def _gives_a_delivery_back(event: LifecycleEvent) -> bool:
+def gives_a_delivery_back(event: LifecycleEvent) -> bool:
     """Tell whether the delivery that ended here does not count."""
     data: Mapping[str, Any] = event.data
     return (

@@ -79,3 +79,25 @@ def test_a_program_that_waits_for_ever_is_told_so(monkeypatch: pytest.MonkeyPatc
             loop.run_until_complete(loop.create_future())
     finally:
         loop.close()
+
+
+def test_a_program_that_never_waits_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_time, "MOST_TURNS", 100)
+
+    async def ask_again_and_again() -> None:
+        while True:  # noqa: ASYNC110
+            await anyio.sleep_until(anyio.current_time())
+
+    with pytest.raises(RuntimeError, match="time never passes"):
+        anyio.run(ask_again_and_again, backend_options=VIRTUAL_TIME)
+
+
+def test_turns_are_counted_for_each_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_time, "MOST_TURNS", 100)
+
+    async def main() -> float:
+        for _ in range(1_000):
+            await anyio.sleep(1)
+        return anyio.current_time()
+
+    assert anyio.run(main, backend_options=VIRTUAL_TIME) == pytest.approx(1_000)

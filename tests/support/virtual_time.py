@@ -17,8 +17,14 @@ STUCK_AFTER_S = PATIENCE_S
 """Seconds of real time in which another thread must wake a loop that has no timer left."""
 
 
+MOST_TURNS = 200_000
+"""Turns of the loop at one instant: some seconds of real time. Who needs more asks again and again, and never waits."""
+
+
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Starts at ``time() == 0``. Raises RuntimeError where the program waits for something that never comes."""
+    """Starts at ``time() == 0``. Raises RuntimeError where the program waits for something that never comes, or for
+    nothing, so that time never passes.
+    """
 
     def __init__(self) -> None:
         self._selector_of_time = _JumpingSelector()
@@ -40,15 +46,22 @@ class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._turns += 1
+        if self._turns > MOST_TURNS:
+            self._turns = 0  # who is cancelled by this has to end, too
+            raise RuntimeError(f"{MOST_TURNS} turns at one instant: somebody never waits, and time never passes")
         if timeout is None:
+            self._turns = 0
             ready = super().select(scaled(STUCK_AFTER_S))
             if not ready:
                 raise RuntimeError("nothing is scheduled, and nobody calls: the program waits for ever")
             return ready
         ready = super().select(0)
         if not ready and timeout > 0:
+            self._turns = 0
             # A little past the timer: asyncio adds a resolution to its clock that vanishes in a large float.
             self.now = math.nextafter(self.now + timeout, math.inf)
         return ready

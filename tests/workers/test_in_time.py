@@ -13,6 +13,7 @@ from workers import Job
 from workers.backoff import Backoff
 from workers.loop.beating import Extending
 from workers.loop.dispatch import Calls
+from workers.loop.execution import HANDED_BACK
 from workers.loop.heartbeat import BEATS, LONGEST_SLEEP_S, Heartbeat
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
@@ -224,3 +225,42 @@ async def test_what_was_proven_before_proofs_can_be_dated_is_proven_again_at_onc
     [(at, number)] = extended
     assert 1 <= at <= 1 + LONGEST_SLEEP_S
     assert number == 1, "and not what was proven since"
+
+
+@pytest.mark.parametrize(
+    ("what", "is_extended"),
+    [
+        ("waits for a slot", True),
+        ("runs", True),
+        ("runs for longer than it may", False),
+        ("was cancelled for that and goes on", False),
+        ("was lost and goes on", False),
+        ("has a verdict", False),
+    ],
+)
+async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_waits_for_is_not(
+    clock: Clock, what: str, is_extended: bool
+) -> None:
+    """A handler that nobody can end keeps its job for its timeout and a visibility timeout, not for ever."""
+    redis = Redis(clock)
+    held = hold(redis)
+    beside = hold(redis, 2, held.source)
+    held.job.timeout_s = VISIBILITY_S / BEATS / 2 if "longer" in what else inf
+    if what != "waits for a slot":
+        held.begin(clock.now, None)
+    if "goes on" in what:
+        held.interrupt(Interruption.TIMEOUT if "cancelled" in what else Interruption.LOST)
+    if "verdict" in what:
+        held.end(HANDED_BACK, clock.now)
+    heartbeat = Heartbeat(context_of(held, redis))
+    loop: Any = SimpleNamespace(call_soon_threadsafe=lambda function, *arguments: function(*arguments))
+    heartbeat._loop = loop
+    began, extended = clock.now, []
+    for step in heartbeat.steps():
+        if isinstance(step, Extending):
+            extended = list(step.batch)
+            break
+        clock.now += step
+        if clock.now > began + VISIBILITY_S:
+            break
+    assert extended == ([held, beside] if is_extended else [beside])

@@ -7,6 +7,7 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
+from tests.support.history import read_events
 from tests.support.patience import PATIENCE_S
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -148,6 +149,47 @@ async def test_what_is_lost_between_its_end_and_the_answer_takes_nothing_else_wi
         await enqueue(client, 2)
         await wait_until(lambda: (2, "done") in handler.ended, "the worker goes on")
         assert not worker.process.is_stopping
+
+
+async def acknowledged(client: Redis) -> list[str]:
+    """Return the jobs that were acknowledged."""
+    return [event.job for event in await read_events(client, KEYS) if event.event == "acked"]
+
+
+@extending
+async def test_what_is_done_while_it_is_taken_back_is_settled_afterwards(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settled before, it would be pending again, and run once more when its visibility timeout has passed."""
+    handler, take_back = Holding(), ProofOfLife.hold_again
+    asked, go_on = anyio.Event(), anyio.Event()
+
+    async def late(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[bool]:
+        asked.set()
+        await go_on.wait()
+        return await take_back(proof, source, batch)
+
+    monkeypatch.setattr(ProofOfLife, "hold_again", late)
+    worker = make_worker(server.url, handler, **SETTINGS, refresh_interval=0.1)
+    [first] = await enqueue(client, 1)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 1, "it runs")
+        await vanish(client, worker, "consumer")
+        with anyio.fail_after(PATIENCE_S):
+            await asked.wait()
+        handler.gate.set()
+        await wait_until(lambda: handler.ended == [(1, "done")], "it is done")
+        [second] = await enqueue(client, 2)
+        await wait_until(lambda: _is_acknowledged(client, second), "what was done later is settled")
+        assert await acknowledged(client) == [second]
+        go_on.set()
+        await wait_until(lambda: _is_acknowledged(client, first), "it is settled")
+    assert await pending_of(client) == []
+    assert (worker.counts.acked, worker.counts.refused) == (2, 0)
+
+
+async def _is_acknowledged(client: Redis, job: str) -> bool:
+    return job in await acknowledged(client)
 
 
 async def test_a_worker_that_ends_unasked_says_so(server: RedisServer) -> None:

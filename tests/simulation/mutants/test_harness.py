@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.mutants import page, pure, results
 from tests.simulation.mutants.catalogue import HERE, Edit, Mutant
 from tests.simulation.mutants.results import Result
-from tests.simulation.mutants.tiers import Catch, Step, Tier, again, steps
+from tests.simulation.mutants.tiers import WHOLE_S, Catch, Step, Tier, again, steps
 from tests.simulation.mutants.tree import hash_of, mutated
 
 EDIT = Edit("reaper/sum.py", "a + b", "a - b")
@@ -57,6 +57,14 @@ def test_what_fails_on_a_mutant_has_found_it_and_passes_without_it(root: Path) -
         assert once_more is not None
         assert once_more.by == found.by
     assert "a + b" in (root / EDIT.file).read_text(encoding="utf-8")
+
+
+def test_so_it_is_in_a_whole_tier_which_several_processes_run(root: Path) -> None:
+    whole = Step(Tier.UNIT, "unit", ("tests/reaper",), WHOLE_S)
+    with mutated(root, MUTANT) as copy:
+        found = whole.run(copy, 2)
+    assert found is not None
+    assert found.by == "tests/reaper/test_sum.py::test_it_adds"
 
 
 @pytest.mark.matrix

@@ -21,7 +21,8 @@ NEAR_S, WHOLE_S, SIMULATION_S = 1_200, 5_400, 1_200
 SIMULATION = ("-m", "tests.simulation", "--short")
 FIRST_SEED, SEEDS, SEEDS_AT_A_TIME = 1, 300, 10
 _FAILED_SEED = re.compile(r"^seed (?P<seed>\d+) fails:\n(?P<said>[^\n]*)", re.MULTILINE)
-PASSED, FAILED, NO_TESTS = 0, 1, 5
+PASSED, FAILED, INTERRUPTED, NO_TESTS = 0, 1, 2, 5
+"""What pytest ends with. Several processes of it that are to stop at the first failure are interrupted."""
 ANEW = 3
 """So often is a step run anew without a test that failed once and not again."""
 
@@ -139,7 +140,7 @@ def _run_tests(root: Path, step: Step, words: Sequence[str], processes: int) -> 
         return Catch(step.tier, "", f"{step.name}: no end after {step.at_most_s} s", took)
     if code in (PASSED, NO_TESTS):
         return None
-    if code != FAILED or not test:
+    if code not in (FAILED, INTERRUPTED if spread else FAILED) or not test:
         raise RuntimeError(f"pytest ended with {code} in {root}:\n{told[-2000:]}")
     return Catch(step.tier, test, said, took)
 

@@ -1,7 +1,8 @@
 """Clients that wait for streams: who waits for what, in the order in which they came, and who is served."""
 
+from collections.abc import Callable
+
 from tests.simulation.server.core import Core, Handle
-from tests.simulation.server.history import History
 from tests.simulation.server.read_commands import GROUP_GONE, NEW, Read
 from tests.simulation.server.replies import NULL_ARRAY, Reply, ReplyError
 from tests.simulation.server.streams import Stream
@@ -31,9 +32,10 @@ class Answered:
 class Queue:
     """All blocked clients."""
 
-    def __init__(self, core: Core, history: History) -> None:
+    def __init__(self, core: Core, note: Callable[[list[bytes], Reply], None]) -> None:
+        """``note`` is told of what is handed out: the command that would do it at once, and its reply."""
         self._core = core
-        self._history = history
+        self._note = note
         self._by_key: dict[bytes, dict[Waiter, None]] = {}
 
     def put(self, waiter: Waiter) -> None:
@@ -79,7 +81,7 @@ class Queue:
                 return
             reply = [served]
             if read.group is not None:
-                self._history.note(core.now_us, read.words_for(key))
+                self._note(read.words_for(key), reply)
         self.drop(waiter)
         waiter.session.answer(reply)
 

@@ -53,9 +53,11 @@ class ModelServer(Core):
         """Is told of each write and its reply, and…"""
         self.step_over: Callable[[], None] | None = None
         """… of the end of each command, script or transaction."""
+        self.not_allowed: Callable[[list[bytes]], None] | None = None
+        """Is told of what a script would have done, had its user the right to."""
         self._engine = engine(is_7=self.is_7)
         self._history = History(self.capabilities)
-        self._queue = Queue(self, self._history)
+        self._queue = Queue(self, self._note)
         self._channels: dict[bytes, dict[int, Session]] = {}
         self._to_resume: list[Session] = []
         self._next_id = 1
@@ -130,10 +132,13 @@ class ModelServer(Core):
     def _run(self, found: Command, words: list[bytes]) -> Reply:
         reply = found.handler(self, words)
         if found.writes and reply is not NO_REPLY:
-            self._history.note(self.now_us, words)
-            if self.wrote is not None:
-                self.wrote(words, reply)
+            self._note(words, reply)
         return reply
+
+    def _note(self, words: list[bytes], reply: Reply) -> None:
+        self._history.note(self.now_us, words)
+        if self.wrote is not None:
+            self.wrote(words, reply)
 
     def _in_transaction(self, session: Session, found: Command) -> Reply:
         if found.name == "multi":
@@ -310,6 +315,8 @@ class ModelServer(Core):
             )
         assert self.session is not None
         if found.name in self.denied.get(self.session.user, ()):
+            if self.not_allowed is not None:
+                self.not_allowed(words)
             raise self._denied_in_script(self.session.user, found.name)
         if found.writes:
             if self.is_replica:

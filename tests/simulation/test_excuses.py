@@ -1,0 +1,184 @@
+"""What the judge does not ask for, and that it does ask for what lies next to that."""
+
+import asyncio
+
+import pytest
+
+from tests.simulation.conftest import Make
+from tests.simulation.judge import only_waits
+from tests.simulation.places import GROUP, KEYS, URL
+from tests.simulation.play import play
+from tests.simulation.plays import Act
+from tests.simulation.story import CLAIM, IN_PLACE, NewJob, Setting, Step, Story
+from tests.simulation.world import World
+from tests.support.invariants import Execution
+from workers.protocol.connection import commands_client
+from workers.protocol.events import encode_data
+from workers.protocol.keys import WAITING_CONSUMER
+
+JOB = Execution("job-1")
+
+
+def world_of(make: Make, **setting: object) -> World:
+    """Return a world in which nobody acts but the test, and one job that somebody has in hand."""
+    world = make(Story(1, Setting(version="8.4", redelivery=IN_PLACE, **setting), (), ()))  # type: ignore[arg-type]
+    world.command("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
+    world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", JOB.job)
+    world.command("XREADGROUP", "GROUP", GROUP, "somebody", "STREAMS", KEYS.stream, ">")
+    return world
+
+
+def entry_of(world: World) -> bytes:
+    [[entry_id, *_]] = world.command("XPENDING", KEYS.stream, GROUP, "-", "+", 10)
+    assert isinstance(entry_id, bytes)
+    return entry_id
+
+
+# ---- a read has taken what waits, since the server's clock was set back (decision 46)
+
+
+def look_at_all(world: World) -> list[str]:
+    """Have everything judged; return what is wrong."""
+    world.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, "anybody")
+    return [sentence.partition(" (at")[0] for sentence in world.findings.sentences]
+
+
+def taken_while_it_waits(world: World, *, blocking: bool) -> bytes:
+    entry_id = entry_of(world)
+    words = "XREADGROUP", "GROUP", GROUP, "reader", *(("BLOCK", 1000) if blocking else ()), "CLAIM", 10**9, "STREAMS"
+    world.command("XCLAIM", KEYS.stream, GROUP, WAITING_CONSUMER, 0, entry_id, "JUSTID")
+    world.command("ZADD", KEYS.schedule, 1, b"stream " + entry_id)
+    if blocking:
+        session = world.server.connect(lambda _data: None)
+        session.feed(b"*%d\r\n" % len((*words, KEYS.stream, ">")))
+        for word in (*words, KEYS.stream, ">"):
+            session.feed(b"$%d\r\n%b\r\n" % (len(str(word)), str(word).encode()))
+        world.clock.step(-60.0)
+        world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", "job-2")
+    else:
+        world.clock.step(-60.0)
+        world.command(*words, KEYS.stream, ">")
+    assert [row[1] for row in world.command("XPENDING", KEYS.stream, GROUP, entry_id, entry_id, 1)] == [b"reader"]
+    return entry_id
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_what_a_read_has_taken_from_the_schedule_still_waits(make: Make, blocking: bool) -> None:
+    world = world_of(make)
+    taken_while_it_waits(world, blocking=blocking)
+    assert look_at_all(world) == []
+
+
+@pytest.mark.parametrize("what", ["start", "extend", "claim"])
+def test_what_its_reader_runs_or_keeps_does_not(make: Make, what: str) -> None:
+    world = world_of(make)
+    entry_id = taken_while_it_waits(world, blocking=False)
+    if what == "start":
+        world.ledger.starts.append(JOB)
+    else:
+        who = "reader" if what == "extend" else "another"
+        world.command("XCLAIM", KEYS.stream, GROUP, who, 0, entry_id, "JUSTID")
+    assert "I1: job job-1 is in more than one place: pending and scheduled" in look_at_all(world)
+
+
+def test_what_a_read_has_taken_in_the_present_does_not_wait_either(make: Make) -> None:
+    world = world_of(make)
+    entry_id = entry_of(world)
+    world.command("ZADD", KEYS.schedule, 1, b"stream " + entry_id)
+    world.command("XCLAIM", KEYS.stream, GROUP, WAITING_CONSUMER, 0, entry_id, "IDLE", 4 * 10**9, "JUSTID")
+    world.command("XREADGROUP", "GROUP", GROUP, "reader", "CLAIM", 10**9, "STREAMS", KEYS.stream, ">")
+    assert "I1: job job-1 is in more than one place: pending and scheduled" in look_at_all(world)
+
+
+def test_what_a_read_has_taken_from_somebody_is_pending_and_not_lost(make: Make) -> None:
+    world = world_of(make)
+    world.clock.step(-60.0)
+    world.command("XREADGROUP", "GROUP", GROUP, "reader", "CLAIM", 10**9, "STREAMS", KEYS.stream, ">")
+    assert look_at_all(world) == []
+
+
+# ---- nobody may write the journal
+
+
+@pytest.mark.parametrize(
+    ("counts", "allowed", "starts", "is_wrong"),
+    [(False, True, 2, False), (False, False, 2, False), (False, False, 3, True), (True, False, 2, True)],
+)
+def test_what_the_journal_could_not_tell_was_given_back_all_the_same(
+    make: Make, counts: bool, allowed: bool, starts: int, is_wrong: bool
+) -> None:
+    world = world_of(make, max_deliveries=1)
+    facts = {"group": GROUP, "entry": "1-0", "delivery": 1, "generation": 0, "counts": counts}
+    script = "redis.pcall('XADD', KEYS[1], '*', 'event', 'nacked', 'job', ARGV[1], 'data', ARGV[2])"
+
+    async def give_back() -> None:
+        client = commands_client(URL)
+        if not allowed:
+            world.server.revoke("default", "xadd")
+        await client.eval(script, 1, KEYS.journal, JOB.job, encode_data(facts))
+        await client.aclose()
+
+    world.run(give_back)
+    world.ledger.starts.extend([JOB] * starts)
+    world.command("XCLAIM", KEYS.stream, GROUP, "another", 0, entry_of(world))
+    assert any(sentence.startswith("I5: generation 0 of job job-1") for sentence in look_at_all(world)) == is_wrong
+
+
+# ---- a server that has lost its latest writes
+
+
+@pytest.mark.parametrize("how", ["restart", "failover"])
+@pytest.mark.parametrize(("settled", "limit", "is_to_blame"), [(True, 1, True), (True, 2, False), (False, 1, False)])
+def test_a_delivery_whose_end_was_lost_is_for_nothing_and_others_are_not(
+    make: Make, how: str, settled: bool, limit: int, is_to_blame: bool
+) -> None:
+    world = world_of(make, max_deliveries=limit)
+    world.begin()
+
+    async def settle() -> None:
+        await asyncio.sleep(10)
+        if settled:
+            world.ledger.complete(JOB)
+            world.command("XACK", KEYS.stream, GROUP, entry_of(world))
+        if how == "restart":
+            world.restart_server(1.0, lose_last_ms=5_000)
+        else:
+            world.fail_over(1.0, lag_ms=5_000)
+        assert len(world.command("XPENDING", KEYS.stream, GROUP, "-", "+", 10)) == 1
+
+    world.run(settle)
+    assert world.ledger.endings == [JOB] * is_to_blame
+
+
+# ---- the server's clock was set back, and delays end by it
+
+DELAYED = Story(
+    seed=700385,
+    setting=Setting(version="8.4", recovery=CLAIM, redelivery=IN_PLACE, visibility_s=60.0, lease_s=120.0),
+    jobs=(NewJob(20.0, 9, (Act("ok", 1.3),), delay=17.5),),
+    steps=(Step(22.0, "clock", value=-3600.0), Step(30.0, "clock", value=-3600.0)),
+    length_s=60.0,
+)
+
+
+def test_what_is_due_by_a_clock_that_was_set_back_is_waited_for_as_much_longer() -> None:
+    outcome = play(DELAYED)
+    assert outcome.violations == ()
+    assert outcome.executions == 1
+    assert outcome.virtual_s > 7200
+
+
+@pytest.mark.parametrize(
+    ("score_s", "beside", "waits"),
+    [(60, "", True), (-60, "", False), (2**52 / 1000, "", False), (60, "ready", False), (60, "pending", False)],
+)
+def test_nothing_else_is_waited_for(make: Make, score_s: float, beside: str, waits: bool) -> None:
+    world = world_of(make)
+    assert not only_waits(world)
+    due_ms = world.clock.now_us() // 1000 + int(score_s * 1000)
+    world.command("ZADD", KEYS.schedule, due_ms, b"stream " + entry_of(world))
+    if beside != "pending":
+        world.command("XCLAIM", KEYS.stream, GROUP, WAITING_CONSUMER, 0, entry_of(world), "JUSTID")
+    if beside == "ready":
+        world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", "job-2")
+    assert only_waits(world) == waits
