@@ -70,6 +70,12 @@ def field_of(flat: list[bytes], name: bytes) -> bytes:
     return dict(zip(flat[::2], flat[1::2], strict=True))[name]
 
 
+async def blocked(client: Redis) -> bool:
+    """Tell whether somebody blocks in a read."""
+    info: dict[str, Any] = await client.info("clients")
+    return bool(info["blocked_clients"])
+
+
 def number_of(job: Job) -> int:
     """Return field ``n`` of a job."""
     return int(job.fields[b"n"])

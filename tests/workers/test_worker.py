@@ -1,8 +1,6 @@
 import logging
 import threading
-from functools import partial
 from time import monotonic
-from typing import Any
 
 import anyio
 import pytest
@@ -14,6 +12,7 @@ from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import (
     KEYS,
+    blocked,
     consumers_of,
     dead_letters,
     enqueue,
@@ -28,7 +27,6 @@ from tests.workers.scene import (
 )
 from workers import Job, Reject, Retry, Worker
 from workers.loop.reading import Reader
-from workers.protocol.connection import reader_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import text
@@ -522,13 +520,6 @@ async def test_an_idle_worker_stops_without_waiting_for_its_blocking_read(server
         worker.stop()
 
 
-@pytest.fixture
-def for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reads block until somebody ends them."""
-    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 3_600_000)
-    monkeypatch.setattr("workers.loop.context.reader_client", partial(reader_client, block_ms=3_600_000))
-
-
 @pytest.mark.usefixtures("for_ever")
 async def test_a_read_can_be_ended_whose_connection_was_closed_while_nobody_read(
     server: RedisServer, client: Redis
@@ -573,11 +564,6 @@ async def test_what_comes_while_a_read_is_being_ended_ends_the_next_one(
         gate.set()
         await wait_until(lambda: asked == 2, "so is the next one")
         worker.stop()
-
-
-async def blocked(client: Redis) -> bool:
-    info: dict[str, Any] = await client.info("clients")
-    return bool(info["blocked_clients"])
 
 
 async def none_blocked(client: Redis) -> bool:
