@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.workers.scene import make_held
 from workers import Job
@@ -134,6 +135,31 @@ async def test_what_was_not_proved_for_a_visibility_timeout_is_asked_for_before_
     await runner.perform(held, None)
     starts = late_s < 0
     assert (redis.asked, len(started), len(settled.verdicts)) == ((0, 1, 1) if starts else (1, 0, 0))
+
+
+class NoGroup(Redis):
+    """One that has no such stream, a few times; and then extends."""
+
+    async def run(self, *words: Any) -> Extensions:
+        if self.asked < 3:
+            self.asked += 1
+            raise ResponseError("NOGROUP No such key 'orders' or consumer group 'billing'")
+        return await super().run(*words)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_what_came_from_a_stream_that_is_gone_is_not_asked_for_again_and_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    """Another one is made anew: there it is asked for until somebody knows."""
+    monkeypatch.setattr("workers.loop.heartbeat.pause_s", lambda _failures: 0.0)
+    redis = NoGroup(clock)
+    held = hold(redis)
+    context = context_of(held, redis)
+    context.membership.is_gone = lambda source, _error: source is held.source and is_gone
+    assert await Heartbeat(context).still_owns(held) is not is_gone
+    assert redis.asked == (1 if is_gone else 4)
+    assert (held.interruption is Interruption.LOST) is is_gone
 
 
 @pytest.mark.parametrize("says", ["nothing", "that it fails"])

@@ -1,6 +1,6 @@
 """Somebody deletes the consumer of a live worker, or its group: what it runs is not cancelled, and is settled once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -111,6 +111,73 @@ async def test_what_ends_before_anybody_has_noticed_is_settled_all_the_same(
         await wait_until(lambda: worker.counts.acked == 3, "all are acknowledged")
     assert worker.counts.refused == 0
     assert await pending_of(client) == []
+
+
+# ---- the retry stream, which is made anew only where the policy needs it
+
+
+def joined_since(worker: Worker) -> Callable[[], bool]:
+    """Return a question: has the worker joined its group once more since now, and found no retry stream?"""
+    assert worker.process is not None
+    membership = worker.process._context.membership
+    joins = membership.joins
+    return lambda: membership.joins > joins and membership.sources == (membership.main,)
+
+
+async def test_a_worker_whose_retry_stream_was_deleted_goes_on_with_its_stream(
+    server: RedisServer, client: Redis
+) -> None:
+    """It asked for ever what was pending there, and read nothing."""
+    handler = Holding()
+    handler.gate.set()
+    await enqueue(client, 1, stream=KEYS.retry)
+    worker = make_worker(server.url, handler, **SETTINGS)
+    async with running(worker):
+        await wait_until(lambda: worker.counts.acked == 1, "the retry stream is read")
+        gone = joined_since(worker)
+        await client.delete(KEYS.retry)
+        await wait_until(gone, "it has found that out")
+        await enqueue(client, 2)
+        await wait_until(lambda: worker.counts.acked == 2, "the stream is read")
+        assert not await client.exists(KEYS.retry)
+
+
+@pytest.mark.parametrize("how", ["del", "flushall"])
+async def test_what_came_from_a_retry_stream_that_was_deleted_is_settled_by_nobody_and_keeps_nobody(
+    server: RedisServer, client: Redis, how: str
+) -> None:
+    """Neither the verdicts that wait behind it, nor a worker that is to stop."""
+    handler = Holding()
+    await enqueue(client, 1, stream=KEYS.retry)
+    worker = make_worker(server.url, handler, **SETTINGS)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 1, "it runs")
+        gone = joined_since(worker)
+        await client.execute_command(*(("DEL", KEYS.retry) if how == "del" else ("FLUSHALL",)))
+        await wait_until(gone, "it has found that out")
+        handler.gate.set()
+        await wait_until(lambda: worker.counts.refused == 1, "it is nobody's")
+        await enqueue(client, 2)
+        await wait_until(lambda: worker.counts.acked == 1, "the stream is read")
+        assert worker.process is not None
+        assert worker.process.in_hand() == []
+
+
+@extending
+async def test_what_came_from_a_retry_stream_that_was_deleted_is_taken_from_its_handler(
+    server: RedisServer, client: Redis
+) -> None:
+    handler = Holding()
+    await enqueue(client, 1, stream=KEYS.retry)
+    worker = make_worker(server.url, handler, **SETTINGS)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 1, "it runs")
+        await client.delete(KEYS.retry)
+        await wait_until(lambda: handler.ended == [(1, "cancelled")], "it is lost")
+        await enqueue(client, 2)
+        handler.gate.set()
+        await wait_until(lambda: worker.counts.acked == 1, "the stream is read")
+    assert worker.counts.refused == 1
 
 
 class Asking:

@@ -73,8 +73,10 @@ class Adoption(Part):
                     self._sweeps.append(Sweep(source, owner, AdoptionMode.RESTART))
 
     def take_stock(self) -> None:
-        """Plan to look for deliveries of ours that we know nothing of."""
-        for source in self._membership.sources:
+        """Plan to look for deliveries of ours that we know nothing of, and for none in a stream that is gone."""
+        sources = self._membership.sources
+        self._sweeps = deque(sweep for sweep in self._sweeps if sweep.source in sources)
+        for source in sources:
             if not any(sweep.mode is AdoptionMode.REREAD and sweep.source is source for sweep in self._sweeps):
                 self._sweeps.appendleft(Sweep(source, self._consumer, AdoptionMode.REREAD))
 

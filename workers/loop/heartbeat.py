@@ -89,6 +89,9 @@ class Heartbeat(Part):
             try:
                 ours = await held.source.extend(held.job)
             except (RedisError, OSError) as error:
+                if self._membership.is_gone(held.source, error):
+                    self._lose(held)
+                    return False
                 failures += 1
                 self._reporter.failed("extending", error)
                 await anyio.sleep(pause_s(failures))
@@ -139,6 +142,10 @@ class Heartbeat(Part):
             self._membership.join_again()  # perhaps others go by a shorter visibility timeout than we know of
             self._reporter.refused(held.job, "extension", held.ran_ms())
 
+    def _lose_all(self, batch: Sequence[Held]) -> None:
+        for held in batch:
+            self._lose(held)
+
     def _answer(self) -> None:
         self._loop_answered = True
 
@@ -183,7 +190,13 @@ class Heartbeat(Part):
         for source, deliveries in in_hand:
             for batch in _batches([held for held in deliveries if _is_due(held, now, before)]):
                 asked_at = monotonic()
-                answer = yield Extending(source, batch, self._proof.proven_ms(batch))
+                try:
+                    answer = yield Extending(source, batch, self._proof.proven_ms(batch))
+                except RedisError as error:
+                    if not self._membership.is_gone(source, error):
+                        raise
+                    self._call_in_loop(self._lose_all, batch)
+                    continue
                 assert answer is not None
                 self._proof.note(batch, answer.results, asked_at)
                 self._call_in_loop(self._learn, batch, answer, asked_at)

@@ -23,7 +23,7 @@ from workers.protocol.calls.membership import (
     join_group,
 )
 from workers.protocol.connection import COMMAND_TIMEOUT_S
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.runtime.clock import monotonic
 from workers.runtime.clock_steps import CLOCK_JUMP_MS, ClockSteps
 from workers.runtime.pauses import pause_s
@@ -125,6 +125,14 @@ class Membership:
     def recovers(self) -> bool:
         """Tell whether this worker is to recover what stalls: it is set to, and the group has agreed on it."""
         return self._settings.recovery.is_of_workers and self.agreement.recovery.is_of_workers
+
+    def is_gone(self, source: Source, error: Exception) -> bool:
+        """Tell whether ``error`` says that a stream is not there which is not read any more, as the last joining found.
+
+        A retry stream is made anew only where the policy needs it. What was read from it is nobody's then. For any
+        thread.
+        """
+        return meaning_of(error) is Meaning.NO_GROUP and source not in self.sources
 
     @property
     def unserved_s(self) -> float:

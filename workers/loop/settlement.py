@@ -186,6 +186,10 @@ class Settlements(Part):
         meaning = meaning_of(error)
         if meaning is Meaning.NO_GROUP:  # nothing was done: it is settled in the group that is made again
             pile.reply_was_lost = lost_before
+            if self._membership.is_gone(pile.source, error):
+                result = Result.UNKNOWN if lost_before else Result.REFUSED
+                self._answered(pile, batch, [Settled(result)] * len(batch))
+                return True
             self._membership.join_again()
             self._reporter.failed(pile.part, error)
             return False
