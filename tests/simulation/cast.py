@@ -526,6 +526,7 @@ class Operators:
             await forget(client, KEYS, namespace=NAMESPACE.namespace)
         finally:
             await client.aclose()
+        self._world.drops.forgotten()
         self._world.has_lost_writes = True  # the journal, and what was counted
 
     async def redrive_all(self) -> None:

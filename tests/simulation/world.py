@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 DENIED = ("xreadgroup", "evalsha", "xpending", "xack", "xadd", "get", "set", "hget", "zadd", "subscribe", "info")
 """Commands that a story may take from everybody."""
+LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
+"""In the request of a leader that looks whose consumers are missing."""
 MOST_CLIENTS = 10_000
 LOADS_AFTER_S = 0.1
 SUPERVISED_S = (1.0, 3.0)
@@ -179,6 +181,8 @@ class World:
     def _hear(self, link: Link, what: str, data: bytes) -> None:
         if what == "request":
             self.witness.caller = link.process.name if link.process else ""
+            if LISTS_CONSUMERS in data and link.process and link.process.role.startswith("reaper"):
+                self.drops.leader_looks()
         self._digest.update(b"%.6f %d " % (self.loop.now, link.number) + data)
         if self._tell:
             who = link.process.name if link.process else "judge"
