@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+import tomllib
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,7 @@ from workers.protocol.errors import ConfigurationError
 from workers.runtime.settings_errors import did_you_mean
 from workers.worker import Worker
 
-PACKAGE = "workers"
+PACKAGE, DISTRIBUTION = "workers", "stream-reaper"
 DEFAULT_ATTRIBUTE = "worker"
 
 
@@ -32,12 +33,23 @@ def load_worker(target: str, folder: Path) -> Worker:
 
 
 def clashing_folder(folder: Path) -> Path | None:
-    """Return the user's own ``workers`` package or module in ``folder``, if there is one that is not ours."""
+    """Return the user's own ``workers`` package or module in ``folder``, if there is one that is not ours.
+
+    Ours, too, is that of a clone which the package was installed from, as the README has it done.
+    """
     ours = Path(__file__).resolve().parent
     for candidate in (folder / PACKAGE, folder / f"{PACKAGE}.py"):
-        if candidate.exists() and candidate.resolve() != ours:
+        if candidate.exists() and candidate.resolve() != ours and not _is_clone(folder):
             return candidate
     return None
+
+
+def _is_clone(folder: Path) -> bool:
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        return bool(project["name"] == DISTRIBUTION)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _explain_clash(clash: Path, name: str) -> str:

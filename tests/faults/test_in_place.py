@@ -1,6 +1,6 @@
 """Policy `in-place`, on a server that knows CLAIM: workers of ours and plain ones, a leader, and what befalls them."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 from workers import Job, Retry, Worker
 from workers.loop.claiming import SELF_RECOVERY_LEAST_MS, SELF_RECOVERY_TIMES
 from workers.protocol.events import EventName
-from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
+from workers.protocol.keys import NOBODY, READY_CONSUMER, WAITING_CONSUMER
 
 pytestmark = [pytest.mark.anyio, pytest.mark.only_on(*WITH_CLAIM), pytest.mark.contract]
 
@@ -44,9 +44,14 @@ async def claim(case: Case, consumer: str = "plain", count: int = 1_000) -> list
     return [(one.decode(), before) for _, entries in reply or () for one, _, _, before in entries]
 
 
-async def held_by(case: Case, consumer: str) -> list[str]:
-    """Return the entries that are pending for ``consumer``."""
-    return [one for one, owner, _ in await case.pending() if owner == consumer]
+async def held_by(case: Case, *consumers: str) -> list[str]:
+    """Return the entries that are pending for ``consumers``."""
+    return [one for one, owner, _ in await case.pending() if owner in consumers]
+
+
+async def ready_there(case: Case) -> list[str]:
+    """Return the entries that are ready where they are: held by our consumer, or by nobody where there is XNACK."""
+    return await held_by(case, READY_CONSUMER, NOBODY)
 
 
 async def all_ready(case: Case, count: int) -> bool:
@@ -133,7 +138,7 @@ async def test_suspects_run_one_at_a_time_and_the_poison_alone_is_given_up(serve
     async with leading(in_place(server)):
         out: list[str] = []
         for _ in jobs:
-            await wait_until(lambda: held_by(case, READY_CONSUMER), "a suspect is out")
+            await wait_until(lambda: ready_there(case), "a suspect is out")
             [(one, count)] = await claim(case)
             assert count == 2
             assert len(await held_by(case, WAITING_CONSUMER)) == 2 - len(out)
@@ -156,7 +161,7 @@ async def test_after_a_leader_was_killed_mid_way_another_gives_back_the_rest_and
     case = await Case.prepared(server, client)
     jobs = await case.stalled(200)
     first = start_replica(processes, server, redelivery="in-place", recover_batch=10, recovery_rate=100)
-    await wait_until(lambda: held_by(case, READY_CONSUMER), "some jobs are given back")
+    await wait_until(lambda: ready_there(case), "some jobs are given back")
     first.kill()
     await case.end_lease()
     async with running(in_place(server)):
@@ -180,7 +185,7 @@ async def test_a_paused_owner_has_its_verdicts_refused(server: RedisServer, clie
         await started.wait()
         [(_, owner, _)] = await case.pending()
         await case.stall(job, consumer="paused")  # as if nobody had extended it for long
-        await wait_until(lambda: held_by(case, READY_CONSUMER), "it is given back")
+        await wait_until(lambda: ready_there(case), "it is given back")
         assert await claim(case) == [(job, 1)]
         gate.set()
         await wait_until(lambda: case.events(EventName.REFUSED), "the late verdict is refused")
@@ -241,7 +246,7 @@ async def test_the_policy_changes_under_way_and_back_and_nothing_is_lost(
 
 
 async def _copied(case: Case) -> bool:
-    return not await held_by(case, READY_CONSUMER)
+    return not await ready_there(case)
 
 
 async def test_where_no_leader_lives_workers_take_what_stalls_late_and_give_up_what_had_its_deliveries(
@@ -290,12 +295,27 @@ async def test_a_plain_reader_without_claim_gets_none_of_it_and_disturbs_nobody(
 
 
 async def test_our_consumer_is_deleted_and_a_leader_tells_of_what_it_held(server: RedisServer, client: Redis) -> None:
+    """Where there is XNACK it holds nothing, and what is ready stays so."""
     case = await Case.prepared(server, client)
     jobs = await case.stalled(3)
-    async with leading(in_place(server)):
-        await wait_until(lambda: all_ready(case, 3), "all jobs are ready again")
+
+    async def is_scanned() -> None:
         at_ms = int((await client.time())[0]) * 1_000 + 1_000
         await case.wait_for_report(lambda report: report.last_full_scan_ms > at_ms, "a full scan has seen them")
+
+    async def told() -> list[str]:
+        return sorted({event.job for event in await case.events(EventName.LOST_DELIVERY)})
+
+    async with leading(in_place(server)):
+        await wait_until(lambda: all_ready(case, 3), "all jobs are ready again")
+        await is_scanned()
+        held, nobodys = await held_by(case, READY_CONSUMER), await held_by(case, NOBODY)
+        assert sorted([*held, *nobodys]) == jobs
         await client.xgroup_delconsumer("orders", "billing", READY_CONSUMER)
-        told = await wait_until(lambda: case.events(EventName.LOST_DELIVERY), "it is told")
-    assert sorted({event.job for event in told}) == jobs
+        await is_scanned()
+        await wait_until(lambda: _is(told, held), "it is told")
+        assert await ready_there(case) == nobodys
+
+
+async def _is(found: Callable[[], Awaitable[list[str]]], expected: list[str]) -> bool:
+    return await found() == expected

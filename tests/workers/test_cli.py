@@ -1,4 +1,5 @@
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,12 @@ from redis.asyncio import Redis
 
 from tests.support.gate import Gate
 from tests.support.history import read_events
-from tests.support.processes import Processes
+from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, add, consumers_of, pending_of
 from workers.cli import FORCED_EXIT, main
+from workers.program import clashing_folder
 from workers.runtime.options import USAGE_EXIT
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +51,26 @@ def test_a_folder_of_the_users_own_with_our_name_is_warned_about(
 
     assert result.exit_code == USAGE_EXIT
     assert "has the name of the installed package" in caplog.text
+
+
+def test_the_clone_that_we_were_installed_from_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "workers").mkdir()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    CliRunner().invoke(main, ["run", "nothing_there"])
+
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("text", ["[project]\nname = 'shop'\n", "[tool.ruff]\n", "project = 1\n", "[project", "\udcff"])
+def test_whatever_else_a_project_says_of_itself_its_folder_is_the_users_own(text: str, tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "pyproject.toml").write_bytes(text.encode(errors="surrogateescape"))
+
+    assert clashing_folder(tmp_path) == tmp_path / "workers"
 
 
 @pytest.mark.processes

@@ -14,7 +14,7 @@ from tests.workers.scene import KEYS, enqueue, make_worker, running
 from tests.workers.test_heartbeat import LONG_S, Holding, extending, extensions, steal
 from workers import Worker
 from workers.protocol.calls import recovery
-from workers.protocol.messages import text
+from workers.protocol.messages import Redelivery, text
 from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +51,18 @@ async def test_a_worker_that_finds_nothing_agreed_on_looks_again_soon(server: Re
         assert await word_ms(client, worker) == 30_000
         await agree(client, 7)
         await wait_until(lambda: goes_by(worker) == 7, "it has looked again")
+
+
+async def test_so_does_one_that_was_there_before_anybody_said_how_jobs_are_given_back(
+    server: RedisServer, client: Redis
+) -> None:
+    """Until it looks, it would not see what is ready: with CLAIM alone, or in a retry stream."""
+    worker = make_worker(server.url, accept, visibility_timeout=30, max_deliveries=3, **SELDOM)
+    async with running(worker):
+        await client.hset(KEYS.agreement, "policy", "in-place")
+        assert worker.process is not None
+        process = worker.process
+        await wait_until(lambda: process.agreement.redelivery is Redelivery.IN_PLACE, "it has looked again")
 
 
 async def test_a_joining_that_failed_is_tried_again_soon(server: RedisServer, client: Redis) -> None:

@@ -41,7 +41,7 @@ PROMPT_S = 1.0
 LEAPS_KEPT = 2
 """For so many visibility timeouts it is remembered that clocks have leapt: what was proved before has ended by then."""
 UNAGREED_S = 0.5
-"""How soon a worker looks again that has found no visibility timeout agreed on; twice as long each time."""
+"""How soon a worker looks again that has not found everything agreed on; twice as long each time."""
 
 
 def assumed_agreement(settings: WorkerSettings) -> Agreement:
@@ -93,6 +93,8 @@ class Membership:
         self._consumer = consumer
         self._assumed = assumed_agreement(settings)
         self._version = 0  # of the agreement; 0 = no visibility timeout is agreed on
+        self._is_whole = False
+        """All of it is agreed on: no leader is about to come and say the rest, how jobs are given back above all."""
         self._lives_by_ms = 0
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
@@ -235,6 +237,9 @@ class Membership:
         self._log(joined, agreement)
         self.agreement = agreement
         self._version = joined.version if joined.visibility_ms else 0
+        by_workers = joined.recovery is not None and joined.recovery.is_of_workers
+        leaders = by_workers or (joined.redelivery and joined.max_deliveries and joined.recovery)
+        self._is_whole = bool(joined.visibility_ms and leaders)
         self._lives_by_ms = max(self._lives_by_ms, agreement.visibility_ms)
         self.visibility_s = agreement.visibility_timeout.total_seconds()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
@@ -282,7 +287,8 @@ class Membership:
     def _until_next_join_s(self, unagreed: int) -> float:
         """Return the refresh interval, or less where the reaper we stand by for may be gone before.
 
-        Less, too, where nothing is agreed on, as we have found so many times: whoever comes first does not know of us.
+        Less, too, where something is not agreed on yet, as we have found so many times: whoever comes first does not
+        know of us, and what is given back in a way that we do not know of waits for us.
         """
         interval = self._settings.refresh_interval.total_seconds()
         if unagreed:
@@ -295,7 +301,7 @@ class Membership:
         """Join again every `refresh_interval`, until cancelled: the agreement and the retry stream may have changed."""
         failures = unagreed = 0
         while True:
-            unagreed = 0 if self._version else unagreed + 1
+            unagreed = 0 if self._is_whole else unagreed + 1
             with anyio.move_on_after(pause_s(failures) if failures else self._until_next_join_s(unagreed)):
                 await self._again.wait()
             self._again = anyio.Event()

@@ -70,7 +70,10 @@ async def _knows(client: "Redis", *words: str) -> bool | None:
 
 
 def in_words(capabilities: Capabilities) -> str:
-    """Return what people are shown: ``XACKDEL, CLAIM; CLAIM alone is used, to give back in place``."""
+    """Return what people are shown: ``XACKDEL, CLAIM; CLAIM alone is used, to give back in place``.
+
+    Of a server that was not asked for CLAIM it is left to its groups: the policy that needs it is refused without.
+    """
     known = [name for name, can in capabilities.items() if can]
     unknown = [f"{name} unknown" for name, can in capabilities.items() if can is None]
     beyond = ", ".join([*known, *unknown]) or f"no {', no '.join(capabilities)}"
@@ -78,6 +81,8 @@ def in_words(capabilities: Capabilities) -> str:
         used = f"CLAIM and XNACK are used, to give back in place ({UNSEEN})"
     elif capabilities.get(Capability.CLAIM) is False:
         used = "without CLAIM nothing can be given back in place"
-    else:
+    elif capabilities.get(Capability.CLAIM):
         used = "CLAIM alone is used, to give back in place"
+    else:
+        used = "CLAIM alone is used, where a group gives back in place"
     return f"{beyond}; {used}"

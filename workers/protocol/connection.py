@@ -467,7 +467,10 @@ def _advice(error: RedisError) -> str:
     return {
         Meaning.LOCKED_OUT: "It does not let us in: correct user name and password in redis_url.",
         Meaning.DENIED: "It lets us in, but not do our work: give its user the rights that `reaper acl` prints.",
-    }.get(meaning_of(error), "Start one there, or set redis_url (or its environment variable) to the right address.")
+    }.get(
+        meaning_of(error),
+        "Start one there, or set redis_url (REAPER_REDIS_URL; for a worker WORKER_REDIS_URL) to the right address.",
+    )
 
 
 async def check_server(client: "Redis", url: str) -> Release:
