@@ -1,9 +1,11 @@
 """Clients of ours never send twice, never wait for ever, and never show a password."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import pytest
@@ -192,6 +194,60 @@ async def test_a_kept_connection_that_was_closed_while_idle_is_replaced(client: 
     first = await kept.execute_command("CLIENT", "ID")
     await client.execute_command("CLIENT", "KILL", "ID", first)
     assert await kept.execute_command("CLIENT", "ID") != first
+
+
+class Resetting:
+    """Passes on what clients and a server say, and resets connections, as a machine that went down does."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._clients: list[asyncio.StreamWriter] = []
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        self.reset()
+
+    def reset(self) -> None:
+        for writer in self._clients:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        self._clients.clear()
+
+    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        self._clients.append(to_client)
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server.port)
+        await asyncio.gather(_pass_on(from_client, to_server), _pass_on(from_server, to_client))
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "of the pool"])
+async def test_a_connection_that_was_reset_while_idle_is_replaced_and_fails_nobody(
+    server: RedisServer, client: Redis, is_kept: bool
+) -> None:
+    """Who sends on it would take what was never sent for a command whose reply was lost."""
+    async with Resetting(server) as between, commands_client(f"redis://127.0.0.1:{between.port}/0") as owner:
+        caller = KeptConnection(owner) if is_kept else owner
+        await caller.execute_command("SET", "counter", 1)
+        [connection] = (*owner.connection_pool._in_use_connections, *owner.connection_pool._available_connections)
+        reader = connection._reader
+        assert reader is not None
+        between.reset()
+        await wait_until(lambda: reader.exception() is not None, "it knows that it was reset")
+        assert await caller.execute_command("INCR", "counter") == 2
+    assert await client.get("counter") == b"2"
 
 
 async def test_what_the_server_calls_a_kept_connection_is_known_however_often_it_is_replaced(

@@ -102,6 +102,10 @@ class Actor:
         """Say where ``holder`` ('' = nobody) has by now what the process may believe to hold itself."""
         yield from ()
 
+    def holdings(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what the process believes to hold: the stream's key, and the entry's ID."""
+        yield from ()
+
 
 def make_actors(world: "World") -> Iterator[Actor]:
     """Make all that the story's setting names."""
@@ -257,6 +261,8 @@ class OurWorker(Actor):
                 continue
             if one.job.id in self.world.ledger.dropped or one.job.id in self.world.ledger.lost:
                 continue  # others have taken it, or its payload, from everybody
+            if one.proven <= self.world.unheld_since(worker.consumer, key, entry_id):
+                continue  # the server has lost that it was ever handed out to it
             silent_s = self.world.loop.now - one.proven  # its own clock may have stood still meanwhile
             lives_by_s = self.lives_by_s
             if silent_s + self.world.step_unseen_by_caller_s(one.proven) < lives_by_s:
@@ -264,6 +270,9 @@ class OurWorker(Actor):
                     f"I8: job {one.job.id} was taken from {process.name}, which proved {silent_s:.3f} s ago that it "
                     f"has it, and may be silent for {lives_by_s:g} s"
                 )
+
+    def holdings(self) -> Iterator[tuple[bytes, bytes]]:
+        yield from ((one.source.key.encode(), one.job.raw_entry_id) for one in self._held())
 
     @property
     def lives_by_s(self) -> float:
@@ -526,6 +535,7 @@ class Operators:
             await forget(client, KEYS, namespace=NAMESPACE.namespace)
         finally:
             await client.aclose()
+        self._world.drops.forgotten()
         self._world.has_lost_writes = True  # the journal, and what was counted
 
     async def redrive_all(self) -> None:

@@ -29,6 +29,16 @@ class Drops:
 
     def __init__(self, world: "World") -> None:
         self._world = world
+        self._unseen: dict[str, Dropped] = {}
+        """By job: what went with a consumer that is none of ours, and no leader has looked since."""
+
+    def leader_looks(self) -> None:
+        """Note that a leader looks who is there: to everybody, a consumer that is there again has settled all."""
+        unseen, self._unseen = self._unseen, {}
+        for job, dropped in unseen.items():
+            group = self._group(dropped.place[0])
+            if group is not None and dropped.consumer.encode() in group.consumers:
+                self._world.ledger.lost.add(job)
 
     def note(self, source: str, *consumer: bytes) -> None:
         """Note what is pending, for ``consumer`` or for all.
@@ -49,7 +59,10 @@ class Drops:
                     proven or 0.0,
                     (source.encode(), entry_id),
                 )
-                if self._is_nobodys_to_know(idle_ms, *consumer) or (holder and proven is None):
+                if consumer and holder is None:
+                    self._unseen[job] = dropped
+                seen_ms = min(idle_ms, world.witness.claimed_ago_s(source.encode(), entry_id) * 1000)
+                if self._is_nobodys_to_know(seen_ms, *consumer) or (holder and proven is None):
                     world.ledger.lost.add(job)
                 elif holder and proven is not None:
                     left_s = proven + PROVEN_LATELY * holder.lives_by_s - world.loop.now
@@ -70,6 +83,12 @@ class Drops:
         """Note that a process is told that a job is not its own: all that it has to show is older than its word."""
         for name, dropped in self._held_by(process):
             if name == job and dropped.proven < dated_from:
+                self._world.ledger.lost.add(job)
+
+    def forgotten(self) -> None:
+        """Note that an operator had the group forgotten: the words of those whose consumers are missing, too."""
+        for job, dropped in self._world.ledger.dropped.items():
+            if dropped.consumer and self._world.witness.is_nowhere(job):
                 self._world.ledger.lost.add(job)
 
     def _look_whether_proven(self, job: str, dropped: Dropped, holder: Actor) -> None:
@@ -102,7 +121,7 @@ class Drops:
         rows = self._world.command("XPENDING", source, GROUP, "-", "+", 100_000, *consumer)
         return rows if isinstance(rows, list) else []
 
-    def _is_nobodys_to_know(self, idle_ms: int, *consumer: bytes) -> bool:
+    def _is_nobodys_to_know(self, idle_ms: float, *consumer: bytes) -> bool:
         """Tell whether nobody can tell of what was idle for so long.
 
         Nobody can where there is no agreement to tell one group from another. Of a consumer that has given its word it

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.simulation.cast import OurWorker
 from tests.simulation.conftest import Make
 from tests.simulation.drops import PROVEN_LATELY
@@ -9,6 +11,7 @@ from tests.simulation.places import GROUP, KEYS
 from tests.simulation.plays import Act
 from tests.simulation.story import NewJob, Setting, Story
 from tests.simulation.world import World
+from workers.protocol.keys import READY_CONSUMER
 
 VISIBILITY_S = 60.0
 JOB = "job-001"
@@ -120,3 +123,69 @@ def test_what_a_worker_takes_along_is_nobodys_to_know_where_its_consumer_is_ther
 
     world.run(play)
     assert world.ledger.lost == {JOB}
+
+
+# ---- consumers that are no workers of ours
+
+
+def held_by(make: Make, consumer: str) -> tuple[World, bytes]:
+    """Return a world in which nobody acts but the test, and the entry that a consumer has had in hand for a minute."""
+    world = make(Story(1, RUNS.setting, (), ()))
+    world.command("HSET", KEYS.agreement, "visibility_ms", int(VISIBILITY_S * 1000))
+    world.command("XGROUP", "CREATE", KEYS.stream, GROUP, "0", "MKSTREAM")
+    entry_id: bytes = world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", JOB)
+    world.command("XREADGROUP", "GROUP", GROUP, consumer, "STREAMS", KEYS.stream, ">")
+    world.run(lambda: asyncio.sleep(VISIBILITY_S))
+    return world, entry_id
+
+
+def drop_of(world: World, consumer: str) -> None:
+    world.drops.note(KEYS.stream, consumer.encode())
+    world.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
+    assert JOB in world.ledger.dropped
+
+
+@pytest.mark.parametrize(("back_at_look", "is_lost"), [(1, True), (2, False), (3, False)])
+def test_whose_consumer_is_there_again_before_a_leader_looks_has_settled_all_to_everybody(
+    make: Make, back_at_look: int, is_lost: bool
+) -> None:
+    world, _ = held_by(make, "somebody")
+    drop_of(world, "somebody")
+    for look in (1, 2):
+        if look == back_at_look:
+            world.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, "somebody")
+        world.drops.leader_looks()
+    assert (JOB in world.ledger.lost) is is_lost
+
+
+def test_leaders_look(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    world = make(RUNS)
+    monkeypatch.setattr(world.drops, "leader_looks", lambda: looks.append(world.loop.now))
+    world.begin()
+    world.run(lambda: asyncio.sleep(2 * VISIBILITY_S))
+    assert looks
+
+
+@pytest.mark.parametrize(("is_put_back", "is_lost"), [(False, True), (True, False)])
+def test_what_went_with_a_consumer_goes_with_the_group_that_an_operator_has_forgotten(
+    make: Make, is_put_back: bool, is_lost: bool
+) -> None:
+    world, entry_id = held_by(make, "somebody")
+    drop_of(world, "somebody")
+    if is_put_back:
+        world.command("XCLAIM", KEYS.stream, GROUP, "another", 0, entry_id, "FORCE")
+    world.drops.forgotten()
+    assert (JOB in world.ledger.lost) is is_lost
+
+
+@pytest.mark.parametrize(("laid_aside_s", "is_lost"), [(1.0, True), (VISIBILITY_S, False)])
+def test_what_was_laid_aside_after_every_scan_is_nobodys_to_know_however_idle_it_is_said_to_be(
+    make: Make, laid_aside_s: float, is_lost: bool
+) -> None:
+    world, entry_id = held_by(make, "somebody")
+    words = KEYS.stream, GROUP, READY_CONSUMER, 0, entry_id, "IDLE", 4 * 10**9, "JUSTID"
+    world.command("XCLAIM", *words)
+    world.run(lambda: asyncio.sleep(laid_aside_s))
+    drop_of(world, READY_CONSUMER)
+    assert (JOB in world.ledger.lost) is is_lost

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.simulation.cast import OurWorker
 from tests.simulation.conftest import Make
 from tests.simulation.judge import only_waits
 from tests.simulation.places import GROUP, KEYS, URL
@@ -148,6 +149,34 @@ def test_a_delivery_whose_end_was_lost_is_for_nothing_and_others_are_not(
 
     world.run(settle)
     assert world.ledger.endings == [JOB] * is_to_blame
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "proves", "is_robbed"), [(10.0, False, False), (1.0, False, True), (10.0, True, True)]
+)
+def test_what_the_server_has_lost_that_a_worker_has_is_taken_from_nobody(
+    make: Make, lag_s: float, proves: bool, is_robbed: bool
+) -> None:
+    """Unless the worker has proved since that it has it."""
+    setting = Setting(workers=1, replicas=1, visibility_s=600.0, concurrency=1)
+    first, second = NewJob(5.0, 1, (Act("ok", 10.0),)), NewJob(6.0, 2, (Act("ok", 500.0),))
+    world = make(Story(1, setting, (first, second), (), 60.0))
+    world.begin()
+
+    async def play_it() -> None:
+        await asyncio.sleep(20)
+        worker = world.actors["worker-1"]
+        [(key, entry_id)] = worker.holdings()
+        world.fail_over(1.0, lag_ms=round(lag_s * 1000))
+        await asyncio.sleep(0.5)
+        if proves:
+            assert isinstance(worker, OurWorker)
+            [held] = worker._held()
+            held.prove(world.loop.now)
+        world.command("XCLAIM", key, GROUP, "another", 0, entry_id, "FORCE")
+
+    world.run(play_it)
+    assert any(sentence.startswith("I8: job job-002 was taken") for sentence in world.findings.sentences) is is_robbed
 
 
 # ---- the server's clock was set back, and delays end by it

@@ -8,6 +8,7 @@ the step that brought it about.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.places import GROUP, KEYS
@@ -84,6 +85,8 @@ class Witness:
         self._touched: dict[str, None] = {}
         self._moved: dict[Place, None] = {}
         self._taken: dict[Place, Taken] = {}
+        self._claimed_at: dict[Place, float] = {}
+        """When a delivery was claimed last, in seconds of the story."""
         self.untold: list[LifecycleEvent] = []
         """What the journal would tell of deliveries that were given back, had somebody been allowed to write it."""
         self._seen = [0, 0, 0]
@@ -130,6 +133,7 @@ class Witness:
         self._touched.clear()
         self._moved.clear()
         self._taken.clear()
+        self._claimed_at.clear()
         self._seen = [0, 0, 0]
         self._last, self._fence = None, 0
         self._fences.clear()
@@ -219,7 +223,13 @@ class Witness:
 
     def _claimed(self, words: Sequence[bytes], reply: Reply) -> None:
         rows: Any = reply[1] if words[0].upper() == b"XAUTOCLAIM" else reply  # type: ignore[index]
-        self._touch_entries(words[1], [row[0] if isinstance(row, list) else row for row in rows if row])
+        ids = [row[0] if isinstance(row, list) else row for row in rows if row]
+        self._touch_entries(words[1], ids)
+        self._claimed_at.update(((words[1], number_of(entry_id)), self._world.loop.now) for entry_id in ids)
+
+    def claimed_ago_s(self, key: bytes, entry_id: bytes) -> float:
+        """Return how long ago a delivery was claimed last; what is laid aside tells another idle time (46 days)."""
+        return self._world.loop.now - self._claimed_at.get((key, number_of(entry_id)), -inf)
 
     def _touch_entries(self, key: bytes, ids: Iterable[bytes]) -> None:
         for entry_id in ids:
@@ -313,6 +323,11 @@ class Witness:
         dead = self._stream(DEAD)
         letters = [letter for number, letter in life.letters.items() if dead is not None and number in dead.entries]
         return FinalState(tuple(ready), tuple(pending), tuple(scheduled), tuple(letters))
+
+    def is_nowhere(self, job: str) -> bool:
+        """Tell whether a job is neither ready, pending, scheduled nor dead now."""
+        state = self._places(self._lives[job])
+        return not (state.ready or state.pending or state.scheduled or state.dead)
 
     def _stands_in_schedule(self, key: bytes, number: int) -> bool:
         schedule = self._keys.values.get(KEYS.schedule.encode())

@@ -25,6 +25,7 @@ from tests.simulation.places import EPOCH_S, GROUP, KEYS
 from tests.simulation.plays import Ledger
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.server.streams import Pending, Stream
+from tests.simulation.server.words import entry_id as number_of
 from tests.simulation.server.words import id_text
 from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, Story
 from tests.simulation.undisturbed import take_down
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 DENIED = ("xreadgroup", "evalsha", "xpending", "xack", "xadd", "get", "set", "hget", "zadd", "subscribe", "info")
 """Commands that a story may take from everybody."""
+LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
+"""In the request of a leader that looks whose consumers are missing."""
 MOST_CLIENTS = 10_000
 LOADS_AFTER_S = 0.1
 SUPERVISED_S = (1.0, 3.0)
@@ -137,6 +140,8 @@ class World:
         self.has_lost_writes = False
         self.has_lost_ends = False
         """The server has lost which deliveries are over."""
+        self._unheld: dict[tuple[str, bytes, bytes], float] = {}
+        """By consumer, stream and entry: when the server lost that the one has the other."""
         self._for_nothing: Counter[Execution] = Counter()
         """How many deliveries of a job whose end the server has lost."""
         self.tellings: list[tuple[float, str]] = []
@@ -179,6 +184,8 @@ class World:
     def _hear(self, link: Link, what: str, data: bytes) -> None:
         if what == "request":
             self.witness.caller = link.process.name if link.process else ""
+            if LISTS_CONSUMERS in data and link.process and link.process.role.startswith("reaper"):
+                self.drops.leader_looks()
         self._digest.update(b"%.6f %d " % (self.loop.now, link.number) + data)
         if self._tell:
             who = link.process.name if link.process else "judge"
@@ -397,6 +404,7 @@ class World:
         if lose_last_ms:
             self.note_what_is_lost()
             self._blame_what_was_settled_for_nothing(held)
+            self._note_what_nobody_holds()
         self.later(seconds, self._server_is_back)
 
     def _server_is_back(self) -> None:
@@ -415,6 +423,7 @@ class World:
         self.later(seconds, self._server_is_back)
         self.note_what_is_lost()
         self._blame_what_was_settled_for_nothing(held)
+        self._note_what_nobody_holds()
 
     def command(self, *words: str | bytes | int) -> Any:
         """Run a command at once, as nobody's, whom nothing is refused."""
@@ -450,6 +459,18 @@ class World:
             and (group := stream.groups.get(GROUP.encode())) is not None
             for number, row in group.pending.values.items()
         }
+
+    def unheld_since(self, consumer: str, key: bytes, entry_id: bytes) -> float:
+        """Return when the server lost that a consumer has a delivery; minus infinity: never."""
+        return self._unheld.get((consumer, key, entry_id), -inf)
+
+    def _note_what_nobody_holds(self) -> None:
+        """Note whose deliveries the server has lost, which hands them out anew."""
+        holders = self._holders()
+        for actor in self.actors.values():
+            for key, entry_id in actor.holdings():
+                if holders.get((text(key), number_of(entry_id))) != actor.consumer:
+                    self._unheld[text(actor.consumer), key, entry_id] = self.loop.now
 
     def _blame_what_was_settled_for_nothing(self, before: Mapping[tuple[str, int], bytes]) -> None:
         """Note that the server has lost that deliveries were over.

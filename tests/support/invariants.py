@@ -155,11 +155,15 @@ def settled_once(history: History) -> Iterator[str]:
     settled = [
         event for event in history.events if event.event in _SETTLEMENTS and {"entry", "delivery"} <= event.data.keys()
     ]
+    least = history.max_deliveries if history.least_deliveries is None else history.least_deliveries
     # One that does not count is followed by another of its number: in a copy, or, given back in place, of its entry.
+    # Where the limit was lowered meanwhile, that number is the limit: the job is to run once more.
     uncounted = Counter(
-        _delivery(event)
+        (job, entry, number)
         for event in settled
         if gives_a_delivery_back(event) and event.data.get("new_entry") == event.data["entry"]
+        for job, entry, delivery in [_delivery(event)]
+        for number in range(min(delivery, least), delivery + 1)
     )
     for (job, entry, delivery), times in Counter(map(_delivery, settled)).items():
         if times > 1 + uncounted[job, entry, delivery]:

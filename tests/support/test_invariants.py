@@ -236,6 +236,30 @@ def test_a_delivery_that_does_not_count_allows_one_more_start(given_back: Lifecy
     assert check(replace(history, starts=[*GOOD.starts, Execution("bad")])) == []
 
 
+@pytest.mark.parametrize(
+    ("least", "counts", "settled_again", "is_wrong"),
+    [
+        (1, False, 1, False),  # the limit was lowered to 1: what is given back at the limit has one delivery left
+        (3, False, 1, True),
+        (1, True, 1, True),
+        (3, False, 2, False),
+        (1, False, 3, True),
+    ],
+)
+def test_what_is_given_back_in_place_is_followed_by_one_of_its_number_or_of_a_limit_that_was_lowered(
+    least: int, counts: bool, settled_again: int, is_wrong: bool
+) -> None:
+    facts = {"entry": "9-1", "generation": 0, "new_entry": "9-1"}
+    history = with_events(
+        event("nacked", "bad", delivery=1, **facts),
+        event("nacked", "bad", delivery=2, counts=counts, **facts),
+        event("nacked", "bad", delivery=3, **facts),
+        event("nacked", "bad", delivery=settled_again, **facts),
+    )
+    twice = f"I4: delivery {settled_again} of entry 9-1 (job bad) was settled 2 times"
+    assert (twice in check(replace(history, least_deliveries=least))) is is_wrong
+
+
 def test_a_job_that_failed_each_time_may_be_given_up() -> None:
     assert check(replace(with_events(event("nacked", "bad", entry="9-1", delivery=3, generation=0)), endings=[])) == []
 

@@ -13,7 +13,7 @@ all that lie in its slot), or finds the node anew for each command.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from queue import Empty
@@ -372,8 +372,24 @@ def _improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstra
         with suppress(RedisTimeoutError):  # of the wait for the end, in an event loop that hung meanwhile: it is closed
             await kind.disconnect(self, *arguments, **options)
 
-    improved = (connect, disconnect, on_connect_check_health, pack_command, send_packed_command)
+    improved = (_can_read_of(kind), connect, disconnect, on_connect_check_health, pack_command, send_packed_command)
     return type(kind.__name__, (kind,), {method.__name__: method for method in improved})
+
+
+def _can_read_of(kind: type[AbstractConnection]) -> Callable[[AbstractConnection], Awaitable[bool]]:
+    """Return ``kind``'s question whether a connection can be used, which sees as well that it was reset while idle.
+
+    asyncio keeps that error for whoever writes next, who would take his command for one whose reply was lost. Raised
+    here, it has the connection made anew, as one that was closed is.
+    """
+
+    async def can_read(self: AbstractConnection) -> bool:
+        reader = self._reader
+        if reader is not None and reader.exception() is not None:
+            raise RedisConnectionError("the connection was reset") from reader.exception()
+        return await kind.can_read(self)
+
+    return can_read
 
 
 def _asking(kind: type[redis.Connection], topology: Topology) -> type[redis.Connection]:
