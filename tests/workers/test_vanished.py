@@ -1,11 +1,13 @@
 """Somebody deletes the consumer of a live worker, or its group: what it runs is not cancelled, and is settled once."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.support.history import read_events
 from tests.support.patience import PATIENCE_S
@@ -16,6 +18,8 @@ from tests.workers.test_heartbeat import Holding, extending
 from workers import Worker
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
+from workers.protocol.calls.settlement import Extension, Extensions
+from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
 
@@ -191,6 +195,35 @@ class Asking:
         self.asked.set()
         await self.answered.wait()
         return [self.is_ours] * len(batch)
+
+
+async def test_what_vanished_is_asked_for_again_where_no_answer_came(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the next beat it would be too late, by some milliseconds (seed 710411)."""
+    handler, take_back, beats = Holding(), ProofOfLife.hold_again, 0
+
+    async def is_answered_at_last(proof: ProofOfLife, source: Source, batch: Sequence[Held]) -> list[bool]:
+        nonlocal beats
+        beats += 1
+        if beats < 3:
+            raise RedisConnectionError("simulated: the reply was lost")
+        return await take_back(proof, source, batch)
+
+    monkeypatch.setattr(ProofOfLife, "hold_again", is_answered_at_last)
+    worker = make_worker(server.url, handler, **SETTINGS)
+    await enqueue(client, 1)
+    async with running(worker):
+        await wait_until(lambda: len(handler.started) == 1, "it runs")
+        assert worker.process is not None
+        await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
+        worker.process._heartbeat._learn(
+            worker.process.in_hand(), Extensions([Extension.VANISHED], round(time.time() * 1000)), monotonic()
+        )
+        await wait_until(lambda: pending_of(client), "it is ours again")
+        handler.gate.set()
+        await wait_until(lambda: worker.counts.acked == 1, "it is settled")
+    assert beats == 3
 
 
 @pytest.mark.parametrize("lost_by", ["its new owner", "its timeout"])

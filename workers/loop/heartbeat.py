@@ -76,6 +76,8 @@ class Heartbeat(Part):
 
     async def stop(self) -> None:
         """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
+        for task in self._returns:
+            task.cancel()
         if self._beating is not None:
             await self._beating.stop()
 
@@ -119,18 +121,28 @@ class Heartbeat(Part):
             task.add_done_callback(self._returns.discard)
 
     async def _hold_again(self, vanished: Sequence[Held]) -> None:
-        """Take back what somebody made vanish while it ran; what has a new owner by now is lost."""
-        source, returned = vanished[0].source, asyncio.Event()
+        """Take back what somebody made vanish while it ran; what has a new owner by now is lost.
+
+        It is asked for until it is answered, or the next beat does: that one may come too late, since what is ours is
+        told by how lately it was proven, two thirds of a visibility timeout at most, and two beats are just that.
+        """
+        source, returned, asked_at, failures = vanished[0].source, asyncio.Event(), monotonic(), 0
         for held in vanished:
             held.returning = returned
         try:
-            results = await self._proof.hold_again(source, vanished)
-            for held, ours in zip(vanished, results, strict=True):
-                if not ours:
-                    self._lose(held)
-            self._reporter.taken_back(source.key, sum(results))
-        except (RedisError, OSError) as error:
-            self._reporter.failed("extending", error)  # the next beat finds them again
+            while failures == 0 or monotonic() - asked_at < self._period_s():
+                try:
+                    results = await self._proof.hold_again(source, vanished)
+                except (RedisError, OSError) as error:
+                    failures += 1
+                    self._reporter.failed("extending", error)
+                    await anyio.sleep(pause_s(failures))
+                    continue
+                for held, ours in zip(vanished, results, strict=True):
+                    if not ours:
+                        self._lose(held)
+                self._reporter.taken_back(source.key, sum(results))
+                return
         finally:
             for held in vanished:
                 held.returning = None
