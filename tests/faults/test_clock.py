@@ -229,10 +229,11 @@ async def test_what_runs_is_held_again_where_its_consumer_is_deleted_after_a_ste
 
             given_ms = await wait_until(word_is_of_now, "it has given its word anew")
 
-            async def proven_since() -> bool:
-                rows = await client.execute_command("XPENDING", scene.STREAM, scene.GROUP, "-", "+", 100)
-                idle_ms = [row[2] for row in rows]  # 0 as long as that moment has not come again
-                return bool(min(idle_ms) > 0 and await _server_ms(client) - max(idle_ms) > given_ms)
+            def proven_since() -> bool:  # as the worker knows: it asked after it had heard that its word stands anew
+                assert worker.process is not None
+                membership, in_hand = worker.process._context.membership, worker.process.in_hand()
+                stands_since_ms, _ = membership._word_stands
+                return stands_since_ms <= given_ms and all(held.proven >= membership.dated_from for held in in_hand)
 
             await wait_until(proven_since, "it has proven its life since")
             await client.xgroup_delconsumer(scene.STREAM, scene.GROUP, worker.consumer)

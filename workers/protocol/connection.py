@@ -479,7 +479,7 @@ async def check_server(client: "Redis", url: str) -> Release:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
         raise UnreachableError(
-            f"no usable Redis at redis_url {hide_password(url)!r}: {str(error).rstrip('.')}. {_advice(error)}".rstrip()
+            f"no usable Redis at redis_url {hide_password(url)!r}: {str(error).rstrip('.?!')}. {_advice(error)}".rstrip()
         ) from error
     except OSError as error:
         raise UnreachableError(f"no Redis at redis_url {hide_password(url)!r}: {error}") from error
