@@ -478,9 +478,8 @@ async def check_server(client: "Redis", url: str) -> Release:
     try:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
-        raise UnreachableError(
-            f"no usable Redis at redis_url {hide_password(url)!r}: {str(error).rstrip('.?!')}. {_advice(error)}".rstrip()
-        ) from error
+        said = f"{str(error).rstrip('.?!')}. {_advice(error)}".rstrip()
+        raise UnreachableError(f"no usable Redis at redis_url {hide_password(url)!r}: {said}") from error
     except OSError as error:
         raise UnreachableError(f"no Redis at redis_url {hide_password(url)!r}: {error}") from error
     release = release_of(info)
