@@ -51,9 +51,14 @@ async def test_a_server_of_no_use_is_one_sentence_in_json_too(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", STARTING)
-async def test_what_goes_on_for_long_says_so_as_well(server: RedisServer, processes: Processes, name: str) -> None:
+async def test_what_goes_on_for_long_says_so_as_well(
+    server: RedisServer, processes: Processes, name: str, tmp_path: Path
+) -> None:
+    words = typed(name)
+    if "--lake" in words:
+        words += ["--lake", str(tmp_path / "lake")]  # the last one counts
     for url in (NOWHERE, f"redis://nobody:wrong@127.0.0.1:{server.port}/0", f"redis://127.0.0.1:{server.port}/99"):
-        running = processes.python("-m", PACKAGES[name.split()[0]], *typed(name), "--redis-url", url)
+        running = processes.python("-m", PACKAGES[name.split()[0]], *words, "--redis-url", url)
         assert await running.wait() == 2
         assert [line[:7] for line in running.output.splitlines() if "Redis" in line] == ["error: "]
         assert "Traceback" not in running.output
