@@ -148,6 +148,25 @@ async def test_more_requests_than_connections_wait_instead_of_failing(server: Re
         assert len(clients) <= 3
 
 
+async def test_what_is_connected_is_used_while_the_server_takes_no_more_clients(
+    server: RedisServer, client: Redis
+) -> None:
+    async with commands_client(server.url) as one:
+        pool = one.connection_pool
+        kept, lost = await pool.get_connection(), await pool.get_connection()
+        await pool.release(kept)
+        await lost.disconnect()
+        await pool.release(lost)
+        await client.config_set("maxclients", str(len(await client.client_list())))
+        try:
+            assert [await one.ping() for _ in range(3)] == [True] * 3
+            with pytest.raises(RedisConnectionError, match="max number of clients reached"):
+                await asyncio.gather(*(one.ping() for _ in range(2)))
+            assert [await one.ping() for _ in range(3)] == [True] * 3
+        finally:
+            await client.config_set("maxclients", "10000")
+
+
 # ---- a connection that is kept
 
 

@@ -7,48 +7,14 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 from tests.simulation.draw import draw
-from tests.simulation.faults import FAULTS
 from tests.simulation.play import Outcome, play, play_seed
-from tests.simulation.shrink import kinds_of, shrink
 from tests.simulation.story import Story
-
-
-def tell_story(story: Story) -> list[str]:
-    """Return a story in plain sentences."""
-    happens = [(job.at, job.sentence) for job in story.jobs]
-    happens += [(step.at, FAULTS[step.kind].sentence(step)) for step in story.steps]
-    happens += [(story.length_s, "Nothing befalls anybody any more.")]
-    lines = [f"{at:10.1f} s  {sentence}" for at, sentence in sorted(happens, key=lambda one: one[0])]
-    return [f"Seed {story.seed}. {story.setting.sentence}", *lines]
-
-
-def replay_command(story: Story) -> str:
-    """Return the command that plays exactly this story."""
-    whole = draw(story.seed)
-    command = f"python -m tests.simulation {story.seed} --verbose"
-    for name, some, everything in (("steps", story.steps, whole.steps), ("jobs", story.jobs, whole.jobs)):
-        if some != everything:
-            command += f" --{name} {','.join(str(everything.index(one)) for one in some) or 'none'}"
-    return command
-
-
-def tell_failure(outcome: Outcome) -> list[str]:
-    """Shrink a story that failed, and say what is left of it."""
-    kinds = kinds_of(outcome.violations)
-    story = shrink(outcome.story, lambda one: bool(kinds & kinds_of(play(one).violations)))
-    return [
-        f"seed {story.seed} fails:",
-        *(f"  {sentence}" for sentence in outcome.violations),
-        "the shortest story found that still fails:",
-        *(f"  {line}" for line in tell_story(story)),
-        *(f"  {sentence}" for sentence in play(story).violations),
-        f"replay it by: {replay_command(story)}",
-    ]
+from tests.simulation.telling import tell_failure, tell_story
 
 
 def _chosen(story: Story, steps: str | None, jobs: str | None) -> Story:
@@ -75,15 +41,18 @@ def _play_one(story: Story, *, verbose: bool) -> int:
     return 1 if outcome.violations else 0
 
 
-def _play_many(outcomes: Iterable[Outcome], *, short: bool) -> int:
+def _name_failure(outcome: Outcome) -> list[str]:
+    return [f"seed {outcome.story.seed} fails:", *outcome.violations]
+
+
+def _play_many(outcomes: Iterable[Outcome], tell: Callable[[Outcome], list[str]]) -> int:
     played, failed, virtual_s, began = 0, 0, 0.0, time.process_time()
     for outcome in outcomes:
         played += 1
         virtual_s += outcome.virtual_s
         if outcome.violations:
             failed += 1
-            lines = [f"seed {outcome.story.seed} fails:", *outcome.violations] if short else tell_failure(outcome)
-            print(*lines, sep="\n", flush=True)
+            print(*tell(outcome), sep="\n", flush=True)
     spent_s = time.process_time() - began
     print(f"{played} stories, {failed} failed; {virtual_s / 3600:.1f} virtual hours, {spent_s:.1f} s of CPU here")
     return 1 if failed else 0
@@ -103,10 +72,12 @@ def main() -> int:
     if options.count == 1:
         return _play_one(_chosen(draw(options.seed), options.steps, options.jobs), verbose=options.verbose)
     seeds = range(options.seed, options.seed + options.count)
+    tell = _name_failure if options.short else tell_failure
     if options.processes == 1:
-        return _play_many(map(play_seed, seeds), short=options.short)
+        return _play_many(map(play_seed, seeds), tell)
     with ProcessPoolExecutor(options.processes, max_tasks_per_child=500) as pool:
-        return _play_many(pool.map(play_seed, seeds, chunksize=10), short=options.short)
+        # Not here, either: while a story is played, its process has another ID, and the pool would not know itself.
+        return _play_many(pool.map(play_seed, seeds, chunksize=10), lambda one: pool.submit(tell, one).result())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from math import inf
@@ -330,6 +331,8 @@ class BeatingTask:
 
     async def _run(self) -> None:
         client = commands_client(self._url, timeout_s=self._timeout_s, max_connections=1)
+        with suppress(RedisError, OSError):
+            await client.connection_pool.release(await client.connection_pool.get_connection())
         step = next(self._steps)
         while not self._ending:
             if not isinstance(step, Extending):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.simulation.__main__ import tell_failure, tell_story
 from tests.simulation.draw import draw
 from tests.simulation.faults import FAULTS
 from tests.simulation.judge import lost_and_told
@@ -10,6 +9,7 @@ from tests.simulation.play import play
 from tests.simulation.plays import Dropped, Ledger
 from tests.simulation.shrink import shrink
 from tests.simulation.story import Story
+from tests.simulation.telling import tell_failure, tell_story
 from workers.protocol.events import EventName, LifecycleEvent
 
 SEEDS = 300

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,11 +13,13 @@ from redis.asyncio import Redis
 
 from tests.conftest import StartProxy
 from tests.support.history import read_events
+from tests.support.ports import free_port
 from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until, wait_until_here
 from tests.workers.scene import (
     KEYS,
+    blocked,
     enqueue,
     event_names,
     make_held,
@@ -30,6 +33,7 @@ from tests.workers.scene import (
 from workers import Job
 from workers.loop.heartbeat import MAX_BATCH_BYTES, _batches
 from workers.protocol.calls.settlement import EXTEND_VISIBILITY, SETTLE
+from workers.protocol.connection import blocking_client
 from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
@@ -123,6 +127,47 @@ async def test_a_handler_that_blocks_the_event_loop_and_what_is_queued_behind_it
 
     assert ran == [1, 2, 3]
     assert (worker.counts.acked, worker.counts.refused) == (3, 0)
+
+
+@extending
+async def test_what_runs_is_extended_where_the_server_takes_no_more_clients(server: RedisServer, client: Redis) -> None:
+    async def has_connected() -> bool:
+        others = [one for one in await client.client_list() if int(one["id"]) not in before]
+        return any(one["cmd"].partition("|")[0] in {"hello", "client"} for one in others)
+
+    handler, before = Holding(), {int(one["id"]) for one in await client.client_list()}
+    worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full", concurrency=4)
+    async with running(worker):
+        await wait_until(partial(blocked, client), "the worker reads")
+        await wait_until(has_connected, "what proves life has a connection, before there is anything to prove")
+        await client.config_set("maxclients", str(len(await client.client_list())))
+        try:
+            [job_id] = await enqueue(client, 1)
+            await wait_until(extended(client, job_id, 6), "the job was extended all the same")
+        finally:
+            await client.config_set("maxclients", "10000")
+        handler.gate.set()
+
+    assert (worker.counts.acked, worker.counts.refused) == (1, 0)
+
+
+@extending
+async def test_what_runs_is_extended_where_the_thread_alone_gets_no_contact(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = f"redis://127.0.0.1:{free_port()}/0"
+    monkeypatch.setattr("workers.loop.beating.blocking_client", lambda _, **options: blocking_client(nobody, **options))
+    handler = Holding()
+    ids = await enqueue(client, 1, 2)
+    worker = make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full", concurrency=4)
+    async with running(worker):
+        for job_id in ids:
+            await wait_until(extended(client, job_id, 6), "what runs was extended all the same")
+        await steal(client, ids[0])
+        await wait_until(lambda: handler.ended == [(1, "cancelled")], "what is lost is let go")
+        handler.gate.set()
+
+    assert (worker.counts.acked, worker.counts.refused) == (1, 1)
 
 
 @extending

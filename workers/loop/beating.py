@@ -7,6 +7,7 @@ what came of its steps. The simulation carries out the same conversations in its
 import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import anyio
@@ -85,6 +86,8 @@ class BeatingThread:
     def _run(self) -> None:
         client = blocking_client(self._url, key=self._extend.keys.stream, timeout_s=self._timeout_s)
         try:
+            with suppress(RedisError, OSError):  # while there is room for one more client; else it is tried again
+                client.connection_pool.release(client.connection_pool.get_connection())
             step = next(self._steps)
             while not self._ending.is_set():
                 if not isinstance(step, Extending):

@@ -1,8 +1,9 @@
 """Proof of life: extends the deliveries in hand, so that nobody takes a busy worker for a dead one.
 
 A thread of its own does it, over a blocking connection of its own, because a handler may block the event loop for as
-long as it is allowed to run. Every third of the visibility timeout it extends what is queued and what runs. Not
-extended, and so recovered, is
+long as it is allowed to run. Every third of the visibility timeout it extends what is queued and what runs. Where
+the thread gets no contact (a server takes no more clients), the event loop does, over the connection of its commands.
+Not extended, and so recovered, is
 
 - a job that runs longer than its timeout, and
 - everything this process holds while its event loop is blocked by such a job: nothing here would be run or settled.
@@ -29,7 +30,7 @@ from redis.exceptions import RedisError
 
 from workers.loop.beating import Beating, BeatingThread, Carry, Extending, LoopIsClosedError, Steps
 from workers.loop.context import Part, WorkerContext
-from workers.loop.held import ENDED, Held
+from workers.loop.held import ENDED, Held, Source
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.settlement import Extension, Extensions
 from workers.protocol.connection import COMMAND_TIMEOUT_S
@@ -64,6 +65,7 @@ class Heartbeat(Part):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = True
         self._returns: set[asyncio.Task[None]] = set()
+        self._instead: asyncio.Task[None] | None = None
 
     # ---- in the event loop
 
@@ -76,10 +78,10 @@ class Heartbeat(Part):
 
     async def stop(self) -> None:
         """Extend nothing any more. A call that is under way ends with its reply, or with its timeout."""
-        for task in self._returns:
-            task.cancel()
         if self._beating is not None:
             await self._beating.stop()
+        for task in (*self._returns, *filter(None, (self._instead,))):
+            task.cancel()
 
     async def still_owns(self, held: Held) -> bool:
         """Ask about a delivery that nobody has extended for a visibility timeout, before it is started.
@@ -103,9 +105,27 @@ class Heartbeat(Part):
                 self._lose(held)
             return ours
 
+    def _works(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
+        self._reporter.works("extending")
+        self._learn(batch, answer, asked_at)
+
+    def _failed(self, error: Exception) -> None:
+        self._reporter.failed("extending", error)
+        if self._instead is None or self._instead.done():
+            self._instead = asyncio.get_running_loop().create_task(self._beat_instead())
+
+    async def _beat_instead(self) -> None:
+        """Extend what the thread, which goes on trying, cannot: perhaps its connection alone is refused or gone."""
+        for source, batch in self._due(monotonic(), self._period_s()):
+            asked_at = monotonic()
+            try:
+                answer = await self._proof.extend_many(source, batch)
+            except (RedisError, OSError):
+                return
+            self._learn(batch, answer, asked_at)
+
     def _learn(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
         results = answer.results
-        self._reporter.works("extending")
         self._membership.heard(answer.server_ms, asked_at)
         for held, result in zip(batch, results, strict=True):
             if result is Extension.REFUSED:
@@ -180,7 +200,7 @@ class Heartbeat(Part):
                     self._call_in_loop(self._membership.lived_by, visibility_s)
             except (RedisError, OSError) as error:
                 failures += 1
-                self._call_in_loop(self._reporter.failed, "extending", error)
+                self._call_in_loop(self._failed, error)
 
     def _period_s(self) -> float:
         return self._membership.visibility_s / BEATS
@@ -192,27 +212,36 @@ class Heartbeat(Part):
 
     def _beat(self, now: float, period_s: float) -> Generator[Extending, Extensions | None, bool]:
         """Extend what has to be; return whether all that is in hand was extended within this period now."""
-        in_hand = [(source, list(source.deliveries.values())) for source in self._sources]
-        before = max(now - period_s / 2, self._membership.dated_from)  # else the next beat is early enough
         loop_hangs = not self._loop_answered
         self._loop_answered = False
         self._call_in_loop(self._answer)
-        if loop_hangs and any(held.is_overdue(now) for _, deliveries in in_hand for held in deliveries):
+        if loop_hangs and any(held.is_overdue(now) for _, deliveries in self._in_hand() for held in deliveries):
             return False
-        for source, deliveries in in_hand:
-            for batch in _batches([held for held in deliveries if _is_due(held, now, before)]):
-                asked_at = monotonic()
-                try:
-                    answer = yield Extending(source, batch, self._proof.proven_ms(batch))
-                except RedisError as error:
-                    if not self._membership.is_gone(source, error):
-                        raise
-                    self._call_in_loop(self._lose_all, batch)
-                    continue
-                assert answer is not None
-                self._proof.note(batch, answer.results, asked_at)
-                self._call_in_loop(self._learn, batch, answer, asked_at)
+        for source, batch in self._due(now, period_s):
+            asked_at = monotonic()
+            try:
+                answer = yield Extending(source, batch, self._proof.proven_ms(batch))
+            except RedisError as error:
+                if not self._membership.is_gone(source, error):
+                    raise
+                self._call_in_loop(self._lose_all, batch)
+                continue
+            assert answer is not None
+            self._proof.note(batch, answer.results, asked_at)
+            self._call_in_loop(self._works, batch, answer, asked_at)
         return True
+
+    # ---- in both
+
+    def _in_hand(self) -> list[tuple[Source, list[Held]]]:
+        return [(source, list(source.deliveries.values())) for source in self._sources]
+
+    def _due(self, now: float, period_s: float) -> Iterator[tuple[Source, list[Held]]]:
+        """Yield what has to be extended, in calls."""
+        before = max(now - period_s / 2, self._membership.dated_from)  # else the next beat is early enough
+        for source, deliveries in self._in_hand():
+            for batch in _batches([held for held in deliveries if _is_due(held, now, before)]):
+                yield source, batch
 
     def _call_in_loop(self, function: Any, *arguments: Any) -> None:
         """Have the event loop call ``function``."""

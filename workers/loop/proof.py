@@ -1,4 +1,4 @@
-"""Proof of life: the call that extends one delivery from the event loop, and what is noted of many."""
+"""Proof of life: the calls that extend deliveries from the event loop, and what is noted of many."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from workers.loop.held import Held, Source
 from workers.loop.job import Job
-from workers.protocol.calls.settlement import Extend, Extension
+from workers.protocol.calls.settlement import Extend, Extension, Extensions
 from workers.runtime.clock import monotonic
 
 
@@ -26,15 +26,17 @@ class ProofOfLife:
 
     async def prove(self, held: Held) -> bool:
         """Extend one delivery; returns False where it is not ours."""
-        asked_at = monotonic()
-        answer = await self.extend.run(self.commands, held.source.key, [held.job], self.proven_ms([held]))
-        [result] = answer.results
+        [result] = (await self.extend_many(held.source, [held])).results
         if result is Extension.VANISHED:
             return (await self.hold_again(held.source, [held]))[0]
-        if result is Extension.REFUSED:
-            return False
-        held.prove(asked_at)
-        return True
+        return result is not Extension.REFUSED
+
+    async def extend_many(self, source: Source, batch: Sequence[Held]) -> Extensions:
+        """Extend deliveries of one source; returns what came of each."""
+        asked_at = monotonic()
+        answer = await self.extend.run(self.commands, source.key, [held.job for held in batch], self.proven_ms(batch))
+        self.note(batch, answer.results, asked_at)
+        return answer
 
     def note(self, batch: Sequence[Held], results: Sequence[Extension], asked_at: float) -> None:
         """Note what came of a call that extended many, and was made at ``asked_at``."""

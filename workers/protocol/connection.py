@@ -81,7 +81,17 @@ def reader_client(
 
 
 class _Pool(BlockingConnectionPool):
-    """Tells a pool that is used up from a server that does not answer."""
+    """Tells a pool that is used up from a server that does not answer, and hands out what is connected first.
+
+    Of what is idle, the latest to be given back is next. One that could not connect would fail again and again while
+    others wait that could serve: where the server takes no more clients, above all.
+    """
+
+    async def release(self, connection: AbstractConnection) -> None:
+        await super().release(connection)
+        if not connection.is_connected and connection in self._available_connections:
+            self._available_connections.remove(connection)
+            self._available_connections.insert(0, connection)
 
     async def get_connection(self, *words: Any, **options: Any) -> AbstractConnection:
         try:
