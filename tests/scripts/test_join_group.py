@@ -180,12 +180,34 @@ async def test_a_word_stands_since_it_was_given_first_or_again_after_it_was_take
     await join(scene, word=GoesBy())
     given = await since()
     assert await scene.now_ms() - 5_000 < given <= await scene.now_ms()
-    await scene.client.hset(scene.keys.agreement, "member:w1.1", "1,30000,3,5,7,")  # long ago, and ended
-    await join(scene, word=GoesBy())
-    assert await since() == 7
     await scene.client.hdel(scene.keys.agreement, "member:w1.1")
     await join(scene, word=GoesBy())
     assert await since() >= given
+
+
+ENDED, COUNTS = 5, 9_999_999_999_999
+
+
+@pytest.mark.parametrize(
+    ("version", "until_ms", "agreed_ms", "stands"),
+    [
+        (7, COUNTS, 30_000, True),
+        (7, ENDED, 30_000, True),  # nobody can have judged it by less
+        (7, COUNTS, 10_000, True),
+        (6, COUNTS, 10_000, True),
+        (7, ENDED, 10_000, False),
+        (6, ENDED, 30_000, False),  # in between, something else was agreed on
+    ],
+)
+async def test_a_word_stands_since_it_is_given_again_where_its_worker_may_have_been_judged_by_less(
+    scene: Scene, version: int, until_ms: int, agreed_ms: int, stands: bool
+) -> None:
+    """While it counted no more: what the worker has proved before then says less than its timeout would make of it."""
+    await scene.agree(policy="stream", visibility_ms=agreed_ms, max_deliveries=3, recovery="reaper", version=7)
+    await scene.client.hset(scene.keys.agreement, "member:w1.1", f"{version},30000,3,{until_ms},11,")
+    await join(scene, word=GoesBy(lives_by_ms=30_000))
+    value: Any = await scene.client.hget(scene.keys.agreement, "member:w1.1")
+    assert (int(value.split(b",")[4]) == 11) is stands
 
 
 async def test_a_worker_that_leaves_takes_its_word_back(scene: Scene) -> None:

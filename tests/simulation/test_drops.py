@@ -94,6 +94,28 @@ def test_what_a_worker_has_not_proven_since_its_word_stands_is_nobodys_to_know(m
     assert world.ledger.lost == {JOB}
 
 
+@pytest.mark.parametrize("since", [True, False], ids=["since the proof", "before it"])
+def test_what_a_worker_has_not_proven_since_the_servers_clock_was_set_ahead_is_nobodys_to_know(
+    make: Make, *, since: bool
+) -> None:
+    world = make(RUNS)
+
+    async def play() -> None:
+        if not since:
+            world.clock.step(3600.0)
+        worker = await running(world)
+        if since:
+            world.clock.step(3600.0)
+        drop(world, worker)
+        [held] = worker._held()
+        held.lose()
+        world.drops.refused("worker-1#1", JOB, 0.0)
+        await asyncio.sleep(VISIBILITY_S)
+
+    world.run(play)
+    assert world.ledger.lost == ({JOB} if since else set())
+
+
 def test_what_a_worker_cannot_prove_for_too_long_is_nobodys_to_know_and_not_before(make: Make) -> None:
     world = make(RUNS)
 

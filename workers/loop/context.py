@@ -12,7 +12,7 @@ from workers.loop.reporting import Counts, Reporter
 from workers.loop.telemetry import WorkerTelemetry
 from workers.protocol.calls import Journal
 from workers.protocol.calls.settlement import Extend
-from workers.protocol.connection import READ_PATIENCE_S, commands_client, reader_client
+from workers.protocol.connection import READ_PATIENCE_S, KeptConnection, commands_client, reader_client
 from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES
 from workers.runtime.callbacks import Callbacks
@@ -27,6 +27,8 @@ class WorkerContext:
     consumer: str
     """Our name in the group."""
     commands: Redis
+    kept: KeptConnection
+    """For what keeps deliveries ours: settlements, proofs of life from the event loop, and our word in the group."""
     reads: Redis
     """For reads that block."""
     membership: Membership
@@ -48,10 +50,11 @@ class WorkerContext:
         def server_ms(moment: float) -> int:
             return membership.server_ms(moment)
 
-        proof = ProofOfLife(commands, extend, server_ms)
-        membership = Membership(commands, settings, consumer, reporter, proof.prove)
+        kept = KeptConnection(commands)
+        proof = ProofOfLife(kept, extend, server_ms)
+        membership = Membership(kept, settings, consumer, reporter, proof.prove)
         reads = reader_client(settings.redis_url, key=settings.keys.stream, timeout_s=READ_PATIENCE_S)
-        return cls(settings, consumer, commands, reads, membership, proof, reporter, telemetry)
+        return cls(settings, consumer, commands, kept, reads, membership, proof, reporter, telemetry)
 
     def journal(self, event: EventName) -> Journal:
         """Return what scripts are told of the journal that write events of this kind."""

@@ -7,7 +7,6 @@ from datetime import timedelta
 from math import inf
 
 import anyio
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from workers.loop.change import Change
@@ -22,7 +21,7 @@ from workers.protocol.calls.membership import (
     Word,
     join_group,
 )
-from workers.protocol.connection import COMMAND_TIMEOUT_S
+from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
 from workers.runtime.clock import monotonic
 from workers.runtime.clock_steps import CLOCK_JUMP_MS, ClockSteps
@@ -80,14 +79,14 @@ class Membership:
 
     def __init__(
         self,
-        client: Redis,
+        connection: KeptConnection,
         settings: WorkerSettings,
         consumer: str,
         reporter: Reporter,
         prove: Callable[[Held], Awaitable[bool]],
     ) -> None:
         """``prove`` is for `Job.extend`."""
-        self._client = client
+        self._connection = connection
         self._settings = settings
         self._reporter = reporter
         self._consumer = consumer
@@ -186,7 +185,7 @@ class Membership:
         settings, keys, asked = self._settings, self._settings.keys, monotonic()
         self._take(
             await join_group(
-                self._client,
+                self._connection,
                 keys,
                 start=settings.group_start,
                 redelivery=settings.wished_redelivery,

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from redis.asyncio import Redis
-
 from workers.loop.held import Held, Source
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Extend, Extension, Extensions
+from workers.protocol.connection import KeptConnection
 from workers.runtime.clock import monotonic
 
 
@@ -15,7 +14,7 @@ from workers.runtime.clock import monotonic
 class ProofOfLife:
     """Extends deliveries, and notes it. All raise what redis-py raises."""
 
-    commands: Redis
+    connection: KeptConnection
     extend: Extend[Job]
     server_ms: Callable[[float], int]
     """Returns the server's time, in ms, of a moment on the monotonic clock."""
@@ -34,7 +33,7 @@ class ProofOfLife:
     async def extend_many(self, source: Source, batch: Sequence[Held]) -> Extensions:
         """Extend deliveries of one source; returns what came of each."""
         asked_at = monotonic()
-        answer = await self.extend.run(self.commands, source.key, [held.job for held in batch], self.proven_ms(batch))
+        answer = await self.extend.run(self.connection, source.key, [held.job for held in batch], self.proven_ms(batch))
         self.note(batch, answer.results, asked_at)
         return answer
 
@@ -48,7 +47,7 @@ class ProofOfLife:
         """Take back deliveries that vanished; return of each whether it is ours again."""
         asked_at = monotonic()
         results = await self.extend.hold_again(
-            self.commands, source.key, [held.job for held in batch], self.proven_ms(batch)
+            self.connection, source.key, [held.job for held in batch], self.proven_ms(batch)
         )
         for held, ours in zip(batch, results, strict=True):
             if ours:

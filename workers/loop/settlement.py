@@ -19,9 +19,8 @@ from workers.loop.context import Part, WorkerContext
 from workers.loop.execution import ACKED
 from workers.loop.held import Held, Interruption, Source
 from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict, settle
-from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
-from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text
+from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, takes_no_more_clients
 from workers.runtime.pauses import pause_s
 
 GATHER_BATCHES = 4
@@ -56,7 +55,7 @@ class Settlements(Part):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        self._connection = KeptConnection(context.commands)
+        self._connection = context.kept
         self._keys = context.settings.keys
         self._facts = context.facts()
         self._journal = context.journal(EventName.ACKED)
@@ -199,7 +198,8 @@ class Settlements(Part):
         if meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
             pile.limit = max(1, len(batch) // 2)
         self._reporter.failed(pile.part, error)
-        await self._commands.connection_pool.disconnect(inuse_connections=False)
+        if not takes_no_more_clients(error):
+            await self._commands.connection_pool.disconnect(inuse_connections=False)
         return False
 
     async def _would_settle_others(self, source: Source) -> bool:

@@ -171,7 +171,7 @@ def _driver_info() -> DriverInfo:
 
 
 class KeptConnection:
-    """One connection of a client, kept for a caller who makes one call at a time.
+    """One connection of a client, kept for callers who take turns: one call at a time.
 
     A call costs a third of the CPU time that it costs through the pool: the pool checks connections in and out, counts
     and times each call, and has a task send it. For the rest it is the same: nothing is sent twice, replies are raw,
@@ -186,6 +186,7 @@ class KeptConnection:
         self._client_id = 0
         self._timeout_s: float = self._pool.connection_kwargs["socket_timeout"]
         self._connection: AbstractConnection | None = None
+        self._turn = asyncio.Lock()
 
     @property
     def client_id(self) -> int:
@@ -198,6 +199,10 @@ class KeptConnection:
 
     async def execute_command(self, *words: Any) -> Any:
         """Send one command and return its reply. Raises what redis-py raises."""
+        async with self._turn:
+            return await self._execute(*words)
+
+    async def _execute(self, *words: Any) -> Any:
         try:
             async with asyncio.timeout(self._timeout_s):
                 connection = await self._connected()

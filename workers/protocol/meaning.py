@@ -114,6 +114,11 @@ def is_failover_error(error: BaseException) -> bool:
     return isinstance(error, ResponseError) and _FAILOVER_TEXT.search(str(error)) is not None
 
 
+def takes_no_more_clients(error: BaseException) -> bool:
+    """Tell whether the server serves those who are connected, and lets in nobody else (``maxclients``)."""
+    return _SAID_BY_THE_SERVER.search(str(error)) is not None
+
+
 def is_nothing_there(error: object) -> bool:
     """Tell whether a server that was asked for a key of ours answered that there is none, or something foreign."""
     return isinstance(error, ResponseError) and _NOTHING_THERE.search(str(error)) is not None
@@ -145,7 +150,7 @@ _PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, SlotMovedError
 def kind_of(error: BaseException) -> str:
     """Return what tells ``error`` from others for people; '' for each of the many ways in which contact is lost."""
     is_plain = type(error) in _PLAIN or isinstance(error, OSError)
-    if is_plain and not _SAID_BY_THE_SERVER.search(str(error)):
+    if is_plain and not takes_no_more_clients(error):
         return ""
     code = _FAILOVER_TEXT.search(str(error))
     if code or isinstance(error, _FAILOVER_CLASSES):  # each call is refused with another text

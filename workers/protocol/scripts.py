@@ -77,12 +77,12 @@ class Script:
         pipeline.execute_command(*how, len(keys), *keys, *args)
         return pipeline
 
-    async def run_idempotent(self, client: Redis, keys: Keys, args: Words) -> Any:
+    async def run_idempotent(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
         """Run, and again after a lost contact: only for scripts that guard every write by the state it changes."""
         reply, _ = await self.run_until_answered(client, keys, args)
         return reply
 
-    async def run_until_answered(self, client: Redis, keys: Keys, args: Words) -> tuple[Any, bool]:
+    async def run_until_answered(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> tuple[Any, bool]:
         """Run as `run_idempotent` does; also tell whether a reply was lost on the way."""
         reply_was_lost = False
         for delay in RETRY_DELAYS_S:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from workers.protocol.connection import KeptConnection
 from workers.protocol.errors import NewerDataError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import RecoveryMode, Redelivery, agreed_recovery, text, whole_number
@@ -109,7 +110,7 @@ class Joined:
 
 
 async def join_group(
-    client: Redis,
+    client: Redis | KeptConnection,
     keys: GroupKeys,
     *,
     start: str,

@@ -247,7 +247,9 @@ class Extend(Generic[DeliveryT]):
     facts: Callable[[DeliveryT], bytes]
     """Says what is journalled of one."""
 
-    async def run(self, client: Redis, source: str, deliveries: Sequence[DeliveryT], proven_ms: int) -> Extensions:
+    async def run(
+        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proven_ms: int
+    ) -> Extensions:
         """Extend them, from the event loop."""
         words = self._words(deliveries, proven_ms)
         return _extensions(await EXTEND_VISIBILITY.run(client, self._places(source), words))
@@ -260,7 +262,7 @@ class Extend(Generic[DeliveryT]):
         return _extensions(EXTEND_VISIBILITY.run_blocking(client, self._places(source), words))
 
     async def hold_again(
-        self, client: Redis, source: str, deliveries: Sequence[DeliveryT], proven_ms: int
+        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proven_ms: int
     ) -> list[bool]:
         """Make deliveries that vanished ours again (``hold_again.lua``); tell of each whether it is."""
         words: list[Word] = [self.keys.group, self.consumer]

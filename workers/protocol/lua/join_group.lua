@@ -134,8 +134,11 @@ if consumer ~= '' then
   end
   local former = read_word(given or '')
   local visibility = math.max(whole_number(agreed[2], nil) or tonumber(knew[2]), tonumber(ARGV[11]))
-  -- What it has proved by a shorter timeout says less than the longer one would make of it.
-  since = former and former.visibility >= visibility and math.min(former.since, at) or at
+  -- What it has proved by a shorter timeout says less than the longer one would make of it. And while its word counted no more, it
+  -- was judged by what was agreed on: by less than it says, perhaps, as long as that is not what it knew.
+  local was_judged = former and former.until_ms <= at
+    and (former.version ~= version or former.visibility > (whole_number(agreed[2], nil) or former.visibility))
+  since = former and former.visibility >= visibility and not was_judged and math.min(former.since, at) or at
   local limit = whole_number(agreed[3], nil) or tonumber(knew[3])
   redis.call('HSET', agreement, field, written_word({
     version = version, visibility = visibility, max_deliveries = limit, until_ms = at + tonumber(word_ms),
