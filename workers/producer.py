@@ -18,8 +18,7 @@ from redis.asyncio import Redis
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
 from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue
-from workers.protocol.connection import commands_client
-from workers.protocol.meaning import takes_no_more_clients
+from workers.protocol.connection import commands_client, drop_idle
 from workers.protocol.messages import text
 from workers.runtime.event_loop import require_asyncio
 from workers.runtime.settings import Duration
@@ -113,8 +112,7 @@ class Producer:
                 pause = call.pause_after(error)
                 if pause is None:
                     raise
-                if not takes_no_more_clients(error):
-                    await self._client.connection_pool.disconnect(inuse_connections=False)
+                await drop_idle(self._client, error)
                 await anyio.sleep(pause)
             else:
                 return

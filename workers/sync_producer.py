@@ -15,7 +15,7 @@ from redis import Redis
 from workers.new_jobs import DEFAULT_MAX_BYTES, Fields, NewJob
 from workers.outbox import DEFAULT_DEDUP_WINDOW, DEFAULT_REPLICAS_TIMEOUT, Call, HasRedis, Outbox, address_of
 from workers.protocol.calls.enqueueing import enqueue_blocking
-from workers.protocol.connection import blocking_client, drop_idle
+from workers.protocol.connection import blocking_client, drop_idle_blocking
 from workers.protocol.messages import text
 from workers.runtime.settings import Duration
 from workers.telemetry.sending import sending
@@ -102,7 +102,7 @@ class SyncProducer:
                 pause = call.pause_after(error)
                 if pause is None:
                     raise
-                drop_idle(self._client)
+                drop_idle_blocking(self._client, error)
                 sleep(pause)
             else:
                 return

@@ -34,6 +34,7 @@ from workers.protocol.connection import commands_client, reader_client
 from workers.protocol.errors import StreamReaperError
 from workers.protocol.events import JournalLevel
 from workers.protocol.keys import RETURNED_CONSUMER
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import RecoveryMode, Redelivery, pair_up, read_metadata, text
 from workers.runtime.callbacks import Callbacks, Report
 from workers.runtime.event_loop import require_asyncio
@@ -342,7 +343,8 @@ class BeatingTask:
             try:
                 answer = await self._extend.run(client, step.source.key, step.jobs, step.proven_ms)
             except (RedisError, OSError) as error:
-                await client.connection_pool.disconnect()
+                if is_contact_error(error):
+                    await client.connection_pool.disconnect()
                 step = self._steps.throw(error)
             else:
                 step = self._steps.send(answer)

@@ -11,6 +11,7 @@ import anyio
 import pytest
 import redis
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from tests.conftest import StartProxy, StartServer
@@ -19,7 +20,7 @@ from tests.support.proxy import runs
 from tests.support.servers import RedisServer
 from workers import SyncProducer, UnreachableError
 from workers.protocol.calls.enqueueing import ENQUEUE
-from workers.protocol.connection import blocking_client, drop_idle
+from workers.protocol.connection import blocking_client, drop_idle_blocking
 from workers.protocol.meaning import AllInUseError
 from workers.sync_producer import MAX_CONNECTIONS
 
@@ -182,7 +183,9 @@ def test_what_is_idle_is_dropped_and_what_is_in_use_is_left_alone(server: RedisS
     pool = client.connection_pool
     used, idle = pool.get_connection(), pool.get_connection()
     pool.release(idle)
-    drop_idle(client)
+    drop_idle_blocking(client, RedisConnectionError("max number of clients reached"))
+    assert idle.is_connected, "and could not be had again"
+    drop_idle_blocking(client, RedisConnectionError("away"))
     assert (used.is_connected, idle.is_connected) == (True, False)
     assert pool.get_connection() is idle
     assert idle.is_connected
@@ -196,5 +199,5 @@ def test_connections_of_a_client_that_was_given_are_left_alone(server: RedisServ
     with redis.Redis.from_url(server.url) as client:
         connection = client.connection_pool.get_connection()
         client.connection_pool.release(connection)
-        drop_idle(client)
+        drop_idle_blocking(client, RedisConnectionError("away"))
         assert connection.is_connected

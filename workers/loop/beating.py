@@ -18,6 +18,7 @@ from workers.loop.held import Held, Source
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Extend, Extensions
 from workers.protocol.connection import blocking_client
+from workers.protocol.meaning import is_contact_error
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,8 @@ class BeatingThread:
                 try:
                     answer = self._extend.run_blocking(client, step.source.key, step.jobs, step.proven_ms)
                 except (RedisError, OSError) as error:
-                    client.connection_pool.disconnect()
+                    if is_contact_error(error):
+                        client.connection_pool.disconnect()
                     step = self._steps.throw(error)
                 else:
                     step = self._steps.send(answer)

@@ -19,8 +19,9 @@ from workers.loop.context import Part, WorkerContext
 from workers.loop.execution import ACKED
 from workers.loop.held import Held, Interruption, Source
 from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict, settle
+from workers.protocol.connection import drop_idle
 from workers.protocol.events import EventName
-from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, takes_no_more_clients
+from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text
 from workers.runtime.pauses import pause_s
 
 GATHER_BATCHES = 4
@@ -198,8 +199,7 @@ class Settlements(Part):
         if meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
             pile.limit = max(1, len(batch) // 2)
         self._reporter.failed(pile.part, error)
-        if not takes_no_more_clients(error):
-            await self._commands.connection_pool.disconnect(inuse_connections=False)
+        await drop_idle(self._commands, error)
         return False
 
     async def _would_settle_others(self, source: Source) -> bool:

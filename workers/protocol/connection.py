@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
-from queue import Empty
+from queue import Empty, LifoQueue
 from typing import Any, cast
 
 import anyio
@@ -37,7 +37,14 @@ from workers.protocol.address import FORMS, Address, Host, Topology, hide_passwo
 from workers.protocol.cluster import LookingSlotPool, NodePool, SlotPool, SlotTables
 from workers.protocol.credentials import credentials_of
 from workers.protocol.errors import ConfigurationError, UnreachableError, UnsupportedServerError
-from workers.protocol.meaning import AllInUseError, Meaning, WrongNodeError, is_failover_error, meaning_of
+from workers.protocol.meaning import (
+    AllInUseError,
+    Meaning,
+    WrongNodeError,
+    is_failover_error,
+    meaning_of,
+    takes_no_more_clients,
+)
 from workers.protocol.nodes import HELLO, objection_to_node
 from workers.protocol.routing import RoutedClient
 from workers.protocol.sentinels import LookingPool, WatchedPool
@@ -253,6 +260,18 @@ async def connection_of_ones_own(client: "Redis") -> AsyncIterator[AbstractConne
             await pool.release(connection)
 
 
+class _ConnectedFirst(LifoQueue[Any]):
+    """What is idle, in the order of `_Pool`; None stands for a connection that nobody has made yet."""
+
+    def _put(self, item: Any) -> None:
+        if item is None:
+            self.queue.insert(0, item)
+        elif item.is_connected:
+            self.queue.append(item)
+        else:
+            self.queue.insert(self.queue.count(None), item)
+
+
 class _BlockingPool(redis.BlockingConnectionPool):
     """As `_Pool`, for threads; and what is idle can be dropped while other threads use the rest."""
 
@@ -279,9 +298,18 @@ class _BlockingPool(redis.BlockingConnectionPool):
             self.pool.put_nowait(connection)
 
 
-def drop_idle(client: "redis.Redis") -> None:
-    """Have a blocking client of ours connect anew: the server was away. Others look after their connections."""
-    if isinstance(client.connection_pool, _BlockingPool):
+async def drop_idle(client: "Redis", error: Exception) -> None:
+    """Have a client connect anew where ``error`` may mean that the server was away, or is another one now.
+
+    Not where the server has only refused one more connection: what is connected serves, and could not be had again.
+    """
+    if not takes_no_more_clients(error):
+        await client.connection_pool.disconnect(inuse_connections=False)
+
+
+def drop_idle_blocking(client: "redis.Redis", error: Exception) -> None:
+    """Do the same with a blocking client of ours. Others look after their connections."""
+    if isinstance(client.connection_pool, _BlockingPool) and not takes_no_more_clients(error):
         client.connection_pool.drop_idle()
 
 
@@ -295,6 +323,7 @@ def blocking_client(
     with _named(url):
         address = parse_address(url)
         options = {"retry": BlockingRetry(NoBackoff(), 0), **_pool_options(timeout_s, max_connections)}
+        options["queue_class"] = _ConnectedFirst
         if address.topology is Topology.SENTINEL:
             pool: _BlockingPool = _ManagedBlockingPool(address, **options, **_node_options(address))
         elif address.topology is Topology.CLUSTER:
