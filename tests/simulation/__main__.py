@@ -16,6 +16,9 @@ from tests.simulation.play import Outcome, play, play_seed
 from tests.simulation.story import Story
 from tests.simulation.telling import tell_failure, tell_story
 
+TELL_EVERY = 1_000
+"""Stories between two lines that say how far it is."""
+
 
 def _chosen(story: Story, steps: str | None, jobs: str | None) -> Story:
     """Leave of a story what the command line names, as `replay_command` writes it."""
@@ -53,6 +56,8 @@ def _play_many(outcomes: Iterable[Outcome], tell: Callable[[Outcome], list[str]]
         if outcome.violations:
             failed += 1
             print(*tell(outcome), sep="\n", flush=True)
+        if played % TELL_EVERY == 0:
+            print(f"{played} stories played, up to seed {outcome.story.seed}; {failed} failed", flush=True)
     spent_s = time.process_time() - began
     print(f"{played} stories, {failed} failed; {virtual_s / 3600:.1f} virtual hours, {spent_s:.1f} s of CPU here")
     return 1 if failed else 0
