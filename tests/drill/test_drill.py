@@ -24,6 +24,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 EITHER = ("reaper", "embedded")
 """A drill has a dozen processes: what they do without a reaper is for the matrix, as is what `tests/faults` has."""
 
+FEW = ("--workers", "1", "--no-bare-worker", "--reapers", "1")
+"""What is not about who takes over needs no others: starting a process costs as much as a drill does."""
+
 FAULTS = ("kill-worker@0.5", "poison@1", "kill-leader@2", "pause-leader@4")
 
 
@@ -317,7 +320,7 @@ async def test_a_redis_of_somebody_else_is_left_as_it_was(
     processes: Processes, server: RedisServer, client: Redis
 ) -> None:
     await client.set("mine", "1")
-    drill = _drill(processes, "--redis-url", server.url, "--limit", "40", *_faults("none"))
+    drill = _drill(processes, *FEW, "--redis-url", server.url, "--limit", "40", *_faults("none"))
     assert await drill.wait() == 0, drill.output
     assert await client.keys("*") == [b"mine"]
 
@@ -370,10 +373,10 @@ def _left_in(folder: Path) -> bool:
 async def test_a_drill_that_is_ended_leaves_no_process_behind(
     processes: Processes, tmp_path: Path, ending: str, code: int
 ) -> None:
-    drill = _drill(processes, "--limit", "350", *_faults("none"), folder=tmp_path)
+    drill = _drill(processes, *FEW, "--limit", "350", *_faults("none"), folder=tmp_path)
     await drill.prints(r"1\.\d s .* leader r\d")
     children = _children(drill.pid)
-    assert len(children) == 8, "Redis, four workers, three reapers"
+    assert len(children) == 3, "Redis, a worker, a reaper"
     getattr(drill, ending)()
     assert await drill.wait() == code
     await wait_until(lambda: not _alive(children), "every process has ended")
