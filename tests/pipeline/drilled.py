@@ -58,7 +58,7 @@ async def _follow(server: RedisServer, drill: Running) -> dict[str, list[Entry]]
                 known = found.setdefault(journal.decode(), [])
                 after = b"(" + known[-1][0] if known else b"-"
                 known += [(entry_id, flat) for entry_id, flat in client.execute_command("XRANGE", journal, after, "+")]
-            await anyio.sleep(0.02)
+            await anyio.sleep(0.02)  # a pace: journals begin under way, and no read waits for one that is not there
     return found
 
 
