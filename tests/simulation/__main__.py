@@ -7,9 +7,10 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 from tests.simulation.draw import draw
 from tests.simulation.play import Outcome, play, play_seed
@@ -18,6 +19,7 @@ from tests.simulation.telling import tell_failure, tell_story
 
 TELL_EVERY = 1_000
 """Stories between two lines that say how far it is."""
+STORIES_OF_A_POOL = 2_000
 
 
 def _chosen(story: Story, steps: str | None, jobs: str | None) -> Story:
@@ -63,6 +65,26 @@ def _play_many(outcomes: Iterable[Outcome], tell: Callable[[Outcome], list[str]]
     return 1 if failed else 0
 
 
+def _play_in(processes: int, seeds: range) -> Iterator[Outcome]:
+    """Play ``seeds`` in so many processes, which are new ones now and then: what they have loaded and kept grows.
+
+    (`ProcessPoolExecutor` would see to that by itself; but on 3.11 it stands still once all have had their tasks.)
+    """
+    for first in range(0, len(seeds), STORIES_OF_A_POOL):
+        with _pool(processes) as pool:
+            yield from pool.map(play_seed, seeds[first : first + STORIES_OF_A_POOL], chunksize=10)
+
+
+def _tell_elsewhere(outcome: Outcome) -> list[str]:
+    """Tell in a process of its own: one that plays has another ID meanwhile, and loses those that it waits for."""
+    with _pool(1) as pool:
+        return pool.submit(tell_failure, outcome).result()
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, get_context("spawn"))
+
+
 def main() -> int:
     """Play what is asked for; return 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
@@ -77,12 +99,9 @@ def main() -> int:
     if options.count == 1:
         return _play_one(_chosen(draw(options.seed), options.steps, options.jobs), verbose=options.verbose)
     seeds = range(options.seed, options.seed + options.count)
-    tell = _name_failure if options.short else tell_failure
     if options.processes == 1:
-        return _play_many(map(play_seed, seeds), tell)
-    with ProcessPoolExecutor(options.processes, max_tasks_per_child=500) as pool:
-        # Not here, either: while a story is played, its process has another ID, and the pool would not know itself.
-        return _play_many(pool.map(play_seed, seeds, chunksize=10), lambda one: pool.submit(tell, one).result())
+        return _play_many(map(play_seed, seeds), _name_failure if options.short else tell_failure)
+    return _play_many(_play_in(options.processes, seeds), _name_failure if options.short else _tell_elsewhere)
 
 
 if __name__ == "__main__":
