@@ -226,7 +226,7 @@ class Scene:
         reply_was_lost: bool = False,
         delete_acked: bool = False,
         names_suspects: bool = True,
-        proven_ms: int | None = None,
+        proven_ms: int | str | None = None,
     ) -> Any:
         """Run ``settle``; see `item`."""
         keys = self.keys
@@ -350,7 +350,7 @@ def item(
     return Settling(one, verb, times, facts, () if verb == "ack" else (reason, error, delay_ms, traceback))
 
 
-def _runs(items: Sequence[Settling | Many], proven_ms: int | None) -> Iterator[Word]:
+def _runs(items: Sequence[Settling | Many], proven_ms: int | str | None) -> Iterator[Word]:
     """Yield the words of items, as ``settle`` reads them."""
     for (verb, times), run in groupby(items, key=lambda one: (one.verb, one.times)):
         count = times if proven_ms is None else f"{times},{proven_ms}"

@@ -218,6 +218,28 @@ async def test_lately_is_by_the_timeout_that_the_worker_is_judged_by_where_a_sho
     assert await scene.pending() == ([(E1, "w1", 3)] if is_ours else [])
 
 
+@pytest.mark.parametrize("verb", ["ack", "nack", "retry", "hand_back", "reject"])
+@pytest.mark.parametrize(("until_ms", "counts"), [(-1, False), (5_000, True)])
+async def test_a_call_that_comes_when_its_caller_has_given_it_up_takes_nothing_back(
+    held: Scene, verb: str, until_ms: int, *, counts: bool
+) -> None:
+    """For it may have settled the delivery by another one, which came before."""
+    await vanish(held, "consumer")
+    now_ms = await held.now_ms()
+    proof = f"{now_ms - 100},{now_ms + until_ms}"
+    before = await held.state()
+    assert await extend(held, times=f"1,{proof}") == (VANISHED if counts else REFUSED)
+    if not counts:
+        assert await hold_again(held, times=f"1,{proof}") == 0
+    reply = await held.settle(item(E1, verb), proven_ms=proof)
+    assert (reply != [REFUSED]) is counts
+    if not counts:
+        after = await held.state()
+        after.pop(held.keys.journal)
+        before.pop(held.keys.journal, None)
+        assert after == before, "but for the event that it was refused"
+
+
 @pytest.mark.parametrize("verb", ["ack", "nack", "reject"])
 async def test_a_verdict_on_what_was_proven_alive_lately_counts_once(held: Scene, verb: str) -> None:
     await held.agree(policy="retry-stream", visibility_ms=VISIBILITY_MS)

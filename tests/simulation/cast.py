@@ -341,7 +341,7 @@ class BeatingTask:
                 step = next(self._steps)
                 continue
             try:
-                answer = await self._extend.run(client, step.source.key, step.jobs, step.proven_ms)
+                answer = await self._extend.run(client, step.source.key, step.jobs, step.proof)
             except (RedisError, OSError) as error:
                 if is_contact_error(error):
                     await client.connection_pool.disconnect()

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from workers.loop.held import Held, Source
 from workers.loop.job import Job
-from workers.protocol.calls.settlement import Extend, Extensions
+from workers.protocol.calls.settlement import Extend, Extensions, Proof
 from workers.protocol.connection import blocking_client
 from workers.protocol.meaning import is_contact_error
 
@@ -31,8 +31,7 @@ class Extending(NamedTuple):
 
     source: Source
     batch: Sequence[Held]
-    proven_ms: int
-    """Since when nothing of it was without a proof of life, by the server's clock."""
+    proof: Proof
 
     @property
     def jobs(self) -> list[Job]:
@@ -96,7 +95,7 @@ class BeatingThread:
                     step = next(self._steps)
                     continue
                 try:
-                    answer = self._extend.run_blocking(client, step.source.key, step.jobs, step.proven_ms)
+                    answer = self._extend.run_blocking(client, step.source.key, step.jobs, step.proof)
                 except (RedisError, OSError) as error:
                     if is_contact_error(error):
                         client.connection_pool.disconnect()

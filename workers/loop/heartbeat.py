@@ -220,7 +220,7 @@ class Heartbeat(Part):
         for source, batch in self._due(now, period_s):
             asked_at = monotonic()
             try:
-                answer = yield Extending(source, batch, self._proof.proven_ms(batch))
+                answer = yield Extending(source, batch, self._proof.of(batch))
             except RedisError as error:
                 if not self._membership.is_gone(source, error):
                     raise

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from workers.loop.held import Held, Source
 from workers.loop.job import Job
-from workers.protocol.calls.settlement import Extend, Extension, Extensions
-from workers.protocol.connection import KeptConnection
+from workers.protocol.calls.settlement import Extend, Extension, Extensions, Proof
+from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.runtime.clock import monotonic
 
 
@@ -19,9 +19,10 @@ class ProofOfLife:
     server_ms: Callable[[float], int]
     """Returns the server's time, in ms, of a moment on the monotonic clock."""
 
-    def proven_ms(self, batch: Iterable[Held]) -> int:
-        """Return since when nothing of ``batch`` was without a proof of life, by the server's clock."""
-        return self.server_ms(min(held.proven for held in batch))
+    def of(self, batch: Iterable[Held]) -> Proof:
+        """Return what a call that is made now says of ``batch``."""
+        proven_ms = self.server_ms(min(held.proven for held in batch))
+        return Proof(proven_ms, self.server_ms(monotonic()) + round(COMMAND_TIMEOUT_S * 1000))
 
     async def prove(self, held: Held) -> bool:
         """Extend one delivery; returns False where it is not ours."""
@@ -33,7 +34,7 @@ class ProofOfLife:
     async def extend_many(self, source: Source, batch: Sequence[Held]) -> Extensions:
         """Extend deliveries of one source; returns what came of each."""
         asked_at = monotonic()
-        answer = await self.extend.run(self.connection, source.key, [held.job for held in batch], self.proven_ms(batch))
+        answer = await self.extend.run(self.connection, source.key, [held.job for held in batch], self.of(batch))
         self.note(batch, answer.results, asked_at)
         return answer
 
@@ -47,7 +48,7 @@ class ProofOfLife:
         """Take back deliveries that vanished; return of each whether it is ours again."""
         asked_at = monotonic()
         results = await self.extend.hold_again(
-            self.connection, source.key, [held.job for held in batch], self.proven_ms(batch)
+            self.connection, source.key, [held.job for held in batch], self.of(batch)
         )
         for held, ours in zip(batch, results, strict=True):
             if ours:

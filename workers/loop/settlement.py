@@ -57,6 +57,7 @@ class Settlements(Part):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self._connection = context.kept
+        self._proof = context.proof
         self._keys = context.settings.keys
         self._facts = context.facts()
         self._journal = context.journal(EventName.ACKED)
@@ -177,7 +178,7 @@ class Settlements(Part):
             deletes=self._settings.delete_settled,
             reply_was_lost=lost,
             facts=self._facts,
-            proven_ms=self._membership.server_ms(min(held.proven for held in batch)),
+            proof=self._proof.of(batch),
         )
 
     # ---- what came of it

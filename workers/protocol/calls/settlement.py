@@ -121,20 +121,20 @@ async def settle(
     deletes: bool,
     reply_was_lost: bool,
     facts: "Facts[DeliveryT] | None",
-    proven_ms: int | None = None,
+    proof: "Proof | None" = None,
 ) -> Sequence[Settled] | None:
     """Settle many deliveries of one source (``settle.lua``), each with its verdict and run time in ms.
 
     Returns one result a delivery, or None where every one was acknowledged. ``facts`` say what is journalled, if
     anything is.
     ``reply_was_lost``: an earlier call with these items got no answer. ``deletes``: what is acknowledged is deleted.
-    ``proven_ms``: all of them were proven alive then or later, by the server's clock.
+    ``proof``: of all of them.
     """
     words: list[Word] = [
         keys.group, consumer, agreement.max_deliveries, agreement.redelivery, *journal, int(reply_was_lost),
         int(deletes),
     ]  # fmt: skip
-    add_verdicts(words, items, facts if journal.writes else None, _suffix(proven_ms))
+    add_verdicts(words, items, facts if journal.writes else None, _suffix(proof))
     places = (
         source, keys.stream, keys.retry, keys.dead, keys.agreement, keys.journal, keys.schedule, keys.suspects,
         keys.notes,
@@ -203,9 +203,18 @@ def _add_acks(
             words += [delivery.raw_entry_id for delivery, _, _ in together]
 
 
-def _suffix(proven_ms: int | None) -> str:
+class Proof(NamedTuple):
+    """What a call says of how lately its deliveries were proven alive, in ms by the server's clock."""
+
+    since_ms: int
+    """All of them then, or later."""
+    until_ms: int
+    """So long that counts: by then whoever made the call has given it up, and may have settled them by another one."""
+
+
+def _suffix(proof: Proof | None) -> str:
     """Return what stands behind a delivery count."""
-    return "" if proven_ms is None else f",{proven_ms}"
+    return "" if proof is None else f",{proof.since_ms},{proof.until_ms}"
 
 
 # --- extend -------------------------------------------------------------------------------------------------
@@ -236,10 +245,7 @@ class Extensions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extend(Generic[DeliveryT]):
-    """Extends many deliveries of one source and consumer (``extend_visibility.lua``); one result a delivery.
-
-    ``proven_ms``: all of them were proven alive then or later, by the server's clock.
-    """
+    """Extends many deliveries of one source and consumer (``extend_visibility.lua``); one result a delivery."""
 
     keys: GroupKeys
     consumer: str
@@ -248,34 +254,34 @@ class Extend(Generic[DeliveryT]):
     """Says what is journalled of one."""
 
     async def run(
-        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proven_ms: int
+        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proof: Proof
     ) -> Extensions:
         """Extend them, from the event loop."""
-        words = self._words(deliveries, proven_ms)
+        words = self._words(deliveries, proof)
         return _extensions(await EXTEND_VISIBILITY.run(client, self._places(source), words))
 
     def run_blocking(
-        self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT], proven_ms: int
+        self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT], proof: Proof
     ) -> Extensions:
         """Extend them, from a thread that may block."""
-        words = self._words(deliveries, proven_ms)
+        words = self._words(deliveries, proof)
         return _extensions(EXTEND_VISIBILITY.run_blocking(client, self._places(source), words))
 
     async def hold_again(
-        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proven_ms: int
+        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proof: Proof
     ) -> list[bool]:
         """Make deliveries that vanished ours again (``hold_again.lua``); tell of each whether it is."""
         words: list[Word] = [self.keys.group, self.consumer]
         for delivery in deliveries:
-            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proven_ms)}")
+            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}")
         reply = await HOLD_AGAIN.run(client, (source, self.keys.stream, self.keys.agreement), words)
         return [bool(result) for result in reply]
 
     def _places(self, source: str) -> tuple[str, ...]:
         return (source, self.keys.journal, self.keys.agreement, self.keys.stream)
 
-    def _words(self, deliveries: Sequence[DeliveryT], proven_ms: int) -> list[Word]:
-        proven = _suffix(proven_ms)
+    def _words(self, deliveries: Sequence[DeliveryT], proof: Proof) -> list[Word]:
+        proven = _suffix(proof)
         words: list[Word] = [self.keys.group, self.consumer, *self.journal]
         for delivery in deliveries:
             facts = self.facts(delivery) if self.journal.writes else b""

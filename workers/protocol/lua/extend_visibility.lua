@@ -9,7 +9,7 @@
 -- KEYS[4] stream     orders                            stream: where they are named, result 3 is told from 0
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
--- ARGV[5…] per item: entry ID, PEL delivery count (and behind a comma when it was proven alive last, see
+-- ARGV[5…] per item: entry ID, PEL delivery count (and behind commas when it was proven alive last, and until when that counts, see
 -- hold_again.lua), job ID, data (JSON of the event)
 --
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or

@@ -6,8 +6,8 @@
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream
 -- KEYS[2] stream     orders                              stream
 -- KEYS[3] agreement  {orders}:group:billing              hash
--- ARGV[1] group  ARGV[2] our consumer  ARGV[3…] per item: entry ID, its delivery count, and behind a comma when
--- it was proven alive last (server's ms; may be left out: what is told apart by that alone is refused then)
+-- ARGV[1] group  ARGV[2] our consumer  ARGV[3…] per item: entry ID, its delivery count, and behind commas when
+-- it was proven alive last and until when that counts (server's ms; may be left out: what is told apart by the first alone is refused then)
 --
 -- Returns one number an item: 1 ours (again, or still), 0 not ours any more.
 -- Raises NOGROUP where the group is gone.

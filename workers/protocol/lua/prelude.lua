@@ -701,11 +701,13 @@ local function has_vanished(source, stream, group, agreement, consumer, entry_id
   return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms[2]) < terms[2]
 end
 
--- Reads what a worker says of a delivery that it holds: its delivery count and, where it says so, behind a comma, when it was
--- proven alive last, by the server's clock in ms.
+-- Reads what a worker says of a delivery that it holds: its delivery count and, where it says so, behind commas, when it was
+-- proven alive last and until when that counts, by the server's clock in ms. For a call may arrive when whoever sent it has given it
+-- up and settled by another one: what is done would look as if it had vanished, and be done once more.
 local function read_count(word)
-  local times, proven = string.match(word, '^(%d+),(%d+)$')
-  return tonumber(times or word), tonumber(proven or '')
+  local times, proven, until_ms = string.match(word, '^(%d+),(%d+),?(%d*)$')
+  local is_late = until_ms and until_ms ~= '' and now_ms() > tonumber(until_ms)
+  return tonumber(times or word), not is_late and tonumber(proven or '') or nil
 end
 
 -- Makes such a delivery its consumer's again.

@@ -17,8 +17,8 @@
 -- ARGV[5] journal: '1' = write events  ARGV[6] journal's MAXLEN
 -- ARGV[7] '1' = an earlier call with these items lost its reply: an item that is no longer pending may be our own work
 -- ARGV[8] '1' = delete acknowledged entries of the stream (single group only; the owner's opt-in)
--- ARGV[9…] runs of items that have verb and PEL delivery count in common, mostly one run: verb, count (and behind a comma
---          when all of them were proven alive last, see hold_again.lua), number of items, and
+-- ARGV[9…] runs of items that have verb and PEL delivery count in common, mostly one run: verb, count (and behind commas
+--          when all of them were proven alive last, and until when that counts, see hold_again.lua), number of items, and
 --          per item: entry ID, job ID, data (JSON of the event), and unless the verb is ack: reason, error,
 --          delay in ms ('' or 0 = ready at once), traceback (for a dead letter; '' = none).
 --          Verb acks: data of all (JSON of version 2, a row an item), and per item: entry ID
