@@ -2,8 +2,8 @@
 
 A thread of its own does it, over a blocking connection of its own, because a handler may block the event loop for as
 long as it is allowed to run. Every third of the visibility timeout it extends what is queued and what runs. Where
-the thread gets no contact (a server takes no more clients), the event loop does, over the connection of its commands.
-Not extended, and so recovered, is
+the thread gets no contact (a server takes no more clients), the event loop does, over the connection by which it
+settles. Not extended, and so recovered, is
 
 - a job that runs longer than its timeout, and
 - everything this process holds while its event loop is blocked by such a job: nothing here would be run or settled.

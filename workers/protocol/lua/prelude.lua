@@ -704,10 +704,16 @@ end
 -- Reads what a worker says of a delivery that it holds: its delivery count and, where it says so, behind commas, when it was
 -- proven alive last and until when that counts, by the server's clock in ms. For a call may arrive when whoever sent it has given it
 -- up and settled by another one: what is done would look as if it had vanished, and be done once more.
-local function read_count(word)
-  local times, proven, until_ms = string.match(word, '^(%d+),(%d+),?(%d*)$')
-  local is_late = until_ms and until_ms ~= '' and now_ms() > tonumber(until_ms)
-  return tonumber(times or word), not is_late and tonumber(proven or '') or nil
+local read_count
+do
+  local asked, is_late -- all that a call says counts until the same moment
+  read_count = function(word)
+    local times, proven, until_ms = string.match(word, '^(%d+),(%d+),?(%d*)$')
+    if until_ms ~= asked then
+      asked, is_late = until_ms, until_ms and until_ms ~= '' and now_ms() > tonumber(until_ms)
+    end
+    return tonumber(times or word), not is_late and tonumber(proven or '') or nil
+  end
 end
 
 -- Makes such a delivery its consumer's again.
