@@ -90,6 +90,7 @@ class WorkerProcess:
             journal, telemetry = self._journal, self._context.telemetry
             if journal:
                 services.start_soon(journal.run)
+                await journal.wait_until_connected()
                 if telemetry:
                     telemetry.watch_journal(lambda: journal.dropped)
             if handle_signals:

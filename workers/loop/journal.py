@@ -49,6 +49,7 @@ class JournalWriter:
         """Sizes of the batches that were sent."""
         self._is_sending = False
         self._connected = False
+        self._tried = anyio.Event()
         self._refused = False
         self._failures = 0
         self._arrived = Change()
@@ -82,6 +83,10 @@ class JournalWriter:
         while self._waiting:
             await self._progress.wait()
 
+    async def wait_until_connected(self) -> None:
+        """Wait until there is a first connection, or none can be had: a job that starts before leaves no word."""
+        await self._tried.wait()
+
     # ---- sending
 
     async def run(self) -> None:
@@ -109,6 +114,7 @@ class JournalWriter:
         self._waiting -= lost
         self._unanswered.clear()
         self._connected = self._is_sending = False
+        self._tried.set()
         for waited_for in (self._sent, self._next_sent, self._progress):
             waited_for.notify()
 
@@ -116,6 +122,7 @@ class JournalWriter:
         await self._client.script_load(WRITE_EVENTS.source)
         async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:
             self._connected = True
+            self._tried.set()
             tasks.start_soon(self._read_replies, connection)
             while True:
                 await self._send_what_is_noted(connection)
