@@ -450,6 +450,13 @@ async def test_an_adopted_suspect_is_parked_where_it_is(scene: Scene) -> None:
     assert await scene.pending() == [(one, WAITING, 2), (other, "w1.new", 2)]
 
 
+async def test_what_is_adopted_is_told_with_what_is_noted_of_it(scene: Scene) -> None:
+    noted, other = await scene.stalled(times=1), await scene.stalled(times=1)
+    await scene.client.hset(scene.keys.notes, noted, "-1,0,1,,w5")
+    reply = await scene.adopt(case="reread", from_consumer="w1", consumer="w1")
+    assert [(taken[0].decode(), taken[4]) for taken in reply[4]] == [(noted, b"-1,0,1,,w5"), (other, b"")]
+
+
 # --- from policy to policy --------------------------------------------------------------------------------------
 
 

@@ -73,6 +73,7 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
         recovery_bound_ms=None,
         counts_kept=world.counts_kept,
         ends_kept=not world.has_lost_ends,
+        lost_deliveries=world.lost_deliveries,
         finished=finished,
     )
 

@@ -179,6 +179,26 @@ def test_what_the_server_has_lost_that_a_worker_has_is_taken_from_nobody(
     assert any(sentence.startswith("I8: job job-002 was taken") for sentence in world.findings.sentences) is is_robbed
 
 
+@pytest.mark.parametrize("is_away", [True, False])
+def test_nobody_proves_his_life_to_a_server_that_comes_back_and_takes_few_clients(make: Make, is_away: bool) -> None:
+    """Else those that it had before stay, and prove it (seed 4699)."""
+    setting = Setting(workers=1, replicas=1, visibility_s=60.0, concurrency=1)
+    world = make(Story(1, setting, (NewJob(5.0, 1, (Act("ok", 30.0),)),), (), 60.0))
+    world.begin()
+
+    async def limit() -> None:
+        await asyncio.sleep(10)
+        if is_away:
+            world.restart_server(2.0)
+        blamed = len(world.ledger.endings)
+        world.limit_clients(20.0, 2)
+        assert set(world.ledger.endings[blamed:]) == ({Execution("job-001")} if is_away else set())
+        await asyncio.sleep(30)
+        assert not any(world.ledger.out_of_sight.values())
+
+    world.run(limit)
+
+
 # ---- the server's clock was set back, and delays end by it
 
 DELAYED = Story(

@@ -356,6 +356,7 @@ class Witness:
             least_deliveries=min(world.limits),
             counts_kept=world.counts_kept,
             ends_kept=not world.has_lost_ends,
+            lost_deliveries=world.lost_deliveries,
         )
         yield from check_now(history)
 

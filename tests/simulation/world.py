@@ -464,6 +464,11 @@ class World:
         """Return when the server lost that a consumer has a delivery; minus infinity: never."""
         return self._unheld.get((consumer, key, entry_id), -inf)
 
+    @property
+    def lost_deliveries(self) -> frozenset[tuple[str, str]]:
+        """Entry ID and consumer of each delivery that the server has lost while the consumer had it."""
+        return frozenset((text(entry_id), consumer) for consumer, _, entry_id in self._unheld)
+
     def _note_what_nobody_holds(self) -> None:
         """Note whose deliveries the server has lost, which hands them out anew."""
         holders = self._holders()
@@ -539,6 +544,9 @@ class World:
 
     def limit_clients(self, seconds: float, more: int) -> None:
         """Have the server take ``more`` clients than it has now, and no others."""
+        if self.network.refusing:  # then none of those it has now may be among those it takes
+            for role in self.actors:
+                self.lose_sight_of(role, seconds)
         server = self.server
         server.max_clients = len(server.sessions) + more
         self.later(seconds, lambda: self._take_all_clients(server))

@@ -87,6 +87,8 @@ class History:
     """Nobody has lost what was counted. Else nothing is said of how often a job was started."""
     ends_kept: bool = True
     """Nobody has lost which deliveries are over, as who destroys a group does. Else a job may end more than once."""
+    lost_deliveries: frozenset[tuple[str, str]] = frozenset()
+    """By entry ID and consumer: of what the server has lost that it was ever delivered, and hands out anew."""
     recovery_bound_ms: int | None = None
     """Lease TTL + two full scans + grace: how late a recovery may be (I6). None: not judged."""
     poison: frozenset[str] | None = None
@@ -146,12 +148,6 @@ def settled_once(history: History) -> Iterator[str]:
     """I4: a delivery is settled once, and a generation of a job ends once."""
     if not history.ends_kept:
         return
-    ends = Counter(
-        _generation(event) for event in history.events if event.event in (EventName.ACKED, EventName.DEAD_LETTERED)
-    )
-    for (job, generation), times in ends.items():
-        if times > 1:
-            yield f"I4: generation {generation} of job {job} was ended {times} times"
     settled = [
         event for event in history.events if event.event in _SETTLEMENTS and {"entry", "delivery"} <= event.data.keys()
     ]
@@ -165,9 +161,28 @@ def settled_once(history: History) -> Iterator[str]:
         for job, entry, delivery in [_delivery(event)]
         for number in range(min(delivery, least), delivery + 1)
     )
+    anew = _delivered_anew(history, settled)
+    ends = Counter(
+        _generation(event) for event in history.events if event.event in (EventName.ACKED, EventName.DEAD_LETTERED)
+    )
+    for (job, generation), times in ends.items():
+        if times > 1 + sum(more for delivery, more in anew.items() if delivery[0] == job):
+            yield f"I4: generation {generation} of job {job} was ended {times} times"
     for (job, entry, delivery), times in Counter(map(_delivery, settled)).items():
-        if times > 1 + uncounted[job, entry, delivery]:
+        if times > 1 + uncounted[job, entry, delivery] + anew[job, entry, delivery]:
             yield f"I4: delivery {delivery} of entry {entry} (job {job}) was settled {times} times"
+
+
+def _delivered_anew(history: History, settled: Iterable[LifecycleEvent]) -> Counter[tuple[str, str, int]]:
+    """Return how many who settled a delivery beside another one had it of a server that has lost that since."""
+    by: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)
+    for event in settled if history.lost_deliveries else ():
+        by[_delivery(event)].add(str(event.data.get("consumer")))
+    anew = Counter[tuple[str, str, int]]()
+    for delivery, consumers in by.items():
+        lost = sum((delivery[1], consumer) in history.lost_deliveries for consumer in consumers)
+        anew[delivery] = min(lost, len(consumers) - 1)
+    return anew
 
 
 def deliveries_limited(history: History) -> Iterator[str]:

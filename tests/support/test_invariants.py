@@ -260,6 +260,38 @@ def test_what_is_given_back_in_place_is_followed_by_one_of_its_number_or_of_a_li
     assert (twice in check(replace(history, least_deliveries=least))) is is_wrong
 
 
+@pytest.mark.parametrize(
+    ("lost_by", "settled_by", "is_wrong"),
+    [
+        (["w1"], ["w2", "w1"], False),  # w1 had it, the server lost that, w2 got it
+        (["w1"], ["w1", "w1"], True),
+        (["w1"], ["w2", "w2"], True),
+        (["w1"], ["w2", "w1", "w1"], True),
+        (["w1"], ["w2", "w3"], True),
+        (["w1", "w2"], ["w1", "w2"], False),
+        (["w1", "w2"], ["w1", "w2", "w3"], False),
+        (["w1", "w2"], ["w1", "w3", "w3", "w3"], True),
+    ],
+)
+def test_what_the_server_lost_that_it_had_handed_out_may_be_settled_by_each_who_had_it(
+    lost_by: list[str], settled_by: list[str], is_wrong: bool
+) -> None:
+    acked = [event("acked", "fast", entry="9-1", delivery=1, generation=0, consumer=one) for one in settled_by]
+    history = replace(
+        with_events(*acked),
+        completions=[*(GOOD.completions or ()), Execution("fast")],
+        lost_deliveries=frozenset(("9-1", one) for one in lost_by),
+    )
+    assert (
+        check(history)
+        == [
+            f"I4: generation 0 of job fast was ended {len(settled_by)} times",
+            f"I4: delivery 1 of entry 9-1 (job fast) was settled {len(settled_by)} times",
+        ]
+        * is_wrong
+    )
+
+
 def test_a_job_that_failed_each_time_may_be_given_up() -> None:
     assert check(replace(with_events(event("nacked", "bad", entry="9-1", delivery=3, generation=0)), endings=[])) == []
 

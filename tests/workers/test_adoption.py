@@ -1,4 +1,7 @@
 import logging
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -22,9 +25,12 @@ from tests.workers.scene import (
     wait_for_settled,
 )
 from workers import Job, Retry
-from workers.loop.adoption import is_earlier_process
+from workers.loop.adoption import Adoption, Sweep, is_earlier_process
 from workers.loop.handlers import Handler
+from workers.loop.held import Source
+from workers.protocol.calls.recovery import AdoptionMode
 from workers.runtime.callbacks import Report
+from workers.worker import Worker
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +76,10 @@ def test_a_name_is_no_pattern() -> None:
     assert not is_earlier_process("wxa.0123456789ab", "w.a", "")
 
 
+async def is_alone(client: Redis, worker: Worker) -> bool:
+    return await consumers_of(client) == [worker.consumer]
+
+
 # ---- a restart under a configured name
 
 
@@ -83,6 +93,7 @@ async def test_a_restarted_worker_runs_again_what_it_held(server: RedisServer, c
 
     async with running(make_worker(server.url, handle, name="w")) as worker:
         await wait_for_settled(worker, 3)
+        await wait_until(lambda: is_alone(client, worker), "the earlier process's consumer is deleted")
 
     assert sorted(ran) == [(1, 2), (2, 2), (3, 2)]
     assert (worker.counts.adopted, worker.counts.acked, worker.counts.read) == (3, 3, 0)
@@ -189,8 +200,8 @@ async def test_suspects_run_one_at_a_time_and_after_the_others(server: RedisServ
     async with running(make_worker(server.url, handle, name="w")) as worker:
         await wait_for_settled(worker, 6)
 
-    assert (order, most) == ([1, 2, 10, 11, 12, 13], 1)
-    assert await consumers_of(client) == []
+        assert (order, most) == ([1, 2, 10, 11, 12, 13], 1)
+        await wait_until(lambda: is_alone(client, worker), "the earlier process's consumer is deleted")
 
 
 async def test_new_jobs_are_read_while_a_suspect_runs(server: RedisServer, client: Redis) -> None:
@@ -316,6 +327,20 @@ async def test_taking_stock_does_not_run_again_what_runs(
         await wait_for_settled(worker, 2)
 
     assert (sorted(started), worker.counts.adopted) == ([1, 2], 0)
+
+
+def test_a_walk_over_what_is_ours_begins_anew_where_stock_is_taken() -> None:
+    """What it has passed by may have become ours since, and never arrived."""
+    adoption: Any = object.__new__(Adoption)
+    source = Source("orders", "orders")
+    theirs = Sweep(source, DEAD_PROCESS, AdoptionMode.RESTART, "7-1")
+    adoption._membership, adoption._consumer = SimpleNamespace(sources=[source]), "w"
+    adoption._sweeps = deque([theirs, Sweep(source, "w", AdoptionMode.REREAD, "5-1")])
+    adoption.take_stock()
+    assert [(sweep.owner, sweep.start) for sweep in adoption._sweeps] == [(DEAD_PROCESS, "7-1"), ("w", "-")]
+    adoption._sweeps.pop()
+    adoption.take_stock()
+    assert [(sweep.owner, sweep.start) for sweep in adoption._sweeps] == [("w", "-"), (DEAD_PROCESS, "7-1")]
 
 
 async def test_settled_suspects_that_fail_again_become_dead_letters(server: RedisServer, client: Redis) -> None:

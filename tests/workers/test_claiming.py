@@ -1,15 +1,19 @@
 """What a worker claims, and when: as long as somebody serves the group, only what was laid aside for readers."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from workers.loop.claiming import SELF_RECOVERY_LEAST_MS, Claiming, claim_idle_ms
-from workers.loop.held import Source
+from workers.loop.held import Held, Interruption, Source
+from workers.loop.reading import Reader
+from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.messages import (
@@ -183,3 +187,78 @@ async def test_what_is_idle_by_a_step_ahead_alone_is_given_back_and_not_run(idle
     held = await claiming.deliveries(send, idle_ms, 0.0)
     assert [one.job.raw_entry_id for one in held] == [b"2-1", b"3-1"]
     assert redis.returned == [("billing", "w1", b"1-1", 1)]
+
+
+class Forgetful(Returning):
+    """Redis that is out of reach for a moment, once per command."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed: list[str] = []
+
+    async def execute_command(self, command: str, *words: Any) -> Any:
+        if command not in self.failed:
+            self.failed.append(command)
+            raise RedisConnectionError("simulated: the request was lost")
+        return await super().execute_command(command, *words)
+
+
+@pytest.mark.anyio
+async def test_what_a_read_has_brought_is_left_until_all_of_it_is_known() -> None:
+    """Stock that is taken before that would run what is to be given back (seed 8080)."""
+    claiming: Any = object.__new__(Claiming)
+    source, redis = Source("orders", "orders", inf, None), Forgetful()
+    claiming._by_key, claiming._commands, claiming._consumer = {b"orders": source}, redis, "w1"
+    claiming._settings, claiming._answer = WorkerSettings(stream="orders", group="billing"), None
+    claiming._membership = a_membership(both=(source,), join_again=lambda: None)
+
+    async def send(_: Sequence[str | int]) -> Any:
+        return [[b"orders", [[b"1-1", [], -1, 2], [b"2-1", [], 4 * CLAIM_READY_MS, 1]]]]
+
+    assert (await claiming.left(), claiming.is_left) == ([], False)
+    with pytest.raises(RedisConnectionError):
+        await claiming.deliveries(send, CLAIM_READY_MS, 3.0)
+    assert (claiming.is_left, redis.returned) == (True, [])
+    while claiming.is_left:
+        with suppress(RedisConnectionError):
+            held = await claiming.left()
+    assert [(one.job.raw_entry_id, one.proven) for one in held] == [(b"2-1", 3.0)]
+    assert set(redis.returned) == {("billing", "w1", b"1-1", 2)}
+    assert (await claiming.left(), redis.failed) == ([], ["EVALSHA", "HMGET"])
+
+
+@pytest.mark.anyio
+async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
+    claiming: Any = object.__new__(Claiming)
+    source = Source("orders", "orders", inf, None)
+    claiming._by_key, claiming._commands = {b"orders": source}, NothingNoted()
+    claiming._settings = WorkerSettings(stream="orders", group="billing")
+    claiming._membership = a_membership()
+    runs, moved = (Held(source, entry_id, (), 1, 3, 0, 0.0) for entry_id in (b"1-1", b"2-1"))
+    source.hold(runs)
+    source.hold(moved)
+
+    async def send(_: Sequence[str | int]) -> Any:
+        return [[b"orders", [[b"1-1", [], 0, 0], [b"2-1", [], CLAIM_READY_MS, 1]]]]
+
+    held = await claiming.deliveries(send, 2 * CLAIM_READY_MS, 3.0)
+    assert [one.job.raw_entry_id for one in held] == [b"2-1"]
+    assert (source.holds(runs), runs.interruption, moved.interruption) == (True, None, Interruption.LOST)
+
+
+@pytest.mark.anyio
+async def test_nothing_is_read_or_taken_over_before_what_is_left() -> None:
+    reader: Any = object.__new__(Reader)
+    source, taken = Source("orders", "orders", inf, None), list[Held]()
+    left = Held(source, b"1-1", (), 1, 3, 0, 0.0)
+
+    async def tell() -> list[Held]:
+        return [left]
+
+    reader._claiming = SimpleNamespace(is_left=True, left=tell)
+    reader._adoption = SimpleNamespace(is_due=True, take=pytest.fail, put_off=pytest.fail, take_stock=lambda: None)
+    reader._membership, reader._stock_taken, reader._stalled = SimpleNamespace(joins=2), 1, StalledDeliveries()
+    reader._reporter = SimpleNamespace(works=lambda _: None, counts=SimpleNamespace(read=0))
+    reader._slots, reader._journal, reader._telemetry = SimpleNamespace(put=taken.extend, free=0), None, None
+    assert not await reader._fill_slots(1)
+    assert (taken, source.holds(left), reader._reporter.counts.read) == ([left], True, 1)

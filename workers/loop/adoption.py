@@ -18,10 +18,10 @@ from workers.loop.held import Held, Source
 from workers.loop.telemetry import ADOPT as BY_ADOPTION
 from workers.loop.telemetry import RESTART
 from workers.protocol.calls.membership import delete_consumers
-from workers.protocol.calls.recovery import AdoptionMode, Claimed, Outcome, Recovered, adopt, read_notes
+from workers.protocol.calls.recovery import Adopted, AdoptionMode, Outcome, Recovered, adopt
 from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES
-from workers.protocol.messages import Note, Redelivery, text
+from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class Sweep:
     owner: str
     mode: AdoptionMode
     start: str = "-"
+    """Behind this entry; '' = the walk is over, and what is left is to delete the earlier process's consumer."""
     for_suspects: bool = False
     """The second walk over an earlier process's deliveries, which takes the suspects."""
     suspects_left: int = 0
@@ -77,7 +78,10 @@ class Adoption(Part):
         sources = self._membership.sources
         self._sweeps = deque(sweep for sweep in self._sweeps if sweep.source in sources)
         for source in sources:
-            if not any(sweep.mode is AdoptionMode.REREAD and sweep.source is source for sweep in self._sweeps):
+            ours = [sweep for sweep in self._sweeps if sweep.mode is AdoptionMode.REREAD and sweep.source is source]
+            for sweep in ours:
+                sweep.start = "-"  # what it has passed by may have become ours since
+            if not ours:
                 self._sweeps.appendleft(Sweep(source, self._consumer, AdoptionMode.REREAD))
 
     def put_off(self, pause_s: float) -> None:
@@ -98,17 +102,21 @@ class Adoption(Part):
     def _next_sweep(self) -> Sweep | None:
         suspect = self._suspect
         one_is_out = suspect is not None and suspect.source.holds(suspect)
-        return next((sweep for sweep in self._sweeps if not (sweep.for_suspects and one_is_out)), None)
+        return next((sweep for sweep in self._sweeps if not (sweep.for_suspects and sweep.start and one_is_out)), None)
 
     # ---- doing it
 
     async def take(self, room: int) -> list[Held]:
-        """Take over at most ``room`` deliveries, in one call. Raises what redis-py raises.
+        """Take over at most ``room`` deliveries, in one call or none at all. Raises what redis-py raises.
 
         After an error, take stock: what was taken over without our learning of it is ours by then.
         """
         sweep = self._next_sweep()
         if sweep is None:
+            return []
+        if not sweep.start:
+            self._sweeps.remove(sweep)
+            await self._delete_consumers(sweep.source, [sweep.owner])
             return []
         asked_at, began_ns = monotonic(), time_ns()
         page = await adopt(
@@ -125,47 +133,44 @@ class Adoption(Part):
             start=sweep.start,
             in_flight=[*sweep.source.deliveries, *sweep.source.kept] if sweep.mode is AdoptionMode.REREAD else (),
         )
-        sweep.start = page.next_start
-        sweep.suspects_left += page.suspects_left
+        self._has_walked(sweep, page)
         for row in page.ended:
             if row.outcome is Outcome.HELD:
                 self._log_held(sweep, row)
             else:
                 self._report_dead_letter(sweep, row, began_ns)
-        deliveries = await self._deliveries(sweep, page.taken, asked_at)
+        deliveries = self._deliveries(sweep, page, asked_at)
         if sweep.for_suspects and deliveries:
             self._suspect = deliveries[0]
-        if not sweep.start:
-            self._sweeps.remove(sweep)
-            await self._finish(sweep)
         return deliveries
 
-    async def _deliveries(self, sweep: Sweep, taken: Sequence[Claimed], asked_at: float) -> list[Held]:
-        agreement, now_ms, notes = self._membership.agreement, self._membership.now_ms(), dict[bytes, Note]()
-        if agreement.redelivery is Redelivery.IN_PLACE:
-            notes = await read_notes(self._commands, self._settings.keys, [row.entry_id for row in taken])
+    def _has_walked(self, sweep: Sweep, page: Adopted) -> None:
+        sweep.start = page.next_start
+        sweep.suspects_left += page.suspects_left
+        if sweep.start or (sweep.mode is AdoptionMode.RESTART and not sweep.suspects_left):
+            return
+        self._sweeps.remove(sweep)
+        if sweep.suspects_left:
+            self._sweeps.append(Sweep(sweep.source, sweep.owner, AdoptionMode.RESTART, for_suspects=True))
+
+    def _deliveries(self, sweep: Sweep, page: Adopted, asked_at: float) -> list[Held]:
+        max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         deliveries = [
             Held(
                 sweep.source,
                 row.entry_id,
                 row.fields,
                 row.times_delivered,
-                agreement.max_deliveries,
+                max_deliveries,
                 now_ms,
                 asked_at,
-                notes.get(row.entry_id),
+                page.notes.get(row.entry_id),
             )
-            for row in taken
+            for row in page.taken
         ]
-        for held, row in zip(deliveries, taken, strict=True):
+        for held, row in zip(deliveries, page.taken, strict=True):
             self._reporter.adopted(held, sweep.owner, row.idle_ms)
         return deliveries
-
-    async def _finish(self, sweep: Sweep) -> None:
-        if sweep.suspects_left:
-            self._sweeps.append(Sweep(sweep.source, sweep.owner, AdoptionMode.RESTART, for_suspects=True))
-        elif sweep.mode is AdoptionMode.RESTART:
-            await self._delete_consumers(sweep.source, [sweep.owner])
 
     async def _delete_consumers(self, source: Source, consumers: Sequence[str]) -> None:
         await delete_consumers(self._commands, source.key, self._settings.keys, consumers)

@@ -7,7 +7,7 @@ stalls by themselves, late: somebody has to.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -39,6 +39,15 @@ def claim_idle_ms(agreement: Agreement, unserved_s: float) -> int | None:
     return CLAIM_READY_MS
 
 
+class Answer(NamedTuple):
+    """What a read with CLAIM has brought: it is ours, and not yet known what of it is to run."""
+
+    entries: Sequence[ClaimedEntry]
+    idle_ms: int
+    """What it was to claim."""
+    asked_at: float
+
+
 class Claiming(Part):
     """What the reader's reads claim, and what becomes of it."""
 
@@ -47,6 +56,7 @@ class Claiming(Part):
         self._by_key = {source.key.encode(): source for source in context.membership.both}
         self._refused_in = 0
         """The joining in which the server knew no CLAIM; it may be another server in the next one."""
+        self._answer: Answer | None = None
 
     def idle_ms(self) -> int | None:
         """Return what the next read is to claim, as `claim_idle_ms` does."""
@@ -60,8 +70,8 @@ class Claiming(Part):
     ) -> list[Held]:
         """Read by ``send``, which takes more words for the command, and make deliveries of the reply.
 
-        Raises what redis-py raises, also where the deliveries are ours: they are found again when stock is taken. Where
-        the server knows no CLAIM, there are none, and reads are plain from now on.
+        Raises what redis-py raises, also where the deliveries are ours: then they are `left`. Where the server knows no
+        CLAIM, there are none, and reads are plain from now on.
         """
         try:
             reply = await send(("CLAIM", idle_ms))
@@ -70,7 +80,20 @@ class Claiming(Part):
                 raise
             self._was_refused()
             return []
-        entries = await self._ours(parse_claim_reply(reply), idle_ms)
+        self._answer = Answer(parse_claim_reply(reply), idle_ms, asked_at)
+        return await self.left()
+
+    @property
+    def is_left(self) -> bool:
+        """Tell whether a read has brought something that `left` is to tell first: it may be somebody else's."""
+        return self._answer is not None
+
+    async def left(self) -> list[Held]:
+        """Make deliveries of what the last read has brought. Raises what redis-py raises; then it is still left."""
+        if self._answer is None:
+            return []
+        entries, idle_ms, asked_at = self._answer
+        entries = await self._ours(entries, idle_ms, asked_at)
         again = [entry.entry_id for entry in entries if entry.deliveries_before]
         notes = await read_notes(self._commands, self._settings.keys, again)
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
@@ -89,6 +112,7 @@ class Claiming(Part):
             # What was laid aside was judged by whoever laid it there, and is to run, also where the limit is lower now.
             held.is_used_up = entry.idle_ms < CLAIM_READY_MS and held.job.deliveries > max_deliveries
             deliveries.append(held)
+        self._answer = None
         return deliveries
 
     def _was_refused(self) -> None:
@@ -102,7 +126,7 @@ class Claiming(Part):
             else "redelivery = 'retry-stream' for it in the reaper's settings",
         )
 
-    async def _ours(self, entries: Sequence[ClaimedEntry], idle_ms: int) -> list[ClaimedEntry]:
+    async def _ours(self, entries: Sequence[ClaimedEntry], idle_ms: int, asked_at: float) -> list[ClaimedEntry]:
         """Give back what was taken from the living, since the server's clock was set; return what is to run."""
         taken = [entry for entry in entries if entry.idle_ms < 0]
         if any(entry.idle_ms >= idle_ms for entry in entries):
@@ -120,7 +144,7 @@ class Claiming(Part):
                 self._settings.keys.pair,
                 len(taken),
             )
-        return [entry for entry in entries if entry not in taken and self._is_to_run(entry)]
+        return [entry for entry in entries if entry not in taken and self._is_to_run(entry, asked_at)]
 
     async def _aged_by_a_step(self, entries: Sequence[ClaimedEntry], idle_ms: int) -> list[ClaimedEntry]:
         """Return what is idle for so long by a step of the server's clock alone, as far as we have seen it before.
@@ -134,10 +158,9 @@ class Claiming(Part):
         steps = self._membership.steps.ahead
         return [entry for entry in entries if entry.idle_ms >= idle_ms > idle_without(steps, entry.idle_ms, now_ms)]
 
-    def _is_to_run(self, entry: ClaimedEntry) -> bool:
+    def _is_to_run(self, entry: ClaimedEntry, asked_at: float) -> bool:
         """Take what we had in hand from its handler: we were silent for so long that we have claimed it ourselves."""
         source = self._by_key[entry.stream]
-        held = source.deliveries.get(entry.entry_id)
-        if held is not None and not held.lose():
-            source.forget(held)
+        if source.comes_again(entry.entry_id, entry.deliveries_before + 1, asked_at):
+            return False
         return entry.entry_id not in source.kept

@@ -90,11 +90,12 @@ class Heartbeat(Part):
         """
         failures = 0
         while True:
+            asked_at = monotonic()
             try:
                 ours = await held.source.extend(held.job)
             except (RedisError, OSError) as error:
                 if self._membership.is_gone(held.source, error):
-                    self._lose(held)
+                    self._lose(held, asked_at)
                     return False
                 failures += 1
                 self._reporter.failed("extending", error)
@@ -102,8 +103,8 @@ class Heartbeat(Part):
                 continue
             self._reporter.works("extending")
             if not ours:
-                self._lose(held)
-            return ours
+                self._lose(held, asked_at)
+            return held.source.holds(held)
 
     def _works(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
         self._reporter.works("extending")
@@ -129,7 +130,7 @@ class Heartbeat(Part):
         self._membership.heard(answer.server_ms, asked_at)
         for held, result in zip(batch, results, strict=True):
             if result is Extension.REFUSED:
-                self._lose(held)
+                self._lose(held, asked_at)
         vanished = [
             held
             for held, result in zip(batch, results, strict=True)
@@ -146,11 +147,12 @@ class Heartbeat(Part):
         It is asked for until it is answered, or the next beat does: that one may come too late, since what is ours is
         told by how lately it was proven, two thirds of a visibility timeout at most, and two beats are just that.
         """
-        source, returned, asked_at, failures = vanished[0].source, asyncio.Event(), monotonic(), 0
+        source, returned, began, failures = vanished[0].source, asyncio.Event(), monotonic(), 0
         for held in vanished:
             held.returning = returned
         try:
-            while failures == 0 or monotonic() - asked_at < self._period_s():
+            while failures == 0 or monotonic() - began < self._period_s():
+                asked_at = monotonic()
                 try:
                     results = await self._proof.hold_again(source, vanished)
                 except (RedisError, OSError) as error:
@@ -160,7 +162,7 @@ class Heartbeat(Part):
                     continue
                 for held, ours in zip(vanished, results, strict=True):
                     if not ours:
-                        self._lose(held)
+                        self._lose(held, asked_at)
                 self._reporter.taken_back(source.key, sum(results))
                 return
         finally:
@@ -168,15 +170,16 @@ class Heartbeat(Part):
                 held.returning = None
             returned.set()
 
-    def _lose(self, held: Held) -> None:
-        """Take a delivery that is not ours any more from its handler; what the handler returns is not settled."""
-        if held.lose():
+    def _lose(self, held: Held, asked_at: float) -> None:
+        """Take a delivery that was not ours, then, from its handler; what the handler returns is not settled."""
+        if held.again_at < asked_at and held.lose():
             self._membership.join_again()  # perhaps others go by a shorter visibility timeout than we know of
             self._reporter.refused(held.job, "extension", held.ran_ms())
 
     def _lose_all(self, batch: Sequence[Held]) -> None:
+        asked_at = monotonic()
         for held in batch:
-            self._lose(held)
+            self._lose(held, asked_at)
 
     def _answer(self) -> None:
         self._loop_answered = True

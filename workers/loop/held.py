@@ -59,6 +59,23 @@ class Source:
         """Tell whether a delivery is in our hands."""
         return self.deliveries.get(held.job.raw_entry_id) is held
 
+    def comes_again(self, entry_id: bytes, times_delivered: int, asked_at: float) -> bool:
+        """Tell whether what was read, by a call that was made then, is a delivery that is in our hands already.
+
+        A server that has lost its latest writes hands it out anew. Where it has the same count, no call could tell the
+        two apart: the one in hand goes on, for both. One with another count is nobody's any more, and taken from its
+        handler.
+        """
+        held = self.deliveries.get(entry_id)
+        if held is None:
+            return False
+        if held.job.times_delivered == times_delivered:
+            held.came_again(asked_at)
+            return True
+        if not held.lose():
+            self.forget(held)
+        return False
+
     def forget(self, held: "Held") -> None:
         """Note that a delivery is settled; a later one of the same entry stays."""
         entry_id = held.job.raw_entry_id
@@ -89,6 +106,8 @@ class Held:
     """The task that runs the handler, while it does: only then there is something to cancel."""
     started: float
     """When the handler began, on the monotonic clock; not set before."""
+    again_at: float
+    """When the same delivery came once more, on the monotonic clock: what was refused before may be ours by now."""
     proven: float
     """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
     verdict: Verdict
@@ -116,6 +135,7 @@ class Held:
         self.job = Job(source, entry_id, flat, times_delivered, max_deliveries, delivered_ms, note)
         self.source = source
         self.proven = proven
+        self.again_at = -inf
         self.stage = QUEUED
         self.interruption = self.runner = self.trace = self.returning = None
         self.is_used_up = False
@@ -131,6 +151,12 @@ class Held:
     def prove(self, asked_at: float) -> None:
         """Note that Redis has heard of the delivery, by a call that was made then."""
         self.proven = asked_at
+
+    def came_again(self, asked_at: float) -> None:
+        """Note that the same delivery was read once more, by a call that was made then."""
+        self.again_at = monotonic()
+        if self.stage is not ENDED:
+            self.prove(max(self.proven, asked_at))
 
     def interrupt(self, why: Interruption) -> None:
         """Take the delivery from its handler, which is cancelled, once; a thread goes on by itself."""

@@ -114,18 +114,16 @@ class Reader(Part):
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
         self._stalled.redis_is_asked()
-        if free and self._adoption.is_due and not self._stalled.is_under_way:
+        if self._claiming.is_left:  # before stock is taken, which would run what is to be given back
+            deliveries = await self._count_read(self._claiming.left())
+        elif free and self._adoption.is_due and not self._stalled.is_under_way:
             deliveries = await self._unless_refused(ADOPTING, self._adoption.take(free), self._adoption.put_off)
         elif self._stalled.is_due(free):
             taking = self._stalled.take(free, self._room_ahead)
             deliveries = await self._unless_refused(RECOVERING, taking, self._stalled.put_off)
         else:
-            deliveries = await self._read(free)
+            deliveries = await self._count_read(self._read(free))
             self.has_read = was_read = True
-            self._reporter.works(READING)
-            self._reporter.counts.read += len(deliveries)
-            if self._telemetry and deliveries:
-                self._telemetry.received(deliveries)
         self._stalled.redis_answered()
         for held in deliveries:
             held.source.hold(held)
@@ -150,6 +148,14 @@ class Reader(Part):
             put_off(REFUSED_S)
             return []
         self._reporter.works(part)
+        return deliveries
+
+    async def _count_read(self, reading: Awaitable[list[Held]]) -> list[Held]:
+        deliveries = await reading
+        self._reporter.works(READING)
+        self._reporter.counts.read += len(deliveries)
+        if self._telemetry and deliveries:
+            self._telemetry.received(deliveries)
         return deliveries
 
     def _room_ahead(self) -> int:
@@ -239,6 +245,7 @@ class Reader(Part):
         return [
             Held(self._by_key[stream], entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
             for stream, entry_id, flat in parse_read_reply(reply)
+            if not self._by_key[stream].comes_again(entry_id, 1, asked_at)
         ]
 
     # ---- when it fails

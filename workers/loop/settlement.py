@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from time import time_ns
 
 import anyio
@@ -22,6 +23,7 @@ from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict,
 from workers.protocol.connection import drop_idle
 from workers.protocol.events import EventName
 from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text
+from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
 GATHER_BATCHES = 4
@@ -135,19 +137,17 @@ class Settlements(Part):
         lost = lost_before > 0
         pile.reply_was_lost = max(pile.reply_was_lost, len(batch))
         began_ns = time_ns() if self._telemetry else 0
+        asked_at = monotonic()
         try:
             results = await self._send(pile.source, batch, lost=lost)
         except (RedisError, OSError) as error:
             return await self._failed(pile, batch, error, lost_before)
         self._reporter.works(pile.part)
-        self._answered(pile, batch, results)
+        is_done = self._answered(pile, batch, results, asked_at)
         if self._telemetry:
             self._telemetry.settled(batch, results, began_ns)
         pile.limit = 0
-        if results is not None and any(map(_is_denied, results)):
-            self._take_again(pile, batch, results)
-            return False
-        return True
+        return is_done
 
     def _next_batch(self, pile: _Pile) -> list[Held]:
         """Choose the first verdicts that fit into one call: by their number, and by the bytes it has to copy."""
@@ -189,14 +189,12 @@ class Settlements(Part):
             pile.reply_was_lost = lost_before
             if self._membership.is_gone(pile.source, error):
                 result = Result.UNKNOWN if lost_before else Result.REFUSED
-                self._answered(pile, batch, [Settled(result)] * len(batch))
-                return True
+                return self._answered(pile, batch, [Settled(result)] * len(batch))
             self._membership.join_again()
             self._reporter.failed(pile.part, error)
             return False
         if meaning is Meaning.UNCLEAR and len(batch) == 1 and await self._would_settle_others(pile.source):
-            self._answered(pile, batch, [Settled(Result.HELD, str(error))])  # the others must not wait for it
-            return True
+            return self._answered(pile, batch, [Settled(Result.HELD, str(error))])  # the others must not wait for it
         if meaning in (Meaning.UNCLEAR, Meaning.REFUSED):
             pile.limit = max(1, len(batch) // 2)
         self._reporter.failed(pile.part, error)
@@ -222,32 +220,34 @@ class Settlements(Part):
             return False
         return True
 
-    def _take_again(self, pile: _Pile, batch: Sequence[Held], results: Sequence[Settled]) -> None:
-        """Gather verdicts anew that our user may not have settled: that is no fault of their jobs."""
-        for held, settled in zip(batch, results, strict=True):
-            if _is_denied(settled):
-                pile.source.hold(held)
-                pile.waiting.append(held)
-                self._gathered += 1
-                self._reporter.failed(pile.part, NoPermissionError(settled.detail))
-
-    def _answered(self, pile: _Pile, batch: Sequence[Held], results: Sequence[Settled] | None) -> None:
+    def _answered(
+        self, pile: _Pile, batch: Sequence[Held], results: Sequence[Settled] | None, asked_at: float = inf
+    ) -> bool:
+        """Note what came of a call that was made then. Returns False where something of it has to be asked again."""
         waiting, forget = pile.waiting, pile.source.forget
         for held in batch:
             waiting.popleft()
             forget(held)
+        self._gathered -= len(batch)
+        pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
+        is_done = True
         if results is None:  # every one was acknowledged
             self._reporter.counts.acked += len(batch)
         else:
-            for held, result in zip(batch, results, strict=True):
-                self._count(held, result)
-        self._gathered -= len(batch)
-        pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
+            for held, settled in zip(batch, results, strict=True):
+                if _is_denied(settled):  # our user may not: that is no fault of the job
+                    self._reporter.failed(pile.part, NoPermissionError(settled.detail))
+                elif held.again_at < asked_at or settled.result not in (Result.REFUSED, Result.UNKNOWN):
+                    self._count(held, settled)
+                    continue
+                is_done = False
+                pile.source.hold(held)
+                waiting.append(held)
+                self._gathered += 1
         self._settled.notify()
+        return is_done
 
     def _count(self, held: Held, settled: Settled) -> None:
-        if _is_denied(settled):
-            return
         job, verdict = held.job, held.verdict
         if settled.result is Result.DONE:
             if verdict.outcome is Outcome.ACK:

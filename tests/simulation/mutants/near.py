@@ -41,6 +41,7 @@ MODULES = {
     "workers/loop/dispatch": ["workers/test_dispatch"],
     "workers/loop/heartbeat": ["workers/test_in_time", "workers/test_heartbeat", "workers/test_timeouts",
                                "faults/test_proof_of_life"],
+    "workers/loop/held": ["workers/test_delivered_anew", "workers/test_slots"],
     "workers/loop/membership": ["workers/test_membership", "workers/test_heartbeat", "faults/test_changed_agreement"],
     "workers/loop/planner": ["workers/test_planner"],
     "workers/loop/proof": ["workers/test_in_time", "workers/test_heartbeat"],

@@ -81,7 +81,11 @@ async def read_notes(client: Redis, keys: GroupKeys, entry_ids: Iterable[bytes])
     if not wanted:
         return {}
     values: Any = await client.execute_command("HMGET", keys.notes, *wanted)
-    found = {entry_id: read_note(value) for entry_id, value in zip(wanted, values, strict=True)}
+    return _by_entry(zip(wanted, values, strict=True))
+
+
+def _by_entry(values: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, Note]:
+    found = {entry_id: read_note(value) for entry_id, value in values}
     return {entry_id: note for entry_id, note in found.items() if note is not None}
 
 
@@ -121,6 +125,8 @@ class Adopted(NamedTuple):
     ended: list[Recovered]
     """What had its last delivery: dead letters, and what is held."""
     taken: list[Claimed]
+    notes: dict[bytes, Note]
+    """By entry ID: what is noted of some of them."""
 
 
 async def adopt(
@@ -158,8 +164,8 @@ async def adopt(
         for job_id, entry_id, count, dead_letter, idle_ms, *traced in dead_letters
     ]
     ended += [Recovered(entry_id, Outcome.HELD, why, consumer=before) for entry_id, why in held]
-    claimed = [Claimed(entry_id, times, fields, before, idle_ms) for entry_id, times, fields, idle_ms in taken]
-    return Adopted(text(next_start), suspects_left, ended, claimed)
+    claimed = [Claimed(entry_id, times, fields, before, idle_ms) for entry_id, times, fields, idle_ms, _ in taken]
+    return Adopted(text(next_start), suspects_left, ended, claimed, _by_entry((row[0], row[4]) for row in taken))
 
 
 # --- autoclaim ----------------------------------------------------------------------------------------------

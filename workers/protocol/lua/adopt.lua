@@ -28,7 +28,7 @@
 --   dead letters  {job ID, entry ID, delivery count, dead letter's ID, idle ms}…, and of a traced job, sixth, what
 --                 recovery.lua tells of one
 --   held          {entry ID, why}… that should be dead letters and could not be copied; they stay pending
---   taken         {entry ID, times delivered, flat fields, ms for which it was idle}…
+--   taken         {entry ID, times delivered, flat fields, ms for which it was idle, what is noted of the job ('' = nothing)}…
 -- Fence: none needed; a settlement by the earlier owner is refused, since consumer and count have changed.
 
 --- @prelude
@@ -81,6 +81,10 @@ local function end_here(job, row, count, in_doubt)
   end
 end
 
+local function take_entry(row, times, fields)
+  taken[#taken + 1] = { row[1], times, fields, row[3], has_notes and redis.call('HGET', notes, row[1]) or '' }
+end
+
 -- Takes over what an earlier process held.
 local function take_counted(job, row, fields)
   local entry_id, times = row[1], row[4]
@@ -99,7 +103,7 @@ local function take_counted(job, row, fields)
     suspect_room = suspect_room - 1
   end
   redis.call('XCLAIM', source, group, consumer, 0, entry_id, 'RETRYCOUNT', times + 1, 'JUSTID')
-  taken[#taken + 1] = { entry_id, times + 1, fields, row[3] }
+  take_entry(row, times + 1, fields)
   event('recovered', job, row, count, ',"reason":"restart","new_entry":"' .. entry_id .. '"')
 end
 
@@ -111,7 +115,7 @@ local function take_again(row, fields)
     local suspect = read_suspect(value)
     redis.call('HSET', suspects, row[1], string.format('%s,%.0f', suspect.kind, suspect.company) .. (suspect.crashed and '!' or ''))
   end
-  taken[#taken + 1] = { row[1], row[4], fields, row[3] }
+  take_entry(row, row[4], fields)
 end
 
 local function adopt(row)

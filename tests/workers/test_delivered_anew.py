@@ -1,0 +1,174 @@
+"""A server that has lost its latest writes hands out anew what a worker has in hand (decision 57)."""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import anyio
+import pytest
+from redis.asyncio import Redis
+
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.workers.scene import KEYS, enqueue, event_names, make_worker, number_of, pending_of, running
+from workers import Job
+from workers.loop import settlement
+from workers.loop.execution import ACKED
+from workers.loop.held import Held, Interruption, Source
+from workers.protocol.calls.settlement import Extension, Extensions, Settled, settle
+from workers.runtime.clock import monotonic
+from workers.worker import Worker
+
+pytestmark = pytest.mark.anyio
+
+
+class Handler:
+    """Runs until it may end, or is cancelled."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[int, int]] = []
+        self.go = anyio.Event()
+
+    async def __call__(self, job: Job) -> None:
+        self.started.append((number_of(job), job.deliveries))
+        await self.go.wait()
+
+
+@pytest.fixture(autouse=True)
+def reads_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.loop.reading.BLOCK_MS", 20)
+
+
+async def before_it_is_read(client: Redis) -> tuple[str, bytes]:
+    """Add a job for a group that there is already; return its entry ID, and the stream as it was then."""
+    await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
+    [entry_id] = await enqueue(client, 1)
+    dump = await client.dump(KEYS.stream)
+    assert dump is not None
+    return entry_id, dump
+
+
+async def lose_latest_writes(client: Redis, worker: Worker, dump: bytes) -> None:
+    """Have the server lose what became of the stream, and wait until the worker has read from it once more."""
+    await client.restore(KEYS.stream, 0, dump, replace=True)
+
+    async def is_read_again() -> bool:
+        return [row[1:] for row in await pending_of(client)] == [(worker.consumer, 1)]
+
+    await wait_until(is_read_again, "it is delivered anew")
+
+
+def in_hand(worker: Worker) -> list[Held]:
+    assert worker.process is not None
+    return list(worker.process.in_hand())
+
+
+async def test_what_runs_and_is_handed_out_once_more_runs_once_and_is_settled_once(
+    server: RedisServer, client: Redis
+) -> None:
+    handler = Handler()
+    worker = make_worker(server.url, handler, concurrency=4)
+    entry_id, dump = await before_it_is_read(client)
+    async with running(worker):
+        for _ in range(2):
+            await wait_until(lambda: handler.started, "it runs")
+            await lose_latest_writes(client, worker, dump)
+        [other] = await enqueue(client, 2)
+        await wait_until(lambda: len(handler.started) == 2, "the next one runs")
+        handler.go.set()
+        await wait_until(lambda: worker.counts.acked == 2, "both are settled")
+    assert handler.started == [(1, 1), (2, 1)]
+    assert (worker.counts.refused, worker.counts.unknown, await pending_of(client)) == (0, 0, [])
+    assert sorted(await event_names(client)) == ["acked", "acked"]
+    assert entry_id != other
+
+
+@pytest.mark.parametrize("result", ["refused", "unknown"])
+async def test_what_was_refused_before_it_came_again_is_settled_all_the_same(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, result: str
+) -> None:
+    handler = Handler()
+    worker = make_worker(server.url, handler, concurrency=4)
+    _, dump = await before_it_is_read(client)
+    answers: list[Sequence[Settled] | None] = []
+
+    async def settle_late(*words: Any, **more: Any) -> Sequence[Settled] | None:
+        if not answers:  # it is settled, or somebody else's, when the call arrives; and then the server has lost that
+            done = await client.xack(KEYS.stream, KEYS.group, *(row[0] for row in await pending_of(client)))
+            assert done == 1
+            more["proof"] = None
+            more["reply_was_lost"] = result == "unknown"
+        answers.append(await settle(*words, **more))
+        if len(answers) == 1:
+            await lose_latest_writes(client, worker, dump)
+        return answers[-1]
+
+    monkeypatch.setattr(settlement, "settle", settle_late)
+    async with running(worker):
+        await wait_until(lambda: handler.started, "it runs")
+        handler.go.set()
+        await wait_until(lambda: worker.counts.acked == 1, "it is settled")
+    first = answers[0]
+    assert first is not None
+    assert [one.result.name for one in first] == [result.upper()]
+    assert (len(answers), handler.started) == (2, [(1, 1)])
+    assert (worker.counts.refused, worker.counts.unknown, await pending_of(client)) == (0, 0, [])
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_an_extension_that_was_refused_before_it_came_again_takes_nothing_away(
+    server: RedisServer, client: Redis, is_late: bool
+) -> None:
+    handler = Handler()
+    worker = make_worker(server.url, handler, concurrency=4)
+    _, dump = await before_it_is_read(client)
+    async with running(worker):
+        await wait_until(lambda: handler.started, "it runs")
+        asked_at = monotonic()
+        await lose_latest_writes(client, worker, dump)
+        [held] = in_hand(worker)
+        await wait_until(lambda: held.again_at > asked_at, "it has come again")
+        refusal = Extensions([Extension.REFUSED], 1_700_000_000_000)
+        assert worker.process is not None
+        worker.process._heartbeat._learn([held], refusal, monotonic() if is_late else asked_at)
+        assert (held.interruption is Interruption.LOST) is is_late
+        handler.go.set()
+        await wait_until(lambda: worker.counts.acked == 1 - is_late, "it is settled, unless it is lost")
+    assert worker.counts.refused == is_late
+
+
+# ---- what tells the two apart
+
+
+def held_of(source: Source, times_delivered: int) -> Held:
+    held = Held(source, b"1-1", (), times_delivered, 3, 0, 5.0)
+    source.hold(held)
+    return held
+
+
+def test_what_has_another_count_is_another_delivery() -> None:
+    source = Source("orders", "orders", inf, None)
+    held = held_of(source, 2)
+    assert not source.comes_again(b"2-1", 2, 7.0)
+    assert not source.comes_again(b"1-1", 1, 7.0)
+    assert (held.interruption, source.deliveries) == (Interruption.LOST, {})
+    assert not source.comes_again(b"1-1", 1, 7.0), "it is nobody's"
+
+
+def test_it_is_proven_by_what_has_read_it_again_and_never_later() -> None:
+    source = Source("orders", "orders", inf, None)
+    held = held_of(source, 1)
+    assert source.comes_again(b"1-1", 1, 7.0)
+    assert held.proven == 7.0
+    assert source.comes_again(b"1-1", 1, 6.0)
+    assert held.proven == 7.0
+    assert source.holds(held)
+    assert held.again_at <= monotonic()
+
+
+def test_what_has_ended_and_has_another_count_makes_room_and_is_not_taken_for_lost() -> None:
+    source = Source("orders", "orders", inf, None)
+    held = held_of(source, 2)
+    held.end(ACKED, monotonic())
+    assert not source.comes_again(b"1-1", 1, 7.0)
+    assert (held.interruption, source.deliveries) == (None, {})
