@@ -51,8 +51,11 @@ def reaper_settings(asked: Collection[str]) -> Callable[[CommandT], CommandT]:
     return decorate
 
 
-operator_options = reaper_settings(("redis_url", "namespace", "groups", "journal"))
+_WHERE = ("redis_url", "namespace", "groups", "journal")
+operator_options = reaper_settings(_WHERE)
 """The few settings an operator's command needs: where Redis is, and which pairs there are."""
+status_options = reaper_settings((*_WHERE, "observe"))
+"""The same, and whether observers are asked for what they have seen."""
 
 
 class Wanted(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import anyio
 import click
 
-from reaper.cli.options import connected, operator_options
+from reaper.cli.options import connected, status_options
 from reaper.operations.judgement import Problem, as_json, folded, judge, notes
 from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import Count, GroupState, Snapshot, SourceState
@@ -25,7 +25,7 @@ Screen = Callable[[Snapshot, Sequence[Problem]], list[str]]
 @click.command(
     epilog=examples("reaper status", "reaper status --brief", "reaper status --watch 1", "reaper status --json")
 )
-@operator_options
+@status_options
 @click.option("--json", "machine", is_flag=True, help="Print JSON (with --watch: one document a line).")
 @click.option("--brief", is_flag=True, help="One line for the service, and one for each group.")
 @click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again and again.")

@@ -144,7 +144,7 @@ def _clock(server: ServerFacts) -> Finding:
 
 def _rights(server: ServerFacts) -> Finding:
     if server.missing_rights is None:
-        return unknown("rights", "cannot be asked (ACL DRYRUN needs Redis 7 and the right to use it)")
+        return unknown("rights", "cannot be asked (name groups; ACL DRYRUN needs Redis 7 and the right to use it)")
     if server.missing_rights:
         lacks = " ".join(f"+{command}" for command in server.missing_rights)
         return wrong("rights", f"user {server.user} lacks {lacks} for a reaper's work: see `reaper acl reaper`")

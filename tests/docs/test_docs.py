@@ -7,10 +7,14 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from reaper.cli.lazy import LazyGroup
+from reaper.cli.main import main as reaper
 from reaper.pipeline.settings import PipelineSettings
 from reaper.settings import ReaperSettings
+from workers.cli import main as worker
 from workers.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +30,46 @@ def _links(page: Path) -> Iterator[tuple[Path, str]]:
     for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", page.read_text(encoding="utf-8")):
         path, _, anchor = target.partition("#")
         yield (page.parent / path).resolve() if path else page, anchor
+
+
+def _texts() -> Iterator[tuple[Path, str]]:
+    """Yield the pages, and what our programs say: wherever a command may be named that somebody types."""
+    for page in PAGES:
+        yield page, re.sub(r"\s*\n\s*(?=--)", " ", page.read_text(encoding="utf-8"))
+    for module in (path for room in ("reaper", "workers") for path in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield module, node.value
+
+
+_COMMAND = re.compile(r"(?:(?<=`)|^ *)(reaper|worker) ([a-z][^`\n#|]*)", re.MULTILINE)
+
+
+def _command_of(program: str, words: list[str]) -> tuple[list[str], set[str]]:
+    """Return which command is meant, its name in words, and all options that it has."""
+    command: click.Command = {"reaper": reaper, "worker": worker}[program]
+    names: list[str] = []
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(click.Context(command), words[0])
+        if found is None:
+            break
+        command = command.imported(words[0], found) if isinstance(command, LazyGroup) else found
+        names.append(words.pop(0))
+    return names, {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+
+
+def test_every_command_that_is_named_takes_the_options_it_is_named_with() -> None:
+    unknown, seen = [], 0
+    for place, text in _texts():
+        for program, rest in _COMMAND.findall(text):
+            words = rest.split()
+            names, options = _command_of(program, words)
+            if names:  # else it is prose
+                seen += 1
+                asked = {word.partition("=")[0].rstrip(".,;:)'\"]") for word in words if re.match("--[a-z]", word)}
+                unknown += [(str(place.relative_to(ROOT)), program, *names, one) for one in asked - options]
+    assert unknown == []
+    assert seen > 300
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

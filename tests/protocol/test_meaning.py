@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import reaper
 import workers
-from workers.protocol.meaning import Meaning, is_not_known, is_nothing_there, meaning_of
+from tests.support.servers import RedisServer
+from workers.protocol.connection import commands_client
+from workers.protocol.meaning import Meaning, NotSentError, is_not_known, is_nothing_there, meaning_of, was_not_run
 
 CODES = ("NOGROUP", "NOPERM", "WRONGTYPE", "NOAUTH", "WRONGPASS", "READONLY", "LOADING", "no permissions")
 HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/connecting.py"}
@@ -46,6 +50,47 @@ async def test_what_is_not_there_or_is_something_foreign_is_told_from_what_is_re
     assert [is_nothing_there(error) for error in met] == [True, True, True, False]
     assert meaning_of(met[1]) is Meaning.NO_GROUP
     assert not is_nothing_there(b"WRONGTYPE is a value")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (NotSentError("Error 111 connecting to localhost:6379"), True),
+        (RedisConnectionError("Connection closed by server."), False),
+        (RedisTimeoutError("no reply to EVALSHA within 5 s"), False),
+        (AuthenticationError("WRONGPASS invalid username-password pair or user is disabled."), True),
+        (ResponseError("LOADING Redis is loading the dataset in memory"), True),
+        (ReadOnlyError("You can't write against a read only replica."), True),
+        (ResponseError("OOM command not allowed when used memory > 'maxmemory'."), False),
+        (ResponseError("something else went wrong"), False),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_has_certainly_not_run(error: Exception, expected: bool) -> None:
+    assert was_not_run(error) is expected
+
+
+@pytest.mark.anyio
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    ("right", "script", "not_run"),
+    [
+        ("-eval", "return 1", True),
+        ("resetkeys", "return redis.call('SET', KEYS[1], 1)", True),
+        ("-xack", "redis.call('SET', KEYS[1], 1) return redis.call('XACK', KEYS[1], 'g', '1-1')", False),
+    ],
+)
+async def test_a_right_that_is_missed_in_the_midst_of_a_script_says_nothing_of_what_was_before(
+    server: RedisServer, client: Redis, right: str, script: str, not_run: bool
+) -> None:
+    await client.execute_command("ACL", "SETUSER", "u", "reset", "on", ">p", "~*", "+@all", right)
+    try:
+        async with commands_client(server.url.replace("//", "//u:p@")) as user:
+            error = await _error_of(user, "EVAL", script, "1", "text")
+    finally:
+        await client.execute_command("ACL", "DELUSER", "u")
+    assert (meaning_of(error), was_not_run(error)) == (Meaning.DENIED, not_run)
+    assert await client.exists("text") == (not not_run)
 
 
 async def _error_of(client: Redis, *words: str) -> ResponseError:

@@ -67,6 +67,39 @@ async def test_what_vanished_is_told_from_what_is_lost_and_can_be_held_again(hel
     assert (await held.idle_ms())[E1] < 5_000
 
 
+@pytest.mark.parametrize(
+    ("source", "note", "served_until", "is_out"),
+    [
+        ("field", "", 10**14, b"stream,0+2"),
+        ("note", "-1,0,1,,w1", 10**14, b"stream,1+2"),
+        ("note", "-1,0,,,w1", 10**14, None),
+        ("", "", 10**14, None),
+        ("field", "", 1, None),
+    ],
+    ids=["copied", "in place", "no suspect there", "no suspect", "nobody lets suspects out"],
+)
+async def test_a_suspect_that_is_held_again_is_out_again(
+    scene: Scene, source: str, note: str, served_until: int, is_out: bytes | None
+) -> None:
+    """Somebody has deleted its consumer: it was taken for settled, and the next one let out (seed 2595)."""
+    await scene.agree(policy="stream", max_deliveries=3, visibility_ms=VISIBILITY_MS, **WORD)
+    await scene.agree(recovery="reaper", served_until=served_until)
+    await scene.stalled("n", 1, *(("reaper.suspect", "1") if source == "field" else ()), times=2)
+    if note:
+        await scene.client.hset(scene.keys.notes, E1, note)
+    await vanish(scene, "consumer")
+    keys = ["orders", "orders", scene.keys.agreement, scene.keys.suspects, scene.keys.notes]
+    words: list[Word] = ["billing", "w1", E1, await proven(scene, 2)]
+    for _ in range(2):
+        assert await load_script("workers.protocol", "hold_again").run(scene.client, keys, words) == [1]
+        assert await scene.client.hget(scene.keys.suspects, E1) == is_out
+    if is_out:
+        await scene.client.hset(scene.keys.suspects, E1, "stream,0,2,1700000000000+2!")
+        await vanish(scene, "consumer")
+        await load_script("workers.protocol", "hold_again").run(scene.client, keys, words)
+        assert await scene.client.hget(scene.keys.suspects, E1) == b"stream,0,2,1700000000000+2!", "it was still out"
+
+
 EMBEDDED = {"recovery": "embedded", **WORD}
 """Embedded workers that set nothing agree on nothing else: their timeout stands in their words."""
 

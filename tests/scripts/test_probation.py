@@ -244,6 +244,106 @@ async def test_where_nobody_lets_suspects_out_a_forged_mark_changes_nothing(scen
     assert not {"{orders}:scheduled:billing", "{orders}:suspects:billing"} & state.keys()
 
 
+# ---- handed to somebody who may have been dead by then
+
+OURS = "w1.0123456789ab"
+
+
+async def out_at(scene: Scene, consumer: str, *, again: bool = False) -> str:
+    """Have the suspect that is let out read, long ago; return its entry."""
+    if again:
+        await release(scene)
+    [one] = await read(scene, consumer)
+    await scene.deliver(one, consumer=consumer)
+    return one
+
+
+async def reasons(scene: Scene) -> list[Any]:
+    """Return why suspects were parked, in order."""
+    journal = (await scene.state())["{orders}:journal"]
+    return [data.get("reason") for name, _, data in journal if name == "suspected"]
+
+
+async def test_a_suspect_that_never_reached_its_worker_is_let_out_again_and_no_more_than_twice(scene: Scene) -> None:
+    """A read of a worker that has just died is answered like any (seed 14779)."""
+    [job] = await park(scene, 1)
+    for times in (1, 2):
+        one = await out_at(scene, OURS, again=True)
+        assert rows(await scene.recover(one)) == [(SUSPECTED, OURS, job, 2)]
+        assert await reasons(scene) == ["never_arrived"] * times
+    one = await out_at(scene, OURS, again=True)
+    assert rows(await scene.recover(one)) == [(DEAD, OURS, job, 3)]
+
+
+async def test_a_suspect_that_its_worker_has_shown_to_have_got_is_convicted(scene: Scene) -> None:
+    [job] = await park(scene, 1)
+    one = await out_at(scene, OURS, again=True)
+    assert await scene.extend(one, consumer=OURS, as_ours=True) == [1]
+    assert await scene.client.hget(scene.keys.suspects, one) == await value_of(scene, one, arrived=1)
+    await scene.deliver(one, consumer=OURS)
+    assert rows(await scene.recover(one)) == [(DEAD, OURS, job, 3)]
+
+
+async def value_of(scene: Scene, one: str, *, arrived: int) -> bytes:
+    """Return what the hash says of a suspect whose delivery is seen from its last sign on."""
+    found: list[Any] = await scene.client.xpending_range("orders", "billing", one, one, 1)
+    _, _, idle_ms, times = found[0]
+    known: Any = await scene.client.hget(scene.keys.suspects, one)
+    since = int(known.split(b",")[3].partition(b"+")[0])
+    assert abs(since - (await scene.now_ms() - idle_ms)) < 10_000
+    return f"stream,0,{times},{since}+{arrived}".encode()
+
+
+async def test_a_worker_that_is_not_ours_shows_nothing_and_is_believed(scene: Scene) -> None:
+    [job] = await park(scene, 1)
+    one = await out_at(scene, "doomed", again=True)
+    assert rows(await scene.recover(one)) == [(DEAD, "doomed", job, 3)]
+
+
+async def test_what_has_reached_one_worker_is_not_said_of_the_next_delivery(scene: Scene) -> None:
+    [job] = await park(scene, 1)
+    one = await out_at(scene, OURS, again=True)
+    await scene.extend(one, consumer=OURS, as_ours=True)
+    await scene.deliver(one, consumer=OURS, times=2)
+    assert rows(await scene.recover(one)) == [(SUSPECTED, OURS, job, 2)]
+    assert await reasons(scene) == ["never_arrived"]
+
+
+async def test_what_has_reached_its_worker_has_not_proved_its_life_by_that(scene: Scene) -> None:
+    """Its handler has not begun; the next suspect would crash in its company."""
+    jobs, one = await let_out(scene)
+    await scene.deliver(one, consumer=OURS, idle_ms=10_000)
+    await look(scene)
+    assert await scene.extend(one, consumer=OURS, as_ours=True) == [1]
+    assert (await release(scene))[3] == []
+    await scene.client.hset(scene.keys.suspects, one, f"stream,0,1,{await scene.now_ms() - 10_000}+1")
+    assert await scene.extend(one, consumer=OURS, as_ours=True) == [1]
+    assert [job for job, _ in (await release(scene))[3]] == jobs[1:2], "and now it has"
+
+
+async def test_what_is_read_again_after_a_lost_reply_has_reached_nobody_yet(scene: Scene) -> None:
+    [job] = await park(scene, 1)
+    one = await out_at(scene, OURS, again=True)
+    await scene.extend(one, consumer=OURS, as_ours=True)
+    await scene.adopt(case="reread", from_consumer=OURS, consumer=OURS)
+    assert await scene.client.hget(scene.keys.suspects, one) == b"stream,0"
+    await scene.deliver(one, consumer=OURS)
+    assert rows(await scene.recover(one)) == [(SUSPECTED, OURS, job, 2)]
+
+
+async def test_company_is_noted_behind_an_arrival(scene: Scene) -> None:
+    await park(scene, 2)
+    ids = []
+    for _ in range(2):
+        await release(scene)
+        [one] = await read(scene, OURS)
+        ids.append(one)
+        await extended(scene, one, 10_000, consumer=OURS)
+    await scene.deliver(*ids, consumer=OURS)
+    assert [row[0] for row in rows(await scene.recover(*ids))] == [SUSPECTED, SUSPECTED]
+    assert await reasons(scene) == ["crashed_in_company"] * 2
+
+
 # ---- proof of life, and running alone
 
 
@@ -252,11 +352,11 @@ async def look(scene: Scene) -> None:
     await release(scene, journal=False)
 
 
-async def extended(scene: Scene, one: str, after_ms: int) -> None:
+async def extended(scene: Scene, one: str, after_ms: int, consumer: str = "w1") -> None:
     """Extend a delivery, as if it had begun ``after_ms`` ago; whoever lets suspects out has seen it begin."""
-    await scene.deliver(one, idle_ms=after_ms)
+    await scene.deliver(one, consumer=consumer, idle_ms=after_ms)
     await look(scene)
-    assert await scene.extend(one) == [1]
+    assert await scene.extend(one, consumer=consumer) == [1]
 
 
 async def test_a_suspect_that_has_proved_its_life_lets_the_next_one_out(scene: Scene) -> None:

@@ -87,6 +87,20 @@ async def test_what_is_not_ours_any_more_or_was_delivered_anew_is_left_alone(sce
     assert await return_taken(scene, mine, 1) == 1
 
 
+async def test_after_a_lost_reply_all_that_was_delivered_before_is_given_back(scene: Scene) -> None:
+    """The reply would have said which of it lives (seed 17654)."""
+    mine, anew = await taken(scene, times=2), await scene.stalled(consumer="thief")
+    waits = await taken(scene)
+    await scene.client.zadd(scene.keys.schedule, {f"stream {waits}": 1})
+    in_hand = await taken(scene)
+    reply = await scene.adopt(in_hand, case="claimed", from_consumer="thief", consumer="thief")
+    assert (reply[0], [row[:2] for row in reply[4]]) == (b"", [[anew.encode(), 1]])
+    assert await scene.pending() == [
+        (mine, RETURNED, 2), (anew, "thief", 1), (waits, WAITING, 1), (in_hand, "thief", 2),
+    ]  # fmt: skip
+    assert await hold_again(scene, mine, 2) == 1
+
+
 async def test_what_waited_in_the_schedule_waits_again(scene: Scene) -> None:
     one = await scene.stalled(times=2)
     assert rows(await scene.recover(one, policy="in-place"))[0][0] == 2, "a suspect"

@@ -228,7 +228,7 @@ class OurWorker(Actor):
         return self._worker.consumer.encode() if self._worker is not None else b""
 
     async def _hear(self, report: Report) -> None:
-        self.world.told(str(report.facts.get("error", "")))
+        self.world.told(report.facts)
 
     async def _hear_refusal(self, report: Report) -> None:
         if self.process is not None:
@@ -485,7 +485,7 @@ class Replica(Actor):
         return not self.world.recovers_itself
 
     async def _hear(self, report: Report) -> None:
-        self.world.told(str(report.facts.get("error", "")))
+        self.world.told(report.facts)
 
     async def stop(self) -> None:
         if self.reaper is not None:

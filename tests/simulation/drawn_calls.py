@@ -219,9 +219,8 @@ def extend(scene: Scene) -> None:
     """A worker proves that it lives."""
     source, consumer, rows = _mine(scene)
     words = [word for entry_id, _, times in rows for word in (entry_id, times, f"job-{entry_id}", DATA)]
-    scene.call(
-        "extend_visibility", (source, KEYS.journal, KEYS.agreement, KEYS.stream), GROUP, consumer, "1", 50, *words
-    )
+    keys = source, KEYS.journal, KEYS.agreement, KEYS.stream, KEYS.suspects
+    scene.call("extend_visibility", keys, GROUP, consumer, "1", 50, *words)
 
 
 def hold_again(scene: Scene) -> None:
@@ -229,7 +228,7 @@ def hold_again(scene: Scene) -> None:
     source, consumer, rows = _mine(scene)
     held = rows or [(entry_id, consumer, 1) for entry_id in scene.entries(source)]
     words = [word for entry_id, _, times in held for word in (entry_id, times)]
-    scene.call("hold_again", (source, KEYS.stream, KEYS.agreement), GROUP, consumer, *words)
+    scene.call("hold_again", (source, KEYS.stream, KEYS.agreement, KEYS.suspects, KEYS.notes), GROUP, consumer, *words)
 
 
 def return_taken(scene: Scene) -> None:
@@ -247,7 +246,7 @@ def adopt(scene: Scene) -> None:
         KEYS.notes,
     )  # fmt: skip
     scene.call(
-        "adopt", keys, GROUP, scene.consumer(), consumer, scene.random.choice(("restart", "reread")),
+        "adopt", keys, GROUP, scene.consumer(), consumer, scene.random.choice(("restart", "reread", "claimed")),
         scene.random.choice((1, 10)), scene.random.choice((0, 1)), scene.limit(), "1", 50, "-",
         *(row[0] for row in rows[:1]),
     )  # fmt: skip

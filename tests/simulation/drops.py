@@ -70,6 +70,13 @@ class Drops:
                     world.later(max(0.0, left_s), partial(self._look_whether_proven, job, dropped, holder))
                 world.ledger.blame(Execution(job, metadata.generation))
 
+    def has_unheld(self, process: str) -> bool:
+        """Tell whether a process has something in hand that nobody else knows of since its consumer was deleted.
+
+        A suspect of that kind is taken for settled, and the next one let out: nobody can tell that they had company.
+        """
+        return any(self._held_by(process))
+
     def ended(self, process: str) -> None:
         """Note that a process has ended: what it has not held again went with it.
 

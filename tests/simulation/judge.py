@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from reaper.operations.judgement import judge as judge_status
 from reaper.operations.snapshot import take_snapshot
 from tests.simulation.places import GROUP, KEYS, NAMESPACE
-from tests.simulation.plays import Ledger
+from tests.simulation.plays import Ledger, Telling
 from tests.simulation.server.keyspace import Keyspace
 from tests.simulation.server.ranking import SortedSet
 from tests.simulation.server.streams import Stream
@@ -78,20 +78,19 @@ async def history_of(world: World, client: Redis, *, finished: bool) -> History:
     )
 
 
-def lost_and_told(
-    ledger: Ledger, tellings: Sequence[tuple[float, str]], events: Iterable[LifecycleEvent]
-) -> Iterator[str]:
+def lost_and_told(ledger: Ledger, tellings: Sequence[Telling], events: Iterable[LifecycleEvent]) -> Iterator[str]:
     """Yield the jobs whose delivery others have dropped, where somebody has told since: a loss by their hands.
 
     One of which nobody tells stays a violation. A lost delivery is told with its job, a lost consumer with its name, a
-    lost group as a whole.
+    lost group as a whole; and where nobody may write the journal, a lost consumer is reported all the same.
     """
     journal = list(events)
     named = {event.job for event in journal if event.event == EventName.LOST_DELIVERY}
     consumers = {event.data.get("consumer") for event in journal if event.event == EventName.LOST_CONSUMER}
     for job, dropped in ledger.dropped.items():
-        groups = any(error == "group_destroyed" and told >= dropped.at for told, error in tellings)
-        if job in named or dropped.consumer in consumers or groups:
+        reported = {(told.error, told.consumer) for told in tellings if told.at >= dropped.at}
+        groups = any(error == "group_destroyed" for error, _ in reported)
+        if job in named or dropped.consumer in consumers or groups or ("lost_delivery", dropped.consumer) in reported:
             yield job
 
 

@@ -75,6 +75,15 @@ def is_poison(play: Play) -> bool:
     return play[-1].verb in GUILTY
 
 
+class Telling(NamedTuple):
+    """What a replica or a worker reports, to whoever listens; its log says the same."""
+
+    at: float
+    """Seconds of the story."""
+    error: str
+    consumer: str = ""
+
+
 class Dropped(NamedTuple):
     """A delivery that others have made Redis forget."""
 

@@ -6,7 +6,7 @@ from tests.simulation.draw import draw
 from tests.simulation.faults import FAULTS
 from tests.simulation.judge import lost_and_told
 from tests.simulation.play import play
-from tests.simulation.plays import Dropped, Ledger
+from tests.simulation.plays import Dropped, Ledger, Telling
 from tests.simulation.shrink import shrink
 from tests.simulation.story import Story
 from tests.simulation.telling import tell_failure, tell_story
@@ -57,16 +57,20 @@ def test_a_story_that_fails_is_shrunk_to_what_it_needs() -> None:
     ("tellings", "named", "told"),
     [
         ([], [], []),
-        ([(4.0, "group_destroyed")], [], []),
-        ([(6.0, "the network is slow")], [], []),
-        ([(6.0, "group_destroyed")], [], ["job-001", "job-002"]),
+        ([Telling(4.0, "group_destroyed")], [], []),
+        ([Telling(6.0, "the network is slow")], [], []),
+        ([Telling(6.0, "group_destroyed")], [], ["job-001", "job-002"]),
+        ([Telling(6.0, "lost_delivery", "w1")], [], ["job-001"]),
+        ([Telling(4.0, "lost_delivery", "w1")], [], []),
+        ([Telling(6.0, "lost_delivery", "w2")], [], []),
+        ([Telling(6.0, "the network is slow", "w1")], [], []),
         ([], ["job-002"], ["job-002"]),
         ([], ["w1"], ["job-001"]),
         ([], ["w2"], []),
     ],
 )
 def test_what_others_drop_is_no_loss_only_where_somebody_has_told_of_it_since(
-    tellings: list[tuple[float, str]], named: list[str], told: list[str]
+    tellings: list[Telling], named: list[str], told: list[str]
 ) -> None:
     ledger = Ledger(dropped={"job-001": Dropped(5.0, "w1"), "job-002": Dropped(5.0, "")})
     events = [

@@ -22,7 +22,7 @@ from tests.simulation.entropy import number_tasks
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Link, Network
 from tests.simulation.places import EPOCH_S, GROUP, KEYS
-from tests.simulation.plays import Ledger
+from tests.simulation.plays import Ledger, Telling
 from tests.simulation.server import ModelServer, Session
 from tests.simulation.server.streams import Pending, Stream
 from tests.simulation.server.words import entry_id as number_of
@@ -144,7 +144,7 @@ class World:
         """By consumer, stream and entry: when the server lost that the one has the other."""
         self._for_nothing: Counter[Execution] = Counter()
         """How many deliveries of a job whose end the server has lost."""
-        self.tellings: list[tuple[float, str]] = []
+        self.tellings: list[Telling] = []
         """When a replica or a worker has told of something lost, and of what."""
         self.visibilities = [story.setting.visibility_s]
         """All visibility timeouts that were agreed on."""
@@ -246,7 +246,7 @@ class World:
         process = self.alive(role)
         if process is None:
             return
-        if by is None:
+        if by is None or self.drops.has_unheld(process.name):
             self.blame_what_is_in_hand(role)
         process.kill()
         self.drops.ended(process.name)
@@ -538,9 +538,9 @@ class World:
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
 
-    def told(self, error: str) -> None:
+    def told(self, facts: Mapping[str, object]) -> None:
         """Note that a replica or a worker tells of something lost."""
-        self.tellings.append((self.loop.now, error))
+        self.tellings.append(Telling(self.loop.now, str(facts.get("error", "")), str(facts.get("consumer", ""))))
 
     def limit_clients(self, seconds: float, more: int) -> None:
         """Have the server take ``more`` clients than it has now, and no others."""

@@ -341,6 +341,9 @@ def test_a_walk_over_what_is_ours_begins_anew_where_stock_is_taken() -> None:
     adoption._sweeps.pop()
     adoption.take_stock()
     assert [(sweep.owner, sweep.start) for sweep in adoption._sweeps] == [("w", "-"), (DEAD_PROCESS, "7-1")]
+    for claimed in (True, False):  # what was read with CLAIM is given back until the walk is over
+        adoption.take_stock(claimed=claimed)
+        assert [sweep.mode for sweep in adoption._sweeps] == [AdoptionMode.CLAIMED, AdoptionMode.RESTART]
 
 
 async def test_settled_suspects_that_fail_again_become_dead_letters(server: RedisServer, client: Redis) -> None:

@@ -16,6 +16,7 @@ from workers.loop.reading import Reader
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.errors import UnexpectedReplyError
+from workers.protocol.meaning import NotSentError
 from workers.protocol.messages import (
     CLAIM_READY_MS,
     ClaimedEntry,
@@ -215,6 +216,7 @@ async def test_what_a_read_has_brought_is_left_until_all_of_it_is_known() -> Non
     async def send(_: Sequence[str | int]) -> Any:
         return [[b"orders", [[b"1-1", [], -1, 2], [b"2-1", [], 4 * CLAIM_READY_MS, 1]]]]
 
+    claiming._reply_was_lost = False
     assert (await claiming.left(), claiming.is_left) == ([], False)
     with pytest.raises(RedisConnectionError):
         await claiming.deliveries(send, CLAIM_READY_MS, 3.0)
@@ -225,6 +227,24 @@ async def test_what_a_read_has_brought_is_left_until_all_of_it_is_known() -> Non
     assert [(one.job.raw_entry_id, one.proven) for one in held] == [(b"2-1", 3.0)]
     assert set(redis.returned) == {("billing", "w1", b"1-1", 2)}
     assert (await claiming.left(), redis.failed) == ([], ["EVALSHA", "HMGET"])
+    assert not claiming.has_lost_a_reply()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("error", "expected"), [(RedisConnectionError("reset"), True), (NotSentError("no connection"), False)]
+)
+async def test_a_lost_reply_of_a_read_that_claims_is_remembered_until_stock_is_taken(
+    error: Exception, expected: bool
+) -> None:
+    claiming: Any = object.__new__(Claiming)
+
+    async def send(_: Sequence[str | int]) -> Any:
+        raise error
+
+    with pytest.raises(RedisConnectionError):
+        await claiming.deliveries(send, CLAIM_READY_MS, 3.0)
+    assert [claiming.has_lost_a_reply() for _ in range(2)] == [expected, False]
 
 
 @pytest.mark.anyio

@@ -137,6 +137,28 @@ async def test_an_extension_that_was_refused_before_it_came_again_takes_nothing_
     assert worker.counts.refused == is_late
 
 
+# ---- a last delivery
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_before_a_job_has_its_last_delivery_redis_knows_that_it_has_reached_us(
+    server: RedisServer, client: Redis, times: int
+) -> None:
+    """Else who dies of it at once looks like one who was dead before (seed 14779)."""
+    seen: list[object] = []
+
+    async def handle(job: Job) -> None:
+        seen.append(await client.hget(KEYS.suspects, job.raw_entry_id))
+
+    await client.hset(KEYS.suspects, "7-1", "stream")
+    await client.xadd(KEYS.stream, {"number": "1", "reaper.deliveries": str(times - 1)}, id="7-1")
+    async with running(make_worker(server.url, handle, max_deliveries=3)) as worker:
+        await wait_until(lambda: worker.counts.acked == 1, "it is settled")
+    [said] = seen
+    assert isinstance(said, bytes)
+    assert said.endswith(b"+1") is (times == 3)
+
+
 # ---- what tells the two apart
 
 

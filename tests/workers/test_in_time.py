@@ -118,6 +118,20 @@ async def test_a_delivery_is_proved_as_of_the_question_and_not_of_the_reply(cloc
     assert (held.proven, monotonic()) == (asked_at, asked_at + 4.0)
 
 
+@pytest.mark.parametrize("set_by_ms", [-1, 0, 1])
+@pytest.mark.parametrize("result", Extension)
+async def test_that_nobody_else_has_it_is_a_proof(clock: Clock, result: Extension, set_by_ms: int) -> None:
+    """A worker whose event loop hangs cannot take it back now, and the next beat is a third of a timeout away.
+
+    Where the server's clock was set back, it would be a proof of the future (seeds 13462, 5071).
+    """
+    held = hold(Redis(clock))
+    began, clock.now = held.proven, clock.now + 10.0
+    proof_by(Redis(clock)).note([held], Extensions([result], round(clock.now * 1000) + set_by_ms), monotonic())
+    is_none = result is Extension.REFUSED or (result is Extension.VANISHED and set_by_ms < 0)
+    assert held.proven == (began if is_none else began + 10.0)
+
+
 @pytest.mark.parametrize("late_s", [-1.0, 1.0])
 async def test_what_was_not_proved_for_a_visibility_timeout_is_asked_for_before_it_starts(
     clock: Clock, late_s: float

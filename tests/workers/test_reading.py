@@ -98,6 +98,18 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
     assert caplog.text.count("serves us again") == 1
 
 
+async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: RedisServer, client: Redis) -> None:
+    """Later, the server may take nobody any more (seed 17761)."""
+    async with running(make_worker(server.url, accept, refresh_interval=3_600, visibility_timeout=600)) as worker:
+        process = worker.process
+        assert process is not None
+        joins = process._context.membership.joins
+        await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await wait_until(lambda: process._context.membership.joins > joins, "it has joined again")
+        await enqueue(client, 1)
+        await wait_for_settled(worker, 1)
+
+
 async def test_a_restarted_server_is_found_again(start_server: StartServer) -> None:
     server = start_server(appendonly="yes", appendfsync="always")
     started, go = anyio.Event(), anyio.Event()

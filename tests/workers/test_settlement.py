@@ -5,6 +5,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.conftest import StartProxy
+from tests.support.patience import PATIENCE_S
 from tests.support.proxy import runs
 from tests.support.resp import Request
 from tests.support.servers import RedisServer
@@ -240,6 +241,38 @@ async def test_a_call_that_never_arrived_is_made_again_and_counts_as_done(
         await wait_for_settled(worker, 1)
 
     assert (worker.counts.acked, worker.counts.unknown, worker.counts.refused) == (1, 0, 0)
+
+
+async def test_a_call_that_was_not_allowed_has_done_nothing_and_what_vanished_meanwhile_is_settled(
+    server: RedisServer, client: Redis
+) -> None:
+    """Seed 14813: with it as one whose reply was lost, the job was taken for settled, and was nowhere."""
+    go, failing = anyio.Event(), anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        await go.wait()
+
+    await client.execute_command("ACL", "SETUSER", "w", "reset", "on", ">p", "~*", "&*", "+@all")
+    worker = make_worker(server.url.replace("//", "//w:p@"), handle, visibility_timeout=600, recovery="embedded")
+
+    @worker.on("error")
+    async def note(_report: Report) -> None:
+        failing.set()
+
+    await enqueue(client, 1)
+    try:
+        async with running(worker):
+            await wait_until(lambda: pending_of(client), "it runs")
+            await client.execute_command("ACL", "SETUSER", "w", "-evalsha", "-eval")
+            go.set()
+            with anyio.fail_after(PATIENCE_S):
+                await failing.wait()
+            await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
+            await client.execute_command("ACL", "SETUSER", "w", "+evalsha", "+eval")
+            await wait_for_settled(worker, 1)
+    finally:
+        await client.execute_command("ACL", "DELUSER", "w")
+    assert (worker.counts.acked, worker.counts.unknown, await event_names(client)) == (1, 0, ["acked"])
 
 
 async def test_a_verdict_that_came_later_is_no_part_of_what_was_sent_without_an_answer(

@@ -73,16 +73,21 @@ class Adoption(Part):
                     logger.info("taking over %d deliveries of %s from %s", pending, source.key, owner)
                     self._sweeps.append(Sweep(source, owner, AdoptionMode.RESTART))
 
-    def take_stock(self) -> None:
-        """Plan to look for deliveries of ours that we know nothing of, and for none in a stream that is gone."""
+    def take_stock(self, *, claimed: bool = False) -> None:
+        """Plan to look for deliveries of ours that we know nothing of, and for none in a stream that is gone.
+
+        ``claimed``: the reply of a read with CLAIM was lost.
+        """
         sources = self._membership.sources
         self._sweeps = deque(sweep for sweep in self._sweeps if sweep.source in sources)
         for source in sources:
-            ours = [sweep for sweep in self._sweeps if sweep.mode is AdoptionMode.REREAD and sweep.source is source]
-            for sweep in ours:
-                sweep.start = "-"  # what it has passed by may have become ours since
-            if not ours:
-                self._sweeps.appendleft(Sweep(source, self._consumer, AdoptionMode.REREAD))
+            ours = next((one for one in self._sweeps if one.owner == self._consumer and one.source is source), None)
+            if ours is None:
+                ours = Sweep(source, self._consumer, AdoptionMode.REREAD)
+                self._sweeps.appendleft(ours)
+            ours.start = "-"  # what it has passed by may have become ours since
+            if claimed:
+                ours.mode = AdoptionMode.CLAIMED
 
     def put_off(self, pause_s: float) -> None:
         """Take nothing over for so long: Redis has refused it. Then stock is taken, since something may be ours."""
@@ -131,7 +136,7 @@ class Adoption(Part):
             agreement=self._membership.agreement,
             journal=self._journal,
             start=sweep.start,
-            in_flight=[*sweep.source.deliveries, *sweep.source.kept] if sweep.mode is AdoptionMode.REREAD else (),
+            in_flight=() if sweep.mode is AdoptionMode.RESTART else (*sweep.source.deliveries, *sweep.source.kept),
         )
         self._has_walked(sweep, page)
         for row in page.ended:

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.calls.recovery import read_notes, return_taken
-from workers.protocol.meaning import is_not_known
+from workers.protocol.meaning import is_not_known, was_not_run
 from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
 from workers.runtime.clock import monotonic, server_ms
 from workers.runtime.clock_steps import idle_without
@@ -57,6 +57,7 @@ class Claiming(Part):
         self._refused_in = 0
         """The joining in which the server knew no CLAIM; it may be another server in the next one."""
         self._answer: Answer | None = None
+        self._reply_was_lost = False
 
     def idle_ms(self) -> int | None:
         """Return what the next read is to claim, as `claim_idle_ms` does."""
@@ -80,6 +81,9 @@ class Claiming(Part):
                 raise
             self._was_refused()
             return []
+        except (RedisError, OSError) as error:
+            self._reply_was_lost = not was_not_run(error)
+            raise
         self._answer = Answer(parse_claim_reply(reply), idle_ms, asked_at)
         return await self.left()
 
@@ -87,6 +91,11 @@ class Claiming(Part):
     def is_left(self) -> bool:
         """Tell whether a read has brought something that `left` is to tell first: it may be somebody else's."""
         return self._answer is not None
+
+    def has_lost_a_reply(self) -> bool:
+        """Tell whether a reply was lost since this was asked last: what it brought may be somebody else's."""
+        was_lost, self._reply_was_lost = self._reply_was_lost, False
+        return was_lost
 
     async def left(self) -> list[Held]:
         """Make deliveries of what the last read has brought. Raises what redis-py raises; then it is still left."""

@@ -230,7 +230,7 @@ class Heartbeat(Part):
                 self._call_in_loop(self._lose_all, batch)
                 continue
             assert answer is not None
-            self._proof.note(batch, answer.results, asked_at)
+            self._proof.note(batch, answer, asked_at)
             self._call_in_loop(self._works, batch, answer, asked_at)
         return True
 

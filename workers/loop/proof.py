@@ -35,13 +35,18 @@ class ProofOfLife:
         """Extend deliveries of one source; returns what came of each."""
         asked_at = monotonic()
         answer = await self.extend.run(self.connection, source.key, [held.job for held in batch], self.of(batch))
-        self.note(batch, answer.results, asked_at)
+        self.note(batch, answer, asked_at)
         return answer
 
-    def note(self, batch: Sequence[Held], results: Sequence[Extension], asked_at: float) -> None:
-        """Note what came of a call that extended many, and was made at ``asked_at``."""
-        for held, result in zip(batch, results, strict=True):
-            if result not in (Extension.REFUSED, Extension.VANISHED):
+    def note(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
+        """Note what came of a call that extended many, and was made at ``asked_at``.
+
+        That one vanished is a proof as well: nobody had it then, and nobody takes what is pending for nobody. But not
+        by a clock that was set back: this one would be of the future, and the one before may still count.
+        """
+        is_set_back = answer.server_ms < self.server_ms(asked_at)
+        for held, result in zip(batch, answer.results, strict=True):
+            if result is not Extension.REFUSED and not (is_set_back and result is Extension.VANISHED):
                 held.prove(asked_at)
 
     async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[bool]:

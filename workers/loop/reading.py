@@ -253,12 +253,14 @@ class Reader(Part):
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._membership.lost_sight()
         self._stalled.redis_failed(error)
-        self._adoption.take_stock()  # a reply may have been lost, and deliveries with it
+        # A reply may have been lost, and deliveries with it.
+        self._adoption.take_stock(claimed=self._claiming.has_lost_a_reply())
         group_is_gone = meaning_of(error) is Meaning.NO_GROUP
         if group_is_gone and await self._rejoined() and failures == 1:
             return
         self._reporter.failed(READING, error)
         if is_contact_error(error):
+            self._membership.join_again()  # so that what settles and proves is connected before there is no room for it
             await self._client.connection_pool.disconnect()
         with anyio.move_on_after(pause_s(failures)):
             await self._stopping.wait()

@@ -46,11 +46,14 @@ class Runner(Part):
         """Take a delivery through all steps. Every job pays for this: nothing is called that need not be.
 
         What was not extended for a visibility timeout may have been recovered by somebody: then Redis is asked first.
+        So it is before a job has its last delivery: should we die of it, it is known that it had reached us.
         """
         verdict: Verdict | None = None
         began = monotonic()
         try:
-            if began - held.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(held):
+            is_last = held.job.deliveries > 1 and held.job.deliveries >= self._membership.agreement.max_deliveries
+            is_old = began - held.proven > self._membership.visibility_s
+            if (is_last or is_old) and not await self._heartbeat.still_owns(held):
                 return
             if held.is_used_up:
                 self._settlements.add(held, GIVEN_UP, began)

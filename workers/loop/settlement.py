@@ -22,7 +22,7 @@ from workers.loop.held import Held, Interruption, Source
 from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict, settle
 from workers.protocol.connection import drop_idle
 from workers.protocol.events import EventName
-from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text
+from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, was_not_run
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
@@ -185,8 +185,9 @@ class Settlements(Part):
 
     async def _failed(self, pile: _Pile, batch: Sequence[Held], error: Exception, lost_before: int) -> bool:
         meaning = meaning_of(error)
-        if meaning is Meaning.NO_GROUP:  # nothing was done: it is settled in the group that is made again
+        if meaning is Meaning.NO_GROUP or was_not_run(error):
             pile.reply_was_lost = lost_before
+        if meaning is Meaning.NO_GROUP:  # it is settled in the group that is made again
             if self._membership.is_gone(pile.source, error):
                 result = Result.UNKNOWN if lost_before else Result.REFUSED
                 return self._answered(pile, batch, [Settled(result)] * len(batch))

@@ -40,10 +40,12 @@ from workers.protocol.errors import ConfigurationError, UnreachableError, Unsupp
 from workers.protocol.meaning import (
     AllInUseError,
     Meaning,
+    NotSentError,
     WrongNodeError,
     is_failover_error,
     meaning_of,
     takes_no_more_clients,
+    was_not_run,
 )
 from workers.protocol.nodes import HELLO, objection_to_node
 from workers.protocol.routing import RoutedClient
@@ -210,13 +212,21 @@ class KeptConnection:
             return await self._execute(*words)
 
     async def _execute(self, *words: Any) -> Any:
+        was_sent = False
         try:
             async with asyncio.timeout(self._timeout_s):
                 connection = await self._connected()
-                await connection.send_packed_command(connection.pack_command(*words), check_health=False)
+                packed, was_sent = connection.pack_command(*words), True
+                await connection.send_packed_command(packed, check_health=False)
                 return await connection.read_response()
         except TimeoutError as error:
+            if not was_sent:
+                raise NotSentError(f"no connection for {words[0]} within {self._timeout_s:g} s") from error
             raise RedisTimeoutError(f"no reply to {words[0]} within {self._timeout_s:g} s") from error
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            if was_sent or was_not_run(error) or meaning_of(error) is not Meaning.AWAY:
+                raise
+            raise NotSentError(str(error)) from error
         except ResponseError as error:
             if is_failover_error(error):
                 await self._drop()

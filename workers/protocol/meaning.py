@@ -43,6 +43,10 @@ class WrongNodeError(RedisConnectionError):
     """Who answers is not the server that the address means, as it says itself. Nothing was sent to it."""
 
 
+class NotSentError(RedisConnectionError):
+    """There is no connection, and none could be made. Nothing was sent."""
+
+
 class Meaning(Enum):
     """What an error says of the server and of us."""
 
@@ -59,6 +63,8 @@ class Meaning(Enum):
     UNCLEAR = auto()
     """A plain ``ERR``: the request itself is at fault, or the script it runs, or something that has no code."""
 
+
+_NOT_SENT = (AllInUseError, NoMasterError, SlotMovedError, WrongNodeError, NotSentError)
 
 # What a node answers that is up but not (any more) the one to write to: drop the connection and look again.
 # ASK, too: while a slot moves, a call on several of its keys is served at neither end.
@@ -114,6 +120,16 @@ def is_failover_error(error: BaseException) -> bool:
     return isinstance(error, ResponseError) and _FAILOVER_TEXT.search(str(error)) is not None
 
 
+def was_not_run(error: BaseException) -> bool:
+    """Tell whether a script that failed so has certainly done nothing: not sent, or answered before it ran.
+
+    A server that is a replica by now refuses the first write. Rights that a script misses are found in its midst.
+    """
+    if isinstance(error, _NOT_SENT) or is_failover_error(error):
+        return True
+    return meaning_of(error) in (Meaning.DENIED, Meaning.LOCKED_OUT) and "script" not in str(error)
+
+
 def takes_no_more_clients(error: BaseException) -> bool:
     """Tell whether the server serves those who are connected, and lets in nobody else (``maxclients``)."""
     return _SAID_BY_THE_SERVER.search(str(error)) is not None
@@ -144,7 +160,7 @@ def is_outage(error: BaseException) -> bool:
     return is_contact_error(error) and not isinstance(error, AllInUseError)
 
 
-_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, SlotMovedError)
+_PLAIN = (RedisConnectionError, RedisTimeoutError, NoMasterError, SlotMovedError, NotSentError)
 
 
 def kind_of(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 from workers.protocol.connection import KeptConnection
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import is_contact_error, was_not_run
 
 RETRY_DELAYS_S = (0.05, 0.2)
 Keys = Sequence[str | bytes]
@@ -91,7 +91,7 @@ class Script:
             except Exception as error:
                 if not is_contact_error(error):
                     raise
-            reply_was_lost = True
+                reply_was_lost = reply_was_lost or not was_not_run(error)
             await anyio.sleep(delay)
         return await self.run(client, keys, args), reply_was_lost
 

@@ -22,7 +22,7 @@ MODE_ADOPT = "adopt"
 """``mode`` of what a worker took over from an earlier process of its name."""
 REASON_SUSPECT = "suspect"
 """``reason`` of a ``recovered`` event that tells of no stalled delivery: a parked job is made ready."""
-REASON_IN_COMPANY = "crashed_in_company"
+REASONS_IN_DOUBT = ("crashed_in_company", "never_arrived")
 
 BY_HASH = "shuffle_hash"
 """Hint for the smaller side of a join: in memory, part by part. Saves sorting both sides."""
@@ -67,9 +67,10 @@ def is_completion() -> Column:
 def true_delivery() -> Column:
     """Return the delivery count of the delivery that the event is about.
 
-    Suspects that crashed in company are not convicted: their last delivery is journalled uncounted, as the one before.
+    Suspects that crashed in company, or may never have begun, are not convicted: their last delivery is journalled
+    uncounted, as the one before.
     """
-    uncounted = holds(F.col("reason") == REASON_IN_COMPANY) & named(EventName.SUSPECTED)
+    uncounted = holds(F.col("reason").isin(*REASONS_IN_DOUBT)) & named(EventName.SUSPECTED)
     return F.coalesce("delivery", F.lit(0)) + uncounted.cast("int")
 
 

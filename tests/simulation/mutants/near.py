@@ -53,6 +53,7 @@ MODULES = {
     "workers/outbox": ["workers/test_producer", "workers/test_sync_producer"],
     "workers/protocol/calls/membership": ["scripts/test_join_group", "workers/test_membership"],
     "workers/protocol/connection": ["protocol/test_connection"],
+    "workers/protocol/meaning": ["protocol/test_meaning"],
     "workers/protocol/nodes": ["protocol/test_nodes"],
     "workers/protocol/sentinels": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],

@@ -113,6 +113,8 @@ class AdoptionMode(StrEnum):
     """They are of an earlier process of our name, which may have died of them: they count."""
     REREAD = "reread"
     """They are ours, and never arrived: they do not count."""
+    CLAIMED = "claimed"
+    """The same, after a lost reply of a read with CLAIM: some may be in others' hands, and go back to them."""
 
 
 class Adopted(NamedTuple):

@@ -274,11 +274,13 @@ class Extend(Generic[DeliveryT]):
         words: list[Word] = [self.keys.group, self.consumer]
         for delivery in deliveries:
             words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}")
-        reply = await HOLD_AGAIN.run(client, (source, self.keys.stream, self.keys.agreement), words)
+        keys = self.keys
+        places = source, keys.stream, keys.agreement, keys.suspects, keys.notes
+        reply = await HOLD_AGAIN.run(client, places, words)
         return [bool(result) for result in reply]
 
     def _places(self, source: str) -> tuple[str, ...]:
-        return (source, self.keys.journal, self.keys.agreement, self.keys.stream)
+        return (source, self.keys.journal, self.keys.agreement, self.keys.stream, self.keys.suspects)
 
     def _words(self, deliveries: Sequence[DeliveryT], proof: Proof) -> list[Word]:
         proven = _suffix(proof)

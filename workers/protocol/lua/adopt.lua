@@ -1,11 +1,13 @@
 -- pending (not run by anybody) -> pending for us | dead: a worker takes over what it owns and does not run.
 --
--- Two cases, by ARGV[4]:
+-- Three cases, by ARGV[4]:
 --   'restart'  entries of earlier processes of the same worker name. Counted: the process that held them died, perhaps
 --              of them. A job whose next delivery is its last is a suspect. Where somebody lets suspects out (a leader serves
 --              the group, or it is embedded) it is parked, or given up, as in any recovery (recovery.lua); where nobody does,
 --              it is only taken when asked for.
 --   'reread'   our own entries whose delivery never arrived (the read's reply was lost). Not counted: nothing ran.
+--   'claimed'  the same after a lost reply of a read with CLAIM. What was delivered before it may be in somebody's hands (return_taken.lua):
+--              it is given back, whether it was or not, under the count that it had. Where it was nobody's it falls due.
 -- A bare history read (XREADGROUP … 0) would raise the count without running anything, and is not replicated.
 --
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream
@@ -18,7 +20,7 @@
 -- KEYS[7] schedule   {orders}:scheduled:billing          sorted set
 -- KEYS[8] retry      {orders}:retry:billing              stream
 -- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
--- ARGV[1] group  ARGV[2] our consumer  ARGV[3] the consumer to take from  ARGV[4] restart | reread
+-- ARGV[1] group  ARGV[2] our consumer  ARGV[3] the consumer to take from  ARGV[4] restart | reread | claimed
 -- ARGV[5] how many entries to take at most  ARGV[6] how many of them may be suspects
 -- ARGV[7] max_deliveries where the group has agreed on none; where the owner has joined with a higher one: that
 -- ARGV[8] journal: '1' = write events  ARGV[9] journal's MAXLEN
@@ -35,7 +37,7 @@
 
 local source, dead, agreement, journal, stream, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local schedule, retry, notes = KEYS[7], KEYS[8], KEYS[9]
-local group, consumer, from, restart = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'restart'
+local group, consumer, from, restart, claimed = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'restart', ARGV[4] == 'claimed'
 local room, suspect_room = tonumber(ARGV[5]), tonumber(ARGV[6])
 local write_journal, maxlen = ARGV[8] == '1', ARGV[9]
 local PAGE = 100
@@ -113,7 +115,8 @@ local function take_again(row, fields)
   redis.call('XCLAIM', source, group, consumer, 0, row[1], 'JUSTID')
   if value then
     local suspect = read_suspect(value)
-    redis.call('HSET', suspects, row[1], string.format('%s,%.0f', suspect.kind, suspect.company) .. (suspect.crashed and '!' or ''))
+    suspect.times, suspect.arrived = nil, nil
+    redis.call('HSET', suspects, row[1], written_suspect(suspect))
   end
   take_entry(row, row[4], fields)
 end
@@ -128,6 +131,8 @@ local function adopt(row)
   bytes = bytes + job.bytes
   if restart then
     take_counted(job, row, entry[2])
+  elseif claimed and row[4] > 1 then
+    give_back_taken(source, stream, group, schedule, row[1], row[4] - 1)
   else
     take_again(row, entry[2])
   end

@@ -7,6 +7,7 @@
 -- KEYS[2] journal  {orders}:journal                    stream
 -- KEYS[3] agreement  {orders}:group:billing            hash, and
 -- KEYS[4] stream     orders                            stream: where they are named, result 3 is told from 0
+-- KEYS[5] suspects   {orders}:suspects:billing         hash, may be left out: who extends a suspect shows that it has got it
 -- ARGV[1] group  ARGV[2] consumer (of every item)
 -- ARGV[3] journal: '1' = write events  ARGV[4] journal's MAXLEN
 -- ARGV[5…] per item: entry ID, PEL delivery count (and behind commas when it was proven alive last, and until when that counts, see
@@ -21,7 +22,7 @@
 
 --- @prelude
 
-local source, journal, agreement, stream = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local source, journal, agreement, stream, suspects = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[3] == '1', ARGV[4]
 
@@ -48,7 +49,18 @@ local function judge(entry_id, times, proven, left)
   return EXTENDED
 end
 
+-- Its delivery is seen from now on: this is no sign yet that the handler lives.
+local function note_arrival(entry_id, times)
+  local value = redis.pcall('HGET', suspects, entry_id)
+  local suspect = type(value) == 'string' and read_suspect(value)
+  if suspect and suspect.kind and suspect.arrived ~= times then
+    suspect.arrived, suspect.times, suspect.since = times, times, now_ms()
+    redis.pcall('HSET', suspects, entry_id, written_suspect(suspect))
+  end
+end
+
 open_for_writing(source, group)
+local has_suspects = suspects and redis.pcall('EXISTS', suspects) == 1
 local results, extended = {}, {}
 for i = 1, items do
   local item = first + (i - 1) * ITEM
@@ -56,6 +68,9 @@ for i = 1, items do
   results[i] = judge(ARGV[item], times, proven, items - i + 1)
   if results[i] == EXTENDED then
     extended[#extended + 1] = ARGV[item]
+    if has_suspects then
+      note_arrival(ARGV[item], times)
+    end
   end
 end
 for from = 1, #extended, 1000 do

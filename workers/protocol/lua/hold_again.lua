@@ -5,7 +5,10 @@
 --
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream
 -- KEYS[2] stream     orders                              stream
--- KEYS[3] agreement  {orders}:group:billing              hash
+-- KEYS[3] agreement  {orders}:group:billing              hash, and
+-- KEYS[4] suspects   {orders}:suspects:billing           hash, and
+-- KEYS[5] notes      {orders}:notes:billing              hash: may be left out. A suspect that vanished was taken for settled, and the
+--                                                        next one let out; it is out again, so that nobody dies for the other
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3…] per item: entry ID, its delivery count, and behind commas when
 -- it was proven alive last and until when that counts (server's ms; may be left out: what is told apart by the first alone is refused then)
 --
@@ -15,11 +18,23 @@
 
 --- @prelude
 
-local source, stream, agreement = KEYS[1], KEYS[2], KEYS[3]
+local source, stream, agreement, suspects, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, consumer = ARGV[1], ARGV[2]
 local first = 3
 
+local function is_out_again(entry_id, times)
+  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+  local note = redis.pcall('HGET', notes, entry_id)
+  local job = entry and with_note(open_entry(entry_id, entry[2]), type(note) == 'string' and note or nil)
+  if job and job.suspect then
+    local kind = source == stream and 'stream' or 'retry'
+    redis.pcall('HSETNX', suspects, entry_id, written_suspect({ kind = kind, company = job.suspect, arrived = times }))
+  end
+end
+
 open_for_writing(source, group)
+local agreed = redis.call('HMGET', agreement, 'recovery', 'served_until')
+local notes_suspects = notes and has_gate(agreed[1], agreed[2], now_ms())
 local results = {}
 for i = first, #ARGV, 2 do
   local entry_id, result = ARGV[i], 0
@@ -29,6 +44,9 @@ for i = first, #ARGV, 2 do
     result = row[4] == times and 1 or 0
   elseif has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     hold_again(source, group, consumer, entry_id, times)
+    if notes_suspects then
+      is_out_again(entry_id, times)
+    end
     result = 1
   end
   results[#results + 1] = result

@@ -457,6 +457,12 @@ local function entry_named(member)
   end
 end
 
+-- Gives back what a read with CLAIM has taken from somebody, who had it as its delivery `times` (return_taken.lua).
+local function give_back_taken(source, stream, group, schedule, entry_id, times)
+  local waits = type(redis.pcall('ZSCORE', schedule, member_of(source, stream, entry_id))) == 'string'
+  lay_aside(source, group, waits and WAITING_CONSUMER or RETURNED_CONSUMER, entry_id, times)
+end
+
 -- Readers that block do not see what was given back where it is: who wants to be woken listens on the channel of the notes' name.
 local function wake_readers(notes)
   redis.pcall('PUBLISH', notes, 'ready')
@@ -583,7 +589,8 @@ end
 -- `reaper.suspect`; only release_suspects.lua makes it ready, whoever gives it back parks it again. The field alone says that
 -- and no more, since anybody may write it: whom a crash convicts is judged by the hash of the suspects that are out. A value
 -- there is `stream` or `retry`; how often the suspect crashed in company before; from when its delivery has been seen on, that
--- delivery's count and moment (`stream,1,1,1700000000000`); and '!' where it has crashed in company now.
+-- delivery's count and moment (`stream,1,1,1700000000000`); '+' and its count where its worker has shown that it has got it; and '!'
+-- where it has crashed in company now.
 local SUSPECT_SCORE = 4503599627370496 -- 2^52: behind every due time, in order of parking; the first ones have just this
 
 local function read_suspect(value)
@@ -591,10 +598,17 @@ local function read_suspect(value)
   return {
     kind = string.match(value, '^%a+'),
     company = whole_number(company, 0),
+    arrived = whole_number(string.match(value, '%+(%d+)'), nil),
     crashed = string.sub(value, -1) == '!',
     times = whole_number(times, nil),
     since = whole_number(since, nil),
   }
+end
+
+local function written_suspect(suspect)
+  return string.format('%s,%.0f', suspect.kind, suspect.company)
+    .. (suspect.times and suspect.since and string.format(',%.0f,%.0f', suspect.times, suspect.since) or '')
+    .. (suspect.arrived and string.format('+%.0f', suspect.arrived) or '') .. (suspect.crashed and '!' or '')
 end
 
 -- Tells whether somebody lets suspects out: a leader that serves the group still, or its embedded workers. In any other group
@@ -663,42 +677,45 @@ end
 -- it must have been proven alive since the word stands (read_word).
 -- What embedded workers have not set stands in the word.
 local RESTORED_CONSUMER = 'restored-by-reaper'
-local function was_proven_lately(proven, visibility)
-  local ago = proven and now_ms() - proven
-  return ago and ago >= 0 and ago * 3 <= visibility * 2
-end
 local function was_returned(row, times)
   return row and row[2] == RETURNED_CONSUMER and row[4] == times
 end
-local function has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven)
-  local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
-  if was_returned(row, times) then
-    return true
+local has_vanished
+do
+  local function was_proven_lately(proven, visibility)
+    local ago = proven and now_ms() - proven
+    return ago and ago >= 0 and ago * 3 <= visibility * 2
   end
-  local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'visibility_ms', 'recovery', 'member:' .. consumer)
-  local word = read_word(agreed[5])
-  if not word then
-    return false
-  end
-  local visibility, limit = whole_number(agreed[3], word.visibility), whole_number(agreed[2], word.max_deliveries)
-  local terms = terms_by_consumer(agreement, visibility, limit, now_ms())(consumer)
-  local has_rules = agreed[1] or agreed[4] == 'embedded'
-  -- By the shorter of what others judge it by, and what it has gone by itself: a longer timeout that was agreed on while it was
-  -- silent says nothing of who took its deliveries before.
-  local is_safe = has_rules and was_proven_lately(proven, math.min(terms[1], word.visibility)) and proven >= word.since
-  if source == stream and not is_safe then
-    return false
-  end
-  local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
-  if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
-    return false
-  end
-  for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
-    if info_field(info, 'name') == group and is_after(entry_id, info_field(info, 'last-delivered-id')) then
-      return false -- the server has lost that it was ever delivered: it is ready, and will be delivered anew
+  has_vanished = function(source, stream, group, agreement, consumer, entry_id, times, proven)
+    local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
+    if was_returned(row, times) then
+      return true
     end
+    local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'visibility_ms', 'recovery', 'member:' .. consumer)
+    local word = read_word(agreed[5])
+    if not word then
+      return false
+    end
+    local visibility, limit = whole_number(agreed[3], word.visibility), whole_number(agreed[2], word.max_deliveries)
+    local terms = terms_by_consumer(agreement, visibility, limit, now_ms())(consumer)
+    local has_rules = agreed[1] or agreed[4] == 'embedded'
+    -- By the shorter of what others judge it by, and what it has gone by itself: a longer timeout that was agreed on while it was
+    -- silent says nothing of who took its deliveries before.
+    local is_safe = has_rules and was_proven_lately(proven, math.min(terms[1], word.visibility)) and proven >= word.since
+    if source == stream and not is_safe then
+      return false
+    end
+    local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
+    if not entry or (row and row[2] ~= RESTORED_CONSUMER) then
+      return false
+    end
+    for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
+      if info_field(info, 'name') == group and is_after(entry_id, info_field(info, 'last-delivered-id')) then
+        return false -- the server has lost that it was ever delivered: it is ready, and will be delivered anew
+      end
+    end
+    return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms[2]) < terms[2]
   end
-  return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms[2]) < terms[2]
 end
 
 -- Reads what a worker says of a delivery that it holds: its delivery count and, where it says so, behind commas, when it was

@@ -87,22 +87,26 @@ local function lose(row)
   return { LOST, '', row[3], row[2], row[1], row[4] }
 end
 
--- Returns how often the job was delivered and counted, and whether its last delivery convicts nobody: a suspect had company,
--- or nobody let it out (the hash was lost, or a producer wrote the mark), so that nobody knows what company it had.
+-- Returns how often the job was delivered and counted, and why its last delivery convicts nobody, where it does not: a suspect had
+-- company, or nobody let it out (the hash was lost, or a producer wrote the mark), so that nobody knows what company it had; or it was
+-- handed to a worker of ours that never showed that it got it, and may have been dead by then. Those of before show nothing: so twice.
 local function judge(job, row)
   local count = delivery_count(job, row[4], max_deliveries)
   if row[2] == NOBODY or (not job.suspect and count < max_deliveries) then -- who has given it back did not crash
     return count, false
   end
   local value = redis.call('HGET', suspects, row[1])
-  local in_doubt = job.suspect and count >= max_deliveries
+  local in_doubt = job.suspect and count >= max_deliveries and 'crashed_in_company'
   if value then
-    in_doubt = crashed_in_company(row[1], row[2], value)
-    job.suspect = read_suspect(value).company
+    local suspect = read_suspect(value)
+    job.suspect = suspect.company
+    in_doubt = crashed_in_company(row[1], row[2], value) and 'crashed_in_company'
+      or suspect.company < 2 and suspect.arrived ~= row[4]
+        and (row[2] == RETURNED_CONSUMER or string.find(row[2], OUR_CONSUMER)) and 'never_arrived'
   end
   if in_doubt then
     job.suspect = job.suspect + 1
-    return math.min(count, max_deliveries - 1), count >= max_deliveries
+    return math.min(count, max_deliveries - 1), count >= max_deliveries and in_doubt
   end
   return count, false
 end
@@ -138,7 +142,7 @@ local function end_delivery(job, row, count, in_doubt)
     if way.is_copied then
       finish(entry_id, source == retry or policy == 'stream')
     end
-    event('suspected', job, row, count, (in_doubt and ',"reason":"crashed_in_company"' or ',"reason":"last_delivery"')
+    event('suspected', job, row, count, ',"reason":"' .. (in_doubt or 'last_delivery') .. '"'
       .. (way.is_copied and '' or ',"new_entry":"' .. entry_id .. '"'))
     return { SUSPECTED, '', idle, consumer, job.job_id, count }
   end

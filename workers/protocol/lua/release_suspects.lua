@@ -81,8 +81,8 @@ local function look_at(entry_id, suspect, row)
     return false, false
   end
   if suspect.times ~= row[4] then
-    redis.call('HSET', suspects, entry_id, string.format('%s,%.0f,%.0f,%.0f', suspect.kind, suspect.company, row[4], sign)
-      .. (suspect.crashed and '!' or ''))
+    suspect.times, suspect.since = row[4], sign
+    redis.call('HSET', suspects, entry_id, written_suspect(suspect))
     return false, false
   end
   return sign - suspect.since > EXTENDED_MS, sign - suspect.since >= visibility

@@ -27,8 +27,7 @@ for i = first, #ARGV, 2 do
   local entry_id, times = ARGV[i], tonumber(ARGV[i + 1])
   local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1, consumer)[1]
   if row and row[4] == times + 1 and #redis.call('XRANGE', source, entry_id, entry_id) > 0 then
-    local waits = type(redis.pcall('ZSCORE', schedule, member_of(source, stream, entry_id))) == 'string'
-    lay_aside(source, group, waits and WAITING_CONSUMER or RETURNED_CONSUMER, entry_id, times)
+    give_back_taken(source, stream, group, schedule, entry_id, times)
     n = n + 1
   end
 end
