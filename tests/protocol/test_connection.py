@@ -323,7 +323,7 @@ async def test_a_kept_connection_gives_up_a_server_that_does_not_answer(start_se
         server.pause()
         with pytest.raises(RedisTimeoutError):
             await kept.execute_command("PING")
-        with pytest.raises(NotSentError, match="no connection for PING within"):  # in the next one's handshake
+        with pytest.raises(NotSentError, match="no connection to send PING on within"):  # in the next one's handshake
             await kept.execute_command("PING")
         server.resume()
         await wait_until(pong, "it answers again")
@@ -342,6 +342,18 @@ async def test_a_kept_connection_tells_what_was_never_sent(start_server: StartSe
             errors.append(raised.value)
         assert isinstance(errors[-1], NotSentError)
         assert (is_contact_error(errors[-1]), was_not_run(errors[-1])) == (True, True)
+
+
+async def test_who_waits_for_a_turn_waits_no_longer_than_a_call_may_take(start_server: StartServer) -> None:
+    """What it says of its deliveries counts no longer than that (seed 12758)."""
+    server = start_server()
+    async with commands_client(server.url, timeout_s=scaled(0.5)) as owner:
+        kept = KeptConnection(owner)
+        await kept.execute_command("PING")
+        server.pause()
+        met = await asyncio.gather(*(kept.execute_command("PING") for _ in range(3)), return_exceptions=True)
+        server.resume()
+    assert [type(one) for one in met] == [RedisTimeoutError, NotSentError, NotSentError]
 
 
 async def test_a_kept_connection_leaves_a_server_that_is_no_master_any_more(start_server: StartServer) -> None:

@@ -184,8 +184,9 @@ class KeptConnection:
 
     A call costs a third of the CPU time that it costs through the pool: the pool checks connections in and out, counts
     and times each call, and has a task send it. For the rest it is the same: nothing is sent twice, replies are raw,
-    the client's timeout holds for a whole call, and what failed or was cancelled on its way leaves no half-read reply
-    behind: the connection is dropped, and the next call connects again. Closing the client closes it.
+    the client's timeout holds for a whole call, its wait for its turn included, and what failed or was cancelled on its
+    way leaves no half-read reply behind: the connection is dropped, and the next call connects again. Closing the
+    client closes it.
     """
 
     def __init__(self, client: "Redis", *, asks_id: bool = False) -> None:
@@ -207,21 +208,17 @@ class KeptConnection:
         return self._client_id if self._connection is not None and self._connection.is_connected else 0
 
     async def execute_command(self, *words: Any) -> Any:
-        """Send one command and return its reply. Raises what redis-py raises."""
-        async with self._turn:
-            return await self._execute(*words)
-
-    async def _execute(self, *words: Any) -> Any:
+        """Send one command and return its reply. Raises what redis-py raises, `NotSentError` where it was not sent."""
         was_sent = False
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s), self._turn:
                 connection = await self._connected()
                 packed, was_sent = connection.pack_command(*words), True
                 await connection.send_packed_command(packed, check_health=False)
                 return await connection.read_response()
         except TimeoutError as error:
             if not was_sent:
-                raise NotSentError(f"no connection for {words[0]} within {self._timeout_s:g} s") from error
+                raise NotSentError(f"no connection to send {words[0]} on within {self._timeout_s:g} s") from error
             raise RedisTimeoutError(f"no reply to {words[0]} within {self._timeout_s:g} s") from error
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             if was_sent or was_not_run(error) or meaning_of(error) is not Meaning.AWAY:
