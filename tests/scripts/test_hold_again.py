@@ -11,6 +11,7 @@ pytestmark = pytest.mark.anyio
 
 E1 = entry_id(1)
 REFUSED, VANISHED = 0, 3
+EXTENDED_TOO_LATE, HELD_TOO_LATE, SETTLED_TOO_LATE = 4, 2, 5
 DONE, UNKNOWN = 1, 3
 RESTORED = "restored-by-reaper"
 VISIBILITY_MS = 30_000
@@ -256,21 +257,26 @@ async def test_lately_is_by_the_timeout_that_the_worker_is_judged_by_where_a_sho
 async def test_a_call_that_comes_when_its_caller_has_given_it_up_takes_nothing_back(
     held: Scene, verb: str, until_ms: int, *, counts: bool
 ) -> None:
-    """For it may have settled the delivery by another one, which came before."""
+    """For it may have settled the delivery by another one, which came before. Who still waits asks again."""
     await vanish(held, "consumer")
     now_ms = await held.now_ms()
     proof = f"{now_ms - 100},{now_ms + until_ms}"
     before = await held.state()
-    assert await extend(held, times=f"1,{proof}") == (VANISHED if counts else REFUSED)
+    assert await extend(held, times=f"1,{proof}") == (VANISHED if counts else EXTENDED_TOO_LATE)
     if not counts:
-        assert await hold_again(held, times=f"1,{proof}") == 0
+        assert await hold_again(held, times=f"1,{proof}") == HELD_TOO_LATE
     reply = await held.settle(item(E1, verb), proven_ms=proof)
-    assert (reply != [REFUSED]) is counts
+    assert (reply == [SETTLED_TOO_LATE]) is not counts
     if not counts:
-        after = await held.state()
-        after.pop(held.keys.journal)
-        before.pop(held.keys.journal, None)
-        assert after == before, "but for the event that it was refused"
+        assert await held.state() == before
+
+
+async def test_what_is_pending_is_settled_and_extended_however_late_the_call_is(held: Scene) -> None:
+    proof = f"{await held.now_ms() - 100},{await held.now_ms() - 1}"
+    assert (await extend(held, times=f"1,{proof}"), await hold_again(held, times=f"1,{proof}")) == (1, 1)
+    assert await extend(held, times=f"2,{proof}") == REFUSED, "it was delivered again"
+    assert await held.settle(item(E1, "ack"), proven_ms=proof) == 1
+    assert await held.settle(item(E1, "ack"), proven_ms=proof, reply_was_lost=True) == [3], "the first one did it"
 
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "reject"])

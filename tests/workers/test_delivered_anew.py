@@ -15,7 +15,9 @@ from workers import Job
 from workers.loop import settlement
 from workers.loop.execution import ACKED
 from workers.loop.held import Held, Interruption, Source
-from workers.protocol.calls.settlement import Extension, Extensions, Settled, settle
+from workers.loop.proof import ProofOfLife
+from workers.protocol.calls.settlement import Extension, Extensions, Proof, Settled, settle
+from workers.protocol.meaning import TooLateError
 from workers.runtime.clock import monotonic
 from workers.worker import Worker
 
@@ -112,6 +114,45 @@ async def test_what_was_refused_before_it_came_again_is_settled_all_the_same(
     assert first is not None
     assert [one.result.name for one in first] == [result.upper()]
     assert (len(answers), handler.started) == (2, [(1, 1)])
+    assert (worker.counts.refused, worker.counts.unknown, await pending_of(client)) == (0, 0, [])
+
+
+@pytest.mark.parametrize("what", ["settling", "extending", "holding again"])
+async def test_what_redis_cannot_tell_since_the_call_was_late_is_asked_for_again(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A server that has restarted knows no script: the second attempt says what the first one said (seed 13473)."""
+    handler, prove = Handler(), ProofOfLife.of
+    worker = make_worker(server.url, handler, recovery="embedded", visibility_timeout=600)
+    late: list[Proof] = []
+
+    def of(proof: ProofOfLife, batch: Sequence[Held]) -> Proof:
+        said = prove(proof, batch)
+        if len(late) < 2:
+            late.append(said._replace(until_ms=1))
+            return late[-1]
+        return said
+
+    await enqueue(client, 1)
+    async with running(worker):
+        await wait_until(lambda: handler.started, "it runs")
+        [held] = in_hand(worker)
+        await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
+        monkeypatch.setattr(ProofOfLife, "of", of)
+        process = worker.process
+        assert process is not None
+        if what == "extending":
+            for _ in range(2):
+                with pytest.raises(TooLateError):
+                    await held.source.extend(held.job)
+            assert await held.source.extend(held.job)
+        elif what == "holding again":
+            refusal = Extensions([Extension.VANISHED], 1_700_000_000_000)
+            process._heartbeat._learn([held], refusal, monotonic())
+            await wait_until(lambda: pending_of(client), "it is held again")
+        handler.go.set()
+        await wait_until(lambda: worker.counts.acked == 1, "it is settled")
+    assert len(late) == 2
     assert (worker.counts.refused, worker.counts.unknown, await pending_of(client)) == (0, 0, [])
 
 

@@ -238,7 +238,7 @@ class Settlements(Part):
             for held, settled in zip(batch, results, strict=True):
                 if _is_denied(settled):  # our user may not: that is no fault of the job
                     self._reporter.failed(pile.part, NoPermissionError(settled.detail))
-                elif held.again_at < asked_at or settled.result not in (Result.REFUSED, Result.UNKNOWN):
+                elif not _is_to_be_asked_again(held, settled.result, asked_at):
                     self._count(held, settled)
                     continue
                 is_done = False
@@ -284,6 +284,11 @@ _NOTHING = _NoDelivery()
 
 def _is_denied(settled: Settled) -> bool:
     return settled.result is Result.HELD and meaning_of_text(settled.detail) is Meaning.DENIED
+
+
+def _is_to_be_asked_again(held: Held, result: Result, asked_at: float) -> bool:
+    """Tell whether an answer to a call that was made then says nothing of the delivery that is in hand."""
+    return result is Result.LATE or (held.again_at >= asked_at and result in (Result.REFUSED, Result.UNKNOWN))
 
 
 def _in_order(held: Held) -> bytes:

@@ -47,6 +47,10 @@ class NotSentError(RedisConnectionError):
     """There is no connection, and none could be made. Nothing was sent."""
 
 
+class TooLateError(RedisTimeoutError):
+    """A call reached the server when what it says counted no more, and whoever made it might have given it up."""
+
+
 class Meaning(Enum):
     """What an error says of the server and of us."""
 

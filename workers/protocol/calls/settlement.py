@@ -12,6 +12,7 @@ from workers.protocol.calls import Journal
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.connection import KeptConnection
 from workers.protocol.keys import GroupKeys
+from workers.protocol.meaning import TooLateError
 from workers.protocol.messages import text
 from workers.protocol.scripts import load_script
 
@@ -81,6 +82,8 @@ class Result(IntEnum):
     UNKNOWN = 3
     """Not pending, and an earlier reply was lost."""
     HELD = 4
+    LATE = 5
+    """Not pending, and the call came when what it says counted no more: to be made again."""
 
 
 class Settled(NamedTuple):
@@ -277,7 +280,7 @@ class Extend(Generic[DeliveryT]):
         keys = self.keys
         places = source, keys.stream, keys.agreement, keys.suspects, keys.notes
         reply = await HOLD_AGAIN.run(client, places, words)
-        return [bool(result) for result in reply]
+        return [bool(result) for result in _in_time(reply, _HELD_TOO_LATE)]
 
     def _places(self, source: str) -> tuple[str, ...]:
         return (source, self.keys.journal, self.keys.agreement, self.keys.stream, self.keys.suspects)
@@ -291,8 +294,19 @@ class Extend(Generic[DeliveryT]):
         return words
 
 
+_EXTENDED_TOO_LATE, _HELD_TOO_LATE = 4, 2
+"""As ``extend_visibility.lua`` and ``hold_again.lua`` say that nothing can be told of a delivery, for now."""
+
+
+def _in_time(codes: Sequence[int], too_late: int) -> Sequence[int]:
+    if too_late in codes:
+        raise TooLateError("a call reached Redis when what it says counted no more: it has to be made again")
+    return codes
+
+
 def _extensions(reply: Sequence[int]) -> Extensions:
     *codes, server_ms = reply
+    _in_time(codes, _EXTENDED_TOO_LATE)
     return Extensions([_EXTENSIONS[code] for code in codes], server_ms)
 
 

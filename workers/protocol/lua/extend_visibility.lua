@@ -15,7 +15,8 @@
 --
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
 -- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen), 3 vanished:
--- somebody deleted the consumer or the group, and nobody else has the delivery (hold_again.lua makes it ours again).
+-- somebody deleted the consumer or the group, and nobody else has the delivery (hold_again.lua makes it ours again), 4 not pending for
+-- this consumer, and the call came too late to be believed: to be asked again.
 -- Where KEYS[3] is named, the server's time (ms) stands behind them.
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XCLAIM alone would take any entry.
@@ -26,7 +27,7 @@ local source, journal, agreement, stream, suspects = KEYS[1], KEYS[2], KEYS[3], 
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[3] == '1', ARGV[4]
 
-local REFUSED, EXTENDED, PAYLOAD_GONE, VANISHED = 0, 1, 2, 3
+local REFUSED, EXTENDED, PAYLOAD_GONE, VANISHED, LATE = 0, 1, 2, 3, 4
 local ITEM = 4
 local first = 5
 local items = (#ARGV - first + 1) / ITEM
@@ -35,8 +36,11 @@ local pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count, consumer)
 end, 128)
 
-local function judge(entry_id, times, proven, left)
+local function judge(entry_id, times, proven, is_late, left)
   local row = pending(entry_id, left)
+  if not row and is_late then
+    return LATE
+  end
   if not row and agreement and has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     return VANISHED
   end
@@ -64,8 +68,8 @@ local has_suspects = suspects and redis.pcall('EXISTS', suspects) == 1
 local results, extended = {}, {}
 for i = 1, items do
   local item = first + (i - 1) * ITEM
-  local times, proven = read_count(ARGV[item + 1])
-  results[i] = judge(ARGV[item], times, proven, items - i + 1)
+  local times, proven, is_late = read_count(ARGV[item + 1])
+  results[i] = judge(ARGV[item], times, proven, is_late, items - i + 1)
   if results[i] == EXTENDED then
     extended[#extended + 1] = ARGV[item]
     if has_suspects then

@@ -720,7 +720,8 @@ end
 
 -- Reads what a worker says of a delivery that it holds: its delivery count and, where it says so, behind commas, when it was
 -- proven alive last and until when that counts, by the server's clock in ms. For a call may arrive when whoever sent it has given it
--- up and settled by another one: what is done would look as if it had vanished, and be done once more.
+-- up and settled by another one: what is done would look as if it had vanished, and be done once more. Third, whether it came too
+-- late for that: then what is not pending is neither taken back nor refused, but to be asked for again, by whoever still waits.
 local read_count
 do
   local asked, is_late -- all that a call says counts until the same moment
@@ -729,7 +730,7 @@ do
     if until_ms ~= asked then
       asked, is_late = until_ms, until_ms and until_ms ~= '' and now_ms() > tonumber(until_ms)
     end
-    return tonumber(times or word), not is_late and tonumber(proven or '') or nil
+    return tonumber(times or word), not is_late and tonumber(proven or '') or nil, times and is_late
   end
 end
 

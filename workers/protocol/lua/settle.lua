@@ -32,7 +32,7 @@
 -- Returns the number of items where every one was acknowledged, else an array of one result an item: 1 done (acked, made ready
 -- again, or scheduled), {2, dead letter's ID} dead-lettered, 0 refused (the delivery is not ours any more), 3 unknown (not
 -- pending, an earlier reply was lost, and its entry does not show that nothing was done), {4, why} held (could not be copied: several_groups | explicit_ids | an error's text;
--- stays pending).
+-- stays pending), 5 not pending for us, and the call came too late to be believed: to be made again.
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check.
 
@@ -45,7 +45,7 @@ local write_journal, maxlen = ARGV[5] == '1', ARGV[6]
 local has_notes = notes and redis.pcall('EXISTS', notes) == 1
 local reply_was_lost = ARGV[7] == '1'
 
-local DONE, DEAD, REFUSED, UNKNOWN, HELD = 1, 2, 0, 3, 4
+local DONE, DEAD, REFUSED, UNKNOWN, HELD, LATE = 1, 2, 0, 3, 4, 5
 local FIRST_RUN, RUN_HEAD, ACK_WORDS, OTHER_WORDS = 9, 3, 3, 7
 local MANY_HEAD, MANY_WORDS = 4, 1
 local MOST_ROWS = 128
@@ -309,7 +309,7 @@ end
 local run = FIRST_RUN
 while words[run] do
   local verb, n = words[run], tonumber(words[run + 2])
-  local times, proven = read_count(words[run + 1])
+  local times, proven, is_late = read_count(words[run + 1])
   local is_many = verb == 'acks'
   local is_ack = is_many or verb == 'ack'
   local width = width_of(verb)
@@ -322,6 +322,8 @@ while words[run] do
     if pending(entry_id) ~= times and not taken_back(entry_id, verb, times, proven) then
       if is_unknown(entry_id, times) then
         results[n_items] = UNKNOWN
+      elseif is_late and not pending(entry_id) then
+        results[n_items] = LATE
       else
         results[n_items] = REFUSED
         if is_many then
