@@ -341,6 +341,7 @@ def test_a_walk_over_what_is_ours_begins_anew_where_stock_is_taken() -> None:
     adoption._sweeps.pop()
     adoption.take_stock()
     assert [(sweep.owner, sweep.start) for sweep in adoption._sweeps] == [("w", "-"), (DEAD_PROCESS, "7-1")]
+    assert [sweep.mode for sweep in adoption._sweeps] == [AdoptionMode.REREAD, AdoptionMode.RESTART]
     for claimed in (True, False):  # what was read with CLAIM is given back until the walk is over
         adoption.take_stock(claimed=claimed)
         assert [sweep.mode for sweep in adoption._sweeps] == [AdoptionMode.CLAIMED, AdoptionMode.RESTART]
