@@ -7,6 +7,7 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -282,3 +283,19 @@ async def test_nothing_is_read_or_taken_over_before_what_is_left() -> None:
     reader._slots, reader._journal, reader._telemetry = SimpleNamespace(put=taken.extend, free=0), None, None
     assert not await reader._fill_slots(1)
     assert (taken, source.holds(left), reader._reporter.counts.read) == ([left], True, 1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("was_lost", [True, False])
+async def test_stock_is_taken_as_what_was_lost_asks_for(was_lost: bool) -> None:
+    reader: Any = object.__new__(Reader)
+    taken: list[bool] = []
+    reader._adoption = SimpleNamespace(take_stock=lambda *, claimed=False: taken.append(claimed))
+    reader._claiming = SimpleNamespace(has_lost_a_reply=lambda: was_lost)
+    reader._membership = SimpleNamespace(lost_sight=lambda: None)
+    reader._reporter, reader._stalled, reader._stopping = (
+        SimpleNamespace(failed=lambda *_: None), StalledDeliveries(), anyio.Event()
+    )  # fmt: skip
+    reader._stopping.set()
+    await reader._recover_from(UnexpectedReplyError("garbage"), 1)
+    assert taken == [was_lost]

@@ -98,8 +98,11 @@ async def test_an_outage_is_told_once_when_it_begins_and_once_when_it_ends(
     assert caplog.text.count("serves us again") == 1
 
 
-async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(server: RedisServer, client: Redis) -> None:
+async def test_who_was_cut_off_connects_at_once_what_settles_and_proves(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Later, the server may take nobody any more (seed 17761)."""
+    monkeypatch.setattr(membership, "UNAGREED_S", 3_600)
     async with running(make_worker(server.url, accept, refresh_interval=3_600, visibility_timeout=600)) as worker:
         process = worker.process
         assert process is not None

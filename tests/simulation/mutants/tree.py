@@ -33,7 +33,7 @@ def copied(root: Path) -> Iterator[Path]:
     """
     with TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
         copy = Path(folder) / "tree"
-        shutil.copytree(root, copy, ignore=_LEFT_OUT)
+        shutil.copytree(root, copy, symlinks=True, ignore=_LEFT_OUT)  # one of the examples is a link
         yield copy
 
 
