@@ -12,7 +12,7 @@ SCANNED = {"scan_interval_ms", "oldest_idle_ms", "pending", "period_ms", "gone_a
 """What a leader's scan tells of a group: one event a scan, read from ``extra``."""
 IN_EXTRA = SCANNED | {"until_ms"}
 """And what is told once of a consumer that somebody deleted."""
-VALUES = {"timeout", "acked", "recovered", "delivered", "last_delivery", "crashed_in_company"}
+VALUES = {"timeout", "acked", "recovered", "delivered", "last_delivery", "crashed_in_company", "never_arrived"}
 """Named in the descriptions of keys, and no keys."""
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
