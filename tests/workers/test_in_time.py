@@ -96,7 +96,7 @@ def context_of(held: Held, redis: Redis) -> Any:
     membership.both = [held.source]  # type: ignore[attr-defined]
     membership.visibility_s = VISIBILITY_S  # type: ignore[attr-defined]
     membership.has_to_prove = False  # type: ignore[attr-defined]
-    membership.dated_from = -inf  # type: ignore[attr-defined]
+    membership.dated_from = membership.trusted_from = -inf  # type: ignore[attr-defined]
     settings = SimpleNamespace(backoff=Backoff(1_000, 60_000, 86_400_000), concurrency=1)
     return SimpleNamespace(
         settings=settings,
@@ -149,6 +149,24 @@ async def test_what_was_not_proved_for_a_visibility_timeout_is_asked_for_before_
     await runner.perform(held, None)
     starts = late_s < 0
     assert (redis.asked, len(started), len(settled.verdicts)) == ((0, 1, 1) if starts else (1, 0, 0))
+
+
+@pytest.mark.parametrize("later_s", [-1.0, 1.0])
+async def test_what_a_shorter_timeout_may_have_taken_is_asked_for_where_a_longer_one_is_agreed_on_since(
+    clock: Clock, later_s: float
+) -> None:
+    started: list[str] = []
+
+    async def handle(job: Job) -> None:
+        started.append(job.id)
+
+    redis, settled = Redis(clock, answer=Extension.REFUSED), Settled()
+    held = hold(redis)
+    context = context_of(held, redis)
+    context.membership.trusted_from = held.proven + later_s
+    runner = Runner(context, Calls(handle, lambda _job: False), settled, Heartbeat(context), None)  # type: ignore[arg-type]
+    await runner.perform(held, None)
+    assert (redis.asked, len(started)) == ((0, 1) if later_s < 0 else (1, 0))
 
 
 class NoGroup(Redis):

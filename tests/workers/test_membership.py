@@ -211,3 +211,20 @@ async def test_a_walk_tells_that_the_servers_clock_was_set(
     worker = make_worker(server.url, accept, recovery="embedded", visibility_timeout=1, **SELDOM)
     async with running(worker):
         assert await joins_again(worker, lambda: walks, hours=hours)
+
+
+async def test_where_the_timeout_becomes_longer_what_the_shorter_one_may_have_taken_is_not_trusted(
+    server: RedisServer, client: Redis
+) -> None:
+    async with running(make_worker(server.url, accept, visibility_timeout=5, refresh_interval=0.05)) as worker:
+        process = worker.process
+        assert process is not None
+        membership = process._context.membership
+        assert membership.trusted_from == -inf
+        await client.hset(KEYS.agreement, "visibility_ms", 60_000)
+        await wait_until(lambda: membership.visibility_s == 60, "a longer one is agreed on")
+        trusted_from = membership.trusted_from
+        assert -inf < trusted_from <= monotonic() - 5
+        await client.hset(KEYS.agreement, "visibility_ms", 30_000)
+        await wait_until(lambda: membership.visibility_s == 30, "a shorter one is agreed on")
+        assert membership.trusted_from == trusted_from

@@ -51,8 +51,9 @@ class Runner(Part):
         verdict: Verdict | None = None
         began = monotonic()
         try:
-            is_last = held.job.deliveries > 1 and held.job.deliveries >= self._membership.agreement.max_deliveries
-            is_old = began - held.proven > self._membership.visibility_s
+            membership = self._membership
+            is_last = held.job.deliveries > 1 and held.job.deliveries >= membership.agreement.max_deliveries
+            is_old = held.proven < max(began - membership.visibility_s, membership.trusted_from)
             if (is_last or is_old) and not await self._heartbeat.still_owns(held):
                 return
             if held.is_used_up:
@@ -62,7 +63,8 @@ class Runner(Part):
                 self._journal.note(EventName.STARTED, held.job)  # it stands there even if the handler kills us
                 await self._journal.wait_until_sent()
                 began = monotonic()  # long ago, where another handler blocked the event loop meanwhile
-                if began - held.proven > self._membership.visibility_s and not await self._heartbeat.still_owns(held):
+                is_old = held.proven < max(began - membership.visibility_s, membership.trusted_from)
+                if is_old and not await self._heartbeat.still_owns(held):
                     return
             held.begin(began, runner)
             if held.job.timeout_s != inf:
