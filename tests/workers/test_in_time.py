@@ -132,41 +132,37 @@ async def test_that_nobody_else_has_it_is_a_proof(clock: Clock, result: Extensio
     assert held.proven == (began if is_none else began + 10.0)
 
 
-@pytest.mark.parametrize("late_s", [-1.0, 1.0])
-async def test_what_was_not_proved_for_a_visibility_timeout_is_asked_for_before_it_starts(
-    clock: Clock, late_s: float
-) -> None:
+async def perform(held: Held, redis: Redis, **known: float) -> tuple[int, int, int]:
+    """Take a delivery through all steps; return how often Redis was asked, and how many were started and settled."""
     started: list[str] = []
 
     async def handle(job: Job) -> None:
         started.append(job.id)
 
-    redis, settled = Redis(clock, answer=Extension.REFUSED), Settled()
-    held = hold(redis)
-    context = context_of(held, redis)
+    settled, context = Settled(), context_of(held, redis)
+    vars(context.membership).update(known)
     runner = Runner(context, Calls(handle, lambda _job: False), settled, Heartbeat(context), None)  # type: ignore[arg-type]
-    clock.now += VISIBILITY_S + late_s
     await runner.perform(held, None)
-    starts = late_s < 0
-    assert (redis.asked, len(started), len(settled.verdicts)) == ((0, 1, 1) if starts else (1, 0, 0))
+    return redis.asked, len(started), len(settled.verdicts)
+
+
+@pytest.mark.parametrize("late_s", [-1.0, 1.0])
+async def test_what_was_not_proved_for_a_visibility_timeout_is_asked_for_before_it_starts(
+    clock: Clock, late_s: float
+) -> None:
+    redis = Redis(clock, answer=Extension.REFUSED)
+    held = hold(redis)
+    clock.now += VISIBILITY_S + late_s
+    assert await perform(held, redis) == ((0, 1, 1) if late_s < 0 else (1, 0, 0))
 
 
 @pytest.mark.parametrize("later_s", [-1.0, 1.0])
 async def test_what_a_shorter_timeout_may_have_taken_is_asked_for_where_a_longer_one_is_agreed_on_since(
     clock: Clock, later_s: float
 ) -> None:
-    started: list[str] = []
-
-    async def handle(job: Job) -> None:
-        started.append(job.id)
-
-    redis, settled = Redis(clock, answer=Extension.REFUSED), Settled()
+    redis = Redis(clock, answer=Extension.REFUSED)
     held = hold(redis)
-    context = context_of(held, redis)
-    context.membership.trusted_from = held.proven + later_s
-    runner = Runner(context, Calls(handle, lambda _job: False), settled, Heartbeat(context), None)  # type: ignore[arg-type]
-    await runner.perform(held, None)
-    assert (redis.asked, len(started)) == ((0, 1) if later_s < 0 else (1, 0))
+    assert await perform(held, redis, trusted_from=held.proven + later_s) == ((0, 1, 1) if later_s < 0 else (1, 0, 0))
 
 
 class NoGroup(Redis):

@@ -74,9 +74,11 @@ class Claiming(Part):
         Raises what redis-py raises, also where the deliveries are ours: then they are `left`. Where the server knows no
         CLAIM, there are none, and reads are plain from now on.
         """
+        self._reply_was_lost = True  # until something is known of it; garbage tells nothing either
         try:
             reply = await send(("CLAIM", idle_ms))
         except ResponseError as error:
+            self._reply_was_lost = False
             if not is_not_known(error):
                 raise
             self._was_refused()
@@ -85,6 +87,7 @@ class Claiming(Part):
             self._reply_was_lost = not was_not_run(error)
             raise
         self._answer = Answer(parse_claim_reply(reply), idle_ms, asked_at)
+        self._reply_was_lost = False
         return await self.left()
 
     @property

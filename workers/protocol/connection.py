@@ -215,7 +215,12 @@ class KeptConnection:
                 connection = await self._connected()
                 packed, was_sent = connection.pack_command(*words), True
                 await connection.send_packed_command(packed, check_health=False)
-                return await connection.read_response()
+                try:
+                    return await connection.read_response()
+                except ResponseError as error:
+                    if is_failover_error(error):
+                        await self._drop()  # before the next one's turn
+                    raise
         except TimeoutError as error:
             if not was_sent:
                 raise NotSentError(f"no connection to send {words[0]} on within {self._timeout_s:g} s") from error
@@ -224,10 +229,6 @@ class KeptConnection:
             if was_sent or was_not_run(error) or meaning_of(error) is not Meaning.AWAY:
                 raise
             raise NotSentError(str(error)) from error
-        except ResponseError as error:
-            if is_failover_error(error):
-                await self._drop()
-            raise
 
     async def _connected(self) -> AbstractConnection:
         if self._connection is None:

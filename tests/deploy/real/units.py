@@ -1,4 +1,7 @@
-"""A machine with systemd, set up as docs/deployment.md says, and what an administrator and a shop do there."""
+"""A machine with systemd, set up as docs/deployment.md says, and what an administrator and a shop do there.
+
+All absolute paths here are that machine's, which the test makes; nothing of the one that runs the tests.
+"""
 
 import re
 import shlex
@@ -15,7 +18,7 @@ EXTRAS = "web,telemetry,spark"
 MASKED = ("redis-server.service", "docker.service", "docker.socket", "containerd.service")
 """What Debian starts by itself; Redis runs with our configuration instead."""
 REDIS_FOLDER = "/var/lib/jobs-redis"
-SECRETS = "/root/secrets"
+SECRETS = "/srv/secrets"
 INSTALLED = {
     "reaper-url": "redis-url",
     "worker-url": "worker-redis-url",

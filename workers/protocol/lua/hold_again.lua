@@ -22,7 +22,7 @@ local source, stream, agreement, suspects, notes = KEYS[1], KEYS[2], KEYS[3], KE
 local group, consumer = ARGV[1], ARGV[2]
 local first = 3
 
-local function is_out_again(entry_id, times)
+local function count_as_out(entry_id, times)
   local entry = redis.call('XRANGE', source, entry_id, entry_id)[1]
   local note = redis.pcall('HGET', notes, entry_id)
   local job = entry and with_note(open_entry(entry_id, entry[2]), type(note) == 'string' and note or nil)
@@ -34,7 +34,7 @@ end
 
 open_for_writing(source, group)
 local agreed = redis.call('HMGET', agreement, 'recovery', 'served_until')
-local notes_suspects = notes and has_gate(agreed[1], agreed[2], now_ms())
+local lets_suspects_out = notes and has_gate(agreed[1], agreed[2], now_ms())
 local results = {}
 for i = first, #ARGV, 2 do
   local entry_id, result = ARGV[i], 0
@@ -46,8 +46,8 @@ for i = first, #ARGV, 2 do
     result = 2
   elseif has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     hold_again(source, group, consumer, entry_id, times)
-    if notes_suspects then
-      is_out_again(entry_id, times)
+    if lets_suspects_out then
+      count_as_out(entry_id, times)
     end
     result = 1
   end
