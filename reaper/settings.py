@@ -21,6 +21,7 @@ TRUST_MARGIN = timedelta(milliseconds=100)
 """Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
 RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 """The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
+_OBSERVE = "-observe"
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
 LONGEST_VISIBILITY = timedelta(days=7)
@@ -28,7 +29,12 @@ LONGEST_VISIBILITY = timedelta(days=7)
 
 def observers_of(namespace: str) -> str:
     """Return the namespace in which those observe that look at the groups of ``namespace``."""
-    return f"{namespace}-observe"
+    return f"{namespace}{_OBSERVE}"
+
+
+def is_observers(namespace: str) -> bool:
+    """Tell whether it is one in which others observe."""
+    return namespace.endswith(_OBSERVE)
 
 
 class GroupArguments(TypedDict, total=False):

@@ -156,9 +156,10 @@ def check_ids(ids: Sequence[str]) -> tuple[str, ...]:
     """Return ``ids`` without repetitions. Raises ConfigurationError where one is no entry ID."""
     for entry_id in ids:
         if not ENTRY_ID.fullmatch(entry_id):
+            meant = f" A pair goes with --group: --group {entry_id}." if "/" in entry_id else ""
             raise ConfigurationError(
                 f"{entry_id!r} is no ID of a dead letter: write it as `reaper dead-letters list` shows it, "
-                "for example 1766000000000-0."
+                f"for example 1766000000000-0.{meant}"
             )
     return tuple(dict.fromkeys(ids))
 
@@ -175,11 +176,12 @@ def choose(
 
     Raises ConfigurationError where they say nothing, or two things.
     """
+    checked = check_ids(ids)
     ways = [bool(ids), reason is not None or signature is not None or has_age, everything]
     if sum(ways) != 1:
         given = "Nothing is selected" if not any(ways) else "IDs, filters and --all exclude each other"
         raise ConfigurationError(f"{given}: name IDs, or a filter such as --reason max_deliveries, or --all.")
-    return Selection(ids=check_ids(ids), reason=reason, signature=_check_signature(signature))
+    return Selection(ids=checked, reason=reason, signature=_check_signature(signature))
 
 
 def _check_signature(signature: str | None) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from reaper.operations.state import GroupState, Snapshot
 from reaper.replicas import LEADER, GroupReport
+from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
 from workers.protocol.messages import on_one_line
 from workers.runtime.contact import LONGEST_GRACE_MS
@@ -77,10 +78,11 @@ def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.needs_no_reaper or (snapshot.is_tried_out and snapshot.groups):
         return
     if not snapshot.live:
+        start = "reaper run --observe" if is_observers(snapshot.namespace) else "reaper run"
         yield Problem(
             Trouble.NO_REPLICA,
             "",
-            f"no live replica in namespace {snapshot.namespace!r}: start `reaper run`, or name its namespace",
+            f"no live replica in namespace {snapshot.namespace!r}: start `{start}`, or name its namespace",
         )
     elif snapshot.leader is None:
         holder = f"the lease is held by {snapshot.holder}, which is not alive" if snapshot.holder else "no lease"

@@ -1,6 +1,7 @@
 """``reaper dead-letters``: what operators type and what they get."""
 
 import base64
+from collections.abc import Sequence
 
 import pytest
 
@@ -110,6 +111,15 @@ async def test_an_id_that_is_none_is_refused_with_an_example(reaper: Command) ->
     answer = await reaper("dead-letters", "show", "first", *PAIR)
     assert answer.code == 2
     assert "'first' is no ID of a dead letter" in answer.err
+
+
+@pytest.mark.parametrize("more", [(), ("--reason", "max_deliveries")])
+@pytest.mark.usefixtures("scene")
+async def test_a_pair_where_an_id_belongs_is_told_where_it_goes(reaper: Command, more: Sequence[str]) -> None:
+    answer = await reaper("dead-letters", "redrive", "orders/billing", *more)
+    assert answer.code == 2
+    assert "'orders/billing' is no ID of a dead letter" in answer.err
+    assert answer.err.endswith("A pair goes with --group: --group orders/billing.\n")
 
 
 async def test_an_ordinary_consumer_group_reads_dead_letters(scene: Scene, server: RedisServer) -> None:

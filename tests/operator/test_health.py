@@ -8,6 +8,7 @@ import pytest
 from reaper.operations.judgement import LIVING_MS, Problem, Trouble, judge, notes
 from reaper.operations.state import Count, GroupState, SilentConsumer, Snapshot, SourceState
 from reaper.replicas import FOLLOWER, STANDALONE, GroupReport, Replica
+from reaper.settings import observers_of
 from tests.operator.heartbeats import a_replica, a_report
 
 NOW = 1_766_000_000_000
@@ -50,6 +51,14 @@ def test_a_leader_that_watches_and_scans_is_healthy() -> None:
 def test_without_any_live_replica_the_service_is_degraded() -> None:
     gone = a_replica("alice", ALL_WELL, at_ms=NOW - 15_001)
     assert _troubles(a_snapshot(gone, report=None)) == [Trouble.NO_REPLICA]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "start"), [("reaper", "`reaper run`"), (observers_of("reaper"), "`reaper run --observe`")]
+)
+def test_who_looks_for_observers_is_told_how_to_start_one(namespace: str, start: str) -> None:
+    nobody = replace(a_snapshot(a_replica("gone", at_ms=0), report=None), namespace=namespace)
+    assert [start in problem.text for problem in judge(nobody)] == [True]
 
 
 def test_without_a_replica_groups_that_their_workers_recover_are_well() -> None:

@@ -72,7 +72,7 @@ async def _knows(client: "Redis", *words: str) -> bool | None:
 def in_words(capabilities: Capabilities) -> str:
     """Return what people are shown: ``XACKDEL, CLAIM; CLAIM alone is used, to give back in place``.
 
-    Of a server that was not asked for CLAIM it is left to its groups: the policy that needs it is refused without.
+    Of a server that was not asked for CLAIM (to ask needs a right), it is said who asks.
     """
     known = [name for name, can in capabilities.items() if can]
     unknown = [f"{name} unknown" for name, can in capabilities.items() if can is None]
@@ -83,6 +83,8 @@ def in_words(capabilities: Capabilities) -> str:
         used = "without CLAIM nothing can be given back in place"
     elif capabilities.get(Capability.CLAIM):
         used = "CLAIM alone is used, to give back in place"
+    elif Capability.CLAIM in capabilities:
+        used = "it cannot be told whether anything can be given back in place"
     else:
-        used = "CLAIM alone is used, where a group gives back in place"
+        used = "for CLAIM, ask reaper doctor"
     return f"{beyond}; {used}"
