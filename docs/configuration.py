@@ -114,6 +114,8 @@ trigger = 30
 
 Each command takes those of these settings that it needs (`reaper pipeline COMMAND --help`).
 The file is named with `--config` or in `REAPER_PIPELINE_CONFIG`.
+Where nothing says where Redis is (none of `redis_url` … `sentinel_password`), what the environment tells the reaper
+counts (`REAPER_REDIS_URL` …).
 [The pipeline](pipeline.md) tells how they work together.
 """
 

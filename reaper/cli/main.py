@@ -43,5 +43,5 @@ for command in (init, run, status, pause, resume, forget, dead_letters, acl, doc
     main.add_command(command)
 main.add_lazy("drill", "reaper.drill.cli", "Kill workers and leaders on purpose, and account for every job.")
 main.add_lazy("demo", "reaper.drill.cli", "Show the failure drill in three acts: without recovery, reaper, embedded.")
-main.add_lazy("pipeline", "reaper.pipeline.cli", "Bring journals into a lake of Parquet files, with Spark.")
+main.add_lazy("pipeline", "reaper.pipeline.cli", "Bring journals into a lake of Delta tables, with Spark.")
 main.add_lazy("compare", "reaper.pipeline.compare.command", "Play the same faults in every recovery mode, and compare.")

@@ -38,7 +38,7 @@ _SOURCE = ("redis_url", "redis_url_env", "journals", "dead_letters")
     )
 )
 def pipeline() -> None:
-    """Bring what workers and reapers journal into a lake of Parquet files, and keep it in order.
+    """Bring what workers and reapers journal into a lake of Delta tables, and keep it in order.
 
     Exit code 0 done; 2 not possible: words, settings, Java, the lake or Redis do not let it, and a line says why.
     """

@@ -1,5 +1,6 @@
 """Settings of the data pipeline. Needs no Spark: the page of all settings is written from here, too."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ class PipelineSettings(RedisSettings):
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(env_prefix="REAPER_PIPELINE_")
     other_env: ClassVar[frozenset[str]] = frozenset({"REAPER_PIPELINE_CONFIG"})
+    borrowed: ClassVar[Mapping[str, str]] = {name: f"REAPER_{name.upper()}" for name in RedisSettings.model_fields}
 
     lake: str = Field(
         "lake",

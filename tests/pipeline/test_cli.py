@@ -75,6 +75,8 @@ def test_from_redis_to_a_compacted_lake_and_a_trimmed_journal(
         (("ingest", "--lake", "s3://bucket/lake"), "--state FOLDER"),
         (("ingest", "--redis-url-env", "NOT_SET"), "error: redis_url_env names NOT_SET"),
         (("compact",), "error: there is no lake at"),
+        (("report",), "error: there is no lake at"),
+        (("advise",), "error: there is no lake at"),
         (("retain",), "error: retain needs to know how much to keep"),
         (("retain", "--keep", "60"), "error: there is no lake at"),
         (("trim",), "error: there is no lake at"),
@@ -90,6 +92,19 @@ def test_what_is_missing_is_said_in_one_sentence(
     assert result.exit_code == USAGE_EXIT
     assert sentence in result.stderr
     assert "Traceback" not in result.output
+    assert "starting Spark" not in result.stderr, "it is not started for nothing"
+
+
+def test_who_told_the_reaper_where_redis_is_has_told_the_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REAPER_REDIS_URL", "rediss://127.0.0.1:1/0")
+    monkeypatch.setenv("REAPER_REDIS_CA_FILE", str(tmp_path / "ca.pem"))
+    assert "redis_url 'rediss://127.0.0.1:1/0?ssl_ca_certs=" in reaper("ingest").stderr
+    monkeypatch.setenv("REAPER_PIPELINE_REDIS_URL", "redis://127.0.0.1:2/0")
+    assert "redis_url 'redis://127.0.0.1:2/0'" in reaper("ingest").stderr
 
 
 def test_without_the_extra_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

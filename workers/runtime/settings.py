@@ -6,7 +6,7 @@ A variable of the environment may name a file that holds the value (``REAPER_RED
 import math
 import os
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -102,6 +102,8 @@ class Settings(BaseSettings):
     """Environment variables with the prefix that are no settings (the demo's, for example)."""
     other_prefixes: ClassVar[tuple[str, ...]] = ()
     """Longer prefixes, of somebody else's settings."""
+    borrowed: ClassVar[Mapping[str, str]] = {}
+    """Variables of another program by setting. They count together, where nothing else gives any of these settings."""
 
 
 class Section(Settings):
@@ -139,18 +141,22 @@ def load_settings(
     from_file = _read_file(file, kind) if file else {}
     prefix = kind.model_config.get("env_prefix", "")
     _check_environment(kind, prefix)
-    in_environment = {name for name in kind.model_fields if prefix and os.environ.get(f"{prefix}{name.upper()}")}
-    named_files = _named_files(kind, prefix, in_environment) if prefix else {}
+    weaker = dict(arguments or {}) | from_file
+    variables = {name: f"{prefix}{name.upper()}" for name in kind.model_fields} if prefix else {}
+    in_environment, named_files = _in_environment(variables)
+    if not kind.borrowed.keys() & (given.keys() | weaker.keys() | in_environment.keys() | named_files.keys()):
+        variables |= kind.borrowed
+        in_environment, named_files = _in_environment(variables)
     from_named = {name: _read_value(variable) for name, variable in named_files.items() if name not in given}
     # Weakest first: a value from a program or file counts only where neither a flag nor the environment speaks.
-    weaker = dict(arguments or {}) | from_file
-    values = {name: value for name, value in weaker.items() if name not in in_environment} | from_named | given
+    values = {name: value for name, value in weaker.items() if name not in in_environment}
+    values |= {name: value for name, value in in_environment.items() if name in kind.borrowed} | from_named | given
     try:
         settings = kind(**values)
     except ValidationError as error:
         sources = {
             **dict.fromkeys(from_file, f"in {file}"),
-            **{name: f"in the environment as {prefix}{name.upper()}" for name in in_environment},
+            **{name: f"in the environment as {variables[name]}" for name in in_environment},
             **{name: f"in the file that {variable} names" for name, variable in named_files.items()},
             **{name: f"as flag --{name.replace('_', '-')}" for name in given},
         }
@@ -173,18 +179,21 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     return values
 
 
-def _named_files(kind: type[Settings], prefix: str, in_environment: Collection[str]) -> dict[str, str]:
-    """Return the variables that name files, by setting. Raises ConfigurationError where a value is there, too."""
-    variables = {
-        name: f"{prefix}{name.upper()}{FILE_SUFFIX}"
-        for name in kind.model_fields
-        if f"{name}{FILE_SUFFIX.lower()}" not in kind.model_fields  # that one is a setting of its own
-    }
-    named = {name: variable for name, variable in variables.items() if os.environ.get(variable)}
-    for name, variable in named.items():
-        if name in in_environment:
-            raise ConfigurationError(f"{prefix}{name.upper()} and {variable} are both set: leave one of them out.")
-    return named
+def _in_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the values that are there, and the variables that name a file with one instead, both by setting.
+
+    Raises ConfigurationError where both are there.
+    """
+    values = {name: value for name, variable in variables.items() if (value := os.environ.get(variable))}
+    named: dict[str, str] = {}
+    for name, variable in variables.items():
+        file = f"{variable}{FILE_SUFFIX}"
+        if not os.environ.get(file) or f"{name}{FILE_SUFFIX.lower()}" in variables:  # a setting of its own
+            continue
+        if name in values:
+            raise ConfigurationError(f"{variable} and {file} are both set: leave one of them out.")
+        named[name] = file
+    return values, named
 
 
 def _read_value(variable: str) -> str:

@@ -29,9 +29,11 @@ def advise(config: Path | None, machine: bool, pair: str | None, output: Path | 
     with sentences():
         from reaper.pipeline.advice.fragment import as_json, as_toml
         from reaper.pipeline.advice.reading import advise_lake
+        from reaper.pipeline.lake.tables import existing_lake
 
         weights, workers = read_weights(given), read_workers(given)
         settings = load_settings(PipelineSettings, flags=given, file=config)
+        existing_lake(settings.lake)  # before Spark is started for nothing
         line = ProgressLine(quiet=machine)
         session = open_session(settings, line)
         line.show("counting …")
