@@ -14,6 +14,7 @@ from reaper.web.serve import serving_health
 from tests.faults.scene import create_group, leads, reaper_settings
 from tests.support.http import Reply, request
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 TOKEN = "0123456789abcdef-not-a-secret"  # noqa: S105 - of a page that lives for one test
 
@@ -44,6 +45,7 @@ async def served_replica(url: str, **changes: Any) -> AsyncIterator[Served]:
     async with Reaper(settings) as reaper, serving_health(reaper) as port:
         assert port
         await leads(reaper)
+        await wait_until(lambda: reaper.has_worked, "it is ready")
         yield Served(reaper, port)
 
 

@@ -384,7 +384,11 @@ async def test_probes_are_answered_beyond_the_limit_of_requests(
         refused, live, ready = [(await served.get(path)).code for path in ("/status", "/livez", "/readyz")]
         release.set()
     assert (refused, live, ready) == (503, 200, 200)
-    assert (await served.get("/status")).code == 200
+
+    async def is_served() -> bool:
+        return (await served.get("/status")).code == 200
+
+    await wait_until(is_served, "there is room again")
 
 
 async def test_pages_that_wait_for_redis_keep_no_probe_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,13 +51,15 @@ async def before_it_is_read(client: Redis) -> tuple[str, bytes]:
 
 
 async def lose_latest_writes(client: Redis, worker: Worker, dump: bytes) -> None:
-    """Have the server lose what became of the stream, and wait until the worker has read from it once more."""
+    """Have the server lose what became of the stream, and wait until the worker knows what it has read once more."""
+    lost_at = monotonic()
     await client.restore(KEYS.stream, 0, dump, replace=True)
 
     async def is_read_again() -> bool:
         return [row[1:] for row in await pending_of(client)] == [(worker.consumer, 1)]
 
     await wait_until(is_read_again, "it is delivered anew")
+    await wait_until(lambda: all(held.again_at > lost_at for held in in_hand(worker)), "it has come again")
 
 
 def in_hand(worker: Worker) -> list[Held]:
@@ -168,7 +170,6 @@ async def test_an_extension_that_was_refused_before_it_came_again_takes_nothing_
         asked_at = monotonic()
         await lose_latest_writes(client, worker, dump)
         [held] = in_hand(worker)
-        await wait_until(lambda: held.again_at > asked_at, "it has come again")
         refusal = Extensions([Extension.REFUSED], 1_700_000_000_000)
         assert worker.process is not None
         worker.process._heartbeat._learn([held], refusal, monotonic() if is_late else asked_at)
