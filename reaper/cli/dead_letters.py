@@ -57,7 +57,7 @@ async def list_(
     pair = pair._replace(group=pair.group or name)
     found: list[DeadLetter] = []
     more = False
-    async with connected(settings) as (client, _):
+    async with connected(settings, pair) as (client, _):
         for keys in await find_pairs(client, settings, pair):
             async for letter in select(client, keys, Selection(reason=reason, signature=signature)):
                 if len(found) == limit:
@@ -93,7 +93,7 @@ def _list_line(letter: DeadLetter, now_ms: int) -> str:
 async def show_(entry_id: str, pair: Wanted, machine: bool, settings: ReaperSettings) -> None:
     """Show one dead letter with its payload and history. Exit code 0, or 2 where it is not there."""
     check_ids([entry_id])
-    async with connected(settings) as (client, _):
+    async with connected(settings, pair) as (client, _):
         keys = await find_pair(client, settings, pair)
         letter = await find(client, keys, entry_id)
     if letter is None:
@@ -147,7 +147,7 @@ async def purge_(
     """
     age_ms = read_age_ms(older_than) if older_than is not None else None
     what = choose(ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None)
-    async with connected(settings) as (client, _):
+    async with connected(settings, pair) as (client, _):
         keys = await find_pair(client, settings, pair)
         before = None if age_ms is None else await server_ms(client) - age_ms
         meant = replace(what, before_ms=before)

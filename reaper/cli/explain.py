@@ -50,7 +50,7 @@ async def explain_command(
 
 async def look_for(settings: ReaperSettings, job: str, pair: Wanted, depth: int) -> list[Explanation]:
     """Explain a job in every pair that may hold it."""
-    async with connected(settings) as (client, server):
+    async with connected(settings, pair) as (client, server):
         snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server)
         explained = []
         for keys in await find_pairs(client, settings, pair):

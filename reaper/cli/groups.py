@@ -45,7 +45,7 @@ async def resume(group: str, stream: str | None, machine: bool, settings: Reaper
 
 
 async def _set_paused(settings: ReaperSettings, pair: Wanted, paused: bool, machine: bool) -> None:
-    async with connected(settings) as (client, _):
+    async with connected(settings, pair) as (client, _):
         keys = await find_pair(client, settings, pair)
         changed = await set_paused(client, keys, paused)
     state = "paused" if paused else "resumed"
@@ -70,8 +70,9 @@ async def forget(
     Jobs that wait there become ready first. Stop the replicas that serve the group, and for policy retry-stream the
     workers that read it, before. Exit code 0 done, 1 you said no, 2 not possible.
     """
-    async with connected(settings) as (client, _):
-        keys = await find_pair(client, settings, Wanted(stream, group))
+    pair = Wanted(stream, group)
+    async with connected(settings, pair) as (client, _):
+        keys = await find_pair(client, settings, pair)
         if not yes:
             also = ", dead letters included" if with_dead_letters else ""
             confirm(f"Remove what is kept for {keys.pair}{also}?")

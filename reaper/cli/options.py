@@ -77,8 +77,8 @@ def pair_options(command: CommandT) -> CommandT:
 
 
 @asynccontextmanager
-async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]]:
-    """Yield a client and what the server is.
+async def connected(settings: ReaperSettings, named: Wanted | None = None) -> AsyncIterator[tuple[Redis, str]]:
+    """Yield a client and what the server is. ``named``: what the command line names beside the settings.
 
     Raises, also later on, UnreachableError, UnsupportedServerError, or ConfigurationError where a key of ours holds
     something foreign.
@@ -88,7 +88,7 @@ async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]
         server = str(await check_server(client, settings.redis_url))
         yield client, server
     except RedisError as error:
-        found = await _foreign(client, settings) if is_wrong_type(error) else ""
+        found = await _foreign(client, settings, named) if is_wrong_type(error) else ""
         if found:
             raise ConfigurationError(f"{found}: somebody else uses this name. Rename the one or the other.") from error
         raise UnreachableError(f"Redis at {hide_password(settings.redis_url)!r} failed: {error}") from error
@@ -96,11 +96,19 @@ async def connected(settings: ReaperSettings) -> AsyncIterator[tuple[Redis, str]
         await client.aclose()
 
 
-async def _foreign(client: Redis, settings: ReaperSettings) -> str:
+async def _foreign(client: Redis, settings: ReaperSettings, named: Wanted | None) -> str:
     with suppress(RedisError):
         found = await foreign_keys(client, [settings.namespace_keys, *(group.keys for group in settings.groups)])
-        return found or await foreign_keys(client, await known(client, settings))
+        return found or await foreign_keys(client, await _meant(client, settings, named))
     return ""
+
+
+async def _meant(client: Redis, settings: ReaperSettings, named: Wanted | None) -> list[GroupKeys]:
+    pairs = await known(client, settings)
+    if named is not None:
+        with suppress(ConfigurationError):
+            pairs.append(choose_pair(pairs, stream=named.stream, group=named.group))
+    return pairs
 
 
 async def known(client: Redis, settings: ReaperSettings) -> list[GroupKeys]:

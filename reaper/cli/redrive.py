@@ -82,7 +82,7 @@ async def _redrive(
 ) -> Counter[RedriveOutcome]:
     counts: Counter[RedriveOutcome] = Counter()
     results: list[Redriven] = []
-    async with connected(settings) as (client, _):
+    async with connected(settings, pair) as (client, _):
         keys = await find_pair(client, settings, pair)
         try:
             async for result in redrive(client, keys, _ids(client, keys, what), how):

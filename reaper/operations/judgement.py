@@ -100,7 +100,10 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
     refusal = report.refusal if report else ""
     if not group.main.exists and not refusal:
         refusal = "no_group"
-    if refusal:
+    for source, key in ((group.main, group.keys.stream), (group.retry, group.keys.retry)):
+        if source.is_foreign:
+            yield Trouble.REFUSED, f"{key} holds no stream: somebody else uses this name"
+    if refusal and not group.main.is_foreign:
         yield Trouble.REFUSED, f"recovery refuses: {REFUSALS.get(refusal, refusal)}"
     for mismatch in group.mismatches:
         yield Trouble.MISMATCH, mismatch

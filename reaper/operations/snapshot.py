@@ -22,7 +22,7 @@ from workers.protocol.keys import (
     NamespaceKeys,
     namespace_keys,
 )
-from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
+from workers.protocol.meaning import Meaning, is_nothing_there, is_wrong_type, meaning_of
 from workers.protocol.messages import agreed_recovery, entry_ms, text, whole_number
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import time_ms
@@ -192,7 +192,8 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
     pipe.xinfo_consumers(key, group)
     pipe.execute_command("XPENDING", key, group)
     pipe.execute_command("XPENDING", key, group, "-", "+", LOOKED_AT)
-    entries, groups, consumers, summary, oldest = _readable(await pipe.execute(raise_on_error=False))
+    replies = await pipe.execute(raise_on_error=False)
+    entries, groups, consumers, summary, oldest = _readable(replies)
     readers = [one for one in consumers or () if text(one["name"]) not in OUR_CONSUMERS]
     held = dict(summary[3] or ()) if summary else {}  # of one moment: what no consumer holds was given back by XNACK
     by_consumers = sum(map(int, held.values()))
@@ -201,7 +202,7 @@ async def _read_source(client: Redis, key: str, group: str, now_ms: int, visibil
     delivered = [row for row in oldest or () if row[1] not in LAID_ASIDE]
     info = next((one for one in groups or () if text(one["name"]) == group), None)
     if info is None:
-        return SourceState(entries=entries or 0)
+        return SourceState(entries=entries or 0, is_foreign=is_wrong_type(replies[0]))
     ready, first = await _count_ready(client, key, info)
     return SourceState(
         exists=True,

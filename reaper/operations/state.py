@@ -38,6 +38,8 @@ class SourceState:
 
     exists: bool = False
     """There is such a stream, with this group."""
+    is_foreign: bool = False
+    """Its key holds something that is no stream."""
     entries: int = 0
     ready: Count = Count()
     ready_in_place: int = 0

@@ -19,7 +19,7 @@ from reaper.settings import ReaperSettings, WatchedGroup
 from workers.protocol.calls.recovery import Outcome, Recovered
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import Moved, Released
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import Pending, first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.settings import to_ms
@@ -80,7 +80,7 @@ class GroupNotes:
 
     def failed(self, what: str, error: BaseException) -> None:
         """``what`` could not be done."""
-        message = f"{what}: {error}"
+        message = f"{what}: {in_words(error)}"
         if message != self._errors.get(what):
             level = logging.WARNING if is_contact_error(error) else logging.ERROR
             logger.log(level, "%s: cannot %s", self._pair, message)

@@ -71,11 +71,22 @@ async def test_a_setting_that_cannot_be_is_json_for_who_wants_json() -> None:
     assert "namespace" in answer.data["error"]
 
 
+def _without_settings(name: str) -> list[str]:
+    """Return the words that name the pair on the command line, where nothing else does."""
+    words = [word for word in typed(name) if word not in PAIR]
+    if KEYS.group in words:
+        return [KEYS.pair if word == KEYS.group else word for word in words]
+    return [*words, "--group", KEYS.pair]
+
+
+@pytest.mark.parametrize("words_of", [typed, _without_settings])
 @pytest.mark.parametrize("name", [name for name in ACT if not name.endswith("show")])
-async def test_a_key_that_holds_something_else_is_named(reaper: Command, client: Redis, name: str) -> None:
+async def test_a_key_that_holds_something_else_is_named(
+    reaper: Command, client: Redis, name: str, words_of: Callable[[str], list[str]]
+) -> None:
     for key in (KEYS.stream, KEYS.dead, KEYS.agreement):
         await client.set(key, "somebody else's")
-    answer = await reaper(*typed(name))
+    answer = await reaper(*words_of(name))
     assert answer.code == 2
     assert "orders holds a string, where a stream belongs" in answer.err
     assert "{orders}:group:billing holds a string, where a hash belongs" in answer.err

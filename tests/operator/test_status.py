@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from reaper.operations.judgement import Trouble, judge
 from reaper.operations.snapshot import MOST_COUNTED, find_mismatches, take_snapshot
@@ -281,7 +282,17 @@ async def test_keys_of_a_wrong_type_read_as_empty(scene: Scene) -> None:
     for key in (scene.keys.dead, scene.keys.schedule, scene.keys.suspects, scene.keys.retry):
         await scene.client.set(key, "something else")
     group = await _group(scene)
-    assert (group.dead_letters, group.scheduled, group.suspects_out, group.retry) == (0, 0, 0, SourceState())
+    assert (group.dead_letters, group.scheduled, group.suspects_out) == (0, 0, 0)
+    assert group.retry == SourceState(is_foreign=True)
+
+
+async def test_a_stream_that_is_none_is_told_from_one_that_is_missing(client: Redis, reaper: Command) -> None:
+    for key in ("orders", "{mail}:retry:billing"):
+        await client.set(key, "something else")
+    told = (await reaper("status", "--groups", "orders/billing,mail/billing")).out
+    assert "orders/billing: orders holds no stream: somebody else uses this name" in told
+    assert "mail/billing: {mail}:retry:billing holds no stream: somebody else uses this name" in told
+    assert "mail/billing: recovery refuses: the stream or its group does not exist" in told
 
 
 async def test_status_writes_nothing(scene: Scene, reaper: Command) -> None:

@@ -14,7 +14,15 @@ import reaper
 import workers
 from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
-from workers.protocol.meaning import Meaning, NotSentError, is_not_known, is_nothing_there, meaning_of, was_not_run
+from workers.protocol.meaning import (
+    Meaning,
+    NotSentError,
+    in_words,
+    is_not_known,
+    is_nothing_there,
+    meaning_of,
+    was_not_run,
+)
 
 CODES = ("NOGROUP", "NOPERM", "WRONGTYPE", "NOAUTH", "WRONGPASS", "READONLY", "LOADING", "no permissions")
 HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/connecting.py"}
@@ -117,3 +125,9 @@ def test_nobody_else_looks_for_the_codes_of_errors() -> None:
         if any(code in text for text in _texts(path) for code in CODES)
     }
     assert found == HERE
+
+
+def test_where_redis_keeps_to_itself_which_key_it_means_people_are_told_who_names_it() -> None:
+    wrong = "WRONGTYPE Operation against a key holding the wrong kind of value"
+    assert in_words(ResponseError(wrong)) == f"{wrong} (`reaper doctor` names the key)"
+    assert in_words(ResponseError("NOGROUP No such key 'orders'")) == "NOGROUP No such key 'orders'"

@@ -12,7 +12,7 @@ from workers.protocol.calls.recovery import Claimed
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.keys import GroupKeys
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
@@ -77,7 +77,7 @@ class Reporter:
         """Note that ``part`` (``reading``, ``settling``, …) could not do its work."""
         if self.troubles.failed(part, error, monotonic()):
             what = "no contact with Redis" if is_contact_error(error) else "Redis refuses"
-            logger.error("%s: %s while %s: %s. Trying until it works", self._consumer, what, part, error)
+            logger.error("%s: %s while %s: %s. Trying until it works", self._consumer, what, part, in_words(error))
             self._callbacks.report("error", part=part, error=str(error))
 
     def works(self, part: str) -> None:

@@ -149,6 +149,12 @@ def is_wrong_type(error: object) -> bool:
     return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
 
 
+def in_words(error: object) -> str:
+    """Return what the server said; and, where it keeps to itself which key it means, who names that."""
+    said = str(error)
+    return f"{said} (`reaper doctor` names the key)" if is_wrong_type(error) else said
+
+
 def is_not_known(error: BaseException) -> bool:
     """Tell whether the server does not know the command that it was asked for, or its options."""
     return meaning_of(error) in (Meaning.UNCLEAR, Meaning.REFUSED) and _NOT_KNOWN.search(str(error)) is not None
