@@ -541,9 +541,10 @@ async def test_nobody_is_robbed_after_an_outage(
     server = start_server(appendonly="yes", appendfsync="always")
     through = await proxy(server)
     busy, idle = Handler(), Handler()
+    settings = {"recovery": mode, "concurrency": 17}  # whoever has all of them reads on, and so meets the outage
     async with commands_client(server.url) as client:
         await create_group(client)
-        async with running_worker(through.url, busy, recovery=mode), running_worker(through.url, idle, recovery=mode):
+        async with running_worker(through.url, busy, **settings), running_worker(through.url, idle, **settings):
             enqueued = await enqueue(client, 16, hold="")
             await wait_until(lambda: len(busy.starts) + len(idle.starts) == 16, "all run")
             await wait_until(lambda: len(looks.contacts) == 2, "both look for what stalls")

@@ -464,6 +464,7 @@ async def test_stopping_lets_running_jobs_end_and_reads_no_more(server: RedisSer
     await enqueue(client, 1)
     async with running(make_worker(server.url, handle)) as worker:
         await started.wait()
+        await wait_until(lambda: blocked(client), "the worker reads")
         worker.stop()
         await wait_until(lambda: none_blocked(client), "the worker has ended its read")
         await enqueue(client, 2)
