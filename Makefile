@@ -64,7 +64,7 @@ bench: $(DEV)  ## measure; writes docs/benchmarks.md
 
 soak: $(DEV)  ## play 20,000 simulated stories; kill the ingester 20 times; then chaos for SOAK_MINUTES or until one fails
 	@$(BIN)/python -m tests.simulation $(SOAK_SEED) --count $(SOAK_STORIES) --processes $$(nproc 2>/dev/null || echo 2)
-	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q --matrix tests/pipeline/test_kill.py
+	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q --matrix -k valkey tests/pipeline/test_kill.py
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
 	while [ "$$(date +%s)" -lt "$$end" ]; do \
 	  for mode in reaper embedded; do \

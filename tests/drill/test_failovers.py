@@ -46,9 +46,11 @@ async def test_a_master_whose_replicas_are_behind_takes_jobs_along_and_the_ledge
     told = await _played(processes, tmp_path / "report.json", *options)
     assert told["topology"] == "sentinel"
     (failover,) = [fault for fault in told["faults"] if fault["kind"] == "kill-master"]
-    assert told["lost"] == told["not_received"] > 0
+    assert failover["jobs"], "nothing of the last second was lost"
+    # What living workers held when it was forgotten is executed all the same: it may be all of it.
+    assert told["lost"] == told["not_received"]
     assert {loss["n"] for loss in told["losses"]} <= set(failover["jobs"])
-    assert {loss["cause"] for loss in told["losses"]} == {"not_received"}
+    assert {loss["cause"] for loss in told["losses"]} <= {"not_received"}
     assert told["settled"] == 350 - told["lost"]
 
 

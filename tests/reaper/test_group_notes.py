@@ -78,16 +78,16 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 
 async def test_an_error_is_told_when_it_begins_and_when_it_has_passed(told: Told) -> None:
     for _ in range(3):
-        told.notes.failed("scan", ResponseError("WRONGTYPE"))
-    assert told.notes.tally.error == "scan: WRONGTYPE"
+        told.notes.failed("scan", ResponseError("MISCONF"))
+    assert told.notes.tally.error == "scan: MISCONF"
     for _ in range(3):
         told.notes.worked("scan")
     assert told.notes.tally.error == ""
     assert told.lines() == [
-        ("ERROR", "orders/billing: cannot scan: WRONGTYPE"),
+        ("ERROR", "orders/billing: cannot scan: MISCONF"),
         ("INFO", "orders/billing: works again (scan)"),
     ]
-    assert await told.reports() == [("error", {"error": "scan: WRONGTYPE"})]
+    assert await told.reports() == [("error", {"error": "scan: MISCONF"})]
 
 
 async def test_a_lost_connection_is_a_warning(told: Told) -> None:
@@ -96,10 +96,10 @@ async def test_a_lost_connection_is_a_warning(told: Told) -> None:
 
 
 async def test_an_error_that_changes_is_told_again(told: Told) -> None:
-    for message in ("WRONGTYPE", "OOM", "OOM"):
+    for message in ("MISCONF", "OOM", "OOM"):
         told.notes.failed("scan", ResponseError(message))
     assert [line for _, line in told.lines()] == [
-        "orders/billing: cannot scan: WRONGTYPE",
+        "orders/billing: cannot scan: MISCONF",
         "orders/billing: cannot scan: OOM",
     ]
 
