@@ -21,12 +21,12 @@ from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import is_wrong_type
-from workers.runtime.options import errors_as_sentences, settings_options
+from workers.runtime.options import errors_as_sentences, json_flag, settings_options
 from workers.runtime.settings import load_settings
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
-json_option = click.option("--json", "machine", is_flag=True, help="Print JSON.")
+json_option = json_flag()
 
 
 def reaper_settings(asked: Collection[str]) -> Callable[[CommandT], CommandT]:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,6 +21,7 @@ from reaper.drill.settings import DrillSettings
 from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs, read_requests
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, examples, settings_options
+from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
@@ -85,13 +85,7 @@ Where no reapers run, pause-leader only kills the worker, and what hits reapers 
 _redis_option = click.option(
     "--redis-url", envvar="REAPER_REDIS_URL", help=DrillSettings.model_fields["redis_url"].description
 )
-_json_option = click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Write the report to this file.",
-)
+_json_option = output_file("--json", "json_file", metavar="FILE", help="Write the report to this file.")
 
 
 @click.command(
@@ -123,7 +117,7 @@ _json_option = click.option(
 @_redis_option
 @_json_option
 @click.option("--show-trace", is_flag=True, help="Trace every job, and print the trace of one that was recovered.")
-def drill(recovery: str, json_file: Path | None, show_trace: bool, **flags: Any) -> None:
+def drill(recovery: str, json_file: OutputFile | None, show_trace: bool, **flags: Any) -> None:
     """Play one drill; see `HELP`."""
     with _errors_for_people():
         settings = load_settings(DrillSettings, flags=flags)
@@ -131,7 +125,7 @@ def drill(recovery: str, json_file: Path | None, show_trace: bool, **flags: Any)
         with _trace_shown(programme, wanted=show_trace) as programme:
             (ending,) = _perform(programme)
         if json_file:
-            _write_json(json_file, ending.as_json())
+            json_file.write(_as_text(ending.as_json()))
     sys.exit(EXIT_FAILED if ending.objections else 0)
 
 
@@ -139,7 +133,7 @@ def drill(recovery: str, json_file: Path | None, show_trace: bool, **flags: Any)
 @_redis_option
 @settings_options(DrillSettings, exclude=DrillSettings.model_fields.keys() - {"seed"})
 @_json_option
-def demo(json_file: Path | None, **flags: Any) -> None:
+def demo(json_file: OutputFile | None, **flags: Any) -> None:
     """Show what happens to the jobs of a killed worker: without recovery, with the reaper, and embedded.
 
     Three acts on the same trace with the same faults, in about a minute. Exits 0 only if the second and the third
@@ -153,7 +147,7 @@ def demo(json_file: Path | None, **flags: Any) -> None:
             endings = _perform(programme)
             show("", *fitted(_moral(endings)))
         if json_file:
-            _write_json(json_file, {"acts": [ending.as_json() for ending in endings]})
+            json_file.write(_as_text({"acts": [ending.as_json() for ending in endings]}))
         show("", *NEXT)
     failed = any(ending.objections for ending in endings if ending.stage.recovery.promises)
     sys.exit(EXIT_FAILED if failed else 0)
@@ -264,11 +258,8 @@ def _close(ending: Ending) -> None:
         show(f"  Play it again: {settings.command(recovery)}")
 
 
-def _write_json(file: Path, report: dict[str, Any]) -> None:
-    try:
-        file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"--json {file} cannot be written: {error.strerror}.") from error
+def _as_text(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=2) + "\n"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from reaper.pipeline.report.command import report
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.logs import log_to_stderr
-from workers.runtime.options import examples, log_level_option
+from workers.runtime.options import examples, json_flag, log_level_option
 from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ pipeline.add_command(report)
 
 
 @pipeline.command("warm-up", epilog=examples("reaper pipeline warm-up"))
-@click.option("--json", "machine", is_flag=True, help="Print JSON, and no progress.")
+@json_flag("Print JSON, and no progress.")
 def warm_up(machine: bool) -> None:
     """Make Java's class cache: commands of the pipeline then start seconds sooner. Needs Java 25, and a minute.
 

@@ -12,13 +12,11 @@ from dataclasses import asdict, is_dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.storage import LakeError, is_of_store, reason_of_store
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, settings_options
+from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, json_flag, settings_options
 from workers.runtime.printing import show, show_json
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ def pipeline_options(*names: str) -> Callable[[Any], Any]:
 
     def decorate(command: Any) -> Any:
         others = [name for name in PipelineSettings.model_fields if name not in names]
-        machine = click.option("--json", "machine", is_flag=True, help="Print JSON, and no progress.")
+        machine = json_flag("Print JSON, and no progress.")
         return settings_options(PipelineSettings, exclude=others)(machine(command))
 
     return decorate

@@ -129,6 +129,11 @@ def log_options(command: CommandT) -> CommandT:
     return log_level_option(with_format(command))
 
 
+def json_flag(promise: str = "Print JSON.") -> Callable[[CommandT], CommandT]:
+    """Add ``--json``, as the parameter ``machine``. Read before the others, for their errors are printed as it says."""
+    return click.option("--json", "machine", is_flag=True, is_eager=True, help=promise)
+
+
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
     """Print our own errors as they are, without a traceback, and exit with ``USAGE_EXIT``.

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
-from reaper.pipeline.advice.options import advice_options, read_weights, read_workers, write_settings
+from reaper.pipeline.advice.options import advice_options, read_weights, read_workers
 from reaper.pipeline.command import LAKE, SPARK, open_session, pipeline_options, sentences, show_result
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.runtime.options import examples
+from workers.runtime.output_files import OutputFile
 from workers.runtime.settings import load_settings
 
 
@@ -21,7 +22,7 @@ from workers.runtime.settings import load_settings
 )
 @pipeline_options(*LAKE, *SPARK)
 @advice_options
-def advise(config: Path | None, machine: bool, pair: str | None, output: Path | None, **given: Any) -> None:
+def advise(config: Path | None, machine: bool, pair: str | None, output: OutputFile | None, **given: Any) -> None:
     """Say which visibility timeouts would have cost least, as settings that `reaper run --config` reads.
 
     Exit code 0, or 2 where it is not possible, or the lake tells of nothing to advise on.
@@ -40,6 +41,6 @@ def advise(config: Path | None, machine: bool, pair: str | None, output: Path | 
         advice = advise_lake(session, settings.lake, weights, workers=workers, pair=pair)
         line.end()
         if output:
-            write_settings(output, as_toml(advice, weights))
+            output.write(as_toml(advice, weights))
         if machine or not output:
             show_result(as_json(advice, weights), as_toml(advice, weights).splitlines(), machine=machine)

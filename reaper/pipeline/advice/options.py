@@ -1,14 +1,13 @@
 """What ``reaper pipeline advise`` may be told: what things are worth, and how the workers keep what they hold."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from reaper.pipeline.advice.model import Weights, Workers
-from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT
+from workers.runtime.output_files import output_file
 
 _DEFAULT = Weights()
 _AUTO = "auto"
@@ -66,12 +65,7 @@ _OPTIONS = (
         show_default=True,
         help="Deliveries that a job has.",
     ),
-    click.option(
-        "--output",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Write the settings to this file instead of printing them.",
-    ),
+    output_file("--output", metavar="FILE", help="Write the settings to this file instead of printing them."),
 )
 
 
@@ -98,11 +92,3 @@ def read_workers(given: dict[str, Any]) -> Workers | None:
     """Take the option of the workers out of ``given``; None = as the journal tells."""
     name = given.pop("workers")
     return None if name == _AUTO else Workers(name)
-
-
-def write_settings(file: Path, text: str) -> None:
-    """Write the settings. Raises ConfigurationError."""
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"--output {file} cannot be written: {error.strerror}.") from error

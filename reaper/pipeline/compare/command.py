@@ -17,13 +17,15 @@ from reaper.pipeline.compare.scenarios import FAULT_AT_S, MODES, SCENARIOS, choo
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import examples
+from workers.runtime.options import examples, json_flag
+from workers.runtime.output_files import OutputFile, output_file
 
 if TYPE_CHECKING:
     from reaper.pipeline.compare.findings import Comparison
     from reaper.pipeline.compare.play import Plan
 
-DEFAULT_OUTPUT = Path("comparison.html")
+DEFAULT_OUTPUT = "comparison.html"
+_COMPANY = (".json", ".md", ".svg")
 
 _HELP = f"""Play the same drill once for each way to recover, and say which is the better one for what.
 
@@ -63,13 +65,7 @@ Scenarios:
     show_default=True,
     help="Seconds after the first job at which the harm is done: when jobs of the trace are in flight.",
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=DEFAULT_OUTPUT,
-    show_default=True,
-    help="The page, one HTML file.",
-)
+@output_file("--output", default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
 @click.option(
     "--files",
     type=click.Path(path_type=Path, file_okay=False),
@@ -77,7 +73,7 @@ Scenarios:
 )
 @click.option("--heap", default="1g", show_default=True, help="Memory of Spark's driver.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-@click.option("--json", "machine", is_flag=True, help="Print all figures as JSON, and no progress.")
+@json_flag("Print all figures as JSON, and no progress.")
 def compare(
     modes: tuple[str, ...],
     scenarios: tuple[str, ...],
@@ -89,7 +85,7 @@ def compare(
     decode_ms: float | None,
     seed: int | None,
     fault_at: float,
-    output: Path,
+    output: OutputFile,
     files: Path | None,
     heap: str,
     quiet: bool,
@@ -107,12 +103,13 @@ def compare(
         situations = [moved(scenario, fault_at) for scenario in choose_scenarios(scenarios)]
         chosen = tuple(mode for mode in MODES if mode in (modes or MODES))
         plan = Plan(situations, chosen, repeat, options)
+        company = _company(output)
         line = ProgressLine(quiet=quiet or machine)
         with _folder(files) as folder:
             settings = PipelineSettings(lake=str(folder / "lake"), heap=heap)
             comparison = _play_and_read(plan, folder, settings, line)
         line.end()
-        _write(comparison, output)
+        _write(comparison, output, company)
         show_result(comparison.as_json(), comparison.overall, machine=machine)
 
 
@@ -124,9 +121,13 @@ def _folder(files: Path | None) -> Iterator[Path]:
             yield Path(temporary)
         return
     folder = files.resolve()
-    if folder.exists() and any(folder.iterdir()):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise ConfigurationError(f"--files {files} cannot be used: {error.strerror}.") from error
+    if not is_empty:
         raise ConfigurationError(f"--files {files}: the folder is not empty.")
-    folder.mkdir(parents=True, exist_ok=True)
     yield folder
 
 
@@ -147,20 +148,22 @@ def _play_and_read(plan: "Plan", folder: Path, settings: PipelineSettings, line:
     return conclude(drills, told, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def _write(comparison: "Comparison", output: Path) -> None:
+def _company(output: OutputFile) -> dict[str, OutputFile]:
+    """Return the files beside the page, by suffix. Raises ConfigurationError."""
+    if output.path.suffix in _COMPANY:
+        raise ConfigurationError(
+            f"--output {output}: the page is HTML; its figures are written beside it, as .json, .md and .svg."
+        )
+    return {suffix: output.beside(suffix) for suffix in _COMPANY}
+
+
+def _write(comparison: "Comparison", output: OutputFile, company: dict[str, OutputFile]) -> None:
     from reaper.pipeline.compare.chart import standalone, waits
     from reaper.pipeline.compare.page import write_markdown, write_page
 
     svg = waits(comparison.found, comparison.modes)
-    texts = {
-        output: write_page(comparison),
-        output.with_suffix(".json"): json.dumps(comparison.as_json(), indent=1) + "\n",
-        output.with_suffix(".md"): write_markdown(comparison, output.with_suffix(".svg").name if svg else ""),
-    }
+    output.write(write_page(comparison))
+    company[".json"].write(json.dumps(comparison.as_json(), indent=1) + "\n")
+    company[".md"].write(write_markdown(comparison, company[".svg"].path.name if svg else ""))
     if svg:
-        texts[output.with_suffix(".svg")] = standalone(svg) + "\n"
-    for file, text in texts.items():
-        try:
-            file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"--output {file} cannot be written: {error.strerror}.") from error
+        company[".svg"].write(standalone(svg) + "\n")

@@ -14,8 +14,8 @@ import click
 from reaper.pipeline.command import LAKE, SPARK, interruptible, leave_at_once, sentences
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
-from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import examples, settings_options
+from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reaper.pipeline.report.findings import Findings
     from reaper.pipeline.report.scope import Scope
 
-DEFAULT_OUTPUT = Path("recovery-report.html")
+DEFAULT_OUTPUT = "recovery-report.html"
 JAVA_OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=240m"
 """Nobody minds a pause of the report, and the collector that avoids pauses costs a fifth of its CPU time. A report has
 so much code that smaller spaces for it would be searched for garbage again and again, each time with all of the heap.
@@ -35,7 +35,6 @@ SMALL_LAKE_BYTES = 200_000_000
 """Some eight million events. With five, compiling once took a sixth less CPU time; that share shrinks."""
 
 _SETTINGS = (*LAKE, *SPARK)
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(
@@ -45,8 +44,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     )
 )
 @settings_options(PipelineSettings, exclude=[name for name in PipelineSettings.model_fields if name not in _SETTINGS])
-@click.option("--output", type=_FILE, default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
-@click.option("--json", "json_file", type=_FILE, metavar="FILE", help="Write all figures to this file, too.")
+@output_file("--output", default=DEFAULT_OUTPUT, show_default=True, help="The page, one HTML file.")
+@output_file("--json", "json_file", metavar="FILE", help="Write all figures to this file, too.")
 @click.option("--since", metavar="TIME", help="Only from 2026-11-20, 2026-11-20T15:04 (UTC), or 36h ago (m, h, d, w).")
 @click.option("--until", metavar="TIME", help="Only before this; written as --since.")
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="Only this one, or stream/group; repeatable.")
@@ -54,8 +53,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def report(
     config: Path | None,
-    output: Path,
-    json_file: Path | None,
+    output: OutputFile,
+    json_file: OutputFile | None,
     since: str | None,
     until: str | None,
     groups: tuple[str, ...],
@@ -88,9 +87,9 @@ def report(
         progress.end()
         from reaper.pipeline.report.page import write_page
 
-        _write(output, write_page(findings), "--output")
+        output.write(write_page(findings))
         if json_file:
-            _write(json_file, json.dumps(findings.as_json(), indent=1, default=str) + "\n", "--json")
+            json_file.write(json.dumps(findings.as_json(), indent=1, default=str) + "\n")
         show(f"{findings.about['events']:,} events: {output}")
 
 
@@ -118,10 +117,3 @@ def _java_options(layout: "Layout") -> str:
 
     small = sum(file.bytes for file in LakeTable(layout.table("events")).files()) < SMALL_LAKE_BYTES
     return f"{JAVA_OPTIONS} {QUICK_START}" if small else JAVA_OPTIONS
-
-
-def _write(file: Path, text: str, option: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{option} {file} cannot be written: {error.strerror}.") from error

@@ -58,6 +58,7 @@ MODULES = {
     "workers/protocol/sentinels": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
     "workers/runtime/grace": ["reaper/test_grace", "reaper/test_trust", "workers/test_contact"],
+    "workers/runtime/output_files": ["operator/test_output_files"],
 }  # fmt: skip
 """Of a module, likewise: by its path."""
 
