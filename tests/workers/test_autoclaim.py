@@ -572,8 +572,8 @@ class Looks:
         wait_s = contact.Contact.wait_s
 
         async def noted(looking: contact.Contact, visibility_s: float) -> float:
-            self.contacts.add(looking)
             seconds = await wait_s(looking, visibility_s)
+            self.contacts.add(looking)  # Redis has answered by now: who never heard of it has lost nothing
             if seconds > 0:
                 self.held_back.add(looking)
             return seconds
