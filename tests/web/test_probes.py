@@ -12,7 +12,7 @@ import pytest
 from anyio.abc import SocketStream
 from redis.asyncio import Redis
 
-from reaper.election.elector import EndOfTerm, Term
+from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.operations.acl import Role, rules_of
 from reaper.recovery.term import TermWork
 from reaper.service import Reaper
@@ -115,8 +115,8 @@ async def test_without_redis_it_is_not_ready_and_yet_alive(start_server: StartSe
 
 
 async def test_a_leader_that_cannot_end_its_term_is_not_alive(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    elector = served.reaper._elector
-    monkeypatch.setattr(elector, "_renewed_at", monotonic() - 3_600)
+    # Whatever it renews meanwhile.
+    monkeypatch.setattr(Elector, "since_renewal_s", property(lambda _: 3_600.0))
     reply = await served.get("/livez")
     assert (reply.code, reply.data["reasons"]) == (
         503, ["it leads, and has not renewed its lease for 3600 s"]
