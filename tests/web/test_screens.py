@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 from selenium.webdriver.chromium.webdriver import ChromiumDriver as WebDriver
@@ -85,6 +86,7 @@ async def _sized(tab: Tab, size: tuple[int, int], scheme: str = "light") -> None
 async def _shoot(tab: Tab, name: str, tmp_path: Path) -> None:
     """Take a picture of the whole page."""
     folder = Path(os.environ.get("STREAM_REAPER_SCREENS", str(tmp_path)))
+    await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
     height = int(await tab.js("document.documentElement.scrollHeight"))
     width = int(await tab.js("window.innerWidth"))
     await _resized(tab, width, height)
