@@ -30,6 +30,7 @@ GENERATED_RATE = 70.0
 """Jobs a second; with the generated durations about 20 are in flight at a time."""
 CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
 """In a chaos: fewer, since it may go on for hours; and longer, so that what comes late finds something to hit."""
+MOST_GENERATED = 1_000_000
 DEMO_JOBS = 700
 
 EXIT_FAILED = 1
@@ -181,7 +182,11 @@ def _plan(settings: DrillSettings) -> list[PlannedJob]:
         count, rate = GENERATED_JOBS, GENERATED_RATE
         if settings.chaos:
             count, rate = round((settings.chaos.total_seconds() + CHAOS_TAIL_S) * CHAOS_RATE), CHAOS_RATE
-        requests = generate_requests(settings.seed, count=settings.limit or count, rate=rate)
+        count = settings.limit or count
+        if count > MOST_GENERATED:
+            option = "--limit" if settings.limit else "--chaos"
+            raise ConfigurationError(f"{option} asks for {count} jobs: at most {MOST_GENERATED} are generated.")
+        requests = generate_requests(settings.seed, count=count, rate=rate)
     else:
         requests = read_requests(settings.trace, limit=settings.limit)
     return plan_jobs(requests, settings.times, speedup=settings.speedup)
@@ -189,6 +194,8 @@ def _plan(settings: DrillSettings) -> list[PlannedJob]:
 
 def _perform(programme: Programme) -> list[Ending]:
     """Play, telling what is played and how each act ended."""
+    for recovery in programme.recoveries:
+        programme.settings.check(recovery)
     screen = screen_at_hand(quiet=programme.settings.quiet)
     show(*_introduction(programme))
     return perform(programme, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from click import FloatRange
 from redis.asyncio import Redis
 
 from tests.operator.conftest import Command, run_command
@@ -18,6 +19,7 @@ from tests.support.dump import dump
 from tests.support.processes import Processes
 from tests.support.servers import RedisServer
 from workers.protocol.keys import TYPES, group_keys, namespace_keys
+from workers.runtime.options import Amount
 from workers.runtime.printing import show, show_json
 
 pytestmark = pytest.mark.anyio
@@ -69,6 +71,38 @@ async def test_a_setting_that_cannot_be_is_json_for_who_wants_json() -> None:
     assert (answer.code, answer.err) == (2, "")
     assert answer.data["status"] == "impossible"
     assert "namespace" in answer.data["error"]
+
+
+SPEAKING = [name for name, one in LEAVES if any(option.name == "machine" for option in one.params)]
+"""Commands whose ``--json`` is a flag, and no file."""
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+async def test_words_that_make_no_command_are_json_for_who_wants_json(name: str) -> None:
+    answer = await run_command(NOWHERE, *name.split()[1:], "--json", "--no-such-option")
+    assert (answer.code, answer.err) == (2, "")
+    assert answer.data == {"status": "impossible", "error": "No such option '--no-such-option'."}
+    people = await run_command(NOWHERE, *name.split()[1:], "--no-such-option")
+    assert (people.code, people.out) == (2, "")
+    assert people.err.endswith("Error: No such option '--no-such-option'.\n")
+
+
+def _numbers() -> list[tuple[str, str]]:
+    return [(name, one.opts[0]) for name, command in LEAVES for one in command.params if isinstance(one.type, Amount)]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(("name", "option"), _numbers())
+async def test_what_is_no_number_is_in_no_range(name: str, option: str, value: str) -> None:
+    answer = await run_command(NOWHERE, *name.split()[1:], option, value)
+    assert (answer.code, answer.out) == (2, "")
+    assert option in answer.err
+    assert value in answer.err
+
+
+def test_every_range_of_numbers_is_such_a_one() -> None:
+    ranges = [(name, one.opts) for name, command in LEAVES for one in command.params if type(one.type) is FloatRange]
+    assert (ranges, len(_numbers()) > 5) == ([], True)
 
 
 def _without_settings(name: str) -> list[str]:
