@@ -25,7 +25,8 @@ from reaper.drill.faults import (
 )
 from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.trace import PlannedJob, TokenTimes
-from workers.protocol.address import Topology, parse_address
+from workers.protocol.address import Topology
+from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import Seconds, Section
@@ -230,7 +231,7 @@ class DrillSettings(Section):
     def check(self, recovery: Recovery) -> None:
         """Refuse what cannot be played. Raises ConfigurationError."""
         if self.redis_url:
-            parse_address(self.redis_url)
+            read_address(self.redis_url)
         if recovery.by_reapers and self.reapers < 1:
             raise ConfigurationError("--recovery reaper needs reapers: --reapers 1 or more.")
         for option, given in (("--keep-keys", self.keep_keys), ("--redis-pid", self.redis_pid)):

@@ -51,6 +51,29 @@ async def test_a_server_of_no_use_is_one_sentence_in_json_too(
             assert people.err.count("\n") == 1
 
 
+ADDRESSES = ("x", "redis://127.0.0.1/zero", "redis://127.0.0.1:99999", "redis+sentinel://h:1", "redis+cluster://h/3",
+             "redis://[::1")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        *((name, url) for name in ASKING for url in ADDRESSES),
+        ("reaper acl", "x"),
+        ("reaper acl", "redis+cluster://h/3"),
+    ],
+)
+async def test_an_address_that_none_can_be_is_one_sentence(
+    name: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where `init` writes
+    words = typed(name) if name in ASKING else ["acl", *PAIR]
+    machines = await run_command(url, *words, "--json")
+    assert (machines.code, machines.err) == (2, "")
+    assert machines.data["status"] == "impossible"
+    assert f"redis_url {url!r} cannot be used: " in machines.data["error"]
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", STARTING)
 async def test_what_goes_on_for_long_says_so_as_well(
