@@ -125,7 +125,7 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
         waited_s = (group.main.oldest_ready_ms or 0) // 1000
         yield (
             Trouble.UNREAD,
-            f"{group.main.ready} jobs wait, for up to {waited_s} s, and nobody reads them: do workers of the group run?",
+            f"{group.main.ready} jobs wait, for up to {waited_s} s, and nobody reads them: do the group's workers run?",
         )
 
 
