@@ -1,6 +1,7 @@
 """The commands ``reaper drill`` and ``reaper demo``."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,9 +36,9 @@ DEMO_JOBS = 700
 
 EXIT_FAILED = 1
 NEXT = (
-    "next: reaper init orders/billing   a stream and a group of your own",
-    "      reaper drill --chaos 60      faults of all kinds, drawn by seed",
-    "      docs/README.md               where to read on",
+    ("{reaper} drill --chaos 60", "faults of all kinds, drawn by seed"),
+    ("{reaper} init orders/billing", "a group on a Redis of your own"),
+    ("docs/README.md", "where to read on"),
 )
 HELP = """Break an installation on purpose, and account for every job.
 
@@ -149,9 +150,17 @@ def demo(json_file: OutputFile | None, **flags: Any) -> None:
             show("", *fitted(_moral(endings)))
         if json_file:
             json_file.write(_as_text({"acts": [ending.as_json() for ending in endings]}))
-        show("", *NEXT)
+        show("", *_next_steps(sys.argv[0]))
     failed = any(ending.objections for ending in endings if ending.stage.recovery.promises)
     sys.exit(EXIT_FAILED if failed else 0)
+
+
+def _next_steps(program: str) -> list[str]:
+    """Return what to type next, as it can be typed: ``make demo`` starts a ``program`` that is not on the PATH."""
+    reaper = "reaper" if shutil.which("reaper") or program.endswith(".py") else program
+    steps = [(step.format(reaper=reaper), why) for step, why in NEXT]
+    width = max(len(step) for step, _ in steps)
+    return [f"{'      ' if number else 'next: '}{step:<{width}}   {why}" for number, (step, why) in enumerate(steps)]
 
 
 def _moral(endings: list[Ending]) -> list[str]:
