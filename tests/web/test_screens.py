@@ -137,3 +137,7 @@ async def test_what_is_said_of_fifty_groups_is_said_once(
     assert await tab.js("document.querySelectorAll('#verdict li').length") <= 4
     await _shoot(tab, name, tmp_path)
     assert await tab.run(lambda one: one.execute_script(TOO_WIDE)) == []
+    noughts = (
+        "[...document.querySelectorAll('#group-table [data-nought]')].filter((one) => one.checkVisibility()).length"
+    )
+    assert (await tab.js(noughts) > 0) is (size == DESK), "a card on a phone leaves out what is nothing"
