@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from anyio import run_process
 from click import FloatRange
 from redis.asyncio import Redis
 
 from tests.operator.conftest import Command, run_command
 from tests.operator.every import ASKING, KEYS, LEAVES, OTHERS, PAIR, STARTING, typed
 from tests.support.dump import dump
-from tests.support.processes import Processes
+from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
 from workers.protocol.keys import TYPES, group_keys, namespace_keys
 from workers.runtime.options import Amount
@@ -262,3 +263,11 @@ async def test_a_server_that_is_there_and_of_no_use_is_told_from_one_that_is_not
     answer = await run_command(f"redis://{login}127.0.0.1:{server.port}/{path}", "status")
     assert answer.code == 2
     assert answer.err.rstrip().endswith(advice)
+
+
+@pytest.mark.parametrize("line", ["reaper --help", "reaper --version", "reaper status -h", "workers run --help"])
+async def test_help_that_cannot_be_written_is_a_sentence(line: str) -> None:
+    with Path(os.devnull).with_name("full").open("wb") as full:
+        ended = await run_process([sys.executable, "-m", *line.split()], stdout=full, check=False, cwd=ROOT)
+    assert ended.returncode == 2
+    assert ended.stderr == b"error: standard output cannot be written to: No space left on device.\n"

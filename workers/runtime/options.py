@@ -4,7 +4,8 @@ A flag that is not given stays None, so that `workers.runtime.settings.load_sett
 read and checked there, by the same rules as those from the environment and the file.
 """
 
-from collections.abc import Callable, Collection, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from math import isfinite
@@ -16,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
-from workers.runtime.printing import show, show_json
+from workers.runtime.printing import give_up_writing, show, show_json
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
 
@@ -27,6 +28,7 @@ INTERRUPTED_EXIT = 130
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _TYPED, _MACHINE = "stream-reaper.typed", "machine"
+_HELP = {"--help", "-h", "--version"}
 
 
 class Program(click.Group):
@@ -34,6 +36,15 @@ class Program(click.Group):
 
     Words that make no command are JSON, too, for who asked for that.
     """
+
+    def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
+        """Run what was typed; click itself prints the help, and knows nothing of full disks."""
+        try:
+            return super().main(args, *others, **more)
+        except OSError as error:
+            if not _HELP & set(sys.argv[1:] if args is None else args):
+                raise
+            give_up_writing(error)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep what was typed."""
