@@ -36,7 +36,7 @@ Durations are seconds: `30`, `0.5`.
 | `redis://[[user]:password@]host:port/db`, `unix://path` | one Redis or Valkey, which takes writes |
 | `redis+sentinel://[[user]:password@]h1:26379,h2,h3/mymaster/0` | the master called `mymaster` ([Sentinel](\
 deployment.md#sentinel)); user and password are those of Redis |
-| `redis+cluster://h1,h2` | nodes of a cluster: understood, and refused so far |
+| `redis+cluster://h1,h2` | nodes of a cluster, any of them; others are asked for ([cluster](deployment.md#cluster)) |
 
 and, over TLS, `rediss://…`, `rediss+sentinel://…` and `rediss+cluster://…`.
 It takes the options `client_name`, `socket_keepalive` (`redis://…?socket_keepalive=true`), over TLS

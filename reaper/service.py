@@ -30,7 +30,7 @@ from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica, parse_replica
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
-from workers.protocol.meaning import Meaning, is_contact_error, meaning_of_text
+from workers.protocol.meaning import Meaning, in_words, is_contact_error, meaning_of_text
 from workers.protocol.routing import RoutedClient
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
@@ -281,7 +281,7 @@ class Reaper:
 
     def _cannot_register(self, error: Exception) -> None:
         if self._registration.failed(REGISTRATION, error, monotonic()):
-            logger.error("Redis refuses to register the replica: %s. Trying until it works", error)
+            logger.error("Redis refuses to register the replica: %s. Trying until it works", in_words(error))
 
     async def _register(self) -> None:
         if self._elector.clock_offset_ms == 0:

@@ -29,6 +29,7 @@ from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import check_server
 from workers.protocol.errors import UnreachableError, UnsupportedServerError
 from workers.protocol.events import EventName
+from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.callbacks import Callbacks
 from workers.settings import WorkerSettings
@@ -226,7 +227,7 @@ class WorkerProcess:
             if settings.adopts:
                 await self._adoption.look_for_earlier_processes()
         except (RedisError, OSError) as error:
-            raise UnreachableError(f"cannot join group {settings.keys.pair}: {error}") from error
+            raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
 
     async def _check_claim(self) -> None:
         """Refuse a server on which recovery `claim` gives back what nobody could read."""
@@ -236,7 +237,7 @@ class WorkerProcess:
         try:
             knows = await knows_claim(self._context.commands, settings.keys.notes)
         except (RedisError, OSError) as error:
-            raise UnreachableError(f"cannot join group {settings.keys.pair}: {error}") from error
+            raise UnreachableError(f"cannot join group {settings.keys.pair}: {in_words(error)}") from error
         if not knows:
             why = "which this server does not know" if knows is False else "and this user may not ask for it"
             raise UnsupportedServerError(

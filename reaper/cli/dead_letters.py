@@ -120,13 +120,17 @@ def _lines_of(letter: DeadLetter) -> list[str]:
 
 
 @dead_letters.command(
-    "purge", epilog=examples("reaper dead-letters purge --older-than 30d", "reaper dead-letters purge 1766000000000-0")
+    "purge",
+    epilog=examples(
+        "reaper dead-letters purge --older-than 30d --dry-run", "reaper dead-letters purge 1766000000000-0"
+    ),
 )
 @ids_argument
 @pair_options
 @filter_options
 @all_option
 @click.option("--older-than", metavar="AGE", help="Only those that died longer ago: 90 (seconds), 15m, 12h, 30d.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @operator_options
@@ -137,6 +141,7 @@ async def purge_(
     signature: str | None,
     everything: bool,
     older_than: str | None,
+    dry_run: bool,
     yes: bool,
     machine: bool,
     settings: ReaperSettings,
@@ -149,17 +154,21 @@ async def purge_(
     what = choose(ids, reason=reason, signature=signature, everything=everything, has_age=age_ms is not None)
     async with connected(settings, pair) as (client, _):
         keys = await find_pair(client, settings, pair)
-        before = None if age_ms is None else await server_ms(client) - age_ms
-        meant = replace(what, before_ms=before)
+        now_ms = await server_ms(client)
+        meant = replace(what, before_ms=None if age_ms is None else now_ms - age_ms)
         # What is counted here is what is deleted, and nothing that dies while the operator thinks.
-        letters = [letter.entry_id async for letter in select(client, keys, meant)]
-        if letters and not yes:
+        letters = []
+        async for letter in select(client, keys, meant):
+            letters.append(letter.entry_id)
+            if dry_run and not machine:
+                show(_list_line(letter, now_ms))
+        if letters and not (yes or dry_run):
             _ask(keys, len(letters))
-        purged = await purge(client, keys, letters)
+        purged = len(letters) if dry_run else await purge(client, keys, letters)
     if machine:
-        show_json({"purged": purged})
+        show_json({"dry_run": dry_run, "purged": purged})
     else:
-        show(f"{keys.pair}: {purged} dead letters deleted")
+        show(f"{keys.pair}: {purged} dead letters {'would be ' if dry_run else ''}deleted")
 
 
 def _ask(keys: GroupKeys, number: int) -> None:

@@ -19,7 +19,7 @@ from reaper.operations.terms import (
 )
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
-from workers.runtime.options import examples
+from workers.runtime.options import Amount, examples
 from workers.runtime.printing import show, show_json
 
 NO_LEADER_EXIT = 1
@@ -86,13 +86,13 @@ def _term_line(now_ms: int, term: PastTerm) -> str:
 @leader.command("step-down", epilog=examples("reaper leader step-down", "reaper leader step-down --cooldown 120"))
 @click.option(
     "--cooldown",
-    type=click.FloatRange(min=0.001, max=86_400),
+    type=Amount(min=0.001, max=86_400),
     default=COOLDOWN_S,
     show_default=True,
     metavar="SECONDS",
     help="For how long the same replica leaves the lease to the others.",
 )
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait for a successor.")
+@click.option("--timeout", type=Amount(min=0), metavar="SECONDS", help="How long to wait for a successor.")
 @click.option("--alone", is_flag=True, help="Also where no follower is there to take over.")
 @json_option
 @operator_options

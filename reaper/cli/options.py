@@ -20,7 +20,7 @@ from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import GroupKeys
-from workers.protocol.meaning import is_wrong_type
+from workers.protocol.meaning import in_words, is_wrong_type
 from workers.runtime.options import errors_as_sentences, json_flag, settings_options
 from workers.runtime.settings import load_settings
 
@@ -91,7 +91,7 @@ async def connected(settings: ReaperSettings, named: Wanted | None = None) -> As
         found = await _foreign(client, settings, named) if is_wrong_type(error) else ""
         if found:
             raise ConfigurationError(f"{found}: somebody else uses this name. Rename the one or the other.") from error
-        raise UnreachableError(f"Redis at {hide_password(settings.redis_url)!r} failed: {error}") from error
+        raise UnreachableError(f"Redis at {hide_password(settings.redis_url)!r} failed: {in_words(error)}") from error
     finally:
         await client.aclose()
 

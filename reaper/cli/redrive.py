@@ -13,6 +13,7 @@ from reaper.cli.selection import all_option, filter_options, ids_argument, read_
 from reaper.operations.dead_letters import Selection, choose, select
 from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven, RedriveOutcome, redrive, redrive_as_set
 from reaper.settings import ReaperSettings
+from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import GroupKeys
 from workers.runtime.options import examples
 from workers.runtime.printing import show, show_json
@@ -115,7 +116,7 @@ def _result_line(result: Redriven, how: Redrive) -> str:
         RedriveOutcome.GONE: "is not there",
         RedriveOutcome.LOOPED: f"left: generation {result.detail}, it dies each time "
         "(--force redrives it all the same)",
-        RedriveOutcome.HELD: f"left: cannot be copied: {result.detail}",
+        RedriveOutcome.HELD: f"left: cannot be copied: {explained(result.detail)}",
         RedriveOutcome.UNKNOWN: "unknown: a reply was lost; it is not there any more, so most likely it is ready",
     }
     job = f"  job {result.job_id}" if result.job_id else ""

@@ -15,7 +15,7 @@ from reaper.replicas import STANDALONE
 from reaper.settings import ReaperSettings
 from workers.protocol.capabilities import Capability, capabilities_quietly, in_words
 from workers.protocol.errors import StreamReaperError
-from workers.runtime.options import USAGE_EXIT, examples, json_flag, show_error
+from workers.runtime.options import USAGE_EXIT, Amount, examples, json_flag, show_error
 from workers.runtime.printing import show, show_json, styled
 
 DEGRADED_EXIT = 1
@@ -28,7 +28,7 @@ Screen = Callable[[Snapshot, Sequence[Problem]], list[str]]
 @status_options
 @json_flag("Print JSON (with --watch: one document a line).")
 @click.option("--brief", is_flag=True, help="One line for the service, and one for each group.")
-@click.option("--watch", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Print again and again.")
+@click.option("--watch", type=Amount(min=0.1), metavar="SECONDS", help="Print again and again.")
 @click.pass_context
 async def status(
     context: click.Context, /, machine: bool, brief: bool, watch: float | None, settings: ReaperSettings

@@ -14,7 +14,7 @@ from reaper.operations.state import GroupState, Snapshot, SourceState
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError, StreamReaperError
-from workers.runtime.options import examples, show_error
+from workers.runtime.options import Amount, examples, show_error
 from workers.runtime.printing import printable, show_json
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ REASON_MISSING = (
 @click.command(epilog=examples("reaper top", "reaper top --interval 0.5 --groups orders/billing"))
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Amount(min=0.1),
     default=1.0,
     show_default=True,
     metavar="SECONDS",

@@ -1,6 +1,7 @@
 """The commands ``reaper drill`` and ``reaper demo``."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,13 +31,14 @@ GENERATED_RATE = 70.0
 """Jobs a second; with the generated durations about 20 are in flight at a time."""
 CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
 """In a chaos: fewer, since it may go on for hours; and longer, so that what comes late finds something to hit."""
+MOST_GENERATED = 1_000_000
 DEMO_JOBS = 700
 
 EXIT_FAILED = 1
 NEXT = (
-    "next: reaper init orders/billing   a stream and a group of your own",
-    "      reaper drill --chaos 60      faults of all kinds, drawn by seed",
-    "      docs/README.md               where to read on",
+    ("{reaper} drill --chaos 60", "faults of all kinds, drawn by seed"),
+    ("{reaper} init orders/billing", "a group on a Redis of your own"),
+    ("docs/README.md", "where to read on"),
 )
 HELP = """Break an installation on purpose, and account for every job.
 
@@ -148,9 +150,17 @@ def demo(json_file: OutputFile | None, **flags: Any) -> None:
             show("", *fitted(_moral(endings)))
         if json_file:
             json_file.write(_as_text({"acts": [ending.as_json() for ending in endings]}))
-        show("", *NEXT)
+        show("", *_next_steps(sys.argv[0]))
     failed = any(ending.objections for ending in endings if ending.stage.recovery.promises)
     sys.exit(EXIT_FAILED if failed else 0)
+
+
+def _next_steps(program: str) -> list[str]:
+    """Return what to type next, as it can be typed: ``make demo`` starts a ``program`` that is not on the PATH."""
+    reaper = "reaper" if shutil.which("reaper") or program.endswith(".py") else program
+    steps = [(step.format(reaper=reaper), why) for step, why in NEXT]
+    width = max(len(step) for step, _ in steps)
+    return [f"{'      ' if number else 'next: '}{step:<{width}}   {why}" for number, (step, why) in enumerate(steps)]
 
 
 def _moral(endings: list[Ending]) -> list[str]:
@@ -181,7 +191,11 @@ def _plan(settings: DrillSettings) -> list[PlannedJob]:
         count, rate = GENERATED_JOBS, GENERATED_RATE
         if settings.chaos:
             count, rate = round((settings.chaos.total_seconds() + CHAOS_TAIL_S) * CHAOS_RATE), CHAOS_RATE
-        requests = generate_requests(settings.seed, count=settings.limit or count, rate=rate)
+        count = settings.limit or count
+        if count > MOST_GENERATED:
+            option = "--limit" if settings.limit else "--chaos"
+            raise ConfigurationError(f"{option} asks for {count} jobs: at most {MOST_GENERATED} are generated.")
+        requests = generate_requests(settings.seed, count=count, rate=rate)
     else:
         requests = read_requests(settings.trace, limit=settings.limit)
     return plan_jobs(requests, settings.times, speedup=settings.speedup)
@@ -189,6 +203,8 @@ def _plan(settings: DrillSettings) -> list[PlannedJob]:
 
 def _perform(programme: Programme) -> list[Ending]:
     """Play, telling what is played and how each act ended."""
+    for recovery in programme.recoveries:
+        programme.settings.check(recovery)
     screen = screen_at_hand(quiet=programme.settings.quiet)
     show(*_introduction(programme))
     return perform(programme, screen, opens=lambda text: show(*fitted(text.split("\n"))), closes=_close)

@@ -115,7 +115,7 @@ AFTER_PAUSE_S = 10.0
 SHARES = ("half", "all")
 _NAMES = re.compile(r"w[1-9][0-9]{0,3}(,w[1-9][0-9]{0,3})*")
 _FORM = re.compile(r"(?P<kind>[^:@+]*)(:(?P<amount>[^@]*))?(@(?P<at>[^+]*)(\+(?P<lasts>.*))?)?")
-_MOST = 1_000_000
+_MOST = 10_000
 _LONGEST_S = 86_400.0
 
 

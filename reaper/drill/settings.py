@@ -26,6 +26,7 @@ from reaper.drill.faults import (
 from reaper.drill.recoveries import Cast, Recovery
 from reaper.drill.trace import PlannedJob, TokenTimes
 from workers.protocol.address import Topology
+from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import Seconds, Section
@@ -61,7 +62,7 @@ class DrillSettings(Section):
     limit: int | None = Field(None, ge=1, description="Replay no more than this many jobs.")
     prefill_ms: float = Field(_TOKENS.prefill / _MS, ge=0, description="Duration of a context token.")
     decode_ms: float = Field(_TOKENS.decode / _MS, ge=0, description="Duration of a generated token.")
-    workers: int = Field(4, description="Worker processes.")
+    workers: int = Field(4, ge=1, le=1_000, description="Worker processes.")
     concurrency: int = Field(
         16,
         ge=1,
@@ -69,7 +70,7 @@ class DrillSettings(Section):
         f"{MOST_LOOPS}).",
     )
     bare_worker: bool = Field(True, description="Let the last worker be a bare redis-py loop; without, all are alike.")
-    reapers: int = Field(3, description="Reaper replicas.")
+    reapers: int = Field(3, ge=0, le=100, description="Reaper replicas.")
     policy: Literal["stream", "in-place"] = Field(
         "stream",
         description="How reapers give back: by a copy to the stream's tail, or in-place, where all workers read with "
@@ -229,8 +230,8 @@ class DrillSettings(Section):
 
     def check(self, recovery: Recovery) -> None:
         """Refuse what cannot be played. Raises ConfigurationError."""
-        if self.workers < 1:
-            raise ConfigurationError("a drill needs workers: --workers 1 or more.")
+        if self.redis_url:
+            read_address(self.redis_url)
         if recovery.by_reapers and self.reapers < 1:
             raise ConfigurationError("--recovery reaper needs reapers: --reapers 1 or more.")
         for option, given in (("--keep-keys", self.keep_keys), ("--redis-pid", self.redis_pid)):

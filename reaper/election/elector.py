@@ -22,7 +22,7 @@ from reaper.election.lease import Attempt, Lease, Renewal
 from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.events import EventName, encode_data
-from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
+from workers.protocol.meaning import Meaning, in_words, is_contact_error, meaning_of
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.contact import Contact
 from workers.runtime.denials import Denials
@@ -335,4 +335,4 @@ class Elector:
         if meaning_of(error) is Meaning.DENIED:
             self.denials.denied(ELECTION)
         if self.troubles.failed(ELECTION, error, monotonic()):
-            logger.warning("%s %s: %s", "cannot reach Redis" if away else "Redis refuses us", what, error)
+            logger.warning("%s %s: %s", "cannot reach Redis" if away else "Redis refuses us", what, in_words(error))

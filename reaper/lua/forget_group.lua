@@ -53,6 +53,7 @@ if redis.call('HGET', agreement, 'recovery') == 'embedded' then
 end
 -- Harmless, and a write: what follows then works under maxmemory.
 redis.call('HDEL', agreement, '')
+redis.call('ZREM', schedule, '') -- what follows a copy is asked for before it (open_for_writing)
 
 local function groups_of(key)
   local groups = {}

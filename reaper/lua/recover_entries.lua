@@ -94,6 +94,8 @@ local how_it_ended = 'not settled within the visibility timeout'
 
 --- @recovery
 
+open_for_writing(source, group, true, has_notes and notes)
+
 local function recover(entry_id, left, seen)
   local row = pending(entry_id, left)
   if not row then

@@ -48,7 +48,7 @@ if policy ~= 'retry-stream' and not layout_refusal('stream', stream, at) then
   end
 end
 if not dry_run then
-  open_for_writing(dead, group)
+  open_for_writing(dead, group, true)
 end
 
 -- Takes what tells of the end off the fields; returns the reason that was among them.

@@ -12,7 +12,8 @@ from enum import StrEnum
 from functools import cache
 
 from reaper.settings import observers_of
-from workers.protocol.address import Topology, parse_address
+from workers.protocol.address import Topology
+from workers.protocol.connection import read_address
 from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
 from workers.protocol.scripts import SHARED_PART, script_text
@@ -190,7 +191,7 @@ def rules_of(
     the address, for nodes of a cluster are asked who has what.
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
-    if url and parse_address(url).topology is Topology.CLUSTER:
+    if url and read_address(url).topology is Topology.CLUSTER:
         commands |= {"cluster|slots"}
     scripts = scripts_of(role, mode)
     for package, name in scripts:

@@ -51,6 +51,7 @@ class Trouble(StrEnum):
     FOREIGN_CLAIMS = "foreign_claims"
     FROM_LIVING = "from_living"
     RETRY_UNREAD = "retry_unread"
+    UNREAD = "unread"
     PAUSED = "paused"
     HELD = "held"
     DROPPED = "dropped"
@@ -119,6 +120,12 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
         yield (
             Trouble.RETRY_UNREAD,
             f"{group.retry.ready} jobs wait in the retry stream and nobody reads them: let the workers read it too",
+        )
+    if _is_unread(group):
+        waited_s = (group.main.oldest_ready_ms or 0) // 1000
+        yield (
+            Trouble.UNREAD,
+            f"{group.main.ready} jobs wait, for up to {waited_s} s, and nobody reads them: do the group's workers run?",
         )
 
 
@@ -191,6 +198,18 @@ def _retry_is_unread(group: GroupState) -> bool:
         return True
     waited = retry.oldest_ready_ms or 0
     return waited > group.visibility_ms and retry.last_read_ms > waited
+
+
+def _is_unread(group: GroupState) -> bool:
+    """Tell whether jobs wait, nobody has any in hand, and no consumer has read for longer than a visibility timeout.
+
+    Workers whose slots are all taken hold something, so they are not meant, however long the jobs behind them wait.
+    """
+    main = group.main
+    if not main.ready.number or main.pending or group.retry.pending or not group.visibility_ms:
+        return False
+    waited = main.oldest_ready_ms or 0
+    return waited > group.visibility_ms and (main.last_read_ms is None or main.last_read_ms > group.visibility_ms)
 
 
 def notes(snapshot: Snapshot) -> tuple[str, ...]:

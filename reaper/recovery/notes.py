@@ -221,7 +221,7 @@ class GroupNotes:
             "%s: entry %s cannot be copied (%s): it stays pending and is tried again at the next full scan",
             self._pair,
             facts["entry"],
-            why,
+            explained(why),
         )
         self._report("error", **facts, error=f"held: {why}")
 

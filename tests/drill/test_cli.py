@@ -190,3 +190,27 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
     acts = json.loads(file.read_text(encoding="utf-8"))["acts"]
     assert [act["recovery"] for act in acts] == ["none", "reaper", "embedded"]
     check("reaper demo", {"acts": acts})
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--policy", "x"), "Invalid value for '--policy': 'x' is not one of 'stream', 'in-place'."),
+        (("--topology", "x"), "'x' is not one of 'single', 'sentinel', 'cluster'."),
+        (("--workers", "0"), "(as flag --workers) cannot be '0': write a whole number from 1 to 1000, such as 4."),
+        (("--reapers", "-1"), "(as flag --reapers) cannot be '-1': write a whole number from 0 to 100, such as 3."),
+        (("--reapers", "0"), "--recovery reaper needs reapers: --reapers 1 or more."),
+        (("--limit", "100000000000"), "--limit asks for 100000000000 jobs: at most 1000000 are generated."),
+        (("--chaos", "99999999"), "--chaos asks for 2500000175 jobs: at most 1000000 are generated."),
+        (("--redis-url", "x"), "redis_url 'x' cannot be used"),
+        (("--keep-keys",), "--keep-keys is about a Redis that is named: it needs --redis-url."),
+        (("--fault", "poison:1000000@1"), "fault 'poison:1000000@1': '1000000' is no amount; write 'poison@4'."),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
+)
+def test_what_cannot_be_played_is_a_sentence_that_names_the_option_and_nothing_before_it(
+    theatre: Theatre, words: tuple[str, ...], sentence: str
+) -> None:
+    ended = CliRunner().invoke(cli.drill, list(words))
+    assert (ended.exit_code, ended.stdout, theatre.played) == (2, "", [])
+    assert sentence in ended.stderr

@@ -1,6 +1,10 @@
 """What is printed while a drill is played fits a terminal of eighty columns."""
 
-from reaper.drill.cli import NEXT
+from pathlib import Path
+
+import pytest
+
+from reaper.drill.cli import _next_steps
 from reaper.drill.lines import COLUMNS, fitted
 
 
@@ -17,6 +21,13 @@ def test_what_fits_stays_as_it_is_with_its_columns() -> None:
     assert fitted(table) == table
 
 
-def test_it_ends_with_what_to_do_next_in_lines_that_fit() -> None:
-    assert NEXT[0].startswith("next: ")
-    assert fitted(NEXT) == list(NEXT)
+@pytest.mark.parametrize("path", ["", "bin"])
+def test_it_ends_with_what_to_do_next_in_lines_that_fit_and_can_be_typed(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/reaper").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / path) if path else "")
+    steps = _next_steps(".venv/bin/reaper")
+    assert steps[0].startswith(f"next: {'reaper' if path else '.venv/bin/reaper'} drill --chaos 60   ")
+    assert fitted(steps) == steps

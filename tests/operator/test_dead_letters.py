@@ -73,7 +73,7 @@ async def test_list_and_purge_find_a_signature_among_many(scene: Scene, reaper: 
     answer = await reaper("dead-letters", "list", *PAIR, "--signature", signature, "--json")
     assert [letter["id"] for letter in answer.data] == [rejected]
     purged = await reaper("dead-letters", "purge", *PAIR, "--signature", signature, "--yes", "--json")
-    assert purged.data == {"purged": 1}
+    assert purged.data == {"dry_run": False, "purged": 1}
     assert rejected not in await ids_of(scene, scene.keys.dead)
     assert len(await ids_of(scene, scene.keys.dead)) == 3
 
@@ -230,10 +230,24 @@ async def test_purge_deletes_nothing_unless_the_pair_is_typed(typed: str, scene:
     assert await ids_of(scene, scene.keys.dead) == letters
 
 
+async def test_purge_says_beforehand_what_it_would_delete_and_neither_asks_nor_deletes(
+    scene: Scene, reaper: Command
+) -> None:
+    letters = await give_up_many(scene, 2)
+    before = await scene.state()
+    answer = await reaper("dead-letters", "purge", "--all", "--dry-run", *PAIR)
+    *lines, last = answer.out.splitlines()
+    assert ([line.split()[0] for line in lines], answer.err) == (letters, "")
+    assert last == "orders/billing: 2 dead letters would be deleted"
+    machines = await reaper("dead-letters", "purge", letters[0], "--dry-run", "--yes", *PAIR, "--json")
+    assert machines.data == {"dry_run": True, "purged": 1}
+    assert await scene.state() == before
+
+
 async def test_purge_with_yes_does_not_ask(scene: Scene, reaper: Command) -> None:
     await give_up_many(scene, 2)
     answer = await reaper("dead-letters", "purge", "--all", "--yes", *PAIR, "--json")
-    assert (answer.data, answer.err) == ({"purged": 2}, "")
+    assert (answer.data, answer.err) == ({"dry_run": False, "purged": 2}, "")
     assert await ids_of(scene, scene.keys.dead) == []
 
 
@@ -247,7 +261,7 @@ async def test_purge_by_age_and_reason_leaves_what_is_young_or_different(scene: 
         "dead-letters", "purge", "--older-than", "30d", "--reason", "invalid", "--yes", *PAIR, "--json"
     )
     left = (await reaper("dead-letters", "list", *PAIR, "--json")).data
-    assert answer.data == {"purged": 1}
+    assert answer.data == {"dry_run": False, "purged": 1}
     assert [(letter["id"] == young, letter["reason"]) for letter in left] == [(True, "invalid"), (False, "other")]
 
 

@@ -10,14 +10,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from anyio import run_process
+from click import FloatRange
 from redis.asyncio import Redis
 
 from tests.operator.conftest import Command, run_command
 from tests.operator.every import ASKING, KEYS, LEAVES, OTHERS, PAIR, STARTING, typed
 from tests.support.dump import dump
-from tests.support.processes import Processes
+from tests.support.processes import ROOT, Processes
 from tests.support.servers import RedisServer
 from workers.protocol.keys import TYPES, group_keys, namespace_keys
+from workers.runtime.options import Amount
 from workers.runtime.printing import show, show_json
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +52,29 @@ async def test_a_server_of_no_use_is_one_sentence_in_json_too(
             assert people.err.count("\n") == 1
 
 
+ADDRESSES = ("x", "redis://127.0.0.1/zero", "redis://127.0.0.1:99999", "redis+sentinel://h:1", "redis+cluster://h/3",
+             "redis://[::1")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        *((name, url) for name in ASKING for url in ADDRESSES),
+        ("reaper acl", "x"),
+        ("reaper acl", "redis+cluster://h/3"),
+    ],
+)
+async def test_an_address_that_none_can_be_is_one_sentence(
+    name: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where `init` writes
+    words = typed(name) if name in ASKING else ["acl", *PAIR]
+    machines = await run_command(url, *words, "--json")
+    assert (machines.code, machines.err) == (2, "")
+    assert machines.data["status"] == "impossible"
+    assert f"redis_url {url!r} cannot be used: " in machines.data["error"]
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", STARTING)
 async def test_what_goes_on_for_long_says_so_as_well(
@@ -69,6 +95,38 @@ async def test_a_setting_that_cannot_be_is_json_for_who_wants_json() -> None:
     assert (answer.code, answer.err) == (2, "")
     assert answer.data["status"] == "impossible"
     assert "namespace" in answer.data["error"]
+
+
+SPEAKING = [name for name, one in LEAVES if any(option.name == "machine" for option in one.params)]
+"""Commands whose ``--json`` is a flag, and no file."""
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+async def test_words_that_make_no_command_are_json_for_who_wants_json(name: str) -> None:
+    answer = await run_command(NOWHERE, *name.split()[1:], "--json", "--no-such-option")
+    assert (answer.code, answer.err) == (2, "")
+    assert answer.data == {"status": "impossible", "error": "No such option '--no-such-option'."}
+    people = await run_command(NOWHERE, *name.split()[1:], "--no-such-option")
+    assert (people.code, people.out) == (2, "")
+    assert people.err.endswith("Error: No such option '--no-such-option'.\n")
+
+
+def _numbers() -> list[tuple[str, str]]:
+    return [(name, one.opts[0]) for name, command in LEAVES for one in command.params if isinstance(one.type, Amount)]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(("name", "option"), _numbers())
+async def test_what_is_no_number_is_in_no_range(name: str, option: str, value: str) -> None:
+    answer = await run_command(NOWHERE, *name.split()[1:], option, value)
+    assert (answer.code, answer.out) == (2, "")
+    assert option in answer.err
+    assert value in answer.err
+
+
+def test_every_range_of_numbers_is_such_a_one() -> None:
+    ranges = [(name, one.opts) for name, command in LEAVES for one in command.params if type(one.type) is FloatRange]
+    assert (ranges, len(_numbers()) > 5) == ([], True)
 
 
 def _without_settings(name: str) -> list[str]:
@@ -205,3 +263,11 @@ async def test_a_server_that_is_there_and_of_no_use_is_told_from_one_that_is_not
     answer = await run_command(f"redis://{login}127.0.0.1:{server.port}/{path}", "status")
     assert answer.code == 2
     assert answer.err.rstrip().endswith(advice)
+
+
+@pytest.mark.parametrize("line", ["reaper --help", "reaper --version", "reaper status -h", "workers run --help"])
+async def test_help_that_cannot_be_written_is_a_sentence(line: str) -> None:
+    with Path(os.devnull).with_name("full").open("wb") as full:
+        ended = await run_process([sys.executable, "-m", *line.split()], stdout=full, check=False, cwd=ROOT)
+    assert ended.returncode == 2
+    assert ended.stderr == b"error: standard output cannot be written to: No space left on device.\n"

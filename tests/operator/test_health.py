@@ -220,6 +220,22 @@ def test_retry_copies_that_nobody_reads_degrade(retry: SourceState, unread: bool
     assert _troubles(a_snapshot(retry=retry)) == ([Trouble.RETRY_UNREAD] if unread else [])
 
 
+@pytest.mark.parametrize(
+    ("main", "unread"),
+    [
+        (WAITING, True),
+        (replace(WAITING, consumers=0, last_read_ms=None), True),
+        (replace(WAITING, last_read_ms=29_999), False),  # somebody reads, though others came before
+        (replace(WAITING, oldest_ready_ms=30_000), False),  # within the visibility timeout
+        (replace(WAITING, pending=1), False),  # somebody is at work, and may have no slot free
+        (replace(WAITING, ready=Count(0), oldest_ready_ms=None), False),
+    ],
+)
+def test_jobs_that_wait_where_nobody_reads_degrade(main: SourceState, unread: bool) -> None:
+    assert _troubles(a_snapshot(main=main)) == ([Trouble.UNREAD] if unread else [])
+    assert _troubles(a_snapshot(main=main, visibility_ms=0)) == []
+
+
 def test_every_problem_is_told() -> None:
     report = replace(
         ALL_WELL,
@@ -233,7 +249,7 @@ def test_every_problem_is_told() -> None:
         from_living=1,
         from_living_ms=NOW,
     )
-    snapshot = a_snapshot(report=report, paused=True, mismatches=("m",), retry=WAITING)
+    snapshot = a_snapshot(report=report, paused=True, mismatches=("m",), retry=WAITING, main=WAITING)
     assert set(_troubles(snapshot)) == set(Trouble) - {
         Trouble.NO_REPLICA,
         Trouble.NO_LEADER,

@@ -127,6 +127,22 @@ def test_nobody_else_looks_for_the_codes_of_errors() -> None:
     assert found == HERE
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        NoPermissionError("this user has no permissions to access one of the keys used as arguments"),
+        ResponseError(
+            "The user executing the script can't run this command or subcommand script: 5f, on @user_script:9."
+        ),
+        "ERR ACL failure in script: User worker has no permissions to run the 'xadd' command",
+    ],
+)
+def test_where_redis_keeps_to_itself_which_right_is_missing_people_are_told_who_names_it(said: object) -> None:
+    told = in_words(said)
+    assert told.startswith(str(said).rstrip("."))
+    assert told.endswith(" (`ACL LOG` at the server names what; `reaper acl` prints the rights to give)")
+
+
 def test_where_redis_keeps_to_itself_which_key_it_means_people_are_told_who_names_it() -> None:
     wrong = "WRONGTYPE Operation against a key holding the wrong kind of value"
     assert in_words(ResponseError(wrong)) == f"{wrong} (`reaper doctor` names the key)"

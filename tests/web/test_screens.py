@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 from selenium.webdriver.chromium.webdriver import ChromiumDriver as WebDriver
@@ -85,6 +86,7 @@ async def _sized(tab: Tab, size: tuple[int, int], scheme: str = "light") -> None
 async def _shoot(tab: Tab, name: str, tmp_path: Path) -> None:
     """Take a picture of the whole page."""
     folder = Path(os.environ.get("STREAM_REAPER_SCREENS", str(tmp_path)))
+    await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
     height = int(await tab.js("document.documentElement.scrollHeight"))
     width = int(await tab.js("window.innerWidth"))
     await _resized(tab, width, height)
@@ -135,3 +137,7 @@ async def test_what_is_said_of_fifty_groups_is_said_once(
     assert await tab.js("document.querySelectorAll('#verdict li').length") <= 4
     await _shoot(tab, name, tmp_path)
     assert await tab.run(lambda one: one.execute_script(TOO_WIDE)) == []
+    noughts = (
+        "[...document.querySelectorAll('#group-table [data-nought]')].filter((one) => one.checkVisibility()).length"
+    )
+    assert (await tab.js(noughts) > 0) is (size == DESK), "a card on a phone leaves out what is nothing"

@@ -77,7 +77,7 @@ async def test_acknowledgements_wait_until_the_right_is_given_back(
 
 
 async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_waiting(
-    server: RedisServer, client: Redis
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(job: Job) -> None:
         if job.fields[b"n"] == b"1":
@@ -89,6 +89,7 @@ async def test_a_dead_letter_that_may_not_be_written_keeps_no_acknowledgement_wa
         await wait_until(lambda: worker.counts.acked == 2, "the others are acknowledged")
         await wait_until(lambda: worker.process and worker.process._settlements._failures >= 2, "it is tried again")
         assert worker.counts.held == 0
+        assert "works again" not in caplog.text, "a call that was answered settled nothing of what waits"
         await change_rights(client, "+xadd")
         await wait_until(lambda: worker.counts.dead_lettered == 1, "the dead letter is written")
 

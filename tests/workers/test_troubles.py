@@ -4,7 +4,7 @@ import pytest
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.meaning import Meaning, in_words, meaning_of
 from workers.runtime.troubles import RETELL_S, Troubles
 
 # ---- what is told
@@ -26,7 +26,7 @@ def test_an_outage_is_told_though_some_part_is_refused_already() -> None:
     met = [("journal", DENIED), ("reading", CLOSED), ("settling", REFUSED), ("reading", None), ("settling", None)]
     assert told(troubles, *met) == [True, True, False, False, True]
     assert told(troubles, ("reading", CLOSED), ("reading", None)) == [True, True]
-    assert troubles.refusals == [f"journal: {DENIED}"]
+    assert troubles.refusals == [f"journal: {in_words(DENIED)}"]
 
 
 def test_when_the_reason_of_an_outage_changes_the_new_one_is_told_once() -> None:

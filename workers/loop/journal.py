@@ -20,7 +20,7 @@ from workers.loop.job import Job
 from workers.protocol.calls.settlement import WORDS_PER_EVENT, WRITE_EVENTS, events_command, read_written
 from workers.protocol.connection import connection_of_ones_own
 from workers.protocol.events import EventName
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import in_words, is_contact_error
 from workers.runtime.pauses import pause_s
 from workers.settings import WorkerSettings
 
@@ -165,4 +165,4 @@ class JournalWriter:
     def _log_refused(self, error: str) -> None:
         if not self._refused:
             self._refused = True
-            logger.error("the journal %s refuses events: %s. Jobs go on without it", self._journal, error)
+            logger.error("the journal %s refuses events: %s. Jobs go on without it", self._journal, in_words(error))

@@ -142,7 +142,8 @@ class Settlements(Part):
             results = await self._send(pile.source, batch, lost=lost)
         except (RedisError, OSError) as error:
             return await self._failed(pile, batch, error, lost_before)
-        self._reporter.works(pile.part)
+        if results is None or not any(map(_is_denied, results)):
+            self._reporter.works(pile.part)
         is_done = self._answered(pile, batch, results, asked_at)
         if self._telemetry:
             self._telemetry.settled(batch, results, began_ns)

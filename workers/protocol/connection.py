@@ -363,6 +363,12 @@ def _named(url: str) -> Iterator[None]:
         ) from error
 
 
+def read_address(url: str) -> Address:
+    """Return what an address says. Raises ConfigurationError, which says how one is written."""
+    with _named(url):
+        return parse_address(url)
+
+
 def _node_options(address: Address) -> dict[str, Any]:
     """Return how the server is spoken to that others name."""
     whose = ("host", "port", "connection_class")

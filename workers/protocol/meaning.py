@@ -150,9 +150,17 @@ def is_wrong_type(error: object) -> bool:
 
 
 def in_words(error: object) -> str:
-    """Return what the server said; and, where it keeps to itself which key it means, who names that."""
+    """Return what the server said; and, where it keeps to itself which key or command it means, who names that.
+
+    ``error``: what redis-py raised, or the text that a script has given as the reason.
+    """
     said = str(error)
-    return f"{said} (`reaper doctor` names the key)" if is_wrong_type(error) else said
+    if is_wrong_type(error):
+        return f"{said} (`reaper doctor` names the key)"
+    meaning = meaning_of(error) if isinstance(error, BaseException) else meaning_of_text(said)
+    if meaning is Meaning.DENIED:
+        return f"{said.rstrip('.')} (`ACL LOG` at the server names what; `reaper acl` prints the rights to give)"
+    return said
 
 
 def is_not_known(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from workers.protocol.connection import COMMAND_TIMEOUT_S, connection_of_ones_own, reader_client
-from workers.protocol.meaning import is_contact_error
+from workers.protocol.meaning import in_words, is_contact_error
 from workers.protocol.messages import text
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Notices:
         """Say once that we may not listen; outages are told by whoever works with Redis."""
         if not (is_contact_error(error) or self._told):
             self._told = True
-            logger.warning("no notices of what is scheduled, so it may be some seconds late: %s", error)
+            logger.warning("no notices of what is scheduled, so it may be some seconds late: %s", in_words(error))
 
     async def _listen(self) -> None:
         async with connection_of_ones_own(self._client) as connection, anyio.create_task_group() as tasks:

@@ -4,21 +4,22 @@ A flag that is not given stays None, so that `workers.runtime.settings.load_sett
 read and checked there, by the same rules as those from the environment and the file.
 """
 
-from collections.abc import Callable, Collection, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from pydantic.fields import FieldInfo
 
-from workers.protocol.errors import StreamReaperError, UnreachableError
+from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
-from workers.runtime.printing import show, show_json
+from workers.runtime.printing import give_up_writing, show, show_json
 from workers.runtime.settings import Settings
-from workers.runtime.settings_errors import bare_type, plain
+from workers.runtime.settings_errors import bare_type, choices_of, plain
 
 USAGE_EXIT = 2
 """Exit code where a setting cannot work or Redis cannot be reached: somebody has to change something."""
@@ -26,10 +27,29 @@ INTERRUPTED_EXIT = 130
 """Exit code after Ctrl-C, as shells know it, of whatever does not take it as the word to end in good order."""
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+_TYPED, _MACHINE = "stream-reaper.typed", "machine"
+_HELP = {"--help", "-h", "--version"}
 
 
 class Program(click.Group):
-    """What a program's commands are in. Ctrl-C ends whatever runs, without a word: whoever typed it knows."""
+    """What a program's commands are in. Ctrl-C ends whatever runs, without a word: whoever typed it knows.
+
+    Words that make no command are JSON, too, for who asked for that.
+    """
+
+    def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
+        """Run what was typed; click itself prints the help, and knows nothing of full disks."""
+        try:
+            return super().main(args, *others, **more)
+        except OSError as error:
+            if not _HELP & set(sys.argv[1:] if args is None else args):
+                raise
+            give_up_writing(error)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what was typed."""
+        ctx.meta[_TYPED] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was typed."""
@@ -37,6 +57,16 @@ class Program(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
+        except click.UsageError as error:
+            if not ("--json" in ctx.meta[_TYPED] and error.ctx and _speaks_json(error.ctx.command)):
+                raise
+            show_error(ConfigurationError(error.format_message()), machine=True)
+            raise click.exceptions.Exit(USAGE_EXIT) from error
+
+
+def _speaks_json(command: click.Command) -> bool:
+    """Tell whether ``--json`` is a flag there, and no file's name."""
+    return any("--json" in one.opts and one.name == _MACHINE for one in command.params)
 
 
 def settings_options(kind: type[Settings], *, exclude: Collection[str] = ()) -> Callable[[CommandT], CommandT]:
@@ -75,8 +105,7 @@ def _option(name: str, field: FieldInfo, prefix: str) -> Callable[[CommandT], Co
         return click.option(flag, name, is_flag=True, help=field.description)
     if kind is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        choices = [str(member.value) for member in kind]
+    if choices := choices_of(kind):
         return click.option(flag, name, type=click.Choice(choices), default=None, help=text)
     if kind is Path:
         return click.option(flag, name, type=click.Path(path_type=Path), default=None, help=text)
@@ -129,9 +158,20 @@ def log_options(command: CommandT) -> CommandT:
     return log_level_option(with_format(command))
 
 
+class Amount(click.FloatRange):
+    """A number in a range. ``nan`` is in none, though no comparison says so, and nothing here takes ``inf``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read what was typed."""
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is no number.", param, ctx)
+        return number
+
+
 def json_flag(promise: str = "Print JSON.") -> Callable[[CommandT], CommandT]:
     """Add ``--json``, as the parameter ``machine``. Read before the others, for their errors are printed as it says."""
-    return click.option("--json", "machine", is_flag=True, is_eager=True, help=promise)
+    return click.option("--json", _MACHINE, is_flag=True, is_eager=True, help=promise)
 
 
 @contextmanager
@@ -174,5 +214,5 @@ def show_error(error: StreamReaperError, *, machine: bool) -> None:
 
 def _give_up(error: StreamReaperError) -> None:
     command = click.get_current_context(silent=True)
-    show_error(error, machine=command is not None and command.params.get("machine") is True)
+    show_error(error, machine=command is not None and command.params.get(_MACHINE) is True)
     raise SystemExit(USAGE_EXIT) from error

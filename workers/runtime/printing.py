@@ -13,7 +13,7 @@ import secrets
 import sys
 import traceback
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -58,11 +58,18 @@ def _echo(text: str, *, err: bool = False) -> None:
     try:
         click.echo(text, err=err)
     except OSError as error:
-        if err or error.errno == errno.EPIPE:  # nobody reads any more: click ends the command
+        if err:
             raise
-        sys.stdout = io.StringIO()  # Python, too, writes to it at its end, and would complain
-        click.echo(f"error: standard output cannot be written to: {error.strerror}.", err=True)
-        raise SystemExit(UNWRITABLE_EXIT) from error
+        give_up_writing(error)
+
+
+def give_up_writing(error: OSError) -> NoReturn:
+    """End the command with a sentence, as standard output cannot be written to."""
+    if error.errno == errno.EPIPE:  # nobody reads any more: click ends the command
+        raise error
+    sys.stdout = io.StringIO()  # Python, too, writes to it at its end, and would complain
+    click.echo(f"error: standard output cannot be written to: {error.strerror}.", err=True)
+    raise SystemExit(UNWRITABLE_EXIT) from error
 
 
 def show_crashes() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 from pydantic import BaseModel, ValidationError
@@ -73,11 +73,18 @@ def bare_type(annotation: Any) -> Any:
     return annotation
 
 
+def choices_of(kind: Any) -> list[str]:
+    """Return the words of which a value is one; empty where it is anything else."""
+    if get_origin(kind) is Literal:
+        return [str(word) for word in get_args(kind)]
+    return [str(member.value) for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+
+
 def _expected(path: Sequence[str], field: FieldInfo) -> str:
     """Say what can be written for a field, with an example."""
     kind = bare_type(field.annotation)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return " or ".join(repr(member.value) for member in kind)
+    if choices := choices_of(kind):
+        return " or ".join(map(repr, choices))
     if kind is bool:
         return "true or false"
     model = next(_models(kind), None)
@@ -116,9 +123,9 @@ def _shown(value: Any) -> str:
 
 
 def _suggestion(value: Any, field: FieldInfo | None) -> str:
-    """Suggest the member of an enumeration that was probably meant."""
-    kind = bare_type(field.annotation) if field else None
-    if not (isinstance(value, str) and isinstance(kind, type) and issubclass(kind, Enum)):
+    """Suggest which of the words was probably meant."""
+    choices = choices_of(bare_type(field.annotation)) if field else []
+    if not isinstance(value, str):
         return ""
-    near = difflib.get_close_matches(value.lower(), [str(member.value) for member in kind], n=1)
+    near = difflib.get_close_matches(value.lower(), choices, n=1)
     return f" (did you mean {near[0]!r}?)." if near else ""

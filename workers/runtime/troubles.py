@@ -8,7 +8,7 @@ reason; a part that is refused in turns with working fills no log.
 from dataclasses import dataclass, field
 from math import inf
 
-from workers.protocol.meaning import Meaning, is_contact_error, kind_of, meaning_of
+from workers.protocol.meaning import Meaning, in_words, is_contact_error, kind_of, meaning_of
 
 RETELL_S = 60.0
 """So soon is the same refusal of the same part told again, where the part worked in between."""
@@ -56,7 +56,7 @@ class Troubles:
     def _is_refused(self, part: str, error: BaseException, now: float) -> bool:
         kind = kind_of(error)
         met = self._refused.setdefault(part, set())
-        self._said[part] = str(error)
+        self._said[part] = in_words(error)
         if kind in met:
             return False
         met.add(kind)

@@ -1,5 +1,7 @@
 """Sets telemetry up for the command lines, if the environment asks for it. Libraries only use the API."""
 
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,11 +33,24 @@ def exported(service: str, *, shows_metrics: bool = False) -> Iterator[None]:
             f"telemetry is asked for (OTEL_… in the environment), and {error.name} is not installed: "
             "pip install 'stream-reaper[telemetry]'."
         ) from error
-    closes = telemetry_sdk.set_up(service, shows_metrics=shows_metrics)
+    except ValueError as error:
+        raise _of_environment(error) from error
+    try:
+        closes = telemetry_sdk.set_up(service, shows_metrics=shows_metrics)
+    except ValueError as error:
+        raise _of_environment(error) from error
     try:
         yield
     finally:
         _in_bounded_time(closes)
+
+
+def _of_environment(error: ValueError) -> ConfigurationError:
+    """Return what to say of OpenTelemetry's own error, of a value in the environment which it may not name."""
+    known = {name: value for name, value in sorted(os.environ.items()) if name.startswith("OTEL_") and value}
+    words = set(re.findall(r"[^\s'\"]+", str(error)))
+    meant = [f"{name}={value}" for name, value in known.items() if words & {name, value}]
+    return ConfigurationError(f"telemetry cannot be set up: {str(error).rstrip('.')} ({', '.join(meant or known)}).")
 
 
 def _in_bounded_time(closes: Sequence[Callable[[], object]]) -> None:

@@ -7,6 +7,7 @@ import click
 
 from reaper.pipeline.advice.model import Weights, Workers
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT
+from workers.runtime.options import Amount
 from workers.runtime.output_files import output_file
 
 _DEFAULT = Weights()
@@ -24,28 +25,28 @@ _OPTIONS = (
     ),
     click.option(
         "--rerun-weight",
-        type=click.FloatRange(min=0),
+        type=Amount(min=0),
         default=_DEFAULT.rerun,
         show_default=True,
         help="Seconds of waiting that a second of work done twice is worth.",
     ),
     click.option(
         "--dead-letter-weight",
-        type=click.FloatRange(min=0),
+        type=Amount(min=0),
         default=_DEFAULT.dead_letter_s,
         show_default=True,
         help="Seconds of waiting that a job is worth that is given up though its work was done.",
     ),
     click.option(
         "--request-weight",
-        type=click.FloatRange(min=0),
+        type=Amount(min=0),
         default=_DEFAULT.request_s,
         show_default=True,
         help="Seconds of waiting that one extension is worth.",
     ),
     click.option(
         "--pause",
-        type=click.FloatRange(min=0.01),
+        type=Amount(min=0.01),
         default=_DEFAULT.pause_ms / 1000,
         show_default=True,
         metavar="SECONDS",
@@ -53,7 +54,7 @@ _OPTIONS = (
     ),
     click.option(
         "--headroom",
-        type=click.FloatRange(min=1),
+        type=Amount(min=1),
         default=_DEFAULT.headroom,
         show_default=True,
         help="How many times as long tomorrow's slow jobs may take.",

@@ -17,7 +17,7 @@ from reaper.pipeline.compare.scenarios import FAULT_AT_S, MODES, SCENARIOS, choo
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
-from workers.runtime.options import examples, json_flag
+from workers.runtime.options import Amount, examples, json_flag
 from workers.runtime.output_files import OutputFile, output_file
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ Scenarios:
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="CSV file, as for `reaper drill`. Default: a generated one."
 )
-@click.option("--speedup", type=click.FloatRange(min=0, min_open=True), help="Replay arrivals this many times faster.")
+@click.option("--speedup", type=Amount(min=0, min_open=True), help="Replay arrivals this many times faster.")
 @click.option("--limit", type=click.IntRange(min=1), help="Replay no more than this many jobs.")
-@click.option("--prefill-ms", type=click.FloatRange(min=0), help="Duration of a context token.")
-@click.option("--decode-ms", type=click.FloatRange(min=0), help="Duration of a generated token.")
+@click.option("--prefill-ms", type=Amount(min=0), help="Duration of a context token.")
+@click.option("--decode-ms", type=Amount(min=0), help="Duration of a generated token.")
 @click.option("--seed", type=int, help="Of the generated trace and the payloads.")
 @click.option(
     "--fault-at",
-    type=click.FloatRange(min=0),
+    type=Amount(min=0),
     default=FAULT_AT_S,
     show_default=True,
     help="Seconds after the first job at which the harm is done: when jobs of the trace are in flight.",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from workers.protocol.meaning import in_words
 from workers.protocol.messages import text
 
 
@@ -57,4 +58,4 @@ LAYOUT_REFUSALS = {
 
 def explained(why: str) -> str:
     """Say what a script's reason means, and what to do; a reason that explains itself stays as it is."""
-    return LAYOUT_REFUSALS.get(why, why)
+    return LAYOUT_REFUSALS.get(why) or in_words(why)

@@ -60,6 +60,7 @@ local how_it_ended = 'the worker process ended while it held the job'
 
 --- @recovery
 
+open_for_writing(source, group, true, has_notes and notes)
 local suspects_left, bytes, parked = 0, 0, false
 local taken, dead_letters, held = {}, {}, {}
 

@@ -222,7 +222,7 @@ local function rests(row, left)
       return true
     end
   end
-  open_for_writing(source, group)
+  open_for_writing(source, group, true, has_notes and notes)
   local entry, is_rest = payload(row[1], left), false
   try_to(function()
     local result = entry and result_of_rest(row, entry[2])
@@ -258,7 +258,7 @@ local function look_at(row, left)
     return
   end
   if overdue == 0 then
-    open_for_writing(source, group)
+    open_for_writing(source, group, true, has_notes and notes)
     refusal = layout_refusal(policy, stream, at)
   end
   if n_run >= longest or room == 0 then

@@ -26,6 +26,8 @@ if not (is_a(stream, 'stream') and is_a(schedule, 'zset') and is_a(enqueued, 'zs
   return redis.error_reply('WRONGTYPE a key that jobs are enqueued with holds something else')
 end
 
+-- Harmless: what may not remember a job must not add it either, since whoever hears an error enqueues it again.
+redis.call('ZADD', enqueued, 'XX', 0, '')
 local at = now_ms()
 local function is_remembered(member)
   local until_ms = redis.call('ZSCORE', enqueued, member)
@@ -75,19 +77,23 @@ if call ~= '' and not repeated then
   remember('c:' .. call, at + call_ms)
 end
 
--- What is past is dropped a few at a time, faster than it comes; the key itself goes with the last of it.
-local past = redis.call('ZRANGEBYSCORE', enqueued, '-inf', string.format('%.0f', at), 'LIMIT', 0,
+-- What is past is dropped a few at a time, faster than it comes; the key itself goes with the last of it. By pcall: the jobs are there.
+local past = redis.pcall('ZRANGEBYSCORE', enqueued, '-inf', string.format('%.0f', at), 'LIMIT', 0,
   math.min(FORGOTTEN_PER_JOB * n + FORGOTTEN_AT_LEAST, MAX_ARGUMENTS))
 if #past > 0 then
-  redis.call('ZREM', enqueued, unpack(past))
+  redis.pcall('ZREM', enqueued, unpack(past))
 end
-if latest > at and redis.call('PTTL', enqueued) < latest - at then
-  redis.call('PEXPIRE', enqueued, string.format('%.0f', latest - at))
+local function left()
+  local reply = redis.pcall('PTTL', enqueued)
+  return type(reply) == 'number' and reply or -1
+end
+if latest > at and left() < latest - at then
+  redis.pcall('PEXPIRE', enqueued, string.format('%.0f', latest - at))
 end
 -- WAIT asks whether replicas have what its connection has written. Who adds nothing, since it is there already, writes
 -- all the same: else he would be told that they have it, whatever they have.
-local left_ms = redis.call('PTTL', enqueued)
+local left_ms = left()
 if not added and left_ms > 0 then
-  redis.call('PEXPIRE', enqueued, left_ms)
+  redis.pcall('PEXPIRE', enqueued, left_ms)
 end
 return results

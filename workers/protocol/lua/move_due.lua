@@ -39,6 +39,7 @@ if found then
   return { 'stale', found }
 end
 redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
+redis.call('ZREM', schedule, '') -- harmless: what follows a copy is asked for before it (open_for_writing)
 local at = now_ms()
 local now = string.format('%.0f', at)
 if own ~= '' then -- while leaders say so, embedded workers stand by (join_group.lua)

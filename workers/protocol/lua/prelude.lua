@@ -1,7 +1,8 @@
 -- Shared by every effect script: put in front of its body by workers/protocol/scripts.py.
 --
 -- Rules that every effect script keeps (a script is atomic, but never rolled back):
---   * check everything first, then write the copy, and only then acknowledge and delete;
+--   * check everything first, then write the copy, and only then acknowledge and delete; what is not allowed is found out before
+--     the copy (`open_for_writing`);
 --   * begin with a no-op write (`open_for_writing`): under maxmemory a script whose first write may use memory fails,
 --     and one that has already written goes on, so workers can settle and memory can drain;
 --   * the journal is written by pcall: it may never stop an effect;
@@ -18,8 +19,16 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
-local function open_for_writing(stream, group)
+-- `copies`: what follows a copy is asked for as well, by calls that change nothing. Where a right is missing in a script's midst, what
+-- was written by then stays: a copy beside its original, and one more each time that it is tried again.
+local function open_for_writing(stream, group, copies, notes)
   redis.call('XACK', stream, group, '0-0')
+  if copies then
+    redis.call('XDEL', stream, '0-0')
+  end
+  if notes then
+    redis.call('HDEL', notes, '')
+  end
 end
 
 -- Who writes for the whole group: the leader whose fence stands there, or, without a fence ('' as `own`), any worker of a
@@ -922,6 +931,7 @@ local function end_wait(job, group, notes, policy, target)
     lay_aside(job.source, group, READY_CONSUMER, job.entry_id, job.row[4])
     return job.entry_id
   end
+  open_for_writing(job.source, group, true, notes)
   local id, why = add_entry(target, ready_fields(job, job.counted, job.consumers, job.waits))
   if id then
     redis.call('XACK', job.source, group, job.entry_id)

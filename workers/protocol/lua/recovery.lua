@@ -116,6 +116,7 @@ local function end_delivery(job, row, count, in_doubt)
   local entry_id, consumer, idle = row[1], row[2], row[3]
   local consumers = with_consumer(job, consumer)
   if count >= max_deliveries then
+    redis.call('HDEL', suspects, '') -- harmless: see open_for_writing
     local id, why = add_entry(dead, dead_letter_fields(job, {
       stream = stream, group = group, reason = 'max_deliveries', deliveries = count, consumers = consumers,
       error = consumer == NOBODY and 'given back by XNACK' or how_it_ended, last_ms = at - math.max(idle, 0), at_ms = at,
@@ -131,6 +132,9 @@ local function end_delivery(job, row, count, in_doubt)
 
   if job.suspect or count == max_deliveries - 1 then
     local was_out = job.suspect ~= nil
+    if job.suspect then
+      redis.call('HDEL', suspects, '')
+    end
     local score = (job.suspect or 0) > 0 and SUSPECT_SCORE or SUSPECT_SCORE + at
     local ok, why = way.park(job, row[4], count, consumers, nil, score)
     if not ok then
@@ -188,6 +192,10 @@ local function result_of_rest(row, fields)
     return true
   end
   local count, out = job.deliveries + row[4], redis.pcall('HGET', suspects, row[1])
+  if type(out) == 'string' then -- harmless: see open_for_writing
+    redis.call('HDEL', suspects, '')
+    redis.call('HSET', suspects, row[1], out)
+  end
   local id, why = way.ready(job, row[4], count, job.consumers, job.waits)
   if not id then
     return { HELD, why, -1, row[2], job.job_id, count }

@@ -45,6 +45,7 @@ if redis.call('HGET', agreement, 'paused') == '1' then
   return { 'paused' }
 end
 redis.call('HDEL', agreement, '') -- harmless, and a write: what follows then works under maxmemory
+redis.call('ZREM', schedule, '') -- harmless: what follows a copy is asked for before it (open_for_writing)
 local at = now_ms()
 local target, refusal = copy_target(policy, stream, retry, at)
 if refusal then

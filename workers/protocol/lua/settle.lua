@@ -128,6 +128,7 @@ local function agreed()
     max_deliveries = math.max(1, whole_number(values[2], tonumber(ARGV[3])))
     max_deliveries = terms_by_consumer(agreement, 0, max_deliveries, at)(consumer)[2]
     gate = suspects and has_gate(values[3], values[4], at)
+    open_for_writing(source, group, true, has_notes and notes)
   end
 end
 
