@@ -73,8 +73,7 @@ for i = first, #ARGV do
   abandoned[ARGV[i]] = true
 end
 
-local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"embedded","visibility_ms":'
-  .. string.format('%d', visibility) .. ',"entry":"'
+local common = '"group":' .. json_string(group) .. ',"mode":"embedded","visibility_ms":' .. string.format('%d', visibility)
 local how_it_ended = 'not settled within the visibility timeout'
 
 --- @recovery
@@ -170,7 +169,7 @@ local function claim_run()
       if job then
         tell_claim(job, row, count)
       else
-        tell_plain_recovered(row, string.match(row[1], '^%d+'), row[1])
+        tell_plain(pile_of(row), row, row[1])
       end
     end
   end
@@ -210,7 +209,25 @@ end
 
 local had_room = room > 0
 local nobody_is_suspected = redis.pcall('HLEN', suspects) == 0
-local refusal
+local refusal, is_refusal_known = nil, false
+
+-- From which idle time on, and below which delivery count, a delivery of this consumer is to be claimed, whatever else holds.
+local sure_of
+do
+  local known = {}
+  sure_of = function(of)
+    local sure = known[of]
+    if not sure then
+      local terms = terms_of(of)
+      sure = { math.huge, 0 }
+      if of ~= consumer and not laid_aside_as(of) and terms[2] == agreed_limit and nobody_is_suspected then
+        sure = { math.max(visibility, terms[1]), agreed_limit - 1 }
+      end
+      known[of] = sure
+    end
+    return sure
+  end
+end
 
 -- What was laid aside by policy `in-place` is nobody's delivery, unless nobody remembers why. Returns whether `row` needs no other look.
 local function rests(row, left)
@@ -238,7 +255,13 @@ end
 
 -- Looks at one pending entry. Sets `ended` where the call ends in front of it.
 local function look_at(row, left)
-  local idle = row[3]
+  local idle, sure = row[3], sure_of(row[2])
+  if idle >= sure[1] and row[4] < sure[2] and n_run < longest and room > 0 and is_refusal_known and bytes <= budget
+    and overdue < most then
+    overdue, room, n_run = overdue + 1, room - 1, n_run + 1
+    run[n_run] = row
+    return
+  end
   if idle >= 0 and idle < visibility then
     claim_run()
     start_over(row)
@@ -257,7 +280,8 @@ local function look_at(row, left)
     ours[#ours + 1] = row[1]
     return
   end
-  if overdue == 0 then
+  if not is_refusal_known then
+    is_refusal_known = true
     open_for_writing(source, group)
     refusal = layout_refusal(policy, stream, at)
   end
@@ -291,7 +315,9 @@ while page > 0 and ended == '' do
   local chunk = math.min(page, CHUNK, had_room and room + SPARE or CHUNK)
   local rows = redis.call('XPENDING', source, group, cursor, '+', chunk)
   for i = 1, #rows do
-    rows[i][3] = without_steps(rows[i][3], at, steps)
+    if #steps > 0 then
+      rows[i][3] = without_steps(rows[i][3], at, steps)
+    end
     look_at(rows[i], #rows - i + 1)
     if ended ~= '' then
       break -- the cursor stays in front of it
