@@ -113,15 +113,18 @@ local function make_ready(row, fields)
   return id
 end
 
--- From which idle time on, and below which delivery count, a plain job of this consumer is ready again, whatever else holds.
-local function find_sure(consumer)
-  if laid_aside_as(consumer) or (by_sight and not string.find(consumer, OUR_CONSUMER)) then
-    return { math.huge, 0 }
-  end
-  local terms = terms_of(consumer)
-  return { math.max(visibility, terms[1], (spared[consumer] or -1) + 1), terms[2] - 1 }
+local function goes_by_sight(consumer)
+  return by_sight and not string.find(consumer, OUR_CONSUMER)
 end
-local sure, has_steps = {}, #steps > 0
+
+-- From which idle time on a delivery of this consumer is overdue, whoever it is judged by.
+local function find_least(consumer)
+  if laid_aside_as(consumer) or goes_by_sight(consumer) then
+    return math.huge -- it is not told by that alone
+  end
+  return math.max(visibility, terms_of(consumer)[1], (spared[consumer] or -1) + 1)
+end
+local least_idle, has_steps = {}, #steps > 0
 
 local function recover(entry_id, left, seen)
   local row = pending(entry_id, left)
@@ -132,16 +135,16 @@ local function recover(entry_id, left, seen)
     row[3] = without_steps(row[3], at, steps)
   end
   local consumer, idle, times = row[2], row[3], row[4]
-  local least = sure[consumer]
+  local least = least_idle[consumer]
   if not least then
-    least = find_sure(consumer)
-    sure[consumer] = least
+    least = find_least(consumer)
+    least_idle[consumer] = least
   end
-  local is_sure = idle >= least[1] and times < least[2]
+  local is_sure = idle >= least
   if not is_sure then
     local is_aside = consumer == READY_CONSUMER or consumer == WAITING_CONSUMER
     local is_fatal = times >= MAX_SAFE_COUNT -- somebody says so
-    if by_sight and not (in_place or is_aside or is_fatal) and not string.find(consumer, OUR_CONSUMER) then
+    if goes_by_sight(consumer) and not (in_place or is_aside or is_fatal) then
       times = math.min(times, seen)
       row[4] = times
     end

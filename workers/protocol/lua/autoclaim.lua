@@ -211,24 +211,6 @@ local had_room = room > 0
 local nobody_is_suspected = redis.pcall('HLEN', suspects) == 0
 local refusal, is_refusal_known = nil, false
 
--- From which idle time on, and below which delivery count, a delivery of this consumer is to be claimed, whatever else holds.
-local sure_of
-do
-  local known = {}
-  sure_of = function(of)
-    local sure = known[of]
-    if not sure then
-      local terms = terms_of(of)
-      sure = { math.huge, 0 }
-      if of ~= consumer and not laid_aside_as(of) and terms[2] == agreed_limit and nobody_is_suspected then
-        sure = { math.max(visibility, terms[1]), agreed_limit - 1 }
-      end
-      known[of] = sure
-    end
-    return sure
-  end
-end
-
 -- What was laid aside by policy `in-place` is nobody's delivery, unless nobody remembers why. Returns whether `row` needs no other look.
 local function rests(row, left)
   claim_run()
@@ -255,13 +237,7 @@ end
 
 -- Looks at one pending entry. Sets `ended` where the call ends in front of it.
 local function look_at(row, left)
-  local idle, sure = row[3], sure_of(row[2])
-  if idle >= sure[1] and row[4] < sure[2] and n_run < longest and room > 0 and is_refusal_known and bytes <= budget
-    and overdue < most then
-    overdue, room, n_run = overdue + 1, room - 1, n_run + 1
-    run[n_run] = row
-    return
-  end
+  local idle = row[3]
   if idle >= 0 and idle < visibility then
     claim_run()
     start_over(row)
@@ -315,9 +291,7 @@ while page > 0 and ended == '' do
   local chunk = math.min(page, CHUNK, had_room and room + SPARE or CHUNK)
   local rows = redis.call('XPENDING', source, group, cursor, '+', chunk)
   for i = 1, #rows do
-    if #steps > 0 then
-      rows[i][3] = without_steps(rows[i][3], at, steps)
-    end
+    rows[i][3] = without_steps(rows[i][3], at, steps)
     look_at(rows[i], #rows - i + 1)
     if ended ~= '' then
       break -- the cursor stays in front of it
