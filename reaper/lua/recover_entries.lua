@@ -23,12 +23,14 @@
 -- ARGV[14] number of consumers that are at work on what they hold  ARGV[15…] for each of them its name, and up to which idle
 --         time in ms what it holds is left alone; then entry IDs, ascending
 --
--- Returns {'ok', row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
+-- Returns {'ok', ready, row…}, one row an entry: {code, detail, idle ms, consumer, job ID, delivery count}, and
 -- for a traced job {traceparent, tracestate, the delivery's name, what came before it}; behind that, where a job
 -- asks for a visibility timeout longer than ARGV[12], what it asks for in ms
 --   0 not pending any more   1 ready again, detail = new entry ID (in place: its own)   2 parked as suspect   3 dead letter,
 --   detail = its ID   4 not due, detail = remaining ms   5 payload gone, acknowledged   6 cannot be copied, detail = why; stays pending
 --   7 put off, ask again
+-- A plain job (no field says anything of it) that is ready again, as most of a mass are, has for its row the new entry ID alone. The rest
+-- is in `ready`: consumer, delivery count, {idle ms…}, consumer, …, for those that follow each other and have these in common.
 -- or {'stale', fence found}, {'paused'}, {'late'}, {'refused', why}, {'made'} (the group is another one: what is not pending there
 -- was not settled, but forgotten): nothing was done. Raises NOGROUP where the group is
 -- gone. Late: a server that hung runs what had piled up, and everything looks idle then; the leader decides anew.
@@ -88,53 +90,95 @@ local payload = read_ahead(function(entry_id, count)
   return redis.call('XRANGE', source, entry_id, '+', 'COUNT', average < 4096 and count or 1)
 end, 64)
 
-local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"reaper","token":' .. token .. ',"visibility_ms":'
-  .. string.format('%d', visibility) .. ',"entry":"'
+local common = '"group":' .. json_string(group) .. ',"mode":"reaper","token":' .. token .. ',"visibility_ms":'
+  .. string.format('%d', visibility)
 local how_it_ended = 'not settled within the visibility timeout'
 
 --- @recovery
 
 open_for_writing(source, group, true, has_notes and notes)
 
+-- What is told of plain jobs that are ready again: by consumer and delivery count, for how long each was idle.
+local ready, ready_pile, idle_of_ready = {}, nil, nil
+local function make_ready(row, fields)
+  local pile = pile_of(row)
+  local id, why = redeliver_plain(row, fields, pile)
+  if not id then
+    return { HELD, why, row[3], row[2], row[1], row[4] }
+  end
+  if pile ~= ready_pile then
+    local n = #ready
+    ready_pile, idle_of_ready = pile, {}
+    ready[n + 1], ready[n + 2], ready[n + 3] = row[2], row[4], idle_of_ready
+  end
+  idle_of_ready[#idle_of_ready + 1] = row[3]
+  return id
+end
+
+local function goes_by_sight(consumer)
+  return by_sight and not string.find(consumer, OUR_CONSUMER)
+end
+
+-- From which idle time on a delivery of this consumer is overdue, whoever it is judged by.
+local function find_least(consumer)
+  if laid_aside_as(consumer) or goes_by_sight(consumer) then
+    return math.huge -- it is not told by that alone
+  end
+  return math.max(visibility, terms_of(consumer)[1], (spared[consumer] or -1) + 1)
+end
+local least_idle, has_steps = {}, #steps > 0
+
 local function recover(entry_id, left, seen)
   local row = pending(entry_id, left)
   if not row then
     return { GONE }
   end
-  local is_aside = row[2] == READY_CONSUMER or row[2] == WAITING_CONSUMER
-  local is_fatal = row[4] >= MAX_SAFE_COUNT -- somebody says so
-  if by_sight and not (in_place or is_aside or is_fatal) and not string.find(row[2], OUR_CONSUMER) then
-    row[4] = math.min(row[4], seen)
+  if has_steps then
+    row[3] = without_steps(row[3], at, steps)
   end
-  row[3] = without_steps(row[3], at, steps)
   local consumer, idle, times = row[2], row[3], row[4]
-  if idle >= 0 and idle < visibility then
-    start_over(row)
-    return { NOT_DUE, visibility - idle, idle, consumer, '', times }
+  local least = least_idle[consumer]
+  if not least then
+    least = find_least(consumer)
+    least_idle[consumer] = least
   end
-  local terms = terms_of(consumer)
-  if idle >= 0 and idle < terms[1] then
-    return { NOT_DUE, math.min(terms[1] - idle, math.max(terms[3] - at, 1)), idle, consumer, '', times }
+  local is_sure = idle >= least
+  if not is_sure then
+    local is_aside = consumer == READY_CONSUMER or consumer == WAITING_CONSUMER
+    local is_fatal = times >= MAX_SAFE_COUNT -- somebody says so
+    if goes_by_sight(consumer) and not (in_place or is_aside or is_fatal) then
+      times = math.min(times, seen)
+      row[4] = times
+    end
+    if idle >= 0 and idle < visibility then
+      start_over(row)
+      return { NOT_DUE, visibility - idle, idle, consumer, '', times }
+    end
+    local terms = terms_of(consumer)
+    if idle >= 0 and idle < terms[1] then
+      return { NOT_DUE, math.min(terms[1] - idle, math.max(terms[3] - at, 1)), idle, consumer, '', times }
+    end
+    if idle >= 0 and idle <= (spared[consumer] or -1) then
+      return { NOT_DUE, visibility, idle, consumer, '', times }
+    end
   end
-  if idle >= 0 and idle <= (spared[consumer] or -1) then
-    return { NOT_DUE, visibility, idle, consumer, '', times }
-  end
-  max_deliveries = terms[2]
   local entry = payload(entry_id, left)
+  max_deliveries = terms_of(consumer)[2]
   if not entry then
     return lose(row)
   end
-  local rest = result_of_rest(row, entry[2])
+  local fields = entry[2]
+  local rest = not is_sure and result_of_rest(row, fields)
   if rest then
     return type(rest) == 'table' and rest or { NOT_DUE, visibility, 0, consumer, '', times }
   end
-  local size, says = look_into(entry[2])
+  local size, says = look_into(fields)
   bytes = bytes + size
   average = (average + size) / 2
   if not says and times < max_deliveries - 1 and not (has_notes and redis.call('HEXISTS', notes, entry_id) == 1) then
-    return redeliver_plain(row, entry[2])
+    return make_ready(row, fields)
   end
-  local job = open_noted(entry_id, entry[2])
+  local job = open_noted(entry_id, fields)
   local own = math.min(job.visibility_ms, longest)
   local result
   if idle >= 0 and idle < own then
@@ -148,11 +192,11 @@ local function recover(entry_id, left, seen)
   return result
 end
 
-local reply, recovered = { 'ok' }, 0
+local reply, recovered = { 'ok', ready }, 0
 for i = 1, items do
   if bytes > budget then
     for rest = i, items do
-      reply[rest + 1] = { PUT_OFF }
+      reply[rest + 2] = { PUT_OFF }
     end
     break
   end
@@ -170,8 +214,8 @@ for i = 1, items do
     end
     row = { HELD, why, 0, '', '', 0 }
   end
-  reply[i + 1] = row
-  if row[1] == REDELIVERED or row[1] == SUSPECTED then
+  reply[i + 2] = row
+  if type(row) == 'string' or row[1] == REDELIVERED or row[1] == SUSPECTED then
     recovered = recovered + 1
   end
 end

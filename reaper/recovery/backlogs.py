@@ -115,6 +115,8 @@ class Backlogs:
         self._asked.difference_update(entry_ids)
 
     def _take_out(self, entry_ids: Iterable[bytes]) -> dict[bytes, Held]:
+        if not self._held:
+            return {}
         return {entry_id: held for entry_id in entry_ids if (held := self._held.pop(entry_id, None))}
 
     def gone(self, entry_ids: Iterable[bytes], now_ms: int) -> None:

@@ -102,6 +102,12 @@ class GroupWatch:
 
     async def run(self) -> None:
         """Take the group over, then watch it until cancelled or stopped. Redis errors never end it."""
+        try:
+            await self._watch()
+        finally:
+            self._notes.tell_moved()
+
+    async def _watch(self) -> None:
         with self._scope:
             self._telemetry.watching()
             await self._insist("take over", self._take_over_in_turn)

@@ -5,7 +5,7 @@ A state (an error, a refusal, a pause) is logged when it begins and when it ends
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
@@ -16,7 +16,7 @@ from reaper.recovery.living import Living
 from reaper.recovery.verdict import Verdict
 from reaper.replicas import GroupReport, Tally
 from reaper.settings import ReaperSettings, WatchedGroup
-from workers.protocol.calls.recovery import Outcome, Recovered
+from workers.protocol.calls.recovery import Outcome, Recovered, Recoveries
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import Moved, Released
 from workers.protocol.meaning import in_words, is_contact_error
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 FOREIGN_CLAIM_LOG_S = LIVING_LOG_S = 60.0
 NAME_CHARS = 200
 """So much of a consumer's name is registered."""
+MOVED_LOG_S = 1.0
+"""In a mass, what was moved is a line each so often, not one a call."""
 HELD_FOR_S = 25.0
 """A job that cannot be made ready is tried every 10 s (``move_due.lua``): none met for so long means that it passed."""
 RELEASE_SUSPECTS, MOVE_DUE = "release suspects", "make due jobs ready"
@@ -68,7 +70,9 @@ class GroupNotes:
         self._callbacks = callbacks
         self._changed = changed
         self._living = Living()
-        self._foreign_logged_at = self._living_logged_at = self._last_held_at = float("-inf")
+        self._foreign_logged_at = self._living_logged_at = self._last_held_at = self._moved_told_at = float("-inf")
+        self._ready = self._parked = 0
+        self._moved_of: set[bytes] = set()
         self._asked_too_long = False
         self._said: tuple[int, ...] = ()
         self._errors: dict[str, str] = {}
@@ -96,6 +100,7 @@ class GroupNotes:
 
     def scanned(self, server_ms: int) -> None:
         """A scan went through: the group exists."""
+        self.tell_moved()
         self.tally.last_scan_ms = server_ms
         self.worked("scan")
         if self.tally.refusal == "no_group":
@@ -145,9 +150,10 @@ class GroupNotes:
 
     # ---- deliveries
 
-    def batch(self, rows: Sequence[Recovered]) -> None:
+    def batch(self, found: Recoveries) -> None:
         """Count, log and report what one recovery call found overdue, and what became of it."""
-        became = Counter(row.outcome for row in rows)
+        became = Counter(row.outcome for row in found.others)
+        became[Outcome.REDELIVERED] += sum(len(together.entry_ids) for together in found.ready)
         tally = self.tally
         tally.recovered += became[Outcome.REDELIVERED]
         tally.suspected += became[Outcome.SUSPECTED]
@@ -155,22 +161,33 @@ class GroupNotes:
         tally.lost_payload += became[Outcome.LOST_PAYLOAD]
         tally.held += became[Outcome.HELD]
         if became[Outcome.REDELIVERED] or became[Outcome.SUSPECTED]:
-            self._log_moved(rows, became)
+            self._ready += became[Outcome.REDELIVERED]
+            self._parked += became[Outcome.SUSPECTED]
+            self._moved_of.update(row.consumer for row in found.others if row.outcome in _MOVED)
+            self._moved_of.update(together.consumer for together in found.ready)
+            if anyio.current_time() - self._moved_told_at >= MOVED_LOG_S:
+                self.tell_moved()
         # Hot in a mass recovery: facts are gathered for those who listen, and for what needs a line of its own.
         listeners = any(self._callbacks.wants(name) for name in ("stalled", "recovered"))
-        for row in rows:
+        for row in found.rows() if listeners else found.others:
             if row.outcome in _OVERDUE and (listeners or row.outcome not in _MOVED):
                 self._report_one(row)
 
-    def _log_moved(self, rows: Sequence[Recovered], became: Mapping[Outcome, int]) -> None:
+    def tell_moved(self) -> None:
+        """Log what was moved and not told of yet, if anything."""
+        if not self._moved_of:
+            return
         logger.info(
             "%s: %d deliveries of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
             self._pair,
-            became[Outcome.REDELIVERED] + became[Outcome.SUSPECTED],
-            first_of({row.consumer or b"nobody (XNACK)" for row in rows if row.outcome in _MOVED}),
-            became[Outcome.REDELIVERED],
-            became[Outcome.SUSPECTED],
+            self._ready + self._parked,
+            first_of({consumer or b"nobody (XNACK)" for consumer in self._moved_of}),
+            self._ready,
+            self._parked,
         )
+        self._ready = self._parked = 0
+        self._moved_of.clear()
+        self._moved_told_at = anyio.current_time()
 
     def _report_one(self, row: Recovered) -> None:
         facts = self._stalled(row.job_id, row)

@@ -6,6 +6,7 @@ A timer is a hint; the script decides.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from time import time_ns
 from typing import Any
 
@@ -26,7 +27,7 @@ from reaper.recovery.verdict import LOOKS as FOLLOWED
 from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls import CALL_VALID_MS
-from workers.protocol.calls.recovery import ENDED, Outcome, Recovered
+from workers.protocol.calls.recovery import ENDED, Outcome, Ready, Recovered, Recoveries
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.keys import LAID_ASIDE, NOBODY, READY_CONSUMER
 from workers.protocol.meaning import Meaning, meaning_of
@@ -165,6 +166,10 @@ class SourceWatch:
                 await self._armed.wait()
             self._armed = anyio.Event()
 
+    def _is_time(self) -> bool:
+        ready_at = self._ready_at()
+        return ready_at is not None and ready_at <= monotonic_ms()
+
     def _ready_at(self) -> int | None:
         """Return the instant of the next recovery: a timer is due, no grace holds, the rate allows it."""
         due = self.timers.next_due()
@@ -177,19 +182,20 @@ class SourceWatch:
 
     async def _fire(self) -> None:
         try:
-            await self._fire_batch()
+            while await self._fire_batch() and self._is_time():
+                pass  # a mass is worked off in this task: one for each call costs as much as ten of its entries
         finally:
             self._room.release()
 
-    async def _fire_batch(self) -> None:
+    async def _fire_batch(self) -> bool:
+        """Make one call; return whether anything was due."""
         now = monotonic_ms()
         cohorts = self.timers.pop_cohorts(now, self.rate.most(self.context.settings.recover_batch, now))
         if not cohorts:
-            return
+            return False
         due = {entry_id: cohort for cohort, ids in cohorts for entry_id in ids}
         # Armed again before anything is sent: a lost reply loses no timer.
-        for entry_id in due:
-            self.timers.arm(entry_id, now + RETRY_MS, Sight.UNSURE)
+        self.timers.arm_popped(due, now + RETRY_MS, Sight.UNSURE)
         held = self.backlogs.asks(due.keys())
         try:
             if self.context.settings.observe:
@@ -202,6 +208,7 @@ class SourceWatch:
                 self.denials.denied(RECOVERING)
             self.wake_suspects()  # some may have been parked all the same
             await anyio.sleep(RETRY_MS / 1000)
+        return True
 
     async def _recover(self, due: Mapping[bytes, Cohort], held: Mapping[bytes, Held]) -> None:
         self.rate.spend(len(due))  # before the call: another one may be under way
@@ -227,7 +234,9 @@ class SourceWatch:
             return
         self.notes.call_done()
         self.timers.seen_ms = now = monotonic_ms()
-        for row in result:
+        for together in result.ready:
+            self._apply_ready(together, now)
+        for row in result.others:
             self._apply(row, now)
             if row.asked_ms:
                 self.notes.asks_too_long(row, to_ms(self.context.settings.longest_visibility_timeout))
@@ -239,19 +248,27 @@ class SourceWatch:
         self._tell_of_the_living(result, now)
         self.notes.batch(result)
         self.telemetry.recovered(result, began_ns)
-        self.rate.spend(-sum(row.outcome not in ENDED for row in result))
+        self.rate.spend(-sum(row.outcome not in ENDED for row in result.others))
 
-    def _tell_of_the_living(self, rows: Sequence[Recovered], now: int) -> None:
+    def _tell_of_the_living(self, found: Recoveries, now: int) -> None:
         """Note what was taken from foreign consumers, and from which of them while they were at work on it."""
         taken: dict[bytes, Counter[bool]] = {}
         lately = now - self._visibility_ms // OLD
-        for row in rows:
-            if row.outcome in ENDED and row.idle_ms >= 0 and is_foreign(row.consumer):
-                at_work = self.backlogs.was_at_work(row.consumer, now - row.idle_ms, lately)
-                taken.setdefault(row.consumer, Counter())[at_work] += 1
-        for consumer, found in taken.items():
-            self.notes.taken(consumer, now, self.context.server_ms(), at_work=found[True], others=found[False])
-            self.telemetry.taken_from_living(found[True])
+        ended = [(row.consumer, (row.idle_ms,)) for row in found.others if row.outcome in ENDED]
+        for consumer, idle in chain(((together.consumer, together.idle_ms) for together in found.ready), ended):
+            if is_foreign(consumer):
+                were = [self.backlogs.was_at_work(consumer, now - ms, lately) for ms in idle if ms >= 0]
+                taken.setdefault(consumer, Counter()).update(were)
+        for consumer, counted in taken.items():
+            at_work, others = counted[True], counted[False]
+            self.notes.taken(consumer, now, self.context.server_ms(), at_work=at_work, others=others)
+            self.telemetry.taken_from_living(at_work)
+
+    def _apply_ready(self, together: Ready, now: int) -> None:
+        self.timers.disarm_all(together.entry_ids)
+        if self._in_place:
+            # Pending still, with their old IDs, which no tail of the scan meets again: taken now, they are due then.
+            self.timers.arm_popped(together.entry_ids, now + self._visibility_ms)
 
     def _apply(self, row: Recovered, now: int) -> None:
         """Bring the timer in line with what the script found."""
@@ -267,8 +284,7 @@ class SourceWatch:
         if row.outcome is Outcome.PUT_OFF:
             self.timers.arm(row.entry_id, now, Sight.UNSURE)
             return
-        if self._in_place and row.outcome in (Outcome.REDELIVERED, Outcome.SUSPECTED):
-            # It is pending still, with its old ID, which no tail of the scan meets again: taken now, it is due then.
+        if self._in_place and row.outcome in (Outcome.REDELIVERED, Outcome.SUSPECTED):  # as in `_apply_ready`
             self.timers.arm(row.entry_id, now + self._visibility_ms)
         else:
             self.timers.disarm(row.entry_id)

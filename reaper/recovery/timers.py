@@ -11,8 +11,9 @@ calls `sweep`, which forgets what the scan did not find.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import IntEnum
+from itertools import groupby
 from typing import NamedTuple
 
 BUCKET_MS = 5
@@ -60,9 +61,9 @@ class _Bucket:
         """Return what it says of its timers."""
         return Cohort(self.due_ms, self.seen_ms, self.sight, self.live)
 
-    def leave(self) -> None:
-        """One timer fewer. Its ID stays among the stale ones, until the last timer goes."""
-        self.live -= 1
+    def leave(self, timers: int = 1) -> None:
+        """So many timers fewer. Their IDs stay among the stale ones, until the last timer goes."""
+        self.live -= timers
         if not self.live:
             self.ids.clear()
 
@@ -109,14 +110,25 @@ class Timers:
             known.leave()
             # The key's object goes with its old bucket: else each scan would leave two copies of every ID behind.
             del self._by_id[entry_id]
+        bucket = self._bucket_of(slot, sight)
+        bucket.ids.append(entry_id)
+        bucket.live += 1
+        self._by_id[entry_id] = bucket
+
+    def _bucket_of(self, slot: int, sight: Sight) -> _Bucket:
         fresh = self._fresh[sight]
         bucket = fresh.get(slot)
         if bucket is None:
             bucket = fresh[slot] = _Bucket(slot, self._mark, self.seen_ms, sight)
             heapq.heappush(self._heap, bucket)
-        bucket.ids.append(entry_id)
-        bucket.live += 1
-        self._by_id[entry_id] = bucket
+        return bucket
+
+    def arm_popped(self, entry_ids: Collection[bytes], due_ms: int, sight: Sight = Sight.DATED) -> None:
+        """Set the timers of ``entry_ids``, none of which has one: they were popped, or disarmed, a moment ago."""
+        bucket = self._bucket_of(-(-due_ms // BUCKET_MS) * BUCKET_MS, sight)
+        bucket.ids += entry_ids
+        bucket.live += len(entry_ids)
+        self._by_id.update(dict.fromkeys(entry_ids, bucket))
 
     def keep(self, entry_id: bytes) -> bool:
         """Note that ``entry_id`` was found, and that its timer stands; return whether it has one."""
@@ -130,6 +142,13 @@ class Timers:
         bucket = self._by_id.pop(entry_id, None)
         if bucket is not None:
             bucket.leave()
+
+    def disarm_all(self, entry_ids: Iterable[bytes]) -> None:
+        """Forget the timers of ``entry_ids``, as far as there are any."""
+        pop = self._by_id.pop
+        for bucket, same in groupby([pop(entry_id, None) for entry_id in entry_ids]):
+            if bucket is not None:
+                bucket.leave(len(list(same)))
 
     def pop_cohorts(self, now_ms: int, limit: int) -> list[tuple[Cohort, list[bytes]]]:
         """Remove and return up to ``limit`` entry IDs whose time has come, earliest bucket first.
@@ -151,12 +170,15 @@ class Timers:
 
     def _pop_from(self, bucket: _Bucket, limit: int) -> list[bytes]:
         ids: list[bytes] = []
+        by_id = self._by_id
         while bucket.live and len(ids) < limit:
-            entry_id = bucket.ids.pop()
-            if self._by_id.get(entry_id) is bucket:
-                del self._by_id[entry_id]
-                bucket.live -= 1
-                ids.append(entry_id)
+            latest = bucket.ids[len(ids) - limit :]
+            del bucket.ids[-len(latest) :]
+            for entry_id in latest:
+                if by_id.get(entry_id) is bucket:
+                    del by_id[entry_id]
+                    bucket.live -= 1
+                    ids.append(entry_id)
         return ids
 
     def next_due(self) -> int | None:

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from reaper.failpoints import failpoint
 from reaper.settings import LONGEST_VISIBILITY, WatchedGroup
 from workers.protocol.calls import CALL_BYTES, Journal, Step, clock_word
-from workers.protocol.calls.recovery import OUTCOMES, Recovered
+from workers.protocol.calls.recovery import Recoveries, read_recoveries
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.calls.upkeep import Authority, Moved, Released, move_due, release_suspects
 from workers.protocol.events import encode_data
@@ -145,7 +145,7 @@ class GroupWriter:
         steps: Sequence[Step] = (),
         spared: Mapping[bytes, int] = MappingProxyType({}),
         executions: Callable[[bytes], int] | None = None,
-    ) -> list[Recovered] | Refusal:
+    ) -> Recoveries | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
 
         Not after that server time, and not in a group that was ``made`` later. ``steps`` of the server's clock are in
@@ -170,8 +170,7 @@ class GroupWriter:
         failpoint("recover.after_write")
         if reply[0] != b"ok":
             return read_refusal(reply)
-        rows = zip(entry_ids, reply[1:], strict=True)
-        return [Recovered(entry_id, OUTCOMES[code], *more) for entry_id, (code, *more) in rows]
+        return read_recoveries(reply, entry_ids)
 
     async def release_suspects(self) -> Released | Refusal:
         """Make the next suspects ready, as many as may be out."""

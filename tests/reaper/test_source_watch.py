@@ -94,8 +94,8 @@ class World:
         if is_late:
             return [b"late"]
         if len(self.asked) <= self.puts_off:
-            return [b"ok", *([Outcome.PUT_OFF] for _ in ids)]
-        return [b"ok", *([Outcome.REDELIVERED, b"2-0", 60_000, b"w1", one, 1] for one in ids)]
+            return [b"ok", [], *([Outcome.PUT_OFF] for _ in ids)]
+        return [b"ok", [b"w1", 1, [60_000] * len(ids)], *(b"2-0" for _ in ids)]
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[SourceWatch]:

@@ -46,6 +46,17 @@ class TimersMatchTheModel(RuleBasedStateMachine):
         self.timers.disarm(entry_id)
         self._forget([entry_id])
 
+    @rule(entry_ids=st.sets(ids), due_ms=instants)
+    def arm_popped(self, entry_ids: set[bytes], due_ms: int) -> None:
+        without = sorted(entry_ids - set(self.due))
+        self.timers.arm_popped(without, due_ms)
+        self.due |= dict.fromkeys(without, -(-due_ms // BUCKET_MS) * BUCKET_MS)
+
+    @rule(entry_ids=st.lists(ids))
+    def disarm_all(self, entry_ids: list[bytes]) -> None:
+        self.timers.disarm_all(entry_ids)
+        self._forget(entry_ids)
+
     @rule(now_ms=instants, limit=st.integers(1, 20))
     def pop_due(self, now_ms: int, limit: int) -> None:
         popped = pop_due(self.timers, now_ms, limit)

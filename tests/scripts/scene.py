@@ -9,6 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from tests.support.dump import BASE_MS, Shown, dump
+from workers.protocol.calls.recovery import Outcome
 from workers.protocol.capabilities import Capability, capabilities_quietly
 from workers.protocol.keys import NOBODY, READY_CONSUMER, GroupKeys, group_keys, stream_keys
 from workers.protocol.scripts import load_script
@@ -151,10 +152,10 @@ class Scene:
         spared: Mapping[str, int] = MappingProxyType({}),
         by_sight: bool = False,
     ) -> Any:
-        """Run ``recover_entries``; see `rows`."""
+        """Run ``recover_entries``; return its answer with a row for each entry, see `rows`."""
         keys = self.keys
         alone: list[str | int] = [word for pair in spared.items() for word in pair]
-        return await load_script("reaper", "recover_entries").run(
+        reply = await load_script("reaper", "recover_entries").run(
             self.client,
             [
                 source or keys.stream, keys.stream, keys.retry, keys.dead, keys.schedule, keys.suspects, keys.fence,
@@ -165,6 +166,7 @@ class Scene:
                 not_after_ms, made, longest_ms, int(by_sight), len(spared), *alone, *ids,
             ],
         )  # fmt: skip
+        return one_by_one(reply, [one.split()[0].encode() for one in ids])
 
     async def autoclaim(
         self,
@@ -370,6 +372,22 @@ def _runs(items: Sequence[Settling | Many], proven_ms: int | str | None) -> Iter
             yield from (verb, count, len(together))
         for one in together:
             yield from (one.entry_id, one.entry_id, one.data, *one.others)
+
+
+def one_by_one(reply: Any, ids: Sequence[bytes]) -> Any:
+    """Return an answer of ``recover_entries`` in which plain jobs that are ready again have rows as all others have."""
+    if reply[0] != b"ok":
+        return reply
+    runs = iter(reply[1])
+    plain = ((consumer, count, idle) for consumer, count, idles in zip(runs, runs, runs, strict=True) for idle in idles)
+    found: list[Any] = []
+    for one, row in zip(ids, reply[2:], strict=True):
+        if isinstance(row, bytes):
+            consumer, count, idle = next(plain)
+            row = [int(Outcome.REDELIVERED), row, idle, consumer, one, count]  # noqa: PLW2901
+        found.append(row)
+    assert next(plain, None) is None
+    return [reply[0], *found]
 
 
 def rows(reply: Any) -> list[tuple[Any, ...]]:

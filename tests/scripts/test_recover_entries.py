@@ -7,6 +7,8 @@ import pytest
 from tests.scripts.scene import BINARY, FENCE, TOO_MANY, Scene, Word, dead, details, entry_id, ready, rows, shown
 from tests.support.dump import BASE_MS
 from workers.protocol.calls import Step, clock_word
+from workers.protocol.events import decode_entry
+from workers.protocol.messages import Metadata, pair_up, read_metadata
 
 pytestmark = pytest.mark.anyio
 
@@ -308,6 +310,52 @@ async def test_explicit_ids_forbid_copies_in_the_stream(scene: Scene, explicit: 
     assert [row[0] for row in rows(await scene.recover(explicit, policy="retry-stream"))] == [REDELIVERED]
 
 
+async def test_plain_jobs_are_told_together_by_consumer_and_delivery_count(scene: Scene) -> None:
+    ids = [await scene.stalled("n", n, times=1 + (n == 20), consumer="w2" if n % 10 == 3 else "w1") for n in range(75)]
+    assert {code for code, *_ in rows(await scene.recover(*ids, max_deliveries=4))} == {REDELIVERED}
+    entries = await journal_of(scene)
+    events = [decode_entry(*entry) for entry in entries]
+    assert sorted(map(len, events)) == [1, 2, 8, 32, 32]
+    assert max(len(flat[-1]) for _, flat in entries) <= 2_048
+    copies = {metadata.job_id: copy for copy, metadata in await copies_of(scene)}
+    said = {one.job: one for together in events for one in together}
+    assert set(said) == set(ids)
+    for n, one in enumerate(ids):
+        data = dict(said[one].data)
+        assert 60_000 <= data.pop("idle_ms") < 120_000
+        v = 1 if n == 20 else 2
+        _, _, expected = event("recovered", one, delivery=1 + (n == 20), reason="visibility_timeout")
+        owner = "w2" if n % 10 == 3 else "w1"
+        assert data == {**expected, "consumer": owner, "new_entry": copies[one.encode()], "v": v}
+
+
+async def journal_of(scene: Scene) -> list[tuple[bytes, list[bytes]]]:
+    """Return the entries of the journal as they are; ``data`` comes last."""
+    entries: Any = await scene.client.xrange(scene.keys.journal)
+    return [(one, flat) for one, flat in entries]
+
+
+async def copies_of(scene: Scene) -> list[tuple[str, Metadata]]:
+    """Return the entries of the stream, with what they say of their jobs."""
+    found: Any = await scene.client.xrange("orders")
+    return [(one.decode(), read_metadata(one, pair_up(flat))) for one, flat in found]
+
+
+async def test_names_of_consumers_and_long_ids_leave_an_entry_of_the_journal_small(scene: Scene) -> None:
+    ids = [f"{2**63 + n}-{2**63}" for n in range(40)]
+    for one in ids:
+        await scene.client.xadd("orders", {"n": "1"}, id=one)
+        await scene.deliver(one, consumer='a,"b')
+    await scene.recover(*ids, policy="in-place")
+    entries = await journal_of(scene)
+    assert max(len(flat[-1]) for _, flat in entries) <= 2_048
+    assert len(entries) > 1
+    state = await scene.state()
+    assert [(job, data["new_entry"], data["consumer"]) for _, job, data in state["{orders}:journal"]] == [
+        (one, one, 'a,"b') for one in ids
+    ]
+
+
 async def test_a_broken_journal_stops_nothing(scene: Scene) -> None:
     await scene.client.set(scene.keys.journal, "no stream")
     ids = [await scene.stalled(times=times) for times in (1, 2, 3)]
@@ -329,7 +377,7 @@ async def test_recovery_goes_on_when_memory_is_full(scene: Scene) -> None:
     await scene.free_memory()
     state = await scene.state()
     assert [row[0] for row in rows(reply)] == [REDELIVERED, SUSPECTED, DEAD]
-    assert [name for name, _, _ in state["{orders}:journal"]] == ["recovered", "suspected", "dead_lettered"]
+    assert [name for name, _, _ in state["{orders}:journal"]] == ["suspected", "dead_lettered", "recovered"]
     assert len(state["orders"]["entries"]) == 2  # the copy, and the one that is dead: not ours to delete
 
 

@@ -76,7 +76,10 @@ async def show_journal(client: Redis, key: str) -> list[tuple[str, str, Shown]]:
 
 def _show_events(flat: Sequence[bytes]) -> list[tuple[str, str, Shown]]:
     if b"job" not in flat[::2]:
-        return [(event.event, event.job, {**event.data}) for event in decode_entry(b"0-1", flat)]
+        told = decode_entry(b"0-1", flat)
+        return [
+            (one.event, one.job, {name: said for name, said in one.data.items() if name != "idle_ms"}) for one in told
+        ]
     names, (event, job, data) = flat[::2], flat[1::2]
     assert names == [b"event", b"job", b"data"], names
     parsed = json.loads(data.decode("latin-1"))

@@ -18,6 +18,7 @@ from tests.support.servers import RedisServer, free_port, started_server
 from tests.support.waiting import wait_until
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import commands_client
+from workers.protocol.events import EventName, events_of
 from workers.protocol.keys import group_keys, namespace_keys
 
 FILE = ROOT / "docs/images/status-page.png"
@@ -57,7 +58,7 @@ async def _play(server: RedisServer, processes: Processes, port: int) -> str:
     await wait_until(partial(_all_settled, client), "the last jobs are done", DONE_S)
     assert another.running
     rows: Any = await client.xrange(KEYS.journal, "-", "+")
-    jobs: list[str] = [fields[fields.index(b"job") + 1].decode() for _, fields in rows if b"recovered" in fields]
+    jobs = [event.job for row in rows for event in events_of(row[0], row[1], (EventName.RECOVERED,))]
     assert await client.xlen(namespace_keys("reaper").journal) >= 2
     await client.aclose()
     return jobs[-1]

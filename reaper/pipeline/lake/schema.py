@@ -58,7 +58,10 @@ DATA_COLUMNS: dict[str, DataType] = {
 }
 """Keys of a lifecycle event's ``data`` that have a column of their own; the rest goes to ``extra``."""
 
-ROW_COLUMNS = ("entry", "job", "type", "delivery", "generation", "enqueued_ms", "delivered_ms", "wait_ms", "run_ms")
+ROW_COLUMNS = (
+    "entry", "job", "type", "delivery", "generation", "enqueued_ms", "delivered_ms", "wait_ms", "run_ms", "idle_ms",
+    "new_entry",
+)  # fmt: skip
 """Facts that an entry of the journal that tells of many jobs has a value of for each of them; ``entry`` always."""
 MOST_ROWS = 1_000
 """Jobs that such an entry may tell of."""

@@ -4,7 +4,7 @@ A leader does (``recover_entries.lua``, in `reaper.recovery.writer`), a worker t
 run, and in embedded mode every worker.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
@@ -62,6 +62,56 @@ class Recovered(NamedTuple):
     def told(self) -> str:
         """The detail, for people."""
         return told(self.detail)
+
+
+class Ready(NamedTuple):
+    """Plain jobs of one consumer, delivered equally often, that are ready again. A mass is made of them.
+
+    None of them is traced, and the ID of each job is its entry's.
+    """
+
+    consumer: bytes
+    delivery_count: int
+    idle_ms: Sequence[int]
+    entry_ids: Sequence[bytes]
+    new_entries: Sequence[bytes]
+
+    def rows(self) -> Iterator[Recovered]:
+        """Return them one by one."""
+        for entry_id, new_entry, idle_ms in zip(self.entry_ids, self.new_entries, self.idle_ms, strict=True):
+            yield Recovered(
+                entry_id, Outcome.REDELIVERED, new_entry, idle_ms, self.consumer, entry_id, self.delivery_count
+            )
+
+
+class Recoveries(NamedTuple):
+    """What became of the entries that one call was about."""
+
+    ready: Sequence[Ready]
+    others: Sequence[Recovered]
+
+    def rows(self) -> Iterator[Recovered]:
+        """Return all one by one."""
+        for together in self.ready:
+            yield from together.rows()
+        yield from self.others
+
+
+def read_recoveries(reply: Sequence[Any], entry_ids: Sequence[bytes]) -> Recoveries:
+    """Read what ``recover_entries.lua`` answers about ``entry_ids``."""
+    _, runs, *rows = reply
+    told = [one for one in zip(entry_ids, rows, strict=True) if type(one[1]) is bytes]
+    ready, at = [], 0
+    for consumer, count, idle_ms in zip(runs[::3], runs[1::3], runs[2::3], strict=True):
+        ids, new_entries = zip(*told[at : at + len(idle_ms)], strict=True)
+        ready.append(Ready(consumer, count, idle_ms, ids, new_entries))
+        at += len(idle_ms)
+    others = [
+        Recovered(entry_id, OUTCOMES[row[0]], *row[1:])
+        for entry_id, row in zip(entry_ids, rows, strict=True)
+        if type(row) is not bytes
+    ]
+    return Recoveries(ready, others)
 
 
 class Claimed(NamedTuple):

@@ -55,7 +55,7 @@ local max_deliveries, policy = math.max(1, whole_number(agreed[1], tonumber(ARGV
 max_deliveries = terms_by_consumer(agreement, 0, max_deliveries, at)(from)[2]
 local gate = policy and has_gate(agreed[3], agreed[4], at) and not layout_refusal(policy, stream, at)
 
-local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"adopt","entry":"'
+local common = '"group":' .. json_string(group) .. ',"mode":"adopt"'
 local how_it_ended = 'the worker process ended while it held the job'
 
 --- @recovery

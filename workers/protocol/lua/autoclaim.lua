@@ -73,8 +73,7 @@ for i = first, #ARGV do
   abandoned[ARGV[i]] = true
 end
 
-local head = '{"v":1,"group":' .. json_string(group) .. ',"mode":"embedded","visibility_ms":'
-  .. string.format('%d', visibility) .. ',"entry":"'
+local common = '"group":' .. json_string(group) .. ',"mode":"embedded","visibility_ms":' .. string.format('%d', visibility)
 local how_it_ended = 'not settled within the visibility timeout'
 
 --- @recovery
@@ -170,7 +169,7 @@ local function claim_run()
       if job then
         tell_claim(job, row, count)
       else
-        tell_plain_recovered(row, string.match(row[1], '^%d+'), row[1])
+        tell_plain(pile_of(row), row, row[1])
       end
     end
   end
@@ -210,7 +209,7 @@ end
 
 local had_room = room > 0
 local nobody_is_suspected = redis.pcall('HLEN', suspects) == 0
-local refusal
+local refusal, is_refusal_known = nil, false
 
 -- What was laid aside by policy `in-place` is nobody's delivery, unless nobody remembers why. Returns whether `row` needs no other look.
 local function rests(row, left)
@@ -257,7 +256,8 @@ local function look_at(row, left)
     ours[#ours + 1] = row[1]
     return
   end
-  if overdue == 0 then
+  if not is_refusal_known then
+    is_refusal_known = true
     open_for_writing(source, group, true, has_notes and notes)
     refusal = layout_refusal(policy, stream, at)
   end

@@ -221,7 +221,12 @@ end
 local function read_ahead(fetch, most)
   local rows, ahead, look = {}, 1, 1
   return function(entry_id, left)
-    if rows[ahead] then
+    local row = rows[ahead]
+    if row and row[1] == entry_id then
+      ahead = ahead + 1
+      return row
+    end
+    if row then
       while rows[ahead] and rows[ahead][1] ~= entry_id do
         ahead = ahead + 1
       end

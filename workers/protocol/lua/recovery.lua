@@ -1,7 +1,7 @@
 -- What becomes of an overdue delivery, whoever recovers it: the leader (recover_entries.lua) or a worker (autoclaim.lua).
 -- Put in place of `--- @recovery` by workers/protocol/scripts.py. Above that line the script has named its keys (source,
 -- stream, retry, dead, schedule, suspects, agreement, journal, notes), group, max_deliveries, policy, `at` (the server's time),
--- write_journal, maxlen, `how_it_ended` (for dead letters), and `head`: how the data of its events begin, up to the entry ID.
+-- write_journal, maxlen, `how_it_ended` (for dead letters), and `common`: what the data of all its events have in common.
 
 local REDELIVERED, SUSPECTED, DEAD, LOST, HELD = 1, 2, 3, 5, 6
 
@@ -15,20 +15,12 @@ local function start_over(row)
 end
 
 -- Writes an event about a row of the pending entries list.
+local head = '{"v":1,' .. common .. ',"entry":"'
 local function event(name, job, row, count, tail)
   if write_journal then
     journal_event(journal, maxlen, name, job.job_id, head .. job.entry_id .. '","consumer":' .. json_string(row[2])
       .. ',"delivery":' .. small_digits(count) .. ',"generation":' .. job.generation .. ',"enqueued_ms":' .. job.first_ms
       .. ',"idle_ms":' .. small_digits(row[3]) .. tail .. '}')
-  end
-end
-
--- Acknowledged and deleted together, once every copy of the batch is written.
-local to_ack, to_delete = {}, {}
-local function finish(entry_id, delete)
-  to_ack[#to_ack + 1] = entry_id
-  if delete then
-    to_delete[#to_delete + 1] = entry_id
   end
 end
 
@@ -42,18 +34,34 @@ local function open_noted(entry_id, fields)
   return has_notes and with_note(job, redis.call('HGET', notes, entry_id)) or job
 end
 
-local function finish_all()
-  if is_any_ready_there then
-    wake_readers(notes)
+local tell_gathered -- below
+-- Acknowledged and deleted together, once every copy of the batch is written.
+local finish, finish_all
+do
+  local to_ack, to_delete, n_to_ack, n_to_delete = {}, {}, 0, 0
+  finish = function(entry_id, delete)
+    n_to_ack = n_to_ack + 1
+    to_ack[n_to_ack] = entry_id
+    if delete then
+      n_to_delete = n_to_delete + 1
+      to_delete[n_to_delete] = entry_id
+    end
   end
-  for from = 1, has_notes and #to_ack or 0, 1000 do
-    redis.call('HDEL', notes, unpack(to_ack, from, math.min(from + 999, #to_ack)))
-  end
-  for from = 1, #to_ack, 1000 do
-    redis.call('XACK', source, group, unpack(to_ack, from, math.min(from + 999, #to_ack)))
-  end
-  for from = 1, #to_delete, 1000 do
-    redis.call('XDEL', source, unpack(to_delete, from, math.min(from + 999, #to_delete)))
+
+  finish_all = function()
+    tell_gathered()
+    if is_any_ready_there then
+      wake_readers(notes)
+    end
+    for from = 1, has_notes and n_to_ack or 0, 1000 do
+      redis.call('HDEL', notes, unpack(to_ack, from, math.min(from + 999, n_to_ack)))
+    end
+    for from = 1, n_to_ack, 1000 do
+      redis.call('XACK', source, group, unpack(to_ack, from, math.min(from + 999, n_to_ack)))
+    end
+    for from = 1, n_to_delete, 1000 do
+      redis.call('XDEL', source, unpack(to_delete, from, math.min(from + 999, n_to_delete)))
+    end
   end
 end
 
@@ -213,65 +221,122 @@ end
 -- What follows is for plain jobs: a producer's own entry, all of whose fields are the user's. In a mass they are most, and
 -- opening them costs more than all the rest.
 
--- Returns the bytes of a payload, and whether it says anything about its job: then it must be opened.
-local function look_into(fields)
-  local bytes, says = 0, false
-  for i = 1, #fields, 2 do
-    local name = fields[i]
-    says = says or REWRITTEN[name] or name == 'reaper.visibility_ms' or (name == 'traceparent' and is_sampled(fields[i + 1]))
-    bytes = bytes + #name + #fields[i + 1]
+local look_into
+do
+  local SAYS = { ['reaper.visibility_ms'] = true, traceparent = true }
+  for name in pairs(REWRITTEN) do
+    SAYS[name] = true
   end
-  return bytes, says
-end
 
-local middles = {} -- of their events, by consumer and delivery count: all but what differs from job to job
-local function middle_of(consumer, count)
-  local by_count = middles[consumer] or {}
-  middles[consumer] = by_count
-  by_count[count] = by_count[count] or '","consumer":' .. json_string(consumer) .. ',"delivery":' .. small_digits(count)
-    .. ',"generation":0,"enqueued_ms":'
-  return by_count[count]
-end
-
-local function tell_plain_recovered(row, first_ms, new_entry)
-  if write_journal then
-    local by_count = middles[row[2]]
-    journal_event(journal, maxlen, 'recovered', row[1], head .. row[1] .. (by_count and by_count[row[4]]
-      or middle_of(row[2], row[4])) .. first_ms .. ',"idle_ms":' .. small_digits(row[3])
-      .. ',"reason":"visibility_timeout","new_entry":"' .. new_entry .. '"}')
+  -- Returns the bytes of a payload, and whether it says anything about its job: then it must be opened.
+  look_into = function(fields)
+    local bytes, says = 0, false
+    for i = 1, #fields, 2 do
+      local name, value = fields[i], fields[i + 1]
+      if SAYS[name] then
+        says = says or name ~= 'traceparent' or is_sampled(value)
+      end
+      bytes = bytes + #name + #value
+    end
+    return bytes, says
   end
 end
 
--- Makes a plain job ready again by a copy, as `recover_job` does where deliveries are left. Returns its result.
-local copy, n_copied = {}, -1 -- used again: most of a copy's words are those of the copy before it
-local function redeliver_plain(row, fields)
-  local entry_id, consumer, n = row[1], row[2], #fields
-  if in_place then
-    redis.call('HSET', notes, entry_id, '0,0,,,' .. with_consumer({ consumers = '' }, consumer))
-    lay_aside(source, group, READY_CONSUMER, entry_id, row[4])
-    is_any_ready_there = true
-    tell_plain_recovered(row, string.match(entry_id, '^%d+'), entry_id)
-    return { REDELIVERED, entry_id, row[3], consumer, entry_id, row[4] }
+-- Those that were recovered of one consumer, with the same delivery count, are told in one entry of the journal: what they have in
+-- common once, what differs in columns (events of many jobs, docs/protocol.md), or, where there is but one, as an event by itself.
+-- `finish_all` tells what has gathered.
+local pile_of, tell_plain
+do
+  local MOST_TOLD, TOLD_BYTES = 32, 1600
+  local piles, all_piles = {}, {}
+  local function new_pile(consumer, count)
+    local pile = {
+      n = 0, most = MOST_TOLD, entries = {}, idle = {}, ready = {}, count = small_digits(count),
+      facts = '"consumer":' .. json_string(consumer) .. ',"delivery":' .. small_digits(count) .. ',"generation":0,',
+      name = with_consumer({ consumers = '' }, consumer),
+    }
+    piles[consumer] = piles[consumer] or {}
+    piles[consumer][count] = pile
+    all_piles[#all_piles + 1] = pile
+    return pile
   end
-  if n + READY_FIELDS > MAX_ARGUMENTS then
-    return { HELD, 'too many fields', row[3], consumer, entry_id, row[4] }
+
+  local function tell_pile(pile)
+    local n = pile.n
+    pile.n = 0
+    if n == 1 then
+      local entry_id = pile.entries[1]
+      return journal_event(journal, maxlen, 'recovered', entry_id, head .. entry_id .. '",' .. pile.facts .. '"enqueued_ms":'
+        .. string.match(entry_id, '^%d+') .. ',"idle_ms":' .. pile.idle[1]
+        .. ',"reason":"visibility_timeout","new_entry":"' .. pile.ready[1] .. '"}')
+    elseif n > 1 then
+      add_to_journal(journal, maxlen, 'event', 'recovered', 'data', '{"v":2,' .. common .. ',' .. pile.facts
+        .. '"reason":"visibility_timeout","columns":{"entry":["' .. table.concat(pile.entries, '","', 1, n)
+        .. '"],"idle_ms":[' .. table.concat(pile.idle, ',', 1, n)
+        .. '],"new_entry":["' .. table.concat(pile.ready, '","', 1, n) .. '"]}}')
+    end
   end
-  for i = 1, n do
-    copy[i] = fields[i]
+
+  tell_gathered = function()
+    for i = 1, #all_piles do
+      tell_pile(all_piles[i])
+    end
   end
-  if n ~= n_copied then
-    n_copied = n
-    copy[n + 1], copy[n + 3], copy[n + 5], copy[n + 6] = 'reaper.job', 'reaper.deliveries', 'reaper.generation', '0'
-    copy[n + 7], copy[n + 9], copy[n + 11], copy[n + 12] = 'reaper.first_ms', 'reaper.consumers', 'reaper.copies', '1'
+
+  -- Returns the pile of a row, which tells that it was recovered.
+  pile_of = function(row)
+    local by_count = piles[row[2]]
+    return by_count and by_count[row[4]] or new_pile(row[2], row[4])
   end
-  local first_ms = string.match(entry_id, '^%d+')
-  copy[n + 2], copy[n + 4], copy[n + 8] = entry_id, small_digits(row[4]), first_ms
-  copy[n + 10] = printable[consumer] or with_consumer({ consumers = '' }, consumer)
-  local new_entry = try('XADD', policy == 'stream' and stream or retry, '*', unpack(copy, 1, n + READY_FIELDS))
-  if type(new_entry) == 'table' then
-    return { HELD, new_entry.err, row[3], consumer, entry_id, row[4] }
+
+  tell_plain = function(pile, row, new_entry)
+    if write_journal then
+      local n = pile.n + 1
+      pile.n, pile.entries[n], pile.idle[n], pile.ready[n] = n, row[1], small_digits(row[3]), new_entry
+      if n == 1 then -- IDs of one call are of about the same length
+        pile.most = math.min(MOST_TOLD, math.floor(TOLD_BYTES / (#row[1] + #new_entry + 10)))
+      end
+      if n >= pile.most then
+        tell_pile(pile)
+      end
+    end
   end
-  finish(entry_id, source == retry or policy == 'stream')
-  tell_plain_recovered(row, first_ms, new_entry)
-  return { REDELIVERED, new_entry, row[3], consumer, entry_id, row[4] }
+end
+
+-- Makes a plain job ready again by a copy, as `recover_job` does where deliveries are left. Returns the ID of its entry, or nil and
+-- why not.
+local redeliver_plain
+do
+  local copy, n_copied = {}, -1 -- used again: most of a copy's words are those of the copy before it
+  local target = policy == 'stream' and stream or retry
+  local deletes = source == retry or policy == 'stream'
+  redeliver_plain = function(row, fields, pile)
+    local entry_id, n = row[1], #fields
+    if in_place then
+      redis.call('HSET', notes, entry_id, '0,0,,,' .. pile.name)
+      lay_aside(source, group, READY_CONSUMER, entry_id, row[4])
+      is_any_ready_there = true
+      tell_plain(pile, row, entry_id)
+      return entry_id
+    end
+    if n + READY_FIELDS > MAX_ARGUMENTS then
+      return nil, 'too many fields'
+    end
+    for i = 1, n do
+      copy[i] = fields[i]
+    end
+    if n ~= n_copied then
+      n_copied = n
+      copy[n + 1], copy[n + 3], copy[n + 5], copy[n + 6] = 'reaper.job', 'reaper.deliveries', 'reaper.generation', '0'
+      copy[n + 7], copy[n + 9], copy[n + 11], copy[n + 12] = 'reaper.first_ms', 'reaper.consumers', 'reaper.copies', '1'
+    end
+    copy[n + 2], copy[n + 4], copy[n + 8], copy[n + 10] = entry_id, pile.count, string.match(entry_id, '^%d+'), pile.name
+    local new_entry = try('XADD', target, '*', unpack(copy, 1, n + READY_FIELDS))
+    if type(new_entry) == 'table' then
+      return nil, new_entry.err
+    end
+    finish(entry_id, deletes)
+    tell_plain(pile, row, new_entry)
+    return new_entry
+  end
 end
