@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from reaper.pipeline.lake.delta import PARTITION, LakeTable, arrow_schema
+from reaper.pipeline.lake.delta import LakeTable, arrow_schema
+from reaper.pipeline.lake.files import PARTITION
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.schema import TABLES
 
@@ -19,8 +20,13 @@ def open_table(layout: Layout, table: str = "events") -> LakeTable:
     return LakeTable(layout.table(table))
 
 
+def staged_files(layout: Layout, table: str, jobs: dict[date, list[str]]) -> list[Path]:
+    """Write a row for each job into its day's file, as a batch is staged. Returns the files."""
+    return sorted(stage(layout, table, jobs).glob(f"{PARTITION}=*/*.parquet"))
+
+
 def stage(layout: Layout, table: str, jobs: dict[date, list[str]]) -> Path:
-    """Write a row for each job into its day's file, as Spark stages a batch. Returns the folder."""
+    """Do the same, and return the folder."""
     whole = arrow_schema(TABLES[table])
     schema = whole.remove(whole.get_field_index(PARTITION))
     folder = layout.staging / f"attempt-{len(list(layout.staging.iterdir()))}" / table
@@ -39,8 +45,8 @@ def stage(layout: Layout, table: str, jobs: dict[date, list[str]]) -> Path:
 
 def add(layout: Layout, batch: int, jobs: dict[date, list[str]], table: str = "events", fence: int = 0) -> None:
     """Publish a batch."""
-    folder = stage(layout, table, jobs)
-    open_table(layout, table).publish(folder, checkpoint=layout.name(), batch=batch, fence=fence)
+    files = staged_files(layout, table, jobs)
+    open_table(layout, table).publish(files, checkpoint=layout.name(), batch=batch, fence=fence)
 
 
 def jobs_in(layout: Layout, table: str = "events") -> Counter[str]:

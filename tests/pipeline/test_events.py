@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as F
 
-from reaper.pipeline.lake.events import RAW, classify, dead_letters, lifecycle_events, malformed, number_of_events
+from reaper.pipeline.lake.events import RAW, classify, dead_letters, lifecycle_events, malformed
 from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED, MOST_ROWS, ROW_COLUMNS
 from workers.protocol import events as protocol
 from workers.protocol.events import COLUMNS, decode_entry
@@ -112,7 +111,35 @@ def test_an_entry_that_tells_of_many_jobs_is_a_row_for_each_as_the_reader_of_jou
         shown.append({name: value for name, value in {**told, **extra}.items() if name not in _ORIGIN})
     assert shown == [one | {"delivery": 2**31 - 1} if "delivery" in one else one for one in expected]
     assert [(row.seq, row.row) for row in found] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (4, 0), (4, 2)]
-    assert frame.select(F.sum(number_of_events())).collect()[0][0] == len(found)
+
+
+def test_entries_of_one_job_and_of_many_are_told_apart_where_they_come_together(spark: SparkSession) -> None:
+    large = [f"{job}-0" for job in range(MOST_ROWS)]  # more rows in all than are made at once
+    entries = [
+        many(MANY[4], 0),
+        entry('{"v":1,"entry":"3-0","run_ms":4}', 1, job=""),
+        entry('{"v":1,"run_ms":5}', 2),
+        entry("nope", 3),
+        many('{"v":2,"columns":{"entry":["no time","5-0"],"wait_ms":[null,2]},"rows":[1,0]}', 4),
+        *(
+            many(json.dumps({"v": 2, "columns": {"entry": large, "run_ms": list(range(MOST_ROWS))}}), 5 + n)
+            for n in range(70)
+        ),
+    ]
+    events = lifecycle_events(classify(spark.createDataFrame(entries, RAW).coalesce(1)))
+    told = ("seq", "row", "job", "entry", "enqueued_ms", "wait_ms", "run_ms")
+    found = [tuple(row) for row in events.where("seq < 6").orderBy("seq", "row").select(*told).collect()]
+    assert found == [
+        (0, 0, "7-0", "7-0", 7, None, 1),
+        (0, 2, "9-0", "9-0", 9, None, 3),
+        (1, None, None, "3-0", None, None, 4),
+        (2, None, "j", None, None, None, 5),
+        (4, 0, "no time", "no time", None, None, None),
+        (4, 1, "5-0", "5-0", 5, 2, None),
+        *((5, job, f"{job}-0", f"{job}-0", job, None, job) for job in range(MOST_ROWS)),
+    ]
+    right = events.where("seq >= 5 AND job = concat(row, '-0') AND run_ms = row AND entry = job")
+    assert right.select("seq", "row").distinct().count() == 70 * MOST_ROWS
 
 
 _ORIGIN = {"stream", "at", "seq", "date", "row"}

@@ -1,5 +1,6 @@
 """A lake holds each entry once, whole batches only, and is read by others as it lies."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from reaper.pipeline.lake.tables import (
     with_state,
 )
 from tests.pipeline.journals import ask_duckdb
-from tests.pipeline.lakes import DAY, add, jobs_in, open_table, stage
+from tests.pipeline.lakes import DAY, add, jobs_in, open_table, staged_files
 from workers.protocol.errors import ConfigurationError
 
 DAY_MS = 86_400_000
@@ -114,7 +115,7 @@ def test_a_replay_adds_what_an_attempt_that_was_killed_half_way_had_not_publishe
     entries = batch(spark, 0, 5, letters=1)
     publish = LakeTable.publish
 
-    def die(table: LakeTable, staged: Path, **named: Any) -> None:
+    def die(table: LakeTable, staged: Iterable[Path], **named: Any) -> None:
         if not table.address.endswith("events"):
             raise KeyboardInterrupt
         publish(table, staged, **named)
@@ -137,7 +138,7 @@ def test_an_ingester_that_was_replaced_publishes_nothing(spark: SparkSession, la
 
 
 def test_an_ingester_that_is_replaced_at_this_moment_publishes_nothing(layout: Layout) -> None:
-    table, staged = open_table(layout), stage(layout, "events", {DAY: ["job"]})
+    table, staged = open_table(layout), staged_files(layout, "events", {DAY: ["job"]})
     install_fence(layout)  # after the handle was made by which the fence is looked at
     with pytest.raises(ReplacedError):
         table.publish(staged, checkpoint=layout.name(), batch=0, fence=FENCE)
@@ -154,7 +155,7 @@ def test_of_two_who_take_over_at_once_one_gives_way(layout: Layout) -> None:
 def test_an_attempt_that_goes_on_beside_its_successor_adds_nothing(layout: Layout) -> None:
     late = open_table(layout)
     add(layout, 0, {DAY: ["job"]}, fence=FENCE)
-    late.publish(stage(layout, "events", {DAY: ["job"]}), checkpoint=layout.name(), batch=0, fence=FENCE)
+    late.publish(staged_files(layout, "events", {DAY: ["job"]}), checkpoint=layout.name(), batch=0, fence=FENCE)
     assert jobs_in(layout) == {"job": 1}
 
 

@@ -17,7 +17,7 @@ from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.maintenance import compact, retain
 from reaper.pipeline.lake.mirror import mirrored
 from reaper.pipeline.lake.tables import NoLakeError, create_tables, existing_lake, lake_at, read_dead_letters
-from tests.pipeline.lakes import DAY, add, open_table, stage
+from tests.pipeline.lakes import DAY, add, open_table, staged_files
 from tests.support.ports import free_port
 from tests.support.processes import Processes
 
@@ -84,5 +84,5 @@ def _write_and_read(lake: Layout, spark: SparkSession) -> None:
     held = open_table(lake)
     install_fence(lake)
     with pytest.raises(ReplacedError):
-        held.publish(stage(lake, "events", {DAY: ["late"]}), checkpoint=lake.name(), batch=4, fence=fence)
+        held.publish(staged_files(lake, "events", {DAY: ["late"]}), checkpoint=lake.name(), batch=4, fence=fence)
     assert read(lake) == everything[:3]

@@ -5,25 +5,46 @@ rule may be imported.
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from reaper.pipeline.lake.delta import LakeTable
-from reaper.pipeline.lake.events import classify, dead_letters, lifecycle_events, malformed, number_of_events
-from reaper.pipeline.lake.layout import TABLES, Layout, remove, spark_path
+from reaper.pipeline.lake.events import classify, dead_letters, event_facts, malformed
+from reaper.pipeline.lake.files import WRITTEN, FileWriter
+from reaper.pipeline.lake.layout import TABLES, Layout, remove
+from reaper.pipeline.spark.collecting import collect_rows
 
-_ROWS_OF: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "events": lifecycle_events,
-    "dead_letters": dead_letters,
-    "malformed": malformed,
-}
+_ROWS_OF = {"events": event_facts, "dead_letters": dead_letters, "malformed": malformed}
 
-# Spark's own choice is a marker file in each folder it wrote; ours is that what is visible is complete.
-WRITE_OPTIONS = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+
+_MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ANY = str(2**31 - 1)
+
+
+@contextmanager
+def _unweighed(session: SparkSession) -> Iterator[None]:
+    """Let Spark hand rows over by their number alone.
+
+    It weighs a batch of Arrow after each row, which takes as long as the batch is for columns of lists: 70 µs an event.
+    """
+    before = session.conf.get(_MOST_BYTES)
+    session.conf.set(_MOST_BYTES, _ANY)
+    try:
+        yield
+    finally:
+        session.conf.set(_MOST_BYTES, before or "")
+
+
+@dataclass(slots=True)
+class Staged:
+    """What a batch has for one table."""
+
+    rows: int = 0
+    files: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +61,39 @@ class BatchWriter:
         """Stage the batch's rows, table by table, then make them visible. Raises ReplacedError."""
         attempt = self.layout.staging / f"batch-{number}-{uuid.uuid4().hex}"
         try:
-            counts = self._stage(batch, attempt)
-            self._publish(attempt, number, counts)
+            self._publish(self._stage(batch, attempt), number)
         finally:
             remove(attempt)
 
-    def _stage(self, batch: DataFrame, attempt: Path) -> dict[str, int]:
-        """Write the rows of each table. Returns their numbers.
+    def _stage(self, batch: DataFrame, attempt: Path) -> dict[str, Staged]:
+        """Write the rows of each table.
 
         Batches are nearly all events, so those are read, parsed and written in one pass that counts the rest; only
         where it counts some is the batch read again.
         """
-        seen = Observation()
-        counts = [F.count_if(F.col("table") == table).alias(table) for table in TABLES[1:]]
-        counts.append(F.sum(number_of_events()).alias(TABLES[0]))
-        self._write(classify(batch).observe(seen, *counts), "events", attempt)
-        found = {table: int(seen.get[table] or 0) for table in TABLES}
+        classified = classify(batch.coalesce(self.files))
+        staged = self._write(classified, "events", attempt)
         for table in TABLES[1:]:
-            if found[table]:
-                self._write(classify(batch), table, attempt)
-        return found
+            if staged[table].rows:
+                staged[table] = self._write(classified, table, attempt)[table]
+        return staged
 
-    def _write(self, classified: DataFrame, table: str, attempt: Path) -> None:
-        rows = _ROWS_OF[table](classified).coalesce(self.files)
-        rows.write.mode("overwrite").options(**WRITE_OPTIONS).partitionBy("date").parquet(spark_path(attempt / table))
+    def _write(self, classified: DataFrame, table: str, attempt: Path) -> dict[str, Staged]:
+        """Write the rows of one table; return what there is for it, and how many entries for others."""
+        written = _ROWS_OF[table](classified).mapInArrow(FileWriter(table, attempt / table), WRITTEN)
+        staged = {name: Staged() for name in TABLES}
+        with _unweighed(classified.sparkSession) if table == TABLES[0] else nullcontext():
+            rows = collect_rows(written)
+        for told in rows:
+            of_table = staged[told["table"]]
+            of_table.rows += told["rows"]
+            if told["file"] is not None:
+                of_table.files = [*of_table.files, Path(told["file"])]
+        return staged
 
-    def _publish(self, attempt: Path, number: int, counts: dict[str, int]) -> None:
+    def _publish(self, staged: dict[str, Staged], number: int) -> None:
         checkpoint = self.layout.name()
-        for table in (name for name in TABLES if name == TABLES[0] or counts[name]):  # the first one tells the fence
+        for table in (name for name in TABLES if name == TABLES[0] or staged[name].rows):  # the first tells the fence
             lake_table = LakeTable(self.layout.table(table))
-            lake_table.publish(attempt / table, checkpoint=checkpoint, batch=number, fence=self.fence)
-        self.layout.note_counts(number, counts["events"], counts["dead_letters"], counts["malformed"])
+            lake_table.publish(staged[table].files, checkpoint=checkpoint, batch=number, fence=self.fence)
+        self.layout.note_counts(number, *(staged[table].rows for table in TABLES))

@@ -11,7 +11,7 @@ however often it is tried, and what an ingester had in its hands when another on
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -28,12 +28,13 @@ from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSys
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from reaper.pipeline.lake.files import PARTITION, ROWS_TOGETHER, parquet_writer
+
 FENCE = "ingester"
 """Application transaction whose version is the number of the ingester that may commit."""
 UPKEEP = "upkeep"
 """The same of whoever rewrites files: of two who had seen the same ones, the later one fails. (deltalake's own
 compaction lets both pass, as of 1.6.6, and every row is there twice.)"""
-PARTITION = "date"
 FILES_KEPT_HOURS = 1
 """How long a file stays that no longer counts: for those who are reading it."""
 _CONFIGURATION = {
@@ -42,8 +43,6 @@ _CONFIGURATION = {
 }
 _TRIES = 5
 """Attempts at a commit of ours while compaction commits, too."""
-ROWS_TOGETHER = 250_000
-"""Rows that are held in memory while files are joined: a row group of the new one."""
 
 
 class JoinError(Exception):
@@ -119,15 +118,15 @@ class LakeTable:
         except CommitFailedError as error:
             raise ReplacedError("another ingester has taken over this lake at this moment") from error
 
-    def publish(self, staged: Path, *, checkpoint: str, batch: int, fence: int) -> None:
+    def publish(self, staged: Iterable[Path], *, checkpoint: str, batch: int, fence: int) -> None:
         """Add the staged files as ``batch`` of ``checkpoint``, whole or not at all. Raises ReplacedError.
 
         A batch that is there already was published by an attempt that ended before Spark noted it: it is the same.
         """
         self._check_fence(fence)
-        if self._holds(checkpoint, batch) or not staged.is_dir():
+        if self._holds(checkpoint, batch):
             return
-        added = [self._place(file, day) for day in sorted(staged.glob(f"{PARTITION}=*")) for file in _parquet(day)]
+        added = [self._place(file) for file in staged]
         if not added:
             return
         try:
@@ -150,9 +149,10 @@ class LakeTable:
         """Count ``files``, which lie in the table's folder already, as all batches up to ``batch``."""
         self._commit([_add(Path(self.address), file) for file in files], Transaction(checkpoint, batch))
 
-    def _place(self, file: Path, day: Path) -> AddAction:
-        """Bring a file to where the table has its own; it counts for nobody yet."""
-        name = f"{day.name}/{uuid.uuid4().hex}.parquet"
+    def _place(self, file: Path) -> AddAction:
+        """Bring a file from its day's folder to where the table has its own; it counts for nobody yet."""
+        day = file.parent.name
+        name = f"{day}/{uuid.uuid4().hex}.parquet"
         rows, size = pq.read_metadata(file).num_rows, file.stat().st_size
         if is_address(self.address):
             copy_files(str(file), name, LocalFileSystem(), filesystem(self.address))
@@ -163,7 +163,7 @@ class LakeTable:
             _flush(file)
             file.rename(target)
             _flush(target.parent)
-        return _action(name, size, rows, day.name)
+        return _action(name, size, rows, day)
 
     def _commit(self, actions: Sequence[AddAction | RemoveAction], *transactions: Transaction) -> None:
         before = self._delta.version()
@@ -204,7 +204,7 @@ class LakeTable:
         schema = whole.remove(whole.get_field_index(PARTITION))
         rows, waiting = 0, 0
         held: list[pa.RecordBatch] = []
-        with pq.ParquetWriter(name, schema, compression="zstd", filesystem=store) as writer:
+        with parquet_writer(name, schema, store) as writer:
             for batch in dataset.dataset(list(files), schema, "parquet", store).to_batches():
                 held.append(batch)
                 rows, waiting = rows + batch.num_rows, waiting + batch.num_rows
@@ -281,10 +281,6 @@ def _values(day: str) -> dict[str, str | None]:
 
 def _now_ms() -> int:
     return int(time() * 1000)
-
-
-def _parquet(day: Path) -> Iterator[Path]:
-    return (path for path in sorted(day.iterdir()) if path.suffix == ".parquet")
 
 
 def _flush(path: Path) -> None:

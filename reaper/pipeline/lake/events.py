@@ -1,7 +1,7 @@
 """Turns stream entries into rows of the lake's tables: pure ``DataFrame → DataFrame`` functions.
 
 Input is what the data source ``redis-stream`` gives for `RAW`. Everything here runs on the server under Spark Connect,
-shipped by value: only the standard library, pyspark and `reaper.pipeline.lake.schema` may be imported.
+shipped by value: only the standard library, pyspark, `reaper.pipeline.lake.schema` and `rows` may be imported.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from reaper.pipeline.lake.rows import AMONG, EACH, MANY, TABLE, event_rows
 from reaper.pipeline.lake.schema import DATA_COLUMNS, DEAD_LETTERS, EVENTS, MALFORMED, MOST_ROWS, ROW_COLUMNS
 
 RAW = StructType(
@@ -62,35 +63,21 @@ _DATA = StructType(
 
 
 def classify(raw: DataFrame) -> DataFrame:
-    """Add to entries: ``table``, ``reason`` (or null), ``ms``, ``seq``, ``at``, ``date``, ``parsed``, and ``told``.
+    """Add to entries: ``table``, ``reason`` (or null), ``ms``, ``seq``, ``at``, ``date``, and ``parsed``.
 
-    Every entry gets exactly one table, whatever it holds. ``told``, of one that tells of many jobs: their places
-    in its columns.
+    Every entry gets exactly one table, whatever it holds.
     """
-    ms, seq = (F.split_part("id", F.lit("-"), F.lit(part)).try_cast("bigint") for part in (1, 2))
+    ms, seq = (F.substring_index("id", "-", part).try_cast("bigint") for part in (1, -1))
     options = {"columnNameOfCorruptRecord": _CORRUPT}
     parsed = raw.withColumns({"ms": ms, "seq": seq, "parsed": F.from_json("data", _DATA, options)})
     at = F.when(F.col("ms").between(0, _LAST_MS), F.timestamp_millis("ms"))
     table = F.when(F.col("reason").isNotNull(), MALFORMED_ENTRY).when(_is_dead_letter(), DEAD_LETTER).otherwise(EVENT)
     date = F.coalesce(at.cast("date"), F.lit(_NO_DATE).cast("date"))
-    classified = parsed.withColumn("reason", _why_malformed()).withColumns({"table": table, "at": at, "date": date})
-    return classified.withColumn("told", F.when((F.col("table") == EVENT) & _is_of_many(), _rows()))
-
-
-def number_of_events() -> Column:
-    """Return how many rows of table ``events`` an entry becomes."""
-    return F.when(F.col("table") == EVENT, F.coalesce(F.size("told"), F.lit(1))).otherwise(0)
+    return parsed.withColumn("reason", _why_malformed()).withColumns({TABLE: table, "at": at, "date": date})
 
 
 def _is_of_many() -> Column:
     return F.col("job").isNull() & F.coalesce(F.col("parsed.v") == MANY_VERSION, F.lit(False))
-
-
-def _rows() -> Column:
-    """Return the places that an entry of many tells of, in its columns."""
-    every = F.sequence(F.lit(0), F.size("parsed.columns.entry") - 1)
-    befallen = F.array_intersect(every.cast("array<bigint>"), "parsed.rows").cast("array<int>")
-    return F.when(F.col("parsed.rows").isNull(), every).otherwise(befallen)
 
 
 def _columns_fit() -> Column:
@@ -145,35 +132,19 @@ def _why_malformed() -> Column:
 
 def lifecycle_events(classified: DataFrame) -> DataFrame:
     """Return the rows of table ``events``."""
-    data = [_from_data(name, kind).alias(name) for name, kind in DATA_COLUMNS.items()]
+    return event_facts(classified).mapInArrow(event_rows, EVENTS)
+
+
+def event_facts(classified: DataFrame) -> DataFrame:
+    """Return all entries as `event_rows` takes them: with what they say of all of their jobs, and of each."""
     job = F.nullif("job", F.lit("")).alias("job")
-    entries = classified.where(F.col("table") == EVENT)
+    data = [_from_data(name, kind).alias(name) for name, kind in DATA_COLUMNS.items()]
+    each = [F.col(f"parsed.columns.{name}").alias(f"{EACH}{name}") for name in ROW_COLUMNS if name != "entry"]
+    itself = F.array(F.lit(None).cast("string"))
+    entries = F.when(_is_of_many(), F.col("parsed.columns.entry")).otherwise(itself).alias(f"{EACH}entry")
+    many = (entries, *each, F.col("parsed.rows").alias(AMONG), _is_of_many().alias(MANY))
     origin = ("id", "stream", "at", "seq", "event")
-    columns = F.col("parsed.columns").alias("columns")
-    told = F.coalesce("told", F.array(F.lit(None).cast("int"))).alias("told")
-    # What is of the entry, in a step of its own: beside the explosion it would be worked out anew for each row.
-    facts = entries.select(*origin, job, *data, _extra().alias("extra"), "date", columns, told)
-    rows = facts.select("*", F.explode("told").alias("row"))
-    return rows.select(*map(_of_row, EVENTS.names))
-
-
-def _of_row(name: str) -> Column:
-    """Return a column of ``events``: what the row has for itself, or what its entry says of all."""
-    if name not in _ROW:
-        return F.col(name)
-    own = _own(name)
-    own = _cut(own) if isinstance(DATA_COLUMNS.get(name), IntegerType) else own
-    if name == "job":
-        return F.coalesce(F.nullif(own, F.lit("")), _own("entry"), F.col(name)).alias(name)
-    if name == "enqueued_ms":
-        ms = F.split_part(_own("entry"), F.lit("-"), F.lit(1)).try_cast("bigint")
-        return F.coalesce(own, F.col(name), ms).alias(name)
-    return F.coalesce(own, F.col(name)).alias(name)
-
-
-def _own(name: str) -> Column:
-    """Return what the row has for itself, or null."""
-    return F.get(F.col(f"columns.{name}"), F.col("row"))
+    return classified.select(*origin, job, *data, _extra().alias("extra"), "date", TABLE, *many)
 
 
 def _from_data(name: str, kind: DataType) -> Column:

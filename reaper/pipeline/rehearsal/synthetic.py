@@ -110,7 +110,8 @@ def _write(rows: DataFrame, layout: Layout, table: str) -> None:
     staged = layout.staging / f"{table}.synthetic"
     rows.write.mode("overwrite").partitionBy("date").parquet(staged.as_uri())
     lake_table = LakeTable(layout.table(table))
-    lake_table.publish(staged, checkpoint=layout.name(), batch=0, fence=lake_table.fence())
+    files = sorted(staged.glob("date=*/*.parquet"))
+    lake_table.publish(files, checkpoint=layout.name(), batch=0, fence=lake_table.fence())
     remove(staged)
 
 

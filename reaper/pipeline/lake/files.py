@@ -1,0 +1,123 @@
+"""Parquet files of the lake: how they are written, and how Spark's tasks write a batch's rows, one file for each day.
+
+Tasks run in Spark's Python, so beside the standard library only pyarrow, pyspark, and modules of this package that keep
+the same rule may be imported.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from reaper.pipeline.lake.rows import TABLE, event_rows
+
+PARTITION = "date"
+ROWS_TOGETHER = 250_000
+"""Rows that are held in memory while files are written: a row group."""
+BYTES_TOGETHER = 128_000_000
+"""How much is held at most, where rows are large."""
+_EACH_ITS_OWN = {"id", "at", "job", "entry", "enqueued_ms", "delivered_ms", "due_ms", "new_entry", "dead_letter"}
+"""Columns whose values hardly ever return: a dictionary of them would hold them all, and be thrown away."""
+
+WRITTEN = "table string, file string, rows bigint"
+"""What a task says: how many rows it has written into which file, and how many entries belong to other tables."""
+
+
+def parquet_writer(where: Any, schema: pa.Schema, filesystem: Any = None) -> pq.ParquetWriter:
+    """Open a file of a table."""
+    repeated = [name for name in schema.names if name not in _EACH_ITS_OWN]
+    return pq.ParquetWriter(where, schema, filesystem=filesystem, compression="zstd", use_dictionary=repeated)
+
+
+@dataclass(slots=True)
+class _Day:
+    """The file of one day, and rows that wait to be written."""
+
+    path: Path
+    rows: int = 0
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    writer: pq.ParquetWriter | None = None
+
+    def write(self) -> None:
+        """Write what waits."""
+        if not self.waiting:
+            return
+        rows = pa.Table.from_batches(self.waiting).drop_columns([PARTITION])
+        if self.writer is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.writer = parquet_writer(self.path, rows.schema)
+        self.writer.write_table(rows)
+        self.rows += rows.num_rows
+        self.waiting = []
+
+
+@dataclass(frozen=True, slots=True)
+class FileWriter:
+    """What a task runs (``mapInArrow``): writes its rows into ``folder``, and says so in rows of `WRITTEN`.
+
+    A file counts where it is told of. Whoever writes a task's rows a second time writes other files.
+    """
+
+    table: str
+    folder: Path
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write all rows."""
+        entries: Counter[str] = Counter()
+        if self.table == "events":
+            batches = event_rows(_counted(batches, entries))
+        days: dict[date, _Day] = {}
+        try:
+            self._write(batches, days)
+        finally:
+            for day in days.values():
+                if day.writer is not None:
+                    day.writer.close()
+        entries.pop(self.table, None)
+        told: list[tuple[str, str | None, int]] = [(self.table, str(day.path), day.rows) for day in days.values()]
+        told += [(table, None, number) for table, number in entries.items()]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([table for table, _, _ in told], pa.string()),
+                pa.array([file for _, file, _ in told], pa.string()),
+                pa.array([number for _, _, number in told], pa.int64()),
+            ],
+            ["table", "file", "rows"],
+        )
+
+    def _write(self, batches: Iterable[pa.RecordBatch], days: dict[date, _Day]) -> None:
+        rows, size = 0, 0
+        for batch in batches:
+            for day, part in _by_day(batch):
+                if day not in days:
+                    days[day] = _Day(self.folder / f"{PARTITION}={day}" / f"{uuid.uuid4().hex}.parquet")
+                days[day].waiting.append(part)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= ROWS_TOGETHER or size >= BYTES_TOGETHER:
+                for each in days.values():
+                    each.write()
+                rows, size = 0, 0
+        for each in days.values():
+            each.write()
+
+
+def _counted(batches: Iterable[pa.RecordBatch], entries: Counter[str]) -> Iterator[pa.RecordBatch]:
+    """Count to which tables entries belong."""
+    for batch in batches:
+        for found in pc.value_counts(batch.column(TABLE)).to_pylist():
+            entries[found["values"]] += found["counts"]
+        yield batch
+
+
+def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
+    dates = batch.column(PARTITION)
+    days = pc.unique(dates)
+    for day in days:
+        yield day.as_py(), batch if len(days) == 1 else batch.filter(pc.equal(dates, day))
