@@ -29,7 +29,8 @@ _MS = r"^(?P<ms>[0-9]{1,15})-"
 def event_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of table ``events`` of what `reaper.pipeline.lake.events.event_facts` gives."""
     for batch in batches:
-        events = batch.filter(pc.equal(batch.column(TABLE), "events"))
+        ours = pc.equal(batch.column(TABLE), "events")
+        events = batch if pc.all(ours).as_py() else batch.filter(ours)
         rows = len(pc.list_flatten(events.column(_ENTRIES)))
         entries = max(1, len(events) * _ROWS_AT_ONCE // max(1, rows))
         for first in range(0, len(events), entries):
