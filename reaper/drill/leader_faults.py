@@ -82,10 +82,11 @@ class LeaderFaults:
         if not stranded:
             return NOBODY_BUSY
         earliest_due_s = tools.visibility_s - max(row.idle_ms for row in stranded) / 1000
-        await anyio.sleep(earliest_due_s - ARMED_BEFORE_DUE_S)
+        await anyio.sleep(max(0.0, earliest_due_s - ARMED_BEFORE_DUE_S))
         paused = await tools.within(PATIENCE_S, self._catch_leader)
         failpoints.disarm(folder, FAILPOINT)
         if not paused:
+            await self._let_go(self._claimant())
             return "no leader came to write a recovery"
         try:
             await self._let_another_lead(paused)
@@ -100,17 +101,32 @@ class LeaderFaults:
         to such a call goes on at once.
         """
         folder, supervisor = self.tools.stage.failpoints, self.tools.supervisor
-        pid = failpoints.claimed_by(folder, FAILPOINT)
-        caught = next((run for run in supervisor.alive(Role.REAPER) if run.pid == pid), None)
+        if failpoints.is_armed(folder, FAILPOINT):
+            return None  # looked at first: whoever comes by now is not forgotten when it is armed again
+        caught = self._claimant()
         if caught and not supervisor.is_paused(caught):
             return None  # about to stop itself: told to go on before, it would stop for good
         if caught and await self._anything_overdue():
             return caught
-        if not failpoints.is_armed(folder, FAILPOINT):
-            failpoints.arm(folder, FAILPOINT, "stop")
+        failpoints.arm(folder, FAILPOINT, "stop")
         if caught:
             supervisor.resume(caught)
         return None
+
+    def _claimant(self) -> ProcessRun | None:
+        """Return the reaper that was the last to pass the armed failpoint, if it lives."""
+        pid = failpoints.claimed_by(self.tools.stage.failpoints, FAILPOINT)
+        return next((run for run in self.tools.supervisor.alive(Role.REAPER) if run.pid == pid), None)
+
+    async def _let_go(self, caught: ProcessRun | None) -> None:
+        """Let one go on that has come by at the last moment, once it is stopped."""
+        if caught:
+
+            async def is_stopped() -> bool:
+                return self.tools.supervisor.is_paused(caught)
+
+            await self.tools.within(PATIENCE_S, is_stopped)
+            self.tools.supervisor.resume(caught)
 
     async def _anything_overdue(self) -> bool:
         rows = await queries.pending(self.tools.stage)

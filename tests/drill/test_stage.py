@@ -52,8 +52,6 @@ async def test_without_a_bare_worker_all_workers_are_ours(stage: Stage) -> None:
 
 
 def test_a_cast_that_cannot_play_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="--workers 1 or more"):
-        DrillSettings(workers=0).check(REAPER)
     with pytest.raises(ConfigurationError, match="--reapers 1 or more"):
         DrillSettings(reapers=0).check(REAPER)
     DrillSettings(reapers=0).check(NONE)

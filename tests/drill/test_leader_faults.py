@@ -1,0 +1,97 @@
+"""The leader is stopped between deciding and writing: whoever comes by is known to the drill, and goes on at last."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from reaper import failpoints
+from reaper.drill import leader_faults
+from reaper.drill.leader_faults import FAILPOINT, LeaderFaults
+from reaper.drill.records import ProcessRun, Role
+from reaper.drill.toolbox import Toolbox
+
+pytestmark = pytest.mark.anyio
+
+LEADER = ProcessRun("r1-1", Role.REAPER, 4711, 0.0)
+
+
+class Reapers:
+    """One replica, which is stopped from the moment in which it claims the failpoint."""
+
+    def __init__(self) -> None:
+        self.resumed: list[str] = []
+
+    def alive(self, _role: Role) -> list[ProcessRun]:
+        return [LEADER]
+
+    def is_paused(self, _run: ProcessRun) -> bool:
+        return True
+
+    def resume(self, run: ProcessRun) -> None:
+        self.resumed.append(run.name)
+
+
+@pytest.fixture
+def reapers() -> Reapers:
+    return Reapers()
+
+
+@pytest.fixture
+def faults(tmp_path: Path, reapers: Reapers, monkeypatch: pytest.MonkeyPatch) -> LeaderFaults:
+    async def overdue(_self: object) -> bool:
+        return True
+
+    async def kills_one(_why: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(idle_ms=2_000)]
+
+    monkeypatch.setattr(LeaderFaults, "_anything_overdue", overdue)
+    nothing = cast("Any", None)
+    stage = cast("Any", SimpleNamespace(failpoints=tmp_path, settings=SimpleNamespace(visibility_timeout=nothing)))
+    monkeypatch.setattr(Toolbox, "visibility_s", 2.0)
+    tools = Toolbox(stage, cast("Any", reapers), nothing, nothing, nothing)
+    return LeaderFaults(tools, cast("Any", SimpleNamespace(kill_busy_worker=kills_one)))
+
+
+def comes_by(folder: Path) -> None:
+    """Claim the failpoint as the leader does; it stops at once."""
+    if failpoints.is_armed(folder, FAILPOINT):
+        (folder / FAILPOINT).rename(folder / f"{FAILPOINT}.hit.{LEADER.pid}")
+
+
+async def test_whoever_comes_by_while_the_drill_looks_is_found_at_the_next_look(
+    faults: LeaderFaults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failpoints.arm(tmp_path, FAILPOINT, "stop")
+    is_armed, claimed_by = failpoints.is_armed, failpoints.claimed_by
+
+    def and_then(look: Callable[[Path, str], Any]) -> Callable[[Path, str], Any]:
+        def looks(folder: Path, name: str) -> Any:
+            found = look(folder, name)
+            if is_armed(folder, name):
+                (folder / FAILPOINT).rename(folder / f"{FAILPOINT}.hit.{LEADER.pid}")
+            return found
+
+        return looks
+
+    monkeypatch.setattr(failpoints, "is_armed", and_then(is_armed))
+    monkeypatch.setattr(failpoints, "claimed_by", and_then(claimed_by))
+    assert await faults._catch_leader() is None
+    assert await faults._catch_leader() == LEADER
+
+
+async def test_whoever_comes_by_when_it_is_given_up_goes_on(
+    faults: LeaderFaults, reapers: Reapers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_faults, "PATIENCE_S", 0)
+    disarm = failpoints.disarm
+
+    def too_late(folder: Path, name: str) -> None:
+        comes_by(folder)
+        disarm(folder, name)
+
+    monkeypatch.setattr(failpoints, "disarm", too_late)
+    assert await faults.pause_leader() == "no leader came to write a recovery"
+    assert reapers.resumed == [LEADER.name]
