@@ -6,7 +6,7 @@ from typing import Any
 
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Ended, Verdict
-from workers.protocol.events import encode_data, encode_many
+from workers.protocol.events import encode_data, encode_rows, head_of_many
 from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line, text
 
 OLDEST_AUTOMATIC_ID_MS = 1_483_228_800_000
@@ -26,8 +26,9 @@ class DeliveryFacts:
     """
 
     def __init__(self, group: str, consumer: str, mode: RecoveryMode, type_field: str = "") -> None:
-        self._common = {"group": group, "consumer": consumer, "mode": mode.as_journalled}
-        self._head = encode_data(self._common).removesuffix("}").encode()
+        common = {"group": group, "consumer": consumer, "mode": mode.as_journalled}
+        self._head = encode_data(common).removesuffix("}").encode()
+        self._head_of_many = head_of_many(common)
         self._type_field = type_field.encode()
         self._types: dict[bytes, str] = {}
         """What is told of a type, by the value of the field."""
@@ -58,7 +59,7 @@ class DeliveryFacts:
         columns["delivered_ms"] = delivered
         columns["wait_ms"] = _waits_ms(ready, delivered)
         columns["run_ms"] = [item.run_ms for item in items]
-        return encode_many(self._common, entries, columns).encode()
+        return encode_rows(self._head_of_many, entries, columns).encode()
 
     def _open_facts(self, job: Job) -> bytes:
         facts = b'%b%b,"entry":"%b","delivery":%d,"generation":%d,"enqueued_ms":%d,"delivered_ms":%d' % (
