@@ -233,6 +233,6 @@ def test_it_is_proven_by_what_has_read_it_again_and_never_later() -> None:
 def test_what_has_ended_and_has_another_count_makes_room_and_is_not_taken_for_lost() -> None:
     source = Source("orders", "orders", inf, None)
     held = held_of(source, 2)
-    held.end(ACKED, monotonic())
+    held.end(ACKED, monotonic(), monotonic())
     assert not source.comes_again(b"1-1", 1, 7.0)
     assert (held.interruption, source.deliveries) == (None, {})

@@ -65,7 +65,7 @@ class Settled:
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
 
-    def add(self, _held: Held, verdict: Verdict, _began: float) -> bool:
+    def add(self, _held: Held, verdict: Verdict, _began: float, _now: float) -> bool:
         self.verdicts.append(verdict)
         return False
 
@@ -142,7 +142,7 @@ async def perform(held: Held, redis: Redis, **known: float) -> tuple[int, int, i
     settled, context = Settled(), context_of(held, redis)
     vars(context.membership).update(known)
     runner = Runner(context, Calls(handle, lambda _job: False), settled, Heartbeat(context), None)  # type: ignore[arg-type]
-    await runner.perform(held, None)
+    await runner.perform(held, None, monotonic())
     return redis.asked, len(started), len(settled.verdicts)
 
 
@@ -211,7 +211,7 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
         task = asyncio.current_task()
         runner = Runner(context, Calls(handle, lambda _job: False), settled, Heartbeat(context), None)  # type: ignore[arg-type]
         runner._host = None
-        await runner.perform(held, task)
+        await runner.perform(held, task, monotonic())
 
     task = asyncio.get_running_loop().create_task(perform())
     await running.wait()
@@ -305,7 +305,7 @@ async def test_what_has_a_slot_or_waits_for_one_is_extended_and_what_nobody_wait
     if "goes on" in what:
         held.interrupt(Interruption.TIMEOUT if "cancelled" in what else Interruption.LOST)
     if "verdict" in what:
-        held.end(HANDED_BACK, clock.now)
+        held.end(HANDED_BACK, clock.now, clock.now)
     heartbeat = Heartbeat(context_of(held, redis))
     loop: Any = SimpleNamespace(call_soon_threadsafe=lambda function, *arguments: function(*arguments))
     heartbeat._loop = loop

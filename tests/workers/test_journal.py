@@ -1,7 +1,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -16,7 +16,7 @@ from workers import Job, WorkerSettings
 from workers.loop.execution import ACKED, Reject, Retry
 from workers.loop.facts import DeliveryFacts
 from workers.loop.journal import JournalWriter
-from workers.protocol.calls.settlement import ACKS_IN_AN_ENTRY, ENTRY_BYTES, Outcome, Verdict, add_verdicts
+from workers.protocol.calls.settlement import ACKS_IN_AN_ENTRY, ENTRY_BYTES, Ended, Outcome, Verdict, add_verdicts
 from workers.protocol.connection import commands_client
 from workers.protocol.events import EventName, decode_entry
 from workers.protocol.messages import RecoveryMode
@@ -53,6 +53,14 @@ def test_the_facts_of_a_settlement_are_json_with_all_names_escaped() -> None:
     }
 
 
+class Settling(NamedTuple):
+    """A delivery with its verdict."""
+
+    job: Any
+    verdict: Verdict
+    run_ms: int
+
+
 @pytest.mark.parametrize("type_field", ["", "type"])
 def test_many_acknowledged_jobs_are_told_as_each_would_be_by_itself(type_field: str) -> None:
     jobs = [
@@ -64,7 +72,7 @@ def test_many_acknowledged_jobs_are_told_as_each_would_be_by_itself(type_field: 
     facts = DeliveryFacts('bil"ling', "w.é", RecoveryMode.REAPER, type_field)
 
     for told in (jobs, jobs[:1] * 3, jobs[:2], jobs[3:] * 2):
-        many = facts.of_acks([(job, ACKED, number) for number, job in enumerate(told)])
+        many = facts.of_acks([Settling(job, ACKED, number) for number, job in enumerate(told)])
         singly = [
             event
             for number, job in enumerate(told)
@@ -92,8 +100,8 @@ class _Told:
     def of_settlement(self, job: _Settled, verdict: Verdict, run_ms: int) -> bytes:
         return f"{verdict.outcome} {job.raw_id.decode()} {run_ms}".encode()
 
-    def of_acks(self, items: Sequence[tuple[_Settled, Verdict, int]]) -> bytes:
-        return ",".join(job.raw_id.decode() + self._more for job, _, _ in items).encode()
+    def of_acks(self, items: Sequence[Ended[_Settled]]) -> bytes:
+        return ",".join(item.job.raw_id.decode() + self._more for item in items).encode()
 
 
 NACKED = Verdict(Outcome.NACK, "failed")
@@ -103,7 +111,7 @@ def words_of(*verdicts: Verdict, facts: _Told | None, times: Sequence[int] = ())
     counts = (*times, *[1] * (len(verdicts) - len(times)))
     words: list[Any] = []
     items = [
-        (_Settled(b"%d-0" % at, b"j%d" % at, count), verdict, at)
+        Settling(_Settled(b"%d-0" % at, b"j%d" % at, count), verdict, at)
         for at, (verdict, count) in enumerate(zip(verdicts, counts, strict=True))
     ]
     add_verdicts(words, items, facts, ",9")

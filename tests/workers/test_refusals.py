@@ -106,7 +106,7 @@ async def test_what_the_server_refuses_without_a_reason_is_held_only_if_it_would
         items = args[3]
         assert isinstance(items, list)
         asked.append(len(items))
-        if "everything" in refuses or any(item[0].raw_entry_id == bad for item in items):
+        if "everything" in refuses or any(item.job.raw_entry_id == bad for item in items):
             raise ResponseError("something without a code")
         return await settle(*args, **more)  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import make_held
 from workers.loop.held import Held
 from workers.loop.slots import Slots
+from workers.runtime.clock import monotonic
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +25,9 @@ def started_here(tasks: Any) -> set[object]:
 async def test_everything_that_is_put_runs_once_and_in_order_when_handlers_do_not_wait() -> None:
     ran: list[Held] = []
 
-    async def perform(job: Held, _runner: object) -> None:
+    async def perform(job: Held, _runner: object, _now: float) -> float:
         ran.append(job)
+        return monotonic()
 
     batch = jobs(50)
     async with anyio.create_task_group() as tasks:
@@ -42,12 +44,13 @@ async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
     at_once = most = 0
     go = anyio.Event()
 
-    async def perform(_job: Held, _runner: object) -> None:
+    async def perform(_job: Held, _runner: object, _now: float) -> float:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
         await go.wait()
         at_once -= 1
+        return monotonic()
 
     async with anyio.create_task_group() as tasks:
         slots = Slots(tasks, 8, perform)
@@ -63,8 +66,9 @@ async def test_waiting_handlers_fan_out_to_all_slots_and_no_further() -> None:
 async def test_free_slots_count_what_is_queued_and_what_runs() -> None:
     go = anyio.Event()
 
-    async def perform(_job: Held, _runner: object) -> None:
+    async def perform(_job: Held, _runner: object, _now: float) -> float:
         await go.wait()
+        return monotonic()
 
     async with anyio.create_task_group() as tasks:
         slots = Slots(tasks, 2, perform)
@@ -81,9 +85,10 @@ async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pyt
     monkeypatch.setattr("workers.loop.slots.SLICE_S", 0)
     turns = ran = 0
 
-    async def perform(_job: Held, _runner: object) -> None:
+    async def perform(_job: Held, _runner: object, _now: float) -> float:
         nonlocal ran
         ran += 1
+        return monotonic()
 
     async with anyio.create_task_group() as tasks:
         slots = Slots(tasks, 1, perform)
@@ -97,8 +102,8 @@ async def test_a_handler_that_never_waits_still_lets_others_run(monkeypatch: pyt
 
 
 async def test_handlers_that_never_wait_cost_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def perform(_job: Held, _runner: object) -> None:
-        pass
+    async def perform(_job: Held, _runner: object, _now: float) -> float:
+        return 0.0
 
     monkeypatch.setattr("workers.loop.slots.monotonic", lambda: 0.0)  # they never wait, however busy the machine is
     async with anyio.create_task_group() as tasks:
@@ -120,9 +125,10 @@ async def test_handlers_that_never_wait_and_take_long_run_one_a_turn(monkeypatch
     monkeypatch.setattr("workers.loop.slots.SLICE_S", 0)
     ran = 0
 
-    async def perform(_job: Held, _runner: object) -> None:
+    async def perform(_job: Held, _runner: object, _now: float) -> float:
         nonlocal ran
         ran += 1
+        return monotonic()
 
     async with anyio.create_task_group() as tasks:
         slots = Slots(tasks, 8, perform)
@@ -142,8 +148,9 @@ async def test_handlers_that_never_wait_and_take_long_run_one_a_turn(monkeypatch
 async def test_of_many_runners_that_have_nothing_to_do_one_waits() -> None:
     go = anyio.Event()
 
-    async def perform(_job: Held, _runner: object) -> None:
+    async def perform(_job: Held, _runner: object, _now: float) -> float:
         await go.wait()
+        return monotonic()
 
     async with anyio.create_task_group() as tasks:
         slots = Slots(tasks, 8, perform)
@@ -159,12 +166,13 @@ async def test_a_job_put_while_all_wait_is_run_by_a_new_runner() -> None:
     ran: list[Held] = []
     go = anyio.Event()
 
-    async def perform(job: Held, _runner: object) -> None:
+    async def perform(job: Held, _runner: object, _now: float) -> float:
         if not ran:
             ran.append(job)
             await go.wait()
         else:
             ran.append(job)
+        return monotonic()
 
     first, second = jobs(2)
     async with anyio.create_task_group() as tasks:

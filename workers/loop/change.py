@@ -7,16 +7,17 @@ class Change:
     """Check your condition, wait for a change where it does not hold yet, and check again."""
 
     def __init__(self) -> None:
-        self._awaited: asyncio.Event | None = None
+        self.awaited: asyncio.Event | None = None
+        """None = nobody waits. Who tells of changes all the time looks here first."""
 
     async def wait(self) -> None:
         """Wait until the next `notify`."""
-        if self._awaited is None:
-            self._awaited = asyncio.Event()
-        await self._awaited.wait()
+        if self.awaited is None:
+            self.awaited = asyncio.Event()
+        await self.awaited.wait()
 
     def notify(self) -> None:
         """Wake all who wait now."""
-        if self._awaited is not None:
-            self._awaited.set()
-            self._awaited = None
+        if self.awaited is not None:
+            self.awaited.set()
+            self.awaited = None

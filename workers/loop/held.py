@@ -1,7 +1,7 @@
 """Deliveries in our hands, and what the loop knows of each. Their state changes by the verbs here, and nowhere else."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
@@ -81,6 +81,14 @@ class Source:
         entry_id = held.job.raw_entry_id
         if self.deliveries.get(entry_id) is held:
             del self.deliveries[entry_id]
+
+    def forget_all(self, settled: "Iterable[Held]") -> None:
+        """Note the same of many."""
+        deliveries = self.deliveries
+        for held in settled:
+            entry_id = held.job.raw_entry_id
+            if deliveries.get(entry_id) is held:
+                del deliveries[entry_id]
 
     async def extend(self, job: Job) -> bool:
         """See `Job.extend`."""
@@ -177,11 +185,11 @@ class Held:
         self.interrupt(Interruption.LOST)
         return True
 
-    def end(self, verdict: Verdict, began: float) -> None:
-        """Note that there is a verdict, on a delivery that came into its slot then."""
+    def end(self, verdict: Verdict, began: float, now: float) -> None:
+        """Note that there is a verdict now, on a delivery that came into its slot then."""
         self.stage = ENDED
         self.verdict = verdict
-        self.run_ms = int((monotonic() - began) * 1000 + 0.5)
+        self.run_ms = int((now - began) * 1000 + 0.5)
 
     def keep(self) -> None:
         """Note that it could not be settled, stays pending, and is not to be run again here."""
@@ -209,3 +217,9 @@ class Held:
     def ran_ms(self) -> int:
         """Return for how many milliseconds the handler has been running; 0 = it does not."""
         return round((monotonic() - self.started) * 1000) if self.stage is RUNNING else 0
+
+
+def hold_all(deliveries: Iterable[Held]) -> None:
+    """Note that deliveries are in our hands from now on, each of its source."""
+    for held in deliveries:
+        held.source.deliveries[held.job.raw_entry_id] = held

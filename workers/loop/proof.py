@@ -21,7 +21,7 @@ class ProofOfLife:
 
     def of(self, batch: Iterable[Held]) -> Proof:
         """Return what a call that is made now says of ``batch``."""
-        proven_ms = self.server_ms(min(held.proven for held in batch))
+        proven_ms = self.server_ms(min([held.proven for held in batch]))
         return Proof(proven_ms, self.server_ms(monotonic()) + round(COMMAND_TIMEOUT_S * 1000))
 
     async def prove(self, held: Held) -> bool:

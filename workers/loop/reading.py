@@ -18,7 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 from workers.loop.adoption import Adoption
 from workers.loop.claiming import Claiming
 from workers.loop.context import Part, WorkerContext
-from workers.loop.held import Held
+from workers.loop.held import Held, hold_all
 from workers.loop.journal import JournalWriter
 from workers.loop.planner import Planner
 from workers.loop.slots import Slots
@@ -125,9 +125,9 @@ class Reader(Part):
             deliveries = await self._count_read(self._read(free))
             self.has_read = was_read = True
         self._stalled.redis_answered()
-        for held in deliveries:
-            held.source.hold(held)
-            if self._journal:
+        hold_all(deliveries)
+        if self._journal:
+            for held in deliveries:
                 self._journal.note(EventName.DELIVERED, held.job)
         self._stalled.were_delivered(deliveries)
         self._slots.put(deliveries)
@@ -242,10 +242,11 @@ class Reader(Part):
         They are proven as of ``asked_at``: a handler that blocks the event loop may keep us from the reply for long.
         """
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
+        by_key = self._by_key
         return [
-            Held(self._by_key[stream], entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
+            Held(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
             for stream, entry_id, flat in parse_read_reply(reply)
-            if not self._by_key[stream].comes_again(entry_id, 1, asked_at)
+            if entry_id not in (source := by_key[stream]).deliveries or not source.comes_again(entry_id, 1, asked_at)
         ]
 
     # ---- when it fails

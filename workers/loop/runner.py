@@ -42,37 +42,40 @@ class Runner(Part):
         self._host = asyncio.current_task()
         """What the whole worker runs in: cancelled first, whoever cancels."""
 
-    async def perform(self, held: Held, runner: "asyncio.Task[None] | None") -> None:
-        """Take a delivery through all steps. Every job pays for this: nothing is called that need not be.
+    async def perform(self, held: Held, runner: "asyncio.Task[None] | None", began: float) -> float:
+        """Take a delivery through all steps, from this moment on; return what time it is then.
+
+        Every job pays for this: nothing is called that need not be.
 
         What was not extended for a visibility timeout may have been recovered by somebody: then Redis is asked first.
         So it is before a job has its last delivery: should we die of it, it is known that it had reached us.
         """
         verdict: Verdict | None = None
-        began = monotonic()
+        job, settlements = held.job, self._settlements
         try:
             membership = self._membership
-            is_last = held.job.deliveries > 1 and held.job.deliveries >= membership.agreement.max_deliveries
-            is_old = held.proven < max(began - membership.visibility_s, membership.trusted_from)
+            is_last = job.deliveries > 1 and job.deliveries >= membership.agreement.max_deliveries
+            is_old = held.proven < began - membership.visibility_s or held.proven < membership.trusted_from
             if (is_last or is_old) and not await self._heartbeat.still_owns(held):
-                return
+                return monotonic()
             if held.is_used_up:
-                self._settlements.add(held, GIVEN_UP, began)
-                return
+                now = monotonic()
+                settlements.add(held, GIVEN_UP, began, now)
+                return now
             if self._journal:
-                self._journal.note(EventName.STARTED, held.job)  # it stands there even if the handler kills us
+                self._journal.note(EventName.STARTED, job)  # it stands there even if the handler kills us
                 await self._journal.wait_until_sent()
                 began = monotonic()  # long ago, where another handler blocked the event loop meanwhile
-                is_old = held.proven < max(began - membership.visibility_s, membership.trusted_from)
+                is_old = held.proven < began - membership.visibility_s or held.proven < membership.trusted_from
                 if is_old and not await self._heartbeat.still_owns(held):
-                    return
+                    return monotonic()
             held.begin(began, runner)
-            if held.job.timeout_s != inf:
+            if job.timeout_s != inf:
                 self._deadlines.watch(held)
             if self._telemetry:
                 verdict = await self._telemetry.execute(self._invoke, held, self._backoff)
             else:
-                verdict = await execute(self._invoke, held.job, self._backoff, runner)
+                verdict = await execute(self._invoke, job, self._backoff, runner)
         except asyncio.CancelledError as error:
             verdict = self._after_cancellation(held, error)
         else:
@@ -81,8 +84,11 @@ class Runner(Part):
         held.runner = None  # what is interrupted from now on has no handler to cancel: it would end the runner, and all
         if held.interruption is not None or self._hands_back or held.returning is not None:
             verdict = await self._reconsidered(held, verdict)
-        if verdict is not None and self._settlements.add(held, verdict, began):
-            await self._settlements.wait_for_room()
+        now = monotonic()
+        if verdict is not None and settlements.add(held, verdict, began, now):
+            await settlements.wait_for_room()
+            return monotonic()
+        return now
 
     # ---- the steps
 
@@ -123,7 +129,8 @@ class Runner(Part):
     def _conclude_cancelled(self, held: Held) -> None:
         """Hand back what the drain deadline cancels; what anything else cancels stays pending."""
         if self._hands_back and held.interruption is not Interruption.LOST:
-            self._settlements.add(held, HANDED_BACK, monotonic() if held.stage is QUEUED else held.started)
+            now = monotonic()
+            self._settlements.add(held, HANDED_BACK, now if held.stage is QUEUED else held.started, now)
 
     def _expire(self, held: Held) -> None:
         """Take a job from its handler that runs longer than it may."""
@@ -137,7 +144,7 @@ class Runner(Part):
         now = monotonic()
         for held in deliveries:
             if held.interruption is None:
-                self._settlements.add(held, HANDED_BACK, now)
+                self._settlements.add(held, HANDED_BACK, now, now)
 
     def hand_back_cancelled(self) -> None:
         """Hand back what is cancelled from now on: the drain deadline has passed."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from time import time_ns
+from typing import NamedTuple
 
 import anyio
 from redis.exceptions import NoPermissionError, RedisError
@@ -63,7 +64,8 @@ class Settlements(Part):
         self._keys = context.settings.keys
         self._facts = context.facts()
         self._journal = context.journal(EventName.ACKED)
-        self._capacity = GATHER_BATCHES * context.settings.settle_batch
+        self._full = context.settings.settle_batch
+        self._capacity = GATHER_BATCHES * self._full
         self._piles = {source.key: _Pile(source, part=f"settling {source.key}") for source in context.membership.both}
         self._gathered = 0
         self._failures = 0
@@ -73,19 +75,21 @@ class Settlements(Part):
 
     # ---- for runners
 
-    def add(self, held: Held, verdict: Verdict, began: float) -> bool:
-        """Gather the verdict on a delivery that ends now; returns at once.
+    def add(self, held: Held, verdict: Verdict, began: float, now: float) -> bool:
+        """Gather the verdict on a delivery that came into its slot then, and ends now; returns at once.
 
         Returns whether more wait than may: then `wait_for_room` before the next job is run.
         """
-        held.end(verdict, began)
+        held.end(verdict, began, now)
         self._piles[held.source.key].waiting.append(held)
-        self._gathered += 1
-        if self._gathered == 1:  # the settler waits for a first one only
+        self._gathered = gathered = self._gathered + 1
+        if gathered == 1:  # the settler waits for a first one only
             self._arrived.notify()
-        if self._gathered == self._settings.settle_batch:
+        if gathered < self._full:
+            return False
+        if gathered == self._full:
             self._filled.notify()
-        return self._gathered >= self._capacity
+        return gathered >= self._capacity
 
     async def wait_for_room(self) -> None:
         """Wait until verdicts may gather again."""
@@ -156,15 +160,12 @@ class Settlements(Part):
         if pile.reply_was_lost:  # never mixed with new ones: a new one is not "unknown"
             size = min(size, pile.reply_was_lost)
         batch = list(islice(pile.waiting, size))
-        copied = 0
-        for at, held in enumerate(batch, start=1):
-            if held.verdict.outcome is not Outcome.ACK:
-                copied += held.job.payload_bytes + len(held.verdict.traceback)
-                if copied >= MAX_COPIED_BYTES:
-                    del batch[at:]
-                    break
+        if [held.verdict for held in batch].count(ACKED) < size:
+            _cut(batch)
         # Neighbours in the pending entries list are looked up together by the script.
-        batch.sort(key=_in_order)
+        entry_ids = [held.job.raw_entry_id for held in batch]
+        if sorted(entry_ids) != entry_ids:  # as mostly
+            batch.sort(key=_in_order)
         return batch
 
     async def _send(self, source: Source, batch: Sequence[Held], *, lost: bool) -> Sequence[Settled] | None:
@@ -172,7 +173,7 @@ class Settlements(Part):
             self._connection,
             source.key,
             self._keys,
-            [(held.job, held.verdict, held.run_ms) for held in batch],
+            batch,
             consumer=self._consumer,
             agreement=self._membership.agreement,
             journal=self._journal,
@@ -210,7 +211,7 @@ class Settlements(Part):
                 self._connection,
                 source.key,
                 self._keys,
-                [(_NOTHING, ACKED, 0)],
+                [_NOTHING],
                 consumer=self._consumer,
                 agreement=self._membership.agreement,
                 journal=self._journal._replace(writes=0),
@@ -226,10 +227,10 @@ class Settlements(Part):
         self, pile: _Pile, batch: Sequence[Held], results: Sequence[Settled] | None, asked_at: float = inf
     ) -> bool:
         """Note what came of a call that was made then. Returns False where something of it has to be asked again."""
-        waiting, forget = pile.waiting, pile.source.forget
-        for held in batch:
+        waiting = pile.waiting
+        for _ in batch:
             waiting.popleft()
-            forget(held)
+        pile.source.forget_all(batch)
         self._gathered -= len(batch)
         pile.reply_was_lost = max(0, pile.reply_was_lost - len(batch))
         is_done = True
@@ -280,7 +281,24 @@ class _NoDelivery:
     times_delivered: int = 1
 
 
-_NOTHING = _NoDelivery()
+class _Nothing(NamedTuple):
+    job: _NoDelivery
+    verdict: Verdict
+    run_ms: int
+
+
+_NOTHING = _Nothing(_NoDelivery(), ACKED, 0)
+
+
+def _cut(batch: list[Held]) -> None:
+    """Leave the last ones out where the first ones have enough to copy."""
+    copied = 0
+    for at, held in enumerate(batch, start=1):
+        if held.verdict.outcome is not Outcome.ACK:
+            copied += held.job.payload_bytes + len(held.verdict.traceback)
+            if copied >= MAX_COPIED_BYTES:
+                del batch[at:]
+                break
 
 
 def _is_denied(settled: Settled) -> bool:

@@ -21,8 +21,9 @@ from workers.runtime.clock import monotonic
 SLICE_S = 0.002
 """How long a runner may go on without letting the reader and the settler run."""
 
-Perform = Callable[[Held, "asyncio.Task[None] | None"], Awaitable[None]]
-"""Runs a delivery in this task."""
+Perform = Callable[[Held, "asyncio.Task[None] | None", float], Awaitable[float]]
+"""Runs a delivery in this task. It is told what time it is, and returns what time it is then, on the monotonic clock:
+of jobs that take no time, to ask for that again would be a tenth."""
 HandBack = Callable[[Iterable[Held]], None]
 
 
@@ -112,20 +113,23 @@ class Slots:
             self._one_waits = False
 
     async def _work_off_queue(self) -> None:
-        queue = self._queue
+        queue, perform, freed = self._queue, self._perform, self.freed
         runner = asyncio.current_task()
-        slice_end = monotonic() + SLICE_S
+        now = monotonic()
+        slice_end = now + SLICE_S
         while queue:
             held = queue.popleft()
             if queue and not self._one_is_coming:
                 self._one_is_coming = True
                 asyncio.get_running_loop().call_soon(self._look_at_queue)
-            await self._perform(held, runner)
+            now = await perform(held, runner, now)
             self.taken -= 1
-            self.freed.notify()
-            if monotonic() > slice_end:
+            if freed.awaited is not None:
+                freed.notify()
+            if now > slice_end:
                 await self._let_others_run()
-                slice_end = monotonic() + SLICE_S
+                now = monotonic()
+                slice_end = now + SLICE_S
 
     async def _let_others_run(self) -> None:
         self._lets_others_run += 1

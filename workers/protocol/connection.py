@@ -413,9 +413,8 @@ def _improved(kind: type[AbstractConnection], topology: Topology) -> type[Abstra
             _require(await self.read_response(), topology)
 
     def pack_command(_self: AbstractConnection, *args: Any) -> list[bytes]:
-        name, *rest = args
-        words = name.split() if isinstance(name, (str, bytes)) else [name]
-        return [hiredis.pack_command((*words, *rest))]
+        words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
+        return [hiredis.pack_command(args if len(words) == 1 else (*words, *args[1:]))]
 
     async def send_packed_command(self: AbstractConnection, command: Any, check_health: bool = True) -> None:
         try:

@@ -35,6 +35,7 @@ class Delivery(Protocol):
 
 
 DeliveryT = TypeVar("DeliveryT", bound=Delivery)
+DeliveryT_co = TypeVar("DeliveryT_co", bound=Delivery, covariant=True)
 DeliveryT_contra = TypeVar("DeliveryT_contra", bound=Delivery, contravariant=True)
 
 
@@ -102,13 +103,29 @@ ENTRY_BYTES = 2_048
 """Most bytes of an entry that tells of more than one ack: a journal is capped by the number of its entries."""
 
 
+class Ended(Protocol[DeliveryT_co]):
+    """A delivery with its verdict. Whoever has noted the two together settles without a copy of what was noted."""
+
+    @property
+    def job(self) -> DeliveryT_co:
+        """The delivery."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """How it ended."""
+
+    @property
+    def run_ms(self) -> int:
+        """For how many milliseconds it ran."""
+
+
 class Facts(Protocol[DeliveryT_contra]):
     """Says what is journalled of deliveries that end, with their verdicts and run times in ms."""
 
     def of_settlement(self, job: DeliveryT_contra, verdict: Verdict, run_ms: int, /) -> bytes:
         """Return the ``data`` of one event."""
 
-    def of_acks(self, items: Sequence[tuple[DeliveryT_contra, Verdict, int]], /) -> bytes:
+    def of_acks(self, items: "Sequence[Ended[DeliveryT_contra]]", /) -> bytes:
         """Return the ``data`` of one entry that tells of many acks."""
 
 
@@ -116,7 +133,7 @@ async def settle(
     client: Redis | KeptConnection,
     source: str,
     keys: GroupKeys,
-    items: Sequence[tuple[DeliveryT, Verdict, int]],
+    items: Sequence[Ended[DeliveryT]],
     *,
     consumer: str,
     agreement: Agreement,
@@ -126,7 +143,7 @@ async def settle(
     facts: "Facts[DeliveryT] | None",
     proof: "Proof | None" = None,
 ) -> Sequence[Settled] | None:
-    """Settle many deliveries of one source (``settle.lua``), each with its verdict and run time in ms.
+    """Settle many deliveries of one source (``settle.lua``).
 
     Returns one result a delivery, or None where every one was acknowledged. ``facts`` say what is journalled, if
     anything is.
@@ -150,21 +167,21 @@ async def settle(
 
 def add_verdicts(
     words: list[Word],
-    items: Sequence[tuple[DeliveryT, Verdict, int]],
+    items: Sequence[Ended[DeliveryT]],
     facts: "Facts[DeliveryT] | None",
     proven: str,
 ) -> None:
     """Write the items as the script reads them: in runs with verb and delivery count in common. Hot."""
+    outcomes = [item.verdict.outcome for item in items]
+    counts = [item.job.times_delivered for item in items]
     first = 0
     while first < len(items):
-        delivery, verdict, _ = items[first]
-        outcome, times = verdict.outcome, delivery.times_delivered
-        end = first + 1
-        while end < len(items):
-            delivery, verdict, _ = items[end]
-            if verdict.outcome is not outcome or delivery.times_delivered != times:
-                break
-            end += 1
+        outcome, times = outcomes[first], counts[first]
+        end = len(items)
+        if first or outcomes.count(outcome) < end or counts.count(times) < end:  # else all are of one run, as mostly
+            end = first + 1
+            while end < len(items) and outcomes[end] is outcome and counts[end] == times:
+                end += 1
         run = items[first:end]
         if outcome is Outcome.ACK and len(run) > 1:
             _add_acks(words, run, facts, f"{times}{proven}")
@@ -174,24 +191,21 @@ def add_verdicts(
         first = end
 
 
-def _add_each(
-    words: list[Word], run: Sequence[tuple[DeliveryT, Verdict, int]], facts: "Facts[DeliveryT] | None"
-) -> None:
+def _add_each(words: list[Word], run: Sequence[Ended[DeliveryT]], facts: "Facts[DeliveryT] | None") -> None:
     """Write items of which each has an event of its own."""
-    for delivery, verdict, run_ms in run:
-        told = facts.of_settlement(delivery, verdict, run_ms) if facts else b""
+    for item in run:
+        delivery, verdict = item.job, item.verdict
+        told = facts.of_settlement(delivery, verdict, item.run_ms) if facts else b""
         words += (delivery.raw_entry_id, delivery.raw_id, told)
         if verdict.outcome is not Outcome.ACK:
             words += (verdict.reason, verdict.error, verdict.delay_ms or "", verdict.traceback)
 
 
-def _add_acks(
-    words: list[Word], run: Sequence[tuple[DeliveryT, Verdict, int]], facts: "Facts[DeliveryT] | None", count: str
-) -> None:
+def _add_acks(words: list[Word], run: Sequence[Ended[DeliveryT]], facts: "Facts[DeliveryT] | None", count: str) -> None:
     """Write items that are one entry of the journal, or a few, so that each stays small."""
     if facts is None:
         words += (MANY, count, len(run), b"")
-        words += [delivery.raw_entry_id for delivery, _, _ in run]
+        words += [item.job.raw_entry_id for item in run]
         return
     size = ACKS_IN_AN_ENTRY
     for first in range(0, len(run), size):
@@ -203,7 +217,7 @@ def _add_acks(
             _add_acks(words, together[half:], facts, count)
         else:
             words += (MANY, count, len(together), told)
-            words += [delivery.raw_entry_id for delivery, _, _ in together]
+            words += [item.job.raw_entry_id for item in together]
 
 
 class Proof(NamedTuple):

@@ -36,21 +36,105 @@
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check.
 
---- @prelude
-
 local source, stream, retry, dead, agreement, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local schedule, suspects, notes = KEYS[7], KEYS[8], KEYS[9]
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[5] == '1', ARGV[6]
 local has_notes = notes and redis.pcall('EXISTS', notes) == 1
 local reply_was_lost = ARGV[7] == '1'
+-- Entries of the stream belong to every group that reads it: one that was added later must still see them.
+local delete_acked = source == retry or (ARGV[8] == '1' and #redis.call('XINFO', 'GROUPS', stream) == 1)
 
-local DONE, DEAD, REFUSED, UNKNOWN, HELD, LATE = 1, 2, 0, 3, 4, 5
 local FIRST_RUN, RUN_HEAD, ACK_WORDS, OTHER_WORDS = 9, 3, 3, 7
 local MANY_HEAD, MANY_WORDS = 4, 1
+local MOST_AT_ONCE = 1000 -- IDs in a command: unpack() has its limit
+local words = ARGV -- a local name is reached faster, and this is done for every job
+
+local function acknowledge(ids, first, last)
+  redis.call('XACK', source, group, unpack(ids, first, last))
+  if has_notes then
+    redis.call('HDEL', notes, unpack(ids, first, last))
+  end
+  if delete_acked then
+    redis.call('XDEL', source, unpack(ids, first, last))
+  end
+end
+
+-- Nearly every call says of deliveries that are ours that they are done, and nothing else. It ends here, before there is a prelude: to
+-- make all those functions, and to note what each item comes to, takes as long again. A call that is not so is left as it is. The first
+-- write is an acknowledgement, which needs no memory. Returns the number of items, or nil.
+local settle_plain_acks
+do
+  local MOST_ROWS = 512 -- with others of ours between them; where more lie there, each is looked for (below)
+
+  local function plain_runs()
+    local runs, number, run = {}, 0, FIRST_RUN
+    while words[run] do
+      local n, is_many = tonumber(words[run + 2]), words[run] == 'acks'
+      if n < 1 or n > MOST_AT_ONCE or not (is_many or (words[run] == 'ack' and n == 1)) then
+        return nil
+      end
+      local first = run + (is_many and MANY_HEAD or RUN_HEAD)
+      runs[#runs + 1] = { first = first, last = first + n - 1, is_many = is_many, times = tonumber(string.match(words[run + 1], '^%d+')) }
+      number, run = number + n, first + (is_many and n or ACK_WORDS)
+    end
+    return runs, number
+  end
+
+  -- Onwards only, since an item may come twice. Each time for twice as many rows.
+  local function are_ours(runs, number)
+    local rows, ahead, look = redis.call('XPENDING', source, group, words[runs[1].first], '+', number, consumer), 0, number
+    for _, run in ipairs(runs) do
+      local times = run.times
+      for i = run.first, run.last do
+        local entry_id, row = words[i], nil
+        repeat
+          ahead = ahead + 1
+          row = rows[ahead]
+          if not row and rows[1] and look < MOST_ROWS then
+            look = 2 * look
+            rows, ahead = redis.call('XPENDING', source, group, '(' .. rows[ahead - 1][1], '+', look, consumer), 1
+            row = rows[1]
+          end
+        until not row or row[1] == entry_id
+        if not row or row[4] ~= times then
+          return false
+        end
+      end
+    end
+    return true
+  end
+
+  settle_plain_acks = function()
+    local runs, number = plain_runs()
+    if not runs or not runs[1] or not are_ours(runs, number) then
+      return nil
+    end
+    for _, run in ipairs(runs) do
+      acknowledge(words, run.first, run.last)
+    end
+    for _, run in ipairs(write_journal and runs or {}) do
+      local first = run.first
+      if run.is_many then
+        redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', 'event', 'acked', 'data', words[first - 1])
+      else
+        redis.pcall('XADD', journal, 'MAXLEN', '~', maxlen, '*', 'event', 'acked', 'job', words[first + 1], 'data', words[first + 2])
+      end
+    end
+    return number
+  end
+end
+
+local n_settled = settle_plain_acks()
+if n_settled then
+  return n_settled
+end
+
+--- @prelude
+
+local DONE, DEAD, REFUSED, UNKNOWN, HELD, LATE = 1, 2, 0, 3, 4, 5
 local MOST_ROWS = 128
 local LONGEST_DELAY_MS = 316224000000 -- ten years: far below the scores of suspects
-local words = ARGV -- a local name is reached faster, and this is done for every job
 
 local ids, n_acked = {}, 0 -- what is acknowledged in the end: entry IDs
 local told = {} -- what the journal has of these: where an item's words are, or {where the data of many are, what it ends with}
@@ -116,8 +200,6 @@ local function event(name, at, tail)
 end
 
 open_for_writing(source, group)
--- Entries of the stream belong to every group that reads it: one that was added later must still see them.
-local delete_acked = source == retry or (ARGV[8] == '1' and #redis.call('XINFO', 'GROUPS', stream) == 1)
 
 local policy, max_deliveries, at, gate
 local function agreed()
@@ -355,15 +437,8 @@ while words[run] do
   end
 end
 
-for from = 1, n_acked, 1000 do
-  local to = math.min(from + 999, n_acked)
-  redis.call('XACK', source, group, unpack(ids, from, to))
-  if has_notes then
-    redis.call('HDEL', notes, unpack(ids, from, to))
-  end
-  if delete_acked then
-    redis.call('XDEL', source, unpack(ids, from, to))
-  end
+for first = 1, n_acked, MOST_AT_ONCE do
+  acknowledge(ids, first, math.min(first + MOST_AT_ONCE - 1, n_acked))
 end
 if is_any_ready_there then
   wake_readers(notes)
