@@ -83,7 +83,7 @@ async def test_whoever_comes_by_while_the_drill_looks_is_found_at_the_next_look(
 
 
 async def test_whoever_comes_by_when_it_is_given_up_goes_on(
-    faults: LeaderFaults, reapers: Reapers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    faults: LeaderFaults, reapers: Reapers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_faults, "PATIENCE_S", 0)
     disarm = failpoints.disarm

@@ -248,6 +248,23 @@ async def test_entries_between_the_items_stay_pending(scene: Scene) -> None:
     assert [one for one, *_ in await scene.pending()] == [one for one in ids if one not in settled]
 
 
+@pytest.mark.parametrize("between", [1, 20, 300, 1_100])
+async def test_many_are_acknowledged_however_many_others_of_ours_lie_between_them(scene: Scene, between: int) -> None:
+    ids = await scene.add_many(2 * between + 3)
+    await scene.client.xreadgroup("billing", "w1", {"orders": ">"}, count=len(ids))
+    chosen = ids[:: between + 1]
+    assert await scene.settle(many(*chosen)) == 3
+    left: Any = await scene.client.xpending_range("orders", "billing", "-", "+", len(ids))
+    assert [row[0].decode() for row in left] == [one for one in ids if one not in chosen]
+    assert [job for _, job, _ in (await scene.state())["{orders}:journal"]] == chosen
+
+
+async def test_of_many_an_earlier_delivery_is_refused(scene: Scene) -> None:
+    ids = [await scene.stalled(times=2), await scene.stalled(times=2)]
+    assert await scene.settle(many(*ids)) == [REFUSED, REFUSED]
+    assert await scene.pending() == [(one, "w1", 2) for one in ids]
+
+
 async def test_a_settled_delivery_is_refused_the_second_time(scene: Scene) -> None:
     await scene.stalled()
     assert codes(await scene.settle(item(E1, "ack"))) == [DONE]

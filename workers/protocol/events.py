@@ -110,7 +110,7 @@ def encode_rows(head: str, entries: Sequence[bytes], columns: Mapping[str, Seque
     return f'{said},"columns":{{{differ}}}}}'
 
 
-_NUMBERS = frozenset(COLUMNS) - {"entry", "job", "type"}
+_NUMBERS = frozenset(COLUMNS) - {"entry", "job", "type", "new_entry"}
 _MS = re.compile(r"[0-9]{1,15}-")
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
