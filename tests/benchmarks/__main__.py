@@ -4,11 +4,9 @@ It reports, and does not judge: the exit code is 0 whether demands are met or no
 """
 
 import inspect
-import pickle
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -37,7 +35,7 @@ from tests.benchmarks import (
     tracing,
 )
 from tests.benchmarks.machine import describe
-from tests.benchmarks.page import Chapter, terminal_table, verdict, write_page
+from tests.benchmarks.page import Chapter, Page, demands_of, read_page, terminal_table, verdict, write_page
 from tests.support.servers import newest_redis, shown
 
 BENCHMARKS: dict[str, ModuleType] = {
@@ -61,11 +59,11 @@ BENCHMARKS: dict[str, ModuleType] = {
         report,
     )
 }
+ABOUTS = {name: inspect.getdoc(module) or name for name, module in BENCHMARKS.items()}
+"""Title and text of each."""
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
 TABLE, CHART = PAGE.with_suffix(".csv"), PAGE.parent / "images" / "benchmarks.svg"
-KEPT = ROOT / ".benchmarks"
-"""What each benchmark found last on each Python, so that one can be run again without the others."""
 PYTHON = "{}.{}".format(*sys.version_info)
 
 
@@ -79,10 +77,8 @@ def main(only: Sequence[str], quick: bool) -> None:
     for name in only or BENCHMARKS:
         chapters.append(_run(name, quick=quick))
         if not quick:
-            _keep(chapters[-1])
-    click.echo(verdict(row for chapter in chapters for row in chapter.result.rows))
-    if not quick:
-        _write_page()
+            _write_down(chapters[-1])
+    click.echo(verdict(demands_of(row for chapter in chapters for row in chapter.result.rows)))
 
 
 def _run(name: str, *, quick: bool) -> Chapter:
@@ -95,27 +91,18 @@ def _run(name: str, *, quick: bool) -> Chapter:
     click.echo(f"{terminal_table(result.rows)}\n({time.monotonic() - started:.0f} s)\n")
     for breakdown in result.breakdowns:
         click.echo("\n".join([breakdown.title, *(f"  {much:>8}  {what}" for what, much in breakdown.parts), ""]))
-    return Chapter(name, inspect.getdoc(module) or name, result, machine, datetime.now(UTC).date(), PYTHON)
+    return Chapter(name, result, machine, datetime.now(UTC).date(), PYTHON)
 
 
-def _keep(chapter: Chapter) -> None:
-    folder = KEPT / chapter.python
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / chapter.name).write_bytes(pickle.dumps(chapter))
-
-
-def _write_page() -> None:
-    """Write the page of what has been run here, now or before, on any Python."""
-    pythons = sorted((int(path.name.partition(".")[2]), path) for path in KEPT.glob("3.*"))
-    kept = [path / name for _, path in pythons for name in BENCHMARKS if (path / name).exists()]
-    found: list[Chapter] = [pickle.loads(path.read_bytes()) for path in kept]  # noqa: S301 - our own
-    chapters = [replace(chapter, about=inspect.getdoc(BENCHMARKS[chapter.name]) or "") for chapter in found]
-    PAGE.write_text(write_page(chapters, list(BENCHMARKS)), encoding="utf-8")
+def _write_down(chapter: Chapter) -> None:
+    """Put a benchmark into the page, the table and the chart, in place of what they have of it on this Python."""
+    page = read_page(PAGE.read_text(encoding="utf-8"), ABOUTS) if PAGE.exists() else Page()
+    PAGE.write_text(write_page(page.renewed([chapter]), ABOUTS), encoding="utf-8")
     before = history.read(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else []
-    told = history.merged(before, history.measured(chapters, version("stream-reaper")))
+    told = history.merged(before, history.measured([chapter], version("stream-reaper")))
     TABLE.write_text(history.written(told), encoding="utf-8")
     CHART.write_text(history.chart(told), encoding="utf-8")
-    click.echo(f"written to {PAGE.name}, {TABLE.name} and {CHART.name}")
+    click.echo(f"written to {PAGE.name}, {TABLE.name} and {CHART.name}\n")
 
 
 if __name__ == "__main__":

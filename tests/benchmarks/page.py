@@ -1,7 +1,10 @@
-"""Writes results for people: a table on the terminal, and docs/benchmarks.md. Pure."""
+"""Writes results for people: a table on the terminal, and docs/benchmarks.md. Pure.
+
+The page keeps what was found: what is measured again takes the place of what stands there, and the rest stays.
+"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -50,8 +53,6 @@ class Chapter:
     """One benchmark and what it has found."""
 
     name: str
-    about: str
-    """Title and text, as a docstring has them."""
     result: Result
     machine: Machine
     day: date
@@ -59,26 +60,77 @@ class Chapter:
     """The version that it ran on, as `3.11`."""
 
 
-def write_page(chapters: Sequence[Chapter], names: Sequence[str]) -> str:
-    """Return docs/benchmarks.md of the chapters, at least one, of each Python; ``names`` are all that there are."""
-    pythons = list(dict.fromkeys(chapter.python for chapter in chapters))
-    by_name = {name: [chapter for chapter in chapters if chapter.name == name] for name in names}
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the page says of one benchmark on one Python."""
+
+    name: str
+    python: str
+    text: str
+    demands: tuple[tuple[str, bool], ...]
+    """What was demanded, and whether it is met."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the page says of all benchmarks."""
+
+    told: tuple[Told, ...] = ()
+    machines: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """What was measured on last, by the version of Python."""
+
+    def renewed(self, chapters: Iterable[Chapter]) -> "Page":
+        """Return the page with ``chapters`` in place of what it had of these benchmarks on their Pythons."""
+        told = {(one.name, one.python): one for one in self.told}
+        machines = dict(self.machines)
+        for chapter in chapters:
+            told[chapter.name, chapter.python] = _told(chapter)
+            machines[chapter.python] = (chapter.machine.hardware, chapter.machine.software)
+        return Page(tuple(told.values()), tuple(machines.items()))
+
+
+def read_page(text: str, abouts: Mapping[str, str]) -> Page:
+    """Return what `write_page` has written. What is no benchmark any more is left out."""
+    names = {_title(about): name for name, about in abouts.items()}
+    told: list[Told] = []
+    machines: dict[str, tuple[str, ...]] = {}
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        if python := re.fullmatch(r"Python ([\d.]+)", title):
+            lines = [line[2:].removesuffix(".") for line in body.splitlines() if line.startswith("- ")]
+            machines[python[1]] = tuple(lines[-2:])
+        elif title in names:
+            parts = re.split(r"^(?=Measured on )", body, flags=re.MULTILINE)[1:]
+            told += [_as_told(names[title], part) for part in parts]
+    return Page(tuple(told), tuple(machines.items()))
+
+
+def write_page(page: Page, abouts: Mapping[str, str]) -> str:
+    """Return docs/benchmarks.md; ``abouts`` are the titles and texts of all benchmarks, in their order."""
+    names = ", ".join(f"`{name}`" for name in abouts)
+    by_name = {name: sorted((one for one in page.told if one.name == name), key=_minor) for name in abouts}
+    runs = sorted({one.python: one for one in page.told}.values(), key=_minor)
     parts = [
-        INTRODUCTION.format(names=", ".join(f"`{name}`" for name in names)),
-        *(_run([chapter for chapter in chapters if chapter.python == python], names) for python in pythons),
+        INTRODUCTION.format(names=names),
+        *(_run(run.python, by_name, dict(page.machines).get(run.python, ())) for run in runs),
         OVER_RELEASES,
         HOW_TO_READ,
-        *(_chapters(found) for found in by_name.values() if found),
+        *(_chapters(abouts[name], found) for name, found in by_name.items() if found),
     ]
     return "\n".join(parts)
 
 
-def verdict(rows: Iterable[Row]) -> str:
+def verdict(demands: Iterable[tuple[str, bool]]) -> str:
     """Sum up how many demands are met, and name those that are not."""
-    demanded = [row for row in rows if row.met is not None]
-    missed = [row.what for row in demanded if not row.met]
+    demanded = list(demands)
+    missed = [what for what, met in demanded if not met]
     summary = f"{len(demanded) - len(missed)} of {len(demanded)} demands are met"
     return f"{summary}; not met: {'; '.join(missed)}" if missed else summary
+
+
+def demands_of(rows: Iterable[Row]) -> tuple[tuple[str, bool], ...]:
+    """Return what was demanded, and whether it is met."""
+    return tuple((row.what, row.met) for row in rows if row.met is not None)
 
 
 def terminal_table(rows: Sequence[Row]) -> str:
@@ -93,26 +145,44 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]).rstrip()
 
 
-def _run(chapters: Sequence[Chapter], names: Sequence[str]) -> str:
-    rows = [row for chapter in chapters for row in chapter.result.rows]
-    machine = chapters[-1].machine
-    lines = [f"## Python {chapters[0].python}", "", f"- {verdict(rows)}."]
-    if missing := [name for name in names if name not in {chapter.name for chapter in chapters}]:
+def _as_told(name: str, part: str) -> Told:
+    python = part.partition(", Python ")[2].partition(";")[0]
+    return Told(name, python, part.rstrip("\n") + "\n", _demands_in(part))
+
+
+def _minor(told: Told) -> int:
+    return int(told.python.partition(".")[2])
+
+
+def _title(about: str) -> str:
+    return about.partition("\n\n")[0].rstrip(".")
+
+
+def _demands_in(text: str) -> tuple[tuple[str, bool], ...]:
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return tuple((row[0], row[-1] == "met") for row in rows if row[-1] in ("met", "NOT met"))
+
+
+def _run(python: str, by_name: Mapping[str, Sequence[Told]], machine: Sequence[str]) -> str:
+    here = {name: one for name, found in by_name.items() for one in found if one.python == python}
+    lines = [f"## Python {python}", "", f"- {verdict(demand for one in here.values() for demand in one.demands)}."]
+    if missing := [name for name in by_name if name not in here]:
         lines.append(f"- Not run here: {', '.join(missing)}.")
-    return "\n".join([*lines, *(f"- {line}." for line in (machine.hardware, machine.software)), ""])
+    return "\n".join([*lines, *(f"- {line}." for line in machine), ""])
 
 
-def _chapters(chapters: Sequence[Chapter]) -> str:
+def _chapters(about: str, told: Sequence[Told]) -> str:
     """Return one benchmark, with what it found on each Python."""
-    title, _, text = chapters[0].about.partition("\n\n")
-    return "\n".join([f"## {title.rstrip('.')}", "", _sentence_by_line(text), "", *map(_chapter, chapters)])
+    text = _sentence_by_line(about.partition("\n\n")[2])
+    return "\n".join([f"## {_title(about)}", "", text, "", *(one.text for one in told)])
 
 
-def _chapter(chapter: Chapter) -> str:
+def _told(chapter: Chapter) -> Told:
     breakdowns = [_breakdown(breakdown) for breakdown in chapter.result.breakdowns]
     table = _table(HEADER, [row.cells() for row in chapter.result.rows], numbers=range(1, 4))
     when = f"Measured on {chapter.day.isoformat()}, Python {chapter.python}; {chapter.machine.load}."
-    return "\n".join([when, "", table, *breakdowns])
+    text = "\n".join([when, "", table, *breakdowns])
+    return Told(chapter.name, chapter.python, text, demands_of(chapter.result.rows))
 
 
 def _breakdown(breakdown: Breakdown) -> str:

@@ -6,14 +6,14 @@ from datetime import date
 from tests.benchmarks.figures import Result, Row, at_least_ratio, at_most
 from tests.benchmarks.history import Measured, chart, measured, merged, read, written
 from tests.benchmarks.machine import Machine
-from tests.benchmarks.page import Chapter, write_page
+from tests.benchmarks.page import Chapter
 
 ROWS = (
     Row("jobs, settled", 50, "/s", 100, at_least_ratio(0.25)),
     Row("requests", 2, "/s", 1, at_most(3)),
     Row("not measured beside it", 2, "/s", demand=at_least_ratio(1)),
 )
-CHAPTER = Chapter("drain", "Title.\n\nText.", Result(ROWS), Machine("", "", ""), date(2026, 11, 23), "3.11")
+CHAPTER = Chapter("drain", Result(ROWS), Machine("", "", ""), date(2026, 11, 23), "3.11")
 ONE = Measured("0.9.0", "3.11", "2026-11-23", "jobs, settled", 0.5, 0.25)
 
 
@@ -34,11 +34,3 @@ def test_what_is_written_is_read_again_and_releases_are_in_their_order() -> None
 def test_the_chart_has_a_line_for_each_python_over_all_releases() -> None:
     drawn = chart([ONE, replace(ONE, release="0.10.0"), replace(ONE, python="3.13"), replace(ONE, what="other")])
     assert [drawn.count(text) for text in (">Python 3.11<", ">Python 3.13<", ">0.10.0<")] == [2, 1, 1]
-
-
-def test_the_page_has_the_numbers_of_each_python_below_one_text() -> None:
-    page = write_page([CHAPTER, replace(CHAPTER, python="3.13")], ["drain", "idle"])
-    assert [page.count(text) for text in ("## Title", "## Python 3.11", "## Python 3.13", "| jobs, settled |")] == [
-        1, 1, 1, 2,
-    ]  # fmt: skip
-    assert page.count("Not run here: idle.") == 2
