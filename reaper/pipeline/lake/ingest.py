@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -18,7 +19,7 @@ from time import monotonic
 import anyio
 from py4j.protocol import Py4JError
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -250,7 +251,9 @@ class Supervisor:
 
     def _watch(self, query: StreamingQuery) -> Exception | None:
         looked = monotonic()
-        while query.isActive and not self._run.stop.wait(LOOK_EVERY_S):
+        while query.isActive and not self._run.stop.is_set():
+            with suppress(StreamingQueryException):  # looked at below
+                query.awaitTermination(LOOK_EVERY_S)  # type: ignore[arg-type]  # typed as int, and taken as float
             if monotonic() >= looked + TELL_EVERY_S:
                 self._look_at(query)
                 looked = monotonic()
