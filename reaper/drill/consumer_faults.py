@@ -38,7 +38,7 @@ class ConsumerFaults:
 
         async def hit() -> tuple[ProcessRun, bytes, list[Pending]] | None:
             found = await self.workers.busiest(1, Role.WORKER)
-            if not found or (is_killed and not tools.supervisor.kill(found[0])):
+            if not found or (is_killed and not await self.workers.kill_if_it_may_crash(found[0])):
                 return None
             if is_killed:
                 await anyio.sleep(SCANS * tools.stage.settings.scan.total_seconds())

@@ -1,6 +1,7 @@
 """Faults that hit workers, and jobs that are put in on purpose."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -14,6 +15,8 @@ from workers.protocol.messages import Pending
 MANY, WAIT_FOR_MANY_S = 4, 5.0
 """A worker is killed that holds so many jobs; after so many seconds, any worker that holds one."""
 NOBODY_BUSY = "no worker had jobs in flight"
+STAND_STILL_S = 5.0
+"""How long a stopped process is waited for, which a busy machine has not told of its stop yet."""
 
 
 @dataclass(slots=True)
@@ -49,12 +52,41 @@ class WorkerFaults:
         One that runs a job on its last delivery is spared: a third crash makes a dead letter of it, as promised, and a
         drill must know its dead letters beforehand.
         """
-        stage, supervisor = self.tools.stage, self.tools.supervisor
         found = await self.busiest(least)
-        if not found or not supervisor.kill(found[0]):
+        if not found or not await self.kill_if_it_may_crash(found[0]):
             return None
         run = found[0]
-        return run, (await queries.pending_by_process(stage, [run.name]))[run.name]
+        return run, (await queries.pending_by_process(self.tools.stage, [run.name]))[run.name]
+
+    async def kill_if_it_may_crash(self, run: ProcessRun) -> bool:
+        """Kill a worker, unless it runs a job on its last delivery, or has ended; return whether that was done."""
+        return bool(await self._caught([run])) and self.tools.supervisor.kill(run)
+
+    async def _caught(self, runs: Sequence[ProcessRun]) -> list[ProcessRun]:
+        """Stop workers; return those that may crash, stopped still. The others go on.
+
+        One that ran on could begin a job on its last delivery between the look and the blow.
+        """
+        tools, supervisor = self.tools, self.tools.supervisor
+        stopped = list(runs)
+
+        async def all_stand() -> bool:
+            return all(supervisor.is_paused(run) for run in runs)
+
+        try:
+            for run in runs:
+                supervisor.pause(run)
+            await tools.within(STAND_STILL_S, all_stand)
+            held = await queries.pending_by_process(tools.stage, [run.name for run in runs])
+            stopped = [run for run in runs if not await queries.must_not_crash(tools.stage, held[run.name])]
+        except BaseException:
+            stopped = []
+            raise
+        finally:
+            for run in runs:
+                if run not in stopped:
+                    supervisor.resume(run)
+        return stopped
 
     async def busiest(self, least: int, *roles: Role) -> tuple[ProcessRun, int] | None:
         """Return the worker that holds the most jobs, and how many, of those that hold ``least`` and may be hit.
@@ -73,8 +105,7 @@ class WorkerFaults:
         stage, slots = self.tools.stage, fault.slots(self.tools.stage.settings.workers)
         victims = [run for run in self.tools.supervisor.alive(*WORKERS) if run.slot in slots]
         if stage.settings.chaos and stage.recovery.promises:
-            held = await queries.pending_by_process(stage, [run.name for run in victims])
-            victims = [run for run in victims if not await queries.must_not_crash(stage, held[run.name])]
+            victims = await self._caught(victims)
         killed = [run for run in victims if self.tools.supervisor.kill(run)]
         if not killed:
             return "none of them was alive, or each ran a job on its last delivery"
@@ -109,9 +140,7 @@ class WorkerFaults:
     async def _freeze(self) -> tuple[ProcessRun, int] | None:
         """Stop the worker that holds the most jobs; None where none holds any. Spares whom `_strand` spares."""
         found = await self.busiest(1)
-        if found:
-            self.tools.supervisor.pause(found[0])
-        return found
+        return found if found and await self._caught([found[0]]) else None
 
     async def poison(self, fault: Fault) -> str:
         """Put poison jobs in."""
