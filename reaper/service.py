@@ -79,7 +79,9 @@ class Reaper:
         self._control = commands_client(settings.redis_url, key=home, max_connections=CONTROL_CONNECTIONS)
         self._reader = reader_client(settings.redis_url, key=home, block_ms=to_ms(settings.acquire_retry))
         self._grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
-        self._elector = Elector(self._control, self._reader, settings, self.replica_id, self._grace)
+        self._elector = Elector(
+            self._control, self._reader, settings, self.replica_id, self._grace, self._longest_silence_s
+        )
         self._shards = self._several_nodes()
         self._listener = notices_client(settings.redis_url, home)
         self._work = TermWork(
@@ -192,7 +194,13 @@ class Reaper:
         def streams() -> list[str]:
             return [group.keys.stream for group in self.settings.watched]
 
-        return Shards(self._client, streams, grace, self.settings.renew.total_seconds())
+        def every_s() -> float:
+            return min(self.settings.renew.total_seconds(), self._longest_silence_s() / 2)
+
+        return Shards(self._client, streams, grace, every_s)
+
+    def _longest_silence_s(self) -> float:
+        return self.settings.longest_silence.total_seconds()
 
     async def _farewell(self) -> None:
         """Unregister and report what is left, each in bounded time, and close all connections."""

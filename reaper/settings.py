@@ -13,6 +13,7 @@ from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, NamespaceKeys, check_apart, group_keys, namespace_keys, split_pair
 from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
 from workers.runtime.event_loop import EventLoop, Loop
+from workers.runtime.grace import OUTAGE_PART
 from workers.runtime.redis_settings import RedisArguments, RedisSettings
 from workers.runtime.settings import Duration, HealthHost, JournalMaxlen, Seconds, Section, seconds
 from workers.telemetry.names import TraceLinkage
@@ -24,6 +25,8 @@ RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 _OBSERVE = "-observe"
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
+SHORTEST_SILENCE = timedelta(seconds=1)
+"""So long nothing need be heard of Redis, however short a visibility timeout is: this costs requests."""
 LONGEST_VISIBILITY = timedelta(days=7)
 
 
@@ -315,6 +318,15 @@ class ReaperSettings(RedisSettings):
     def acquire_retry(self) -> timedelta:
         """The longest wait between attempts in force."""
         return self.acquire_retry_interval or self.lease_ttl * RETRY_PART
+
+    @property
+    def longest_silence(self) -> timedelta:
+        """For how long nothing need be heard of Redis: an outage within is none to any group watched."""
+        shortest = min(
+            (group.visibility_timeout or self.visibility_timeout for group in self.groups),
+            default=self.visibility_timeout,
+        )
+        return max(min(self.trust, shortest / OUTAGE_PART), SHORTEST_SILENCE)
 
     @property
     def namespace_keys(self) -> NamespaceKeys:

@@ -77,7 +77,16 @@ Work = Callable[[Term], Awaitable[EndOfTerm]]
 class Elector:
     """Runs elections until cancelled. ``work`` is called for each term and cancelled when the term ends."""
 
-    def __init__(self, client: Redis, reader: Redis, settings: ReaperSettings, replica_id: str, grace: Grace) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        reader: Redis,
+        settings: ReaperSettings,
+        replica_id: str,
+        grace: Grace,
+        longest_silence_s: Callable[[], float],
+    ) -> None:
+        """``longest_silence_s`` tells for how long nothing need be heard of Redis: an outage within does not matter."""
         self._client = client
         self._reader = reader
         self._settings = settings
@@ -85,6 +94,7 @@ class Elector:
         self._ttl_s = settings.lease_ttl.total_seconds()
         self._lease = Lease(client, self._keys, round(self._ttl_s * 1000), settings.journal_maxlen)
         self._replica_id = replica_id
+        self._longest_silence_s = longest_silence_s
         self._contact = Contact(client, grace, look_s=LOOK_S, clock=anyio.current_time)
         self._journal_seen: bytes | None = None
         self._failing = False
@@ -182,7 +192,7 @@ class Elector:
     async def _wait_for_chance(self, attempt: Attempt) -> None:
         """Sleep until the lease can be free: its expiry, a release that wakes us, or the retry interval."""
         until_expiry = attempt.left_ms / 1000 + random.uniform(0.001, EXPIRY_JITTER_S)
-        wait_s = min(until_expiry, self._settings.acquire_retry.total_seconds())
+        wait_s = min(until_expiry, self._settings.acquire_retry.total_seconds(), self._longest_silence_s())
         try:
             woken = await self._journal_moved(wait_s)
         except (RedisError, OSError) as error:
@@ -249,10 +259,10 @@ class Elector:
 
     async def _renew_until_lost(self, term: Term, trust: anyio.CancelScope) -> EndOfTerm:
         """Renew, moving the deadline of ``trust``, until the lease is not ours or an operator wants it released."""
-        interval = self._settings.renew.total_seconds()
-        pause = interval
+        failed = False
         while True:
-            await anyio.sleep(pause)
+            interval = self._interval_s
+            await anyio.sleep(min(interval / 3, FAILURE_PAUSE_S) if failed else interval)
             started = anyio.current_time()
             self._contact.ask()
             try:
@@ -262,7 +272,7 @@ class Elector:
             except (RedisError, OSError) as error:
                 self.renewals_failed += 1
                 self._note_failure(error, "to renew the lease")
-                pause = min(interval / 3, FAILURE_PAUSE_S)
+                failed = True
                 continue
             if renewal is Renewal.NOT_OURS:
                 return EndOfTerm.NOT_OURS
@@ -270,11 +280,16 @@ class Elector:
                 return EndOfTerm.STEPPED_DOWN
             trust.deadline = started + self._settings.trust.total_seconds()
             self._renewed_at = monotonic()
-            pause = interval
+            failed = False
+
+    @property
+    def _interval_s(self) -> float:
+        """How often a leader asks: at least twice while nothing need be heard, or its calls might be too old."""
+        return min(self._settings.renew.total_seconds(), self._longest_silence_s() / 2)
 
     async def _renew(self, term: Term) -> tuple[Renewal, int]:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
-        patience_s = self._settings.renewal_patience.total_seconds()
+        patience_s = min(self._settings.renewal_patience.total_seconds(), self._interval_s)
         with anyio.move_on_after(patience_s):
             return await self._lease.renew(term.holder)
         raise TimeoutError(f"no answer for {patience_s:.2g} s")
@@ -282,7 +297,7 @@ class Elector:
     async def _stay_in_contact(self) -> None:
         """Notice outages without a lease to renew."""
         while True:
-            await anyio.sleep(self._settings.renew.total_seconds())
+            await anyio.sleep(self._interval_s)
             self._contact.ask()
             try:
                 await self._note_contact(await server_ms(self._client))

@@ -42,6 +42,12 @@ class Standing(Protocol):
     def until(self, visibility_ms: int) -> int:
         """Return the instant from which deliveries may be recovered."""
 
+    def begins_ms(self, visibility_ms: int) -> int:
+        """Return the instant from which a process that is new may recover."""
+
+    def call_valid_ms(self, visibility_ms: int, now_ms: int) -> int:
+        """Return for how long a call that recovers may wait to be run."""
+
     def longest_ms(self, visibility_ms: int) -> int:
         """Return how long deliveries may have to wait."""
 
@@ -50,9 +56,13 @@ class Shards:
     """Stays in contact with each node that has one of the streams. `run` must be running."""
 
     def __init__(
-        self, client: RoutedClient, streams: Callable[[], Iterable[str]], grace: Callable[[], Grace], every_s: float
+        self,
+        client: RoutedClient,
+        streams: Callable[[], Iterable[str]],
+        grace: Callable[[], Grace],
+        every_s: Callable[[], float],
     ) -> None:
-        """``every_s``: how often each node is asked."""
+        """``every_s`` tells how often each node is asked."""
         self._client = client
         self._streams = streams
         self._make_grace = grace
@@ -88,7 +98,7 @@ class Shards:
 
 
 class _Node:
-    def __init__(self, client: Redis, grace: Grace, every_s: float) -> None:
+    def __init__(self, client: Redis, grace: Grace, every_s: Callable[[], float]) -> None:
         self.grace = grace
         self.clock_offset_ms = 0
         self.has_answered = False
@@ -107,10 +117,10 @@ class _Node:
                         self.clock_offset_ms = at_ms - monotonic_ms()
                     await self._contact.wait_s(0)  # learns since when it has been up, where that may have changed
                     self.has_answered = True
-                    pause_s = self._every_s
+                    pause_s = self._every_s()
                 except (RedisError, OSError) as error:
                     self._contact.failed(error)
-                    pause_s = min(self._every_s, LOOK_S)
+                    pause_s = min(self._every_s(), LOOK_S)
                 await anyio.sleep(pause_s)
 
 
@@ -155,6 +165,16 @@ class OfStream:
             node.grace.until(visibility_ms),
             0 if moved_ms is None else moved_ms + self.longest_ms(visibility_ms),
         )
+
+    def begins_ms(self, visibility_ms: int) -> int:
+        """Return the instant from which a process that is new may recover; `until` sees to a node not known yet."""
+        node = self._shards.node_of(self._slot)
+        return node.grace.begins_ms(visibility_ms) if node else 0
+
+    def call_valid_ms(self, visibility_ms: int, now_ms: int) -> int:
+        """Return for how long a call that recovers may wait to be run; for nothing while its node is not known."""
+        node = self._shards.node_of(self._slot)
+        return node.grace.call_valid_ms(visibility_ms, now_ms) if node else 0
 
     def longest_ms(self, visibility_ms: int) -> int:
         """Return how long deliveries may have to wait."""

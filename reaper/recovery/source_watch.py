@@ -26,7 +26,6 @@ from reaper.recovery.timers import Cohort, Sight, Timers
 from reaper.recovery.verdict import LOOKS as FOLLOWED
 from reaper.recovery.verdict import Verdict
 from reaper.recovery.writer import GroupWriter
-from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import ENDED, Outcome, Ready, Recovered, Recoveries
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.keys import LAID_ASIDE, NOBODY, READY_CONSUMER
@@ -144,8 +143,9 @@ class SourceWatch:
 
     @property
     def begins_ms(self) -> int:
-        """When anything is recovered at the earliest: before, nobody can have been seen to stand still."""
-        return self._began_ms + self._visibility_ms if self._spares else self._began_ms
+        """When anything is recovered at the earliest: before, nobody can have been seen to live, or to stand still."""
+        began = self._began_ms + self._visibility_ms if self._spares else self._began_ms
+        return max(began, self.context.grace.begins_ms(self._visibility_ms))
 
     # ---- sleeping
 
@@ -213,7 +213,7 @@ class SourceWatch:
     async def _recover(self, due: Mapping[bytes, Cohort], held: Mapping[bytes, Held]) -> None:
         self.rate.spend(len(due))  # before the call: another one may be under way
         asks_for_nothing = self.denials.is_open
-        not_after_ms = TOO_LATE_MS if asks_for_nothing else self.context.server_ms() + CALL_VALID_MS
+        not_after_ms = TOO_LATE_MS if asks_for_nothing else self.context.server_ms() + self._call_valid_ms()
         began_ns = time_ns()
         result = await self.writer.recover(
             self.source,
@@ -249,6 +249,9 @@ class SourceWatch:
         self.notes.batch(result)
         self.telemetry.recovered(result, began_ns)
         self.rate.spend(-sum(row.outcome not in ENDED for row in result.others))
+
+    def _call_valid_ms(self) -> int:
+        return self.context.grace.call_valid_ms(self._visibility_ms, monotonic_ms())
 
     def _tell_of_the_living(self, found: Recoveries, now: int) -> None:
         """Note what was taken from foreign consumers, and from which of them while they were at work on it."""

@@ -194,7 +194,7 @@ async def test_what_moves_waits_on_its_own_and_nobody_goes_along_unawares(master
     assert isinstance(client, RoutedClient)
     moving, other = masters.streams()[:2]
     longest_ms = 60_000
-    shards = Shards(client, lambda: [moving, other], lambda: Grace(longest_ms, 1_000), 0.05)
+    shards = Shards(client, lambda: [moving, other], lambda: Grace(longest_ms, 1_000), lambda: 0.05)
     mine, others = shards.standing(moving), shards.standing(other)
     async with anyio.create_task_group() as looking:
         looking.start_soon(shards.run)

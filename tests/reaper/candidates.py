@@ -62,6 +62,10 @@ class Candidate:
         return [term.token for term in self.began]
 
 
+def longest_silence_s(settings: ReaperSettings) -> Callable[[], float]:
+    return settings.longest_silence.total_seconds
+
+
 @asynccontextmanager
 async def candidate(url: str, name: str = "alice", **settings: Any) -> AsyncIterator[Candidate]:
     """Build a candidate that does not run yet. Its TTL is long, its renewals are quick, unless said otherwise."""
@@ -70,7 +74,7 @@ async def candidate(url: str, name: str = "alice", **settings: Any) -> AsyncIter
     reader = reader_client(url, block_ms=to_ms(given.acquire_retry))
     grace = Grace(to_ms(given.grace), to_ms(given.trust))
     try:
-        yield Candidate(Elector(client, reader, given, name, grace), grace)
+        yield Candidate(Elector(client, reader, given, name, grace, longest_silence_s(given)), grace)
     finally:
         with anyio.CancelScope(shield=True):
             await client.aclose()

@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
+from workers.protocol.calls import CALL_VALID_MS
 from workers.runtime.clock_steps import CLOCK_JUMP_MS
-from workers.runtime.grace import LEAST_SPREAD_MS, OUTAGE_PART, Grace
+from workers.runtime.grace import LEAST_SPREAD_MS, LEAST_VALID_MS, LONGEST_FIRST_WAIT_MS, OUTAGE_PART, Grace
 
 LONGEST_MS = 30_000
 OUTAGE_MS = 7_000
@@ -258,3 +259,69 @@ def test_it_is_known_what_recovery_waits_after() -> None:
     fail(grace, 3_000, 9_000)
     touch(grace, 10_000)
     assert grace.why == "Redis was out of reach"
+
+
+# ---- a process that is new
+
+
+@pytest.mark.parametrize(("visibility_ms", "wait_ms"), [(VISIBILITY_MS, LONGEST_FIRST_WAIT_MS), (1_500, 500), (0, 0)])
+def test_who_is_new_lets_live_workers_come_first_whatever_happened_before(visibility_ms: int, wait_ms: int) -> None:
+    assert in_contact(1_000, 4_000).begins_ms(visibility_ms) == 1_000 + wait_ms
+
+
+def test_an_outage_makes_nobody_new() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 4_000, 8_000)
+    touch(grace, 9_000)
+    assert grace.begins_ms(VISIBILITY_MS) == 1_000 + LONGEST_FIRST_WAIT_MS
+
+
+def test_who_has_heard_nothing_yet_has_nothing_to_wait_from() -> None:
+    assert Grace(LONGEST_MS, OUTAGE_MS).begins_ms(VISIBILITY_MS) == 0
+
+
+# ---- how long a call is good for
+
+COUNTS_MS = VISIBILITY_MS // OUTAGE_PART
+
+
+def test_in_contact_a_call_may_wait_for_as_long_as_ever() -> None:
+    assert in_contact(1_000).call_valid_ms(VISIBILITY_MS, 1_000 + COUNTS_MS - CALL_VALID_MS) == CALL_VALID_MS
+
+
+def test_before_anything_was_heard_a_call_is_no_worse_than_another() -> None:
+    assert Grace(LONGEST_MS, OUTAGE_MS).call_valid_ms(VISIBILITY_MS, 100_000) == CALL_VALID_MS
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "valid_ms"),
+    [(100, CALL_VALID_MS), (COUNTS_MS - 500, 500), (COUNTS_MS, 0), (COUNTS_MS + 700, -700)],
+)
+def test_a_call_made_out_of_contact_is_good_until_the_outage_would_count(after_ms: int, valid_ms: int) -> None:
+    grace = in_contact(1_000)
+    fail(grace, 1_050)
+    assert grace.call_valid_ms(VISIBILITY_MS, 1_000 + after_ms) == valid_ms
+
+
+def test_the_loss_of_contact_that_always_counts_ends_it_too() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 1_050)
+    assert grace.call_valid_ms(3_600_000, 1_000 + OUTAGE_MS - 10) == 10
+
+
+def test_where_nothing_failed_a_call_may_take_a_moment_however_long_nothing_was_heard() -> None:
+    assert in_contact(1_000).call_valid_ms(VISIBILITY_MS, 1_000 + 3 * COUNTS_MS) == LEAST_VALID_MS
+    assert in_contact(1_000).call_valid_ms(300, 1_000) == LEAST_VALID_MS
+
+
+def test_after_a_pause_of_our_own_contact_is_as_fresh_as_before() -> None:
+    grace = in_contact(1_000)
+    grace.paused(61_000, 60_000)
+    assert grace.call_valid_ms(VISIBILITY_MS, 61_000) == CALL_VALID_MS
+
+
+def test_contact_makes_calls_good_again() -> None:
+    grace = in_contact(1_000)
+    fail(grace, 2_000, 6_000)
+    touch(grace, 7_000)
+    assert grace.call_valid_ms(VISIBILITY_MS, 7_000) == CALL_VALID_MS

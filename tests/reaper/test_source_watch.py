@@ -27,7 +27,7 @@ from workers.protocol.calls.upkeep import Authority
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.denials import TOO_LATE_MS, Denials
-from workers.runtime.grace import Grace
+from workers.runtime.grace import LONGEST_FIRST_WAIT_MS, OUTAGE_PART, Grace
 
 pytestmark = pytest.mark.anyio
 
@@ -195,3 +195,28 @@ async def test_what_was_not_allowed_asks_first_for_nothing_and_then_lets_live_wo
         assert (before, len(watch.timers), world.notes.tally.recovered) == ((1, 0), 0, 1)
         assert world.asked[-1][0] == pytest.approx(allowed_at + VISIBILITY_S, abs=0.1)
         assert world.refusals == [], "that it came too late is what it was to say"
+
+
+async def test_a_call_that_is_made_out_of_contact_must_not_run_once_the_outage_would_count() -> None:
+    """It may wait for its connection, and be the first that is heard by a server that was away."""
+    counts_ms = VISIBILITY_S * 1_000 // OUTAGE_PART
+    world = World()
+    async with world.watching() as watch:
+        world.grace.contact(monotonic_ms(), monotonic_ms())
+        await anyio.sleep(counts_ms / 1_000 - 0.5)
+        world.grace.failed(monotonic_ms())
+        watch.timers.arm(b"2-0", monotonic_ms())
+        watch._wake_if_earlier()
+        await anyio.sleep(0.1)
+        assert [ids for _, ids in world.asked] == [[ENTRY], [b"2-0"]]
+        assert world.not_after[-1] - monotonic_ms() == pytest.approx(400, abs=5)
+
+
+async def test_a_replica_that_is_new_recovers_after_live_workers_came() -> None:
+    world = World()
+    world.grace.contact(monotonic_ms(), monotonic_ms())
+    began = anyio.current_time()
+    async with world.watching():
+        await anyio.sleep(MINUTE_S)
+    [(at, _)] = world.asked
+    assert at == pytest.approx(began + LONGEST_FIRST_WAIT_MS / 1_000, abs=0.05)

@@ -15,11 +15,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from reaper.election.elector import Elector
 from reaper.election.lease import Attempt, Renewal
 from reaper.settings import ReaperSettings
-from tests.reaper.candidates import Candidate
+from tests.reaper.candidates import Candidate, longest_silence_s
 from tests.support.graces import was_away
 from tests.support.virtual_time import VIRTUAL_TIME
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.grace import Grace
+from workers.runtime.grace import OUTAGE_PART, Grace
 from workers.runtime.settings import to_ms
 
 pytestmark = pytest.mark.anyio
@@ -90,12 +90,12 @@ class World:
 
 
 @asynccontextmanager
-async def electing(world: World) -> AsyncIterator[Candidate]:
+async def electing(world: World, **changes: Any) -> AsyncIterator[Candidate]:
     """Run a candidate in ``world`` until the block ends."""
-    settings = ReaperSettings(lease_ttl=TTL_S, trust_window=TRUST_S, renew_interval=RENEW_S)
+    settings = ReaperSettings(**{"lease_ttl": TTL_S, "trust_window": TRUST_S, "renew_interval": RENEW_S, **changes})
     redis = cast("Redis", world)
     grace = Grace(to_ms(settings.grace), to_ms(settings.trust))
-    alice = Candidate(Elector(redis, redis, settings, "alice", grace), grace)
+    alice = Candidate(Elector(redis, redis, settings, "alice", grace, longest_silence_s(settings)), grace)
     alice.elector._lease = world  # type: ignore[assignment]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(alice.run)
@@ -188,3 +188,26 @@ async def test_an_ordinary_failover_starts_no_grace() -> None:
         assert not alice.leads
         await anyio.sleep(2)
         assert (alice.leads, was_away(alice.grace)) == (True, False)
+
+
+# ---- silence
+
+
+async def test_a_leader_hears_of_redis_twice_within_any_outage_that_counts_for_a_group() -> None:
+    long = {"lease_ttl": HOUR_S, "trust_window": 2_000, "renew_interval": 1_000}
+    async with electing(world := World(), groups="orders/billing", visibility_timeout=30, **long) as alice:
+        await anyio.sleep(HOUR_S)
+        assert world.renewals == pytest.approx(HOUR_S / (30 / OUTAGE_PART / 2), rel=0.01)
+        world.does = hangs
+        await anyio.sleep(15)
+        world.does = answers
+        await anyio.sleep(15)
+        assert (alice.leads, alice.grace.until(30_000) > monotonic_ms()) == (True, True)
+
+
+async def test_a_follower_does_not_wait_silently_while_an_outage_would_count() -> None:
+    world = World()
+    world.free_at = 10 * HOUR_S
+    async with electing(world, groups="orders/billing", visibility_timeout=6, acquire_retry_interval=1_000) as alice:
+        await anyio.sleep(60)
+        assert alice.elector.attempts == pytest.approx(60 / (6 / OUTAGE_PART), rel=0.1)

@@ -17,7 +17,7 @@ from tests.simulation.story import Setting
 from workers.embedded import upkeep
 from workers.loop import heartbeat, membership, reading
 from workers.protocol import connection
-from workers.runtime import contact, notices, pauses
+from workers.runtime import contact, grace, notices, pauses
 from workers.upkeep import schedules, suspects
 
 
@@ -40,6 +40,7 @@ def _longer(setting: Setting) -> Iterator[tuple[Any, str, Any]]:
     yield contact.Contact.__init__, "look_s", look_s
     yield contact, "PAUSED_S", 3 * look_s
     yield pauses, "LONGEST_PAUSE_S", 2 * retry_s
+    yield grace, "LONGEST_FIRST_WAIT_MS", round(2_000 * retry_s) + 250
     yield heartbeat, "LONGEST_SLEEP_S", visibility_s / 6
     yield reading, "REFUSED_S", visibility_s / 12
     yield reading, "BLOCK_MS", block_ms(setting)

@@ -4,10 +4,11 @@ import anyio
 import pytest
 from redis.asyncio import Redis
 
-from tests.faults.scene import Handler, create_group, running_worker
+from tests.faults.scene import Handler, create_group, enqueue, running_worker
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.workers.scene import looks_at_pending
+from workers.embedded.walk import Walk
 from workers.protocol.connection import BLOCK_MS
 
 pytestmark = pytest.mark.anyio
@@ -48,3 +49,21 @@ async def test_no_read_of_one_who_recovers_blocks_for_as_long_as_an_outage_lasts
     block_ms = int(words[words.index("BLOCK") + 1])
     assert 0 < block_ms <= longest_ms
     assert recovery == "embedded" or block_ms == longest_ms
+
+
+async def test_one_whose_slots_are_all_taken_hears_of_redis_all_the_same(
+    server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads nothing meanwhile, and would miss an outage between two looks at what stalls."""
+    monkeypatch.setattr(Walk, "due_in_s", lambda *_: 3_600.0)
+    await create_group(client)
+    handler = Handler()
+    async with running_worker(server.url, handler, recovery="embedded", visibility_timeout=VISIBILITY_S, concurrency=1):
+        await enqueue(client, 1, hold="")
+        await wait_until(lambda: len(handler.starts) == 1, "its slot is taken")
+        async with client.monitor() as monitor:
+            asked: list[str] = []
+            while asked.count("INFO") < 5:
+                asked.append(str((await monitor.next_command())["command"]).split(" ")[0])
+        assert "XREADGROUP" not in asked
+        handler.open_gate()

@@ -11,7 +11,8 @@ from redis.exceptions import ResponseError
 
 from tests.conftest import StartServer
 from workers.protocol.connection import commands_client
-from workers.runtime.contact import LONGEST_FIRST_WAIT_S, LOOK_S, Contact, grace_of_workers
+from workers.runtime.contact import LOOK_S, Contact, grace_of_workers
+from workers.runtime.grace import LONGEST_FIRST_WAIT_MS
 
 pytestmark = pytest.mark.anyio
 
@@ -71,8 +72,8 @@ def answer(reader: Contact, clock: Clock) -> None:
 
 async def test_a_process_that_has_just_started_lets_living_workers_come_first(reader: Contact, clock: Clock) -> None:
     """The server may have hung until now, and everything look idle."""
-    assert await reader.wait_s(VISIBILITY_S) == LONGEST_FIRST_WAIT_S
-    clock.now += LONGEST_FIRST_WAIT_S
+    assert await reader.wait_s(VISIBILITY_S) == LONGEST_FIRST_WAIT_MS / 1000
+    clock.now += LONGEST_FIRST_WAIT_MS / 1000
     assert await reader.wait_s(VISIBILITY_S) <= 0
 
 

@@ -26,7 +26,6 @@ from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
-from workers.protocol.calls import CALL_VALID_MS
 from workers.protocol.calls.recovery import START, Claimed, EndOfPage, Page, autoclaim
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
@@ -87,14 +86,15 @@ class Autoclaim(Part, StalledDeliveries):
             return 0.0
         if not self._membership.recovers:
             return inf
-        now = monotonic()
-        if self._not_before > now:
-            return self._not_before - now
-        return min(due_in_s for due_in_s, _ in self._walks_now(now, free))
+        silence_left_s = max(0.0, self.longest_silence_s - self._contact.silence_s)
+        return min(self._walk_due_in_s(monotonic(), free), silence_left_s)
+
+    def _walk_due_in_s(self, now: float, free: int) -> float:
+        return max(self._not_before - now, min(due_in_s for due_in_s, _ in self._walks_now(now, free)))
 
     @property
     def longest_silence_s(self) -> float:
-        """For how many seconds Redis may say nothing: what ends within a read that blocks is no outage to us."""
+        """For how many seconds nothing need be heard of Redis: an outage that begins and ends within is none to us."""
         return self._membership.visibility_s / OUTAGE_PART if self._membership.recovers else inf
 
     def _walks_now(self, now: float, free: int) -> list[tuple[float, Walk]]:
@@ -170,9 +170,13 @@ class Autoclaim(Part, StalledDeliveries):
         return walk, await self._call(walk, room)
 
     async def _walk_to_go_on(self, room: int) -> Walk | None:
-        """Return the walk whose turn it is; none within a grace."""
+        """Return the walk whose turn it is; none within a grace, or where it was time only to hear of Redis."""
+        if self._contact.silence_s > self.longest_silence_s / 2:
+            await self._contact.learn_uptime()  # a call is good for no longer than contact is fresh
         grace_s = await self._contact.wait_s(self._membership.visibility_s)
         now = monotonic()
+        if self._walk_due_in_s(now, room) > 0:
+            return None
         if grace_s > 0:
             self._not_before = now + grace_s
             return None
@@ -198,13 +202,16 @@ class Autoclaim(Part, StalledDeliveries):
             consumer=self._consumer,
             agreement=self._membership.agreement,
             journal=self._journal,
-            not_after_ms=TOO_LATE_MS if self._contact.denials.is_open else self._membership.now_ms() + CALL_VALID_MS,
+            not_after_ms=TOO_LATE_MS if self._contact.denials.is_open else self._membership.now_ms() + self._valid_ms(),
             steps=self._membership.steps.ahead,
             cursor=walk.cursor,
             room=0 if in_place else min(room, self._most),
             patience_ms=0 if in_place else round(self._patience_s() * 1000),
             abandoned=walk.abandoned,
         )
+
+    def _valid_ms(self) -> int:
+        return self._contact.call_valid_ms(self._membership.visibility_s)
 
     def _patience_s(self) -> float:
         return min(self._membership.visibility_s / PATIENCE_PART, LONGEST_PATIENCE_S)

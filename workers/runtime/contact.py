@@ -4,6 +4,7 @@ Recovery then waits once, so that live workers come first. The rules are `Grace`
 Redis for something meets: answers, errors, and answers that do not come.
 """
 
+import math
 from collections.abc import Callable
 
 import anyio
@@ -13,13 +14,10 @@ from workers.protocol.cluster import moves_of
 from workers.protocol.meaning import is_outage
 from workers.runtime.clock import monotonic
 from workers.runtime.denials import Denials
-from workers.runtime.grace import OUTAGE_PART, Grace
+from workers.runtime.grace import Grace
 
 LONGEST_GRACE_MS = 30_000
 LONGEST_OUTAGE_MS = 7_000
-LONGEST_FIRST_WAIT_S = 1.0
-"""A process that has just started cannot know whether the server hung until now. Workers that live extend again within
-a third of the visibility timeout; what they sent meanwhile is done before anything of ours."""
 LOOK_S = 0.25
 """How often answers are looked for that do not come."""
 PAUSED_S = 1.0
@@ -51,7 +49,7 @@ class Contact:
         self._clock = clock
         self._answer_due: float | None = None
         self._uptime_unknown = True
-        self._first_answer: float | None = None
+        self._last_answer = -math.inf
         self._moves = moves_of(client)
         self.denials = Denials()
 
@@ -70,9 +68,8 @@ class Contact:
         One that did not says nothing of the time: perhaps we were paused with the answer at hand.
         """
         now = self._clock()
-        if self._first_answer is None:
-            self._first_answer = now
         is_prompt = self._answer_due is not None and now - self._answer_due <= PAUSED_S
+        self._last_answer = now
         self._grace.contact(round(now * 1000), server_ms if is_prompt else None)
         self._note_moves()
         self._answer_due = None
@@ -91,6 +88,11 @@ class Contact:
         self._grace.failed(self._now_ms())
         self._uptime_unknown = True
         return True
+
+    @property
+    def silence_s(self) -> float:
+        """For how many seconds nothing was heard of Redis; inf where nothing ever was."""
+        return self._clock() - self._last_answer
 
     async def learn_uptime(self) -> None:
         """Ask how long the server has been up: one that has just started answers as if nothing had been.
@@ -122,6 +124,10 @@ class Contact:
         self._note_moves()
         return self._until_ms(visibility_s) > self._now_ms()
 
+    def call_valid_ms(self, visibility_s: float) -> int:
+        """Return for how long a call that recovers may wait to be run, if it is made now."""
+        return self._grace.call_valid_ms(round(visibility_s * 1000), self._now_ms())
+
     def _until_ms(self, visibility_s: float) -> int:
         visibility_ms = round(visibility_s * 1000)
         return max(self._grace.until(visibility_ms), self.denials.until(self._grace.longest_ms(visibility_ms)))
@@ -131,7 +137,5 @@ class Contact:
         if self._uptime_unknown:
             await self.learn_uptime()
         self._note_moves()
-        wait_until = self._until_ms(visibility_s) / 1000
-        if self._first_answer is not None:
-            wait_until = max(wait_until, self._first_answer + min(visibility_s / OUTAGE_PART, LONGEST_FIRST_WAIT_S))
-        return wait_until - self._clock()
+        wait_until_ms = max(self._until_ms(visibility_s), self._grace.begins_ms(round(visibility_s * 1000)))
+        return wait_until_ms / 1000 - self._clock()

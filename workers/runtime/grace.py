@@ -10,15 +10,22 @@ stay without an answer, over some time in which we ran; a pause as none, or as a
 import logging
 import math
 
+from workers.protocol.calls import CALL_VALID_MS
 from workers.runtime.clock_steps import ClockSteps
+from workers.runtime.pauses import LONGEST_PAUSE_S
 
 logger = logging.getLogger(__name__)
 
 KEYS_MOVED = "the keys are at another node"
 OUTAGE_PART = 3
 """An outage counts from this part of a group's visibility timeout on: then extensions of live workers were missed."""
+LONGEST_FIRST_WAIT_MS = round(LONGEST_PAUSE_S * 1000) + 250
+"""So long waits a process that is new: whether Redis was away until now it cannot know. Live workers that could not
+reach it try again within their longest pause; what they sent meanwhile is done before anything of ours."""
 LEAST_SPREAD_MS = 300
 """Failures must lie at least this far apart to count as an outage."""
+LEAST_VALID_MS = 1_000
+"""While nothing fails, a call may at least take so long: a busy machine is no outage."""
 
 
 class Grace:
@@ -28,6 +35,7 @@ class Grace:
         """``longest_ms``: longest wait; ``outage_ms``: loss of contact that always counts (the trust window)."""
         self._longest_ms = longest_ms
         self._outage_ms = outage_ms
+        self._first_contact: int | None = None
         self._last_contact: int | None = None
         self._first_failure: int | None = None
         self._last_failure = 0
@@ -62,6 +70,8 @@ class Grace:
             jump_ms = self.steps.seen(now_ms, server_ms)
             if jump_ms:
                 self._wait_from(now_ms, f"the server's clock was set by {jump_ms / 1000:+.1f} s")
+        if self._first_contact is None:
+            self._first_contact = now_ms
         self._last_contact = now_ms
         self._first_failure = None
 
@@ -80,6 +90,12 @@ class Grace:
         """Return how long the deliveries of a group may have to wait after an outage."""
         return min(visibility_ms, self._longest_ms)
 
+    def begins_ms(self, visibility_ms: int) -> int:
+        """Return the instant from which a process that is new may recover: live workers of a group come first."""
+        if self._first_contact is None:
+            return 0
+        return self._first_contact + min(visibility_ms // OUTAGE_PART, LONGEST_FIRST_WAIT_MS)
+
     def until(self, visibility_ms: int) -> int:
         """Return the instant from which deliveries of a group may be recovered; in the past when there is no grace.
 
@@ -88,7 +104,7 @@ class Grace:
         first that are served.
         """
         wait = self.longest_ms(visibility_ms)
-        counts_ms = min(self._outage_ms, visibility_ms // OUTAGE_PART)
+        counts_ms = self._counts_ms(visibility_ms)
         ends = [0, *(ended + wait for ended, lost_ms in self._outages if lost_ms > counts_ms)]
         if self._lost_ms(self._last_failure) > counts_ms:
             ends.append(self._last_failure + wait)
@@ -96,12 +112,28 @@ class Grace:
             ends.append(self._server_started + wait)
         return max(ends)
 
+    def call_valid_ms(self, visibility_ms: int, now_ms: int) -> int:
+        """Return for how long a call that recovers may wait to be run, if it is made now; negative: it is too late.
+
+        One that is made out of contact may be the first that a server hears after an outage, before anybody knows of
+        it: it is good for nothing once the outage would count.
+        """
+        if self._last_contact is None:
+            return CALL_VALID_MS
+        counts_from = self._last_contact + self._counts_ms(visibility_ms)
+        least_ms = LEAST_VALID_MS if self._first_failure is None else -CALL_VALID_MS
+        return min(CALL_VALID_MS, max(counts_from - now_ms, least_ms))
+
     @property
     def why(self) -> str:
         """What happened last of that which makes recovery wait; '' where nothing did."""
         if self._server_started is not None and self._server_started >= (self._outages[-1][0] if self._outages else 0):
             return "Redis has just started"
         return self._why
+
+    def _counts_ms(self, visibility_ms: int) -> int:
+        """Return from how much loss of contact on an outage counts for a group."""
+        return min(self._outage_ms, visibility_ms // OUTAGE_PART)
 
     def _lost_ms(self, now_ms: int) -> int:
         """Return for how long Redis was out of reach; 0 where it was not, or where it was ourselves who did not run."""

@@ -3,7 +3,7 @@
 import random
 
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 0.75
 
 
 def pause_s(failures: int) -> float:
