@@ -25,6 +25,7 @@ from tests.support.tiers import WITH_CLAIM
 from tests.support.waiting import wait_until
 from workers.protocol.keys import NOBODY
 from workers.protocol.keys import READY_CONSUMER as READY
+from workers.protocol.keys import RESTORED_CONSUMER as RESTORED
 from workers.protocol.keys import WAITING_CONSUMER as WAITING
 from workers.protocol.scripts import load_script
 
@@ -382,6 +383,37 @@ async def test_what_waits_no_more_where_it_was_leaves_the_schedule(scene: Scene,
     assert (await scene.release(policy=POLICY))[:3] == [b"ok", 0, 0]
     assert await scene.pending() == before
     assert "{orders}:scheduled:billing" not in await shown(scene)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+async def test_what_waited_comes_back_where_somebody_deleted_the_consumer_that_held_it(
+    scene: Scene, noted: bool
+) -> None:
+    """Who clears away consumers that are idle for long meets it sooner or later, perhaps while nobody scans."""
+    parked, waiting = await scene.stalled(times=2), await scene.stalled()
+    await scene.recover(parked, policy=POLICY)
+    await wait_there(scene, waiting)
+    await scene.client.xgroup_delconsumer("orders", "billing", WAITING)
+    if not noted:  # housekeeping forgets notes of what is not pending
+        await scene.client.delete(scene.keys.notes)
+    await scene.make_due(scene.keys.schedule)
+    assert (await scene.move_due(policy=POLICY))[:2] == [b"ok", 1]
+    assert (await scene.release(policy=POLICY))[:3] == [b"ok", 0, 0]
+    assert await scene.pending() == [(parked, RESTORED, 1), (waiting, RESTORED, 1)]
+    assert "{orders}:scheduled:billing" not in await shown(scene)
+    await scene.recover(parked, waiting, policy=POLICY)
+    owners = {one: owner for one, owner, _ in await scene.pending()}
+    assert owners == {parked: WAITING if noted else scene.ready_owner, waiting: scene.ready_owner}
+
+
+async def test_what_a_server_has_yet_to_deliver_anew_is_not_put_back(scene: Scene) -> None:
+    waiting = await scene.stalled()
+    await wait_there(scene, waiting)
+    await scene.client.xgroup_delconsumer("orders", "billing", WAITING)
+    await scene.client.xgroup_setid("orders", "billing", "0")
+    await scene.make_due(scene.keys.schedule)
+    assert (await scene.move_due(policy=POLICY))[:2] == [b"ok", 1]
+    assert await scene.pending() == []
 
 
 # --- probation --------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ local is_any_ready_there = false
 
 -- The same for what waits where it is; what waits no more has nothing to do here.
 local function end_wait_of(member)
-  local job = waiting_there(member, stream, retry, group, notes)
+  local job = waiting_there(member, stream, retry, group, notes, agreement)
   if not job then
     return true
   elseif job.suspect then -- it stays laid aside, and stands with the suspects from now on

@@ -916,18 +916,45 @@ end
 
 -- What a member of the schedule stands for that waits where it is: the job, with its `source`, its `row` in the pending entries list
 -- and its counted deliveries; or nil where it waits no more (acknowledged, deleted, or claimed by a reader, as nobody kept it young).
-local function waiting_there(member, stream, retry, group, notes)
-  local kind, entry_id = entry_named(member)
-  local source = kind == 'retry' and retry or stream
-  local row = redis.pcall('XPENDING', source, group, entry_id, entry_id, 1)[1]
-  local entry = row and row[2] == WAITING_CONSUMER and redis.call('XRANGE', source, entry_id, entry_id)[1]
-  if not entry then
-    return nil
+-- Somebody may have deleted `WAITING_CONSUMER`, which is idle for long, and all that it held with it. Then the schedule alone knows
+-- of it: it is pending again, of `RESTORED_CONSUMER` and overdue, to be recovered as any.
+local waiting_there
+do
+  local function has_waiting_consumer(source, group)
+    for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', source, group)) do
+      if info_field(info, 'name') == WAITING_CONSUMER then
+        return true
+      end
+    end
+    return false
   end
-  local job = with_note(open_entry(entry_id, entry[2]), redis.call('HGET', notes, entry_id))
-  job.kind, job.source, job.row = kind, source, row
-  job.counted = job.deliveries + row[4]
-  return job
+
+  local function is_delivered(source, group, entry_id)
+    for _, info in ipairs(redis.call('XINFO', 'GROUPS', source)) do
+      if info_field(info, 'name') == group then
+        return not is_after(entry_id, info_field(info, 'last-delivered-id'))
+      end
+    end
+    return false
+  end
+
+  waiting_there = function(member, stream, retry, group, notes, agreement)
+    local kind, entry_id = entry_named(member)
+    local source = kind == 'retry' and retry or stream
+    local row = redis.pcall('XPENDING', source, group, entry_id, entry_id, 1)[1]
+    local entry = (not row or row[2] == WAITING_CONSUMER) and redis.call('XRANGE', source, entry_id, entry_id)[1]
+    if entry and not row and is_delivered(source, group, entry_id) and not has_waiting_consumer(source, group) then
+      redis.call('XCLAIM', source, group, RESTORED_CONSUMER, 0, entry_id, 'IDLE',
+        whole_number(redis.call('HGET', agreement, 'visibility_ms'), 30000), 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
+    end
+    if not entry or not row then
+      return nil
+    end
+    local job = with_note(open_entry(entry_id, entry[2]), redis.call('HGET', notes, entry_id))
+    job.kind, job.source, job.row = kind, source, row
+    job.counted = job.deliveries + row[4]
+    return job
+  end
 end
 
 -- Makes it ready: there, or, where the policy is another one by now, by a copy to `target`. Returns the ID of its entry, or nil and why.

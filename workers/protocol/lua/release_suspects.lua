@@ -122,7 +122,7 @@ local reply = { 'ok', 0, 0, settled }
 
 local function parked_job(member)
   if entry_named(member) then
-    return waiting_there(member, stream, retry, group, notes)
+    return waiting_there(member, stream, retry, group, notes, agreement)
   end
   local job = unpack_job(member)
   return job and job.kind == 'suspect' and job or nil
