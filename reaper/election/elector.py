@@ -289,7 +289,7 @@ class Elector:
 
     async def _renew(self, term: Term) -> tuple[Renewal, int]:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
-        patience_s = min(self._settings.renewal_patience.total_seconds(), self._interval_s)
+        patience_s = min(self._settings.renewal_patience.total_seconds(), self._longest_silence_s() / 2)
         with anyio.move_on_after(patience_s):
             return await self._lease.renew(term.holder)
         raise TimeoutError(f"no answer for {patience_s:.2g} s")
