@@ -113,6 +113,13 @@ def entry_order(entry_id: bytes | str) -> tuple[int, int]:
     return int(milliseconds), int(sequence or 0)
 
 
+def in_order(entry_ids: Iterable[bytes]) -> list[bytes]:
+    """Return entry IDs sorted as Redis does. Hot in a mass, where most are of one form: then their bytes sort as well."""
+    ids = list(entry_ids)
+    one_form = len({(len(one), one.find(b"-")) for one in ids}) <= 1
+    return sorted(ids) if one_form else sorted(ids, key=entry_order)
+
+
 _SMALL_NUMBERS: dict[bytes | None, int] = {b"%d" % number: number for number in range(100)}
 """Most of what is read: looking it up takes a third of the time."""
 
