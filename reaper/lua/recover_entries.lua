@@ -84,7 +84,7 @@ local terms_of = terms_by_consumer(agreement, visibility, max_deliveries, at)
 
 local pending, next_pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count)
-end, 128)
+end, 128, true)
 local average = 0 -- payload bytes of an entry so far: large ones are not read ahead
 local payload, next_payload = read_ahead(function(entry_id, count)
   return redis.call('XRANGE', source, entry_id, '+', 'COUNT', average < 4096 and count or 1)
@@ -211,7 +211,7 @@ local function recover(entry_id, left, seen)
   end
   local size, says = look_into(fields)
   bytes = bytes + size
-  average = average > 0 and (average + size) / 2 or size
+  average = (average + size) / 2
   if not says and times < max_deliveries - 1 and not (has_notes and redis.call('HEXISTS', notes, entry_id) == 1) then
     return make_ready(row, fields, least)
   end
@@ -244,7 +244,7 @@ local function ready_alike(entry_id)
   end
   next_pending.at, next_payload.at = next_pending.at + 1, next_payload.at + 1
   bytes = bytes + size
-  average = average > 0 and (average + size) / 2 or size
+  average = (average + size) / 2
   return make_ready(row, entry[2], alike.least)
 end
 

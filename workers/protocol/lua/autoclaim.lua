@@ -141,16 +141,18 @@ local function claim_run()
     return
   end
   local taken, at_taken = redis.call('XAUTOCLAIM', source, group, consumer, visibility, run[1][1], 'COUNT', n_run)[2], 1
+  local consumer_told, count_told, pile
   for i = 1, n_run do
     local row, entry = run[i], taken[at_taken]
     local is_there = entry and entry[1] == row[1]
     if is_there or entry == false then -- 6.2 has false for a payload that is gone, later versions leave it out
       at_taken = at_taken + 1
     end
-    local job, count, in_doubt
+    local says, job, count, in_doubt
     if is_there then
-      local size, says = look_into(entry[2])
-      opened_one(size)
+      local size
+      size, says = look_into(entry[2])
+      opened, bytes = opened + 1, bytes + size
       if says or (has_notes and redis.call('HEXISTS', notes, row[1]) == 1) then
         job = open_noted(row[1], entry[2])
         count, in_doubt = judge(job, row)
@@ -169,10 +171,14 @@ local function claim_run()
       if job then
         tell_claim(job, row, count)
       else
-        tell_plain(pile_of(row), row, row[1])
+        if row[2] ~= consumer_told or row[4] ~= count_told then
+          consumer_told, count_told, pile = row[2], row[4], pile_of(row)
+        end
+        tell_plain(pile, row, row[1])
       end
     end
   end
+  average = bytes / math.max(opened, 1)
   run, n_run = {}, 0
   longest = math.max(1, math.min(4 * longest, LONGEST_RUN, math.ceil((budget - bytes) / math.max(average, 1))))
 end
@@ -235,6 +241,9 @@ local function rests(row, left)
   return is_rest
 end
 
+-- What is of this consumer, was delivered so often and is idle for so long is to be claimed as the one before it, as nearly all of a mass
+-- is: nothing is looked up for it.
+local alike = {}
 -- Looks at one pending entry. Sets `ended` where the call ends in front of it.
 local function look_at(row, left)
   local idle = row[3]
@@ -279,6 +288,9 @@ local function look_at(row, left)
     room = room - 1
     n_run = n_run + 1
     run[n_run] = row
+    if row[2] ~= consumer and #steps == 0 then
+      alike = { consumer = row[2], count = row[4], idle = math.max(visibility, terms[1]) }
+    end
   else
     claim_run()
     max_deliveries = terms[2]
@@ -287,24 +299,38 @@ local function look_at(row, left)
   end
 end
 
-while page > 0 and ended == '' do
-  local chunk = math.min(page, CHUNK, had_room and room + SPARE or CHUNK)
-  local rows = redis.call('XPENDING', source, group, cursor, '+', chunk)
-  for i = 1, #rows do
-    rows[i][3] = without_steps(rows[i][3], at, steps)
-    look_at(rows[i], #rows - i + 1)
-    if ended ~= '' then
-      break -- the cursor stays in front of it
+-- Reads the page, a chunk at a time.
+local function walk()
+  while page > 0 and ended == '' do
+    local chunk = math.min(page, CHUNK, had_room and room + SPARE or CHUNK)
+    local rows = redis.call('XPENDING', source, group, cursor, '+', chunk)
+    local last
+    for i = 1, #rows do
+      local row = rows[i]
+      if row[2] == alike.consumer and row[4] == alike.count and row[3] >= alike.idle and n_run < longest and room > 0 and overdue < most
+        and bytes <= budget then
+        room, overdue, n_run = room - 1, overdue + 1, n_run + 1
+        run[n_run] = row
+      else
+        row[3] = without_steps(row[3], at, steps)
+        look_at(row, #rows - i + 1)
+        if ended ~= '' then
+          break -- the cursor stays in front of it
+        end
+      end
+      last = row[1]
     end
-    cursor = '(' .. rows[i][1]
-  end
-  claim_run()
-  page = page - chunk
-  if #rows < chunk and ended == '' then
-    cursor = ''
-    break
+    cursor = last and '(' .. last or cursor
+    claim_run()
+    page = page - chunk
+    if #rows < chunk and ended == '' then
+      cursor = ''
+      break
+    end
   end
 end
+
+walk()
 if refusal then
   return { 'refused', refusal }
 end
@@ -313,10 +339,13 @@ if recovered + #claimed > 0 then
   redis.call('HINCRBY', agreement, 'recovered', recovered + #claimed)
 end
 
-local doubtful = 0
-for _, number in ipairs({
-  redis.pcall('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf'), redis.pcall('HLEN', suspects),
-}) do
-  doubtful = doubtful + (tonumber(number) or 0)
+local function suspected()
+  local known = 0
+  for _, number in ipairs({
+    redis.pcall('ZCOUNT', schedule, string.format('%.0f', SUSPECT_SCORE), '+inf'), redis.pcall('HLEN', suspects),
+  }) do
+    known = known + (tonumber(number) or 0)
+  end
+  return known
 end
-return { 'ok', at, cursor, soonest, ended, waiting, doubtful, results, claimed, ours }
+return { 'ok', at, cursor, soonest, ended, waiting, suspected(), results, claimed, ours }

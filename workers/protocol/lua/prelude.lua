@@ -215,11 +215,11 @@ local function small_digits(number)
 end
 
 -- Reads rows that mostly lie together (a crashed worker's entries) a run at a time, for entry IDs that ascend. `fetch` gets an
--- entry ID and how many rows to read from there on; a row's first element is its ID. The second run is of as many rows as may be, for
--- a call costs as much as some of them. Where what was read ahead is not asked for, runs start over, and grow slowly. Returns a function from entry ID and the number of entries still to come to
+-- entry ID and how many rows to read from there on; a row's first element is its ID. Runs grow while what was read ahead is
+-- asked for (`at_once`: to `most` with the second one; for rows that are small), and start over where it was not. Returns a function from entry ID and the number of entries still to come to
 -- the row, or nil; and where it stands: `rows` that were read, and in `at` which of them is next, for who looks by himself.
-local function read_ahead(fetch, most)
-  local ahead, look, growth = { rows = {}, at = 1 }, 1, most
+local function read_ahead(fetch, most, at_once)
+  local ahead, look, growth = { rows = {}, at = 1 }, 1, at_once and most or 4
   return function(entry_id, left)
     local rows, at = ahead.rows, ahead.at
     local row = rows[at]
