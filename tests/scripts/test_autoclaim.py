@@ -110,6 +110,20 @@ async def test_runs_of_overdue_deliveries_are_claimed_between_those_that_live(sc
     assert 0 < page.soonest_ms <= 29_000
 
 
+@pytest.mark.parametrize("settled_every", [0, 2, 5])
+async def test_a_mass_is_claimed_whole_whatever_lies_between_in_the_stream(scene: Scene, settled_every: int) -> None:
+    ids = [await scene.add("n", n) for n in range(90)]
+    held = [one for n, one in enumerate(ids) if not settled_every or n % settled_every]
+    for n, one in enumerate(held):
+        await scene.deliver(one, times=1 + (n == 50), consumer="w1" if n < 30 else "w3")
+    page = await claim(scene, room=200, max_deliveries=9)
+    told = [(one, 2 + (n == 50), "w1" if n < 30 else "w3") for n, one in enumerate(held)]
+    assert [(one, times, owner) for one, times, _, owner in page.claimed] == told
+    assert [flat for _, _, flat, _ in page.claimed] == [("n", str(ids.index(one))) for one in held]
+    assert await scene.pending() == [(one, "w2", times) for one, times, _ in told]
+    assert max((await scene.idle_ms()).values()) < 5_000
+
+
 async def test_what_stalls_in_the_retry_stream_is_claimed_there(scene: Scene) -> None:
     retry = scene.keys.retry
     await scene.client.xgroup_create(retry, "billing", "0", mkstream=True)
