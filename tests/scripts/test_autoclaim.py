@@ -482,6 +482,16 @@ async def test_what_rests_in_front_hides_no_second_group(scene: Scene) -> None:
     assert [one for one, *_ in await scene.pending()] == [waits, overdue]
 
 
+async def test_what_waits_for_its_time_rests_behind_what_the_schedule_has_lost(scene: Scene) -> None:
+    ids = [await scene.stalled(consumer=WAITING_CONSUMER) for _ in range(6)]
+    waits = [ids[1], ids[3], ids[4]]
+    due = await scene.now_ms() + 60_000
+    await scene.client.zadd(scene.keys.schedule, {f"stream {one}": due for one in waits})
+    page = await claim(scene, room=10)
+    assert [one for one, *_ in page.claimed] == [one for one in ids if one not in waits]
+    assert [one for one, owner, _ in await scene.pending() if owner == WAITING_CONSUMER] == waits
+
+
 async def test_a_group_that_was_destroyed_is_an_error(scene: Scene) -> None:
     await scene.client.xgroup_destroy("orders", "billing")
     with pytest.raises(Exception, match="NOGROUP"):

@@ -304,7 +304,7 @@ local function look_at(row, left)
     room = room - 1
     n_run = n_run + 1
     run[n_run] = row
-    if row[2] ~= consumer and #steps == 0 then
+    if row[2] ~= consumer and not laid_aside_as(row[2]) and #steps == 0 then
       alike = { consumer = row[2], count = row[4], idle = math.max(visibility, terms[1]) }
     end
   else
