@@ -320,9 +320,7 @@ class SourceWatch:
     async def _observe(self, due: Mapping[bytes, Cohort]) -> None:
         """Report what would be recovered; write nothing."""
         self.timers.seen_ms = now = monotonic_ms()
-        found = await overdue_now(
-            self.context.client, self.source, self.writer.group.group, in_order(due)
-        )
+        found = await overdue_now(self.context.client, self.source, self.writer.group.group, in_order(due))
         verdict = self.verdict or Verdict(now)
         self.backlogs.answered(due)
         for entry_id in due:

@@ -114,7 +114,7 @@ def entry_order(entry_id: bytes | str) -> tuple[int, int]:
 
 
 def in_order(entry_ids: Iterable[bytes]) -> list[bytes]:
-    """Return entry IDs sorted as Redis does. Hot in a mass, where most are of one form: then their bytes sort as well."""
+    """Return entry IDs sorted as Redis does. In a mass most are of one form, and their bytes sort as well."""
     ids = list(entry_ids)
     one_form = len({(len(one), one.find(b"-")) for one in ids}) <= 1
     return sorted(ids) if one_form else sorted(ids, key=entry_order)
@@ -175,8 +175,12 @@ COPY_FIELDS = [FIELD_JOB, FIELD_DELIVERIES, FIELD_GENERATION, FIELD_FIRST_MS, FI
 """What a copy of a job ends with, in this order, of which nothing else is said."""
 
 
-def read_copy(names: Sequence[bytes], reserved: bytes, flat: Sequence[bytes]) -> tuple[bytes, int, int, int, int] | None:
-    """Read what a plain copy ends with, as `read_metadata` does: job ID, deliveries, generation, first_ms, copies.
+Copied = tuple[bytes, int, int, int, int]
+"""Job ID, deliveries, generation, first_ms and copies."""
+
+
+def read_copy(names: Sequence[bytes], reserved: bytes, flat: Sequence[bytes]) -> Copied | None:
+    """Read what a plain copy ends with, as `read_metadata` does.
 
     ``names`` are those in ``flat``, and ``reserved`` is the first one of them that is ours. None where it is no such
     copy, or says anything that has to be looked at twice. In a mass nearly all that is read is of that kind.

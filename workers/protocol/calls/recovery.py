@@ -100,6 +100,8 @@ class Recoveries(NamedTuple):
 def read_recoveries(reply: Sequence[Any], entry_ids: Sequence[bytes]) -> Recoveries:
     """Read what ``recover_entries.lua`` answers about ``entry_ids``."""
     _, runs, *rows = reply
+    if len(runs) == 3 and len(runs[2]) == len(rows):  # all are alike, as mostly in a mass
+        return Recoveries((Ready(*runs, entry_ids, rows),), ())
     told = [one for one in zip(entry_ids, rows, strict=True) if type(one[1]) is bytes]
     ready, at = [], 0
     for consumer, count, idle_ms in zip(runs[::3], runs[1::3], runs[2::3], strict=True):
