@@ -135,7 +135,7 @@ class Backlogs:
             del of_consumer[max(of_consumer)]
 
     def at_work(self, consumer: bytes, handed_ms: Iterable[int], since_ms: int) -> int:
-        """Count those that ``consumer`` was handed at ``handed_ms`` and of which it is known that it lived at ``since_ms``.
+        """Count what ``consumer`` was handed at ``handed_ms`` while it is known to have lived at ``since_ms``.
 
         It has settled, then or later, what it had been handed by that moment: the process that has the delivery.
         """
