@@ -1,8 +1,8 @@
 -- pending, overdue -> pending for us | ready | suspect | dead: a worker of an embedded group recovers what it meets.
 --
 -- Walks over one page of the pending entries list. XPENDING shows whose each delivery is, how long it has been idle and
--- how often it was delivered, so that XAUTOCLAIM is only let loose on runs of overdue entries, and never on our own. What
--- it brings is judged by its payload then, since reading that twice costs: a job that had its deliveries is ended at once,
+-- how often it was delivered, so that XAUTOCLAIM (or, for neighbours, XCLAIM) is only let loose on runs of overdue entries, and
+-- never on our own. What it brings is judged by its payload then, since reading that twice costs: a job that had its deliveries is ended at once,
 -- and goes back to its consumer where it cannot be; a payload that is gone (6.2 would claim it for ever) is acknowledged.
 -- Judged before it is claimed is whatever the list alone convicts, or may be a released suspect.
 -- What is overdue is claimed while there is room. Without room it is left to whoever has some, for ARGV[11]; then it is
