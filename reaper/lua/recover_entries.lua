@@ -82,11 +82,11 @@ end
 local bytes = 0
 local terms_of = terms_by_consumer(agreement, visibility, max_deliveries, at)
 
-local pending = read_ahead(function(entry_id, count)
+local pending, next_pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count)
-end, 128)
+end, 128, true)
 local average = 0 -- payload bytes of an entry so far: large ones are not read ahead
-local payload = read_ahead(function(entry_id, count)
+local payload, next_payload = read_ahead(function(entry_id, count)
   return redis.call('XRANGE', source, entry_id, '+', 'COUNT', average < 4096 and count or 1)
 end, 64)
 
@@ -99,20 +99,57 @@ local how_it_ended = 'not settled within the visibility timeout'
 open_for_writing(source, group, true, has_notes and notes)
 
 -- What is told of plain jobs that are ready again: by consumer and delivery count, for how long each was idle.
-local ready, ready_pile, idle_of_ready = {}, nil, nil
-local function make_ready(row, fields)
-  local pile = pile_of(row)
-  local id, why = redeliver_plain(row, fields, pile)
-  if not id then
-    return { HELD, why, row[3], row[2], row[1], row[4] }
+local ready = {}
+-- What the latest of them have in common: mostly the next one does, too. `least`: from which idle time on that is overdue.
+local alike = {}
+
+-- Makes a plain job ready again, as `recover_job` does where deliveries are left. `least`: from which idle time on its consumer's
+-- deliveries are overdue. Returns the ID of its entry, or its result where it is held.
+local make_ready
+do
+  local copy, n_copied = {}, -1 -- used again: most of a copy's words are those of the copy before it
+  local target = policy == 'stream' and stream or retry
+  local deletes = source == retry or policy == 'stream'
+  make_ready = function(row, fields, least)
+    local entry_id, consumer, count = row[1], row[2], row[4]
+    local pile, new_entry = alike.pile, entry_id
+    if consumer ~= alike.consumer or count ~= alike.count then
+      pile = pile_of(row)
+    end
+    if in_place then
+      redis.call('HSET', notes, entry_id, '0,0,,,' .. pile.name)
+      lay_aside(source, group, READY_CONSUMER, entry_id, count)
+      is_any_ready_there = true
+    else
+      local n = #fields
+      if n + READY_FIELDS > MAX_ARGUMENTS then
+        return { HELD, 'too many fields', row[3], consumer, entry_id, count }
+      end
+      for i = 1, n do
+        copy[i] = fields[i]
+      end
+      if n ~= n_copied then
+        n_copied = n
+        copy[n + 1], copy[n + 3], copy[n + 5], copy[n + 6] = 'reaper.job', 'reaper.deliveries', 'reaper.generation', '0'
+        copy[n + 7], copy[n + 9], copy[n + 11], copy[n + 12] = 'reaper.first_ms', 'reaper.consumers', 'reaper.copies', '1'
+      end
+      copy[n + 2], copy[n + 4], copy[n + 8], copy[n + 10] = entry_id, pile.count, string.match(entry_id, '^%d+'), pile.name
+      new_entry = try('XADD', target, '*', unpack(copy, 1, n + READY_FIELDS))
+      if type(new_entry) == 'table' then
+        return { HELD, new_entry.err, row[3], consumer, entry_id, count }
+      end
+      finish(entry_id, deletes)
+    end
+    if pile ~= alike.pile then
+      local n = #ready
+      alike = { consumer = consumer, count = count, least = least, pile = pile, idle = {} }
+      ready[n + 1], ready[n + 2], ready[n + 3] = consumer, count, alike.idle
+    end
+    local idle = alike.idle
+    idle[#idle + 1] = row[3]
+    tell_plain(pile, row, new_entry)
+    return new_entry
   end
-  if pile ~= ready_pile then
-    local n = #ready
-    ready_pile, idle_of_ready = pile, {}
-    ready[n + 1], ready[n + 2], ready[n + 3] = row[2], row[4], idle_of_ready
-  end
-  idle_of_ready[#idle_of_ready + 1] = row[3]
-  return id
 end
 
 local function goes_by_sight(consumer)
@@ -176,7 +213,7 @@ local function recover(entry_id, left, seen)
   bytes = bytes + size
   average = (average + size) / 2
   if not says and times < max_deliveries - 1 and not (has_notes and redis.call('HEXISTS', notes, entry_id) == 1) then
-    return make_ready(row, fields)
+    return make_ready(row, fields, least)
   end
   local job = open_noted(entry_id, fields)
   local own = math.min(job.visibility_ms, longest)
@@ -192,6 +229,25 @@ local function recover(entry_id, left, seen)
   return result
 end
 
+-- Recovers an entry that is like the latest which was made ready, as nearly all of a mass are: nothing is looked up then, and nothing in
+-- this can fail, so that it needs no pcall. Returns its row of the answer, or nil where it is not so, or not known yet: nothing was done.
+local goes_by_likeness = not (has_steps or in_place or has_notes)
+local function ready_alike(entry_id)
+  local row, entry = next_pending.rows[next_pending.at], next_payload.rows[next_payload.at]
+  if not row or row[1] ~= entry_id or row[2] ~= alike.consumer or row[4] ~= alike.count or row[3] < alike.least
+    or not entry or entry[1] ~= entry_id then
+    return nil
+  end
+  local size, says = look_into(entry[2])
+  if says then
+    return nil
+  end
+  next_pending.at, next_payload.at = next_pending.at + 1, next_payload.at + 1
+  bytes = bytes + size
+  average = (average + size) / 2
+  return make_ready(row, entry[2], alike.least)
+end
+
 local reply, recovered = { 'ok', ready }, 0
 for i = 1, items do
   if bytes > budget then
@@ -200,8 +256,12 @@ for i = 1, items do
     end
     break
   end
-  local entry_id, ok, row, seen = ARGV[first + i - 1], true, { GONE }, nil
-  if entry_id ~= ARGV[first + i - 2] then -- given twice, it would be copied twice: it is acknowledged at the end only
+  local entry_id, ok, seen = ARGV[first + i - 1], true, nil
+  local row = goes_by_likeness and ready_alike(entry_id)
+  if row then -- it is done
+  elseif entry_id == ARGV[first + i - 2] then -- given twice, it would be copied twice: it is acknowledged at the end only
+    row = { GONE }
+  else
     if by_sight then
       entry_id, seen = string.match(entry_id, '^(%S+) ?(%d*)')
     end

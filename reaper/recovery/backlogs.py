@@ -134,15 +134,16 @@ class Backlogs:
         if len(of_consumer) > MOST_GRAINS:
             del of_consumer[max(of_consumer)]
 
-    def was_at_work(self, consumer: bytes, handed_ms: int, since_ms: int) -> bool:
-        """Tell whether it is known that ``consumer``, as handed something at ``handed_ms``, lived at ``since_ms``.
+    def at_work(self, consumer: bytes, handed_ms: Iterable[int], since_ms: int) -> int:
+        """Count what ``consumer`` was handed at ``handed_ms`` while it is known to have lived at ``since_ms``.
 
         It has settled, then or later, what it had been handed by that moment: the process that has the delivery.
         """
-        return any(
-            grain <= handed_ms + TOGETHER_MS and settled.after_ms >= since_ms
-            for grain, settled in self._settled.get(consumer, {}).items()
-        )
+        grains = self._settled.get(consumer)
+        if not grains:  # as in a mass: who is gone settles nothing
+            return 0
+        first = min((grain for grain, settled in grains.items() if settled.after_ms >= since_ms), default=None)
+        return 0 if first is None else sum(first <= handed + TOGETHER_MS for handed in handed_ms)
 
     def settled_lately(self, consumer: bytes, handed_ms: int) -> int | None:
         """Return when ``consumer``, as handed something at ``handed_ms``, may have settled something last; or None."""

@@ -3,10 +3,8 @@
 A timer is a hint; the script decides.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from time import time_ns
 from typing import Any
 
@@ -30,7 +28,7 @@ from workers.protocol.calls.recovery import ENDED, Outcome, Ready, Recovered, Re
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.keys import LAID_ASIDE, NOBODY, READY_CONSUMER
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.messages import Pending, Redelivery, entry_order
+from workers.protocol.messages import Pending, Redelivery, entry_order, in_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.denials import RECOVERING, TOO_LATE_MS, Denials
 from workers.runtime.settings import to_ms
@@ -126,16 +124,16 @@ class SourceWatch:
 
         Workers of ours prove that they live, and need not be looked after.
         """
-        now, head = monotonic_ms(), self.timers.head()
-        if head is None or now < self._next_look_ms:
+        now, due_ms = monotonic_ms(), self.timers.next_due()
+        if due_ms is None or now < self._next_look_ms:
             return
-        first, entry_ids = head
-        if not self._spares and first.due_ms - now > self._visibility_ms // OLD:
+        if not self._spares and due_ms - now > self._visibility_ms // OLD:
             return
         if self.scanner.is_read_by_others:
             self._next_look_ms = now + self._visibility_ms // LOOKS
+            first = self.timers.head(self.context.settings.scan_page)  # no more are seen at one look
             held = self.backlogs.first() if self._spares else None
-            await self.scanner.look_at_backlogs(min((*entry_ids, held) if held else entry_ids, key=entry_order))
+            await self.scanner.look_at_backlogs(min((*first, held) if held else first, key=entry_order))
 
     @property
     def _spares(self) -> bool:
@@ -217,7 +215,7 @@ class SourceWatch:
         began_ns = time_ns()
         result = await self.writer.recover(
             self.source,
-            sorted(due, key=entry_order),
+            in_order(due),
             not_after_ms=not_after_ms,
             made=self.made(),
             steps=self.context.grace.steps.ahead,
@@ -255,16 +253,19 @@ class SourceWatch:
 
     def _tell_of_the_living(self, found: Recoveries, now: int) -> None:
         """Note what was taken from foreign consumers, and from which of them while they were at work on it."""
-        taken: dict[bytes, Counter[bool]] = {}
+        taken: dict[bytes, list[int]] = {}
+        for together in found.ready:
+            if is_foreign(together.consumer):
+                taken.setdefault(together.consumer, []).extend(together.idle_ms)
+        for row in found.others:
+            if row.outcome in ENDED and is_foreign(row.consumer):
+                taken.setdefault(row.consumer, []).append(row.idle_ms)
         lately = now - self._visibility_ms // OLD
-        ended = [(row.consumer, (row.idle_ms,)) for row in found.others if row.outcome in ENDED]
-        for consumer, idle in chain(((together.consumer, together.idle_ms) for together in found.ready), ended):
-            if is_foreign(consumer):
-                were = [self.backlogs.was_at_work(consumer, now - ms, lately) for ms in idle if ms >= 0]
-                taken.setdefault(consumer, Counter()).update(were)
-        for consumer, counted in taken.items():
-            at_work, others = counted[True], counted[False]
-            self.notes.taken(consumer, now, self.context.server_ms(), at_work=at_work, others=others)
+        for consumer, idle_ms in taken.items():
+            handed_ms = [now - ms for ms in idle_ms if ms >= 0]
+            at_work = self.backlogs.at_work(consumer, handed_ms, lately)
+            server_ms = self.context.server_ms()
+            self.notes.taken(consumer, now, server_ms, at_work=at_work, others=len(handed_ms) - at_work)
             self.telemetry.taken_from_living(at_work)
 
     def _apply_ready(self, together: Ready, now: int) -> None:
@@ -322,9 +323,7 @@ class SourceWatch:
     async def _observe(self, due: Mapping[bytes, Cohort]) -> None:
         """Report what would be recovered; write nothing."""
         self.timers.seen_ms = now = monotonic_ms()
-        found = await overdue_now(
-            self.context.client, self.source, self.writer.group.group, sorted(due, key=entry_order)
-        )
+        found = await overdue_now(self.context.client, self.source, self.writer.group.group, in_order(due))
         verdict = self.verdict or Verdict(now)
         self.backlogs.answered(due)
         for entry_id in due:

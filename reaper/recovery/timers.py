@@ -13,7 +13,7 @@ calls `sweep`, which forgets what the scan did not find.
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import IntEnum
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
 
 BUCKET_MS = 5
@@ -187,12 +187,12 @@ class Timers:
             self._drop_head()
         return self._heap[0].due_ms if self._heap else None
 
-    def head(self) -> tuple[Cohort, list[bytes]] | None:
-        """Return what is due first: all timers of its bucket; None where there are none."""
+    def head(self, most: int) -> list[bytes]:
+        """Return what is due first, at most so many of a bucket: the first ones that were armed."""
         if self.next_due() is None:
-            return None
-        bucket = self._heap[0]
-        return bucket.cohort(), [entry_id for entry_id in bucket.ids if self._by_id.get(entry_id) is bucket]
+            return []
+        bucket, by_id = self._heap[0], self._by_id
+        return list(islice((entry_id for entry_id in bucket.ids if by_id.get(entry_id) is bucket), most))
 
     def begin_sweep(self) -> None:
         """Start a mark-and-sweep: what is not armed again before `sweep` returns True is forgotten."""

@@ -9,8 +9,8 @@ half runs. With fewer than 128, a call claims up to 64, and the server waits whi
 In reaper mode each job is written once more (its copy), acknowledged, deleted and read again, which costs the server
 more than a claim does; and a leader, the server and the worker share the machine's cores.
 Where nothing is copied, and the server knows CLAIM (Redis 8.4), the same by policy ``in-place`` and by recovery
-``claim``. Three times the bare loop is some 15 µs a job, and the processes of the reaper modes need more CPU time than
-two cores have in that time.
+``claim``. Neither waits for anything: by copies all cores of a machine with two are busy from the first to the last, so
+that the time follows from the CPU time of server, leader and worker together, and embedded mostly from the server's.
 """
 
 from collections.abc import Sequence

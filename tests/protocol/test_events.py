@@ -14,6 +14,7 @@ from workers.protocol.events import (
     events_of,
     journalled,
 )
+from workers.protocol.messages import text
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -88,6 +89,15 @@ def test_an_entry_that_tells_of_many_jobs_is_read_as_an_event_for_each(
         )
         for name, row in zip(names, rows, strict=True)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "names", [[b"1-0", b"2-10"], [b'1","2', b"3-0"], [b"1-0", b'"'], [b"1-0", b"\xff"], [b"1-0", None], [None, b"1-0"]]
+)
+def test_names_of_jobs_are_told_as_redis_has_them_whatever_they_are(names: list[bytes | None]) -> None:
+    data = encode_many({"group": "g"}, [b"5-0", b"5-1"], {"job": names})
+    told = [event.job for event in decode_entry(b"9-0", many(data))]
+    assert told == [text(name or entry) for name, entry in zip(names, (b"5-0", b"5-1"), strict=True)]
 
 
 def test_what_all_jobs_have_in_common_is_written_once_and_what_the_entry_tells_not_at_all() -> None:

@@ -15,6 +15,7 @@ from workers.protocol.messages import (
     Metadata,
     entry_ms,
     entry_order,
+    in_order,
     on_one_line,
     pair_up,
     parse_read_reply,
@@ -80,6 +81,14 @@ def test_entry_ids_sort_as_redis_sorts_them(parts: tuple[int, int]) -> None:
     one = "{}-{}".format(*parts)
     assert entry_order(one) == entry_order(one.encode()) == parts
     assert entry_ms(one) == entry_ms(one.encode()) == parts[0]
+
+
+ids = st.builds(b"%d-%d".__mod__, st.tuples(st.integers(0, 120), st.integers(0, 120)))
+
+
+@given(st.lists(ids))
+def test_entry_ids_of_any_form_are_sorted_as_redis_sorts_them(some: list[bytes]) -> None:
+    assert in_order(some) == sorted(some, key=entry_order)
 
 
 @given(st.binary())

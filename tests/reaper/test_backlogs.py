@@ -28,16 +28,16 @@ def after_a_look(*numbers: int, **facts: object) -> Backlogs:
 def test_what_is_settled_tells_of_what_was_handed_out_with_it() -> None:
     backlogs = after_a_look(1, 2)
     backlogs.gone([entry(1)], FOUND)
-    assert backlogs.was_at_work(b"web", HANDED, since_ms=LOOKED)
-    assert not backlogs.was_at_work(b"web", HANDED, since_ms=LOOKED + 1), "it was alive when it was looked at: no later"
-    assert not backlogs.was_at_work(b"other", HANDED, since_ms=LOOKED)
+    assert backlogs.at_work(b"web", [HANDED], since_ms=LOOKED)
+    assert not backlogs.at_work(b"web", [HANDED], since_ms=LOOKED + 1), "it was alive when it was looked at: no later"
+    assert not backlogs.at_work(b"other", [HANDED], since_ms=LOOKED)
 
 
 def test_what_was_handed_out_later_tells_nothing_of_what_was_handed_out_before() -> None:
     backlogs = after_a_look(1)
     backlogs.gone([entry(1)], FOUND)
-    assert backlogs.was_at_work(b"web", HANDED + TOGETHER_MS, since_ms=LOOKED)
-    assert not backlogs.was_at_work(b"web", HANDED - TOGETHER_MS - 1, since_ms=LOOKED)
+    assert backlogs.at_work(b"web", [HANDED + TOGETHER_MS], since_ms=LOOKED)
+    assert not backlogs.at_work(b"web", [HANDED - TOGETHER_MS - 1], since_ms=LOOKED)
 
 
 def test_what_we_may_have_ended_tells_nothing() -> None:
@@ -46,11 +46,11 @@ def test_what_we_may_have_ended_tells_nothing() -> None:
     backlogs.looked(rows(1, 2, 3), entry(1), FOUND, to_the_end=True)
     backlogs.looked(rows(2), entry(1), FOUND, to_the_end=True)
     assert (list(asked), backlogs.first()) == ([entry(1)], entry(2))
-    assert not backlogs.was_at_work(b"web", FOUND, since_ms=0)
+    assert not backlogs.at_work(b"web", [FOUND], since_ms=0)
     backlogs.answered([entry(1)])
     backlogs.looked(rows(1, 2), entry(1), FOUND, to_the_end=True)
     backlogs.looked(rows(2), entry(1), FOUND + 1, to_the_end=True)
-    assert backlogs.was_at_work(b"web", FOUND, since_ms=FOUND), "that was somebody else"
+    assert backlogs.at_work(b"web", [FOUND], since_ms=FOUND), "that was somebody else"
 
 
 def test_a_look_that_is_older_than_an_answer_tells_nothing_of_what_was_asked_for() -> None:
@@ -61,14 +61,14 @@ def test_a_look_that_is_older_than_an_answer_tells_nothing_of_what_was_asked_for
         backlogs.looked(rows(1, 2), entry(1), FOUND, to_the_end=True)
     with backlogs.looking():
         backlogs.looked(rows(2), entry(1), FOUND + 1, to_the_end=True)
-    assert (len(backlogs), backlogs.was_at_work(b"web", FOUND, since_ms=0)) == (1, False)
+    assert (len(backlogs), backlogs.at_work(b"web", [FOUND], since_ms=0)) == (1, 0)
 
 
 def test_a_look_that_does_not_see_a_delivery_tells_that_it_is_settled_only_where_it_has_looked() -> None:
     backlogs = after_a_look(1, 2, 3, 4)
     backlogs.looked(rows(3), entry(2), FOUND, to_the_end=False)
     assert len(backlogs) == 3, "2 lay within; 1 before, 4 behind"
-    assert backlogs.was_at_work(b"web", HANDED, since_ms=LOOKED)
+    assert backlogs.at_work(b"web", [HANDED], since_ms=LOOKED)
 
 
 def test_who_is_ours_or_has_been_robbed_of_it_by_another_is_not_at_work() -> None:
@@ -78,7 +78,7 @@ def test_who_is_ours_or_has_been_robbed_of_it_by_another_is_not_at_work() -> Non
     backlogs = after_a_look(1)
     backlogs.looked(rows(1, consumer=b"thief"), entry(1), LOOKED, to_the_end=True)
     backlogs.gone([entry(1)], FOUND)
-    assert not backlogs.was_at_work(b"web", HANDED, since_ms=0)
+    assert not backlogs.at_work(b"web", [HANDED], since_ms=0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(0, 30_000)), max_size=20), st.integers(0, 130_000))
@@ -104,7 +104,7 @@ def test_it_stays_small() -> None:
         backlogs.looked(rows(at_ms + 1, idle_ms=0), entry(at_ms + 1), at_ms, to_the_end=False)
         backlogs.gone([entry(at_ms + 1)], at_ms)
     assert len(backlogs._settled[b"web"]) == MOST_GRAINS
-    assert backlogs.was_at_work(b"web", 0, since_ms=0), "what was handed out first is kept"
+    assert backlogs.at_work(b"web", [0], since_ms=0), "what was handed out first is kept"
     backlogs.looked(rows(*range(1, MOST_HELD + 100)), entry(1), LOOKED, to_the_end=True)
     assert len(backlogs) == MOST_HELD
 

@@ -198,6 +198,18 @@ def test_timers_that_share_an_instant_share_a_cohort_and_what_was_seen_first_cou
     assert sorted(timers.cohorts()) == [Cohort(1_000, 100, Sight.DATED, 2), Cohort(1_000, 200, Sight.OVERDUE, 1)]
 
 
+def test_the_head_is_what_was_armed_first_of_what_is_due_first() -> None:
+    timers = Timers()
+    assert timers.head(2) == []
+    for number in range(5):
+        timers.arm(b"%d-0" % number, 1_000)
+    timers.arm(b"9-0", 900)
+    assert timers.head(2) == [b"9-0"]
+    timers.disarm(b"9-0")
+    timers.disarm(b"0-0")
+    assert timers.head(2) == [b"1-0", b"2-0"]
+
+
 def test_timers_that_fire_say_what_is_known_of_them() -> None:
     timers = Timers()
     seen(timers, 100, b"1-0", 1_000)

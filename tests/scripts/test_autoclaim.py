@@ -110,6 +110,20 @@ async def test_runs_of_overdue_deliveries_are_claimed_between_those_that_live(sc
     assert 0 < page.soonest_ms <= 29_000
 
 
+@pytest.mark.parametrize("settled_every", [0, 2, 5])
+async def test_a_mass_is_claimed_whole_whatever_lies_between_in_the_stream(scene: Scene, settled_every: int) -> None:
+    ids = [await scene.add("n", n) for n in range(90)]
+    held = [one for n, one in enumerate(ids) if not settled_every or n % settled_every]
+    for n, one in enumerate(held):
+        await scene.deliver(one, times=1 + (n == 50), consumer="w1" if n < 30 else "w3")
+    page = await claim(scene, room=200, max_deliveries=9)
+    told = [(one, 2 + (n == 50), "w1" if n < 30 else "w3") for n, one in enumerate(held)]
+    assert [(one, times, owner) for one, times, _, owner in page.claimed] == told
+    assert [flat for _, _, flat, _ in page.claimed] == [("n", str(ids.index(one))) for one in held]
+    assert await scene.pending() == [(one, "w2", times) for one, times, _ in told]
+    assert max((await scene.idle_ms()).values()) < 5_000
+
+
 async def test_what_stalls_in_the_retry_stream_is_claimed_there(scene: Scene) -> None:
     retry = scene.keys.retry
     await scene.client.xgroup_create(retry, "billing", "0", mkstream=True)
@@ -466,6 +480,16 @@ async def test_what_rests_in_front_hides_no_second_group(scene: Scene) -> None:
     await scene.client.xgroup_create("orders", "audit", "0")
     assert await scene.autoclaim(room=0, patience_ms=0) == [b"refused", b"several_groups"]
     assert [one for one, *_ in await scene.pending()] == [waits, overdue]
+
+
+async def test_what_waits_for_its_time_rests_behind_what_the_schedule_has_lost(scene: Scene) -> None:
+    ids = [await scene.stalled(consumer=WAITING_CONSUMER) for _ in range(6)]
+    waits = [ids[1], ids[3], ids[4]]
+    due = await scene.now_ms() + 60_000
+    await scene.client.zadd(scene.keys.schedule, {f"stream {one}": due for one in waits})
+    page = await claim(scene, room=10)
+    assert [one for one, *_ in page.claimed] == [one for one in ids if one not in waits]
+    assert [one for one, owner, _ in await scene.pending() if owner == WAITING_CONSUMER] == waits
 
 
 async def test_a_group_that_was_destroyed_is_an_error(scene: Scene) -> None:

@@ -101,6 +101,23 @@ async def test_a_neighbour_that_is_overdue_is_recovered(scene: Scene) -> None:
     assert [row[0] for row in reply[1:]] == [NOT_DUE, READY, NOT_DUE, READY]
 
 
+async def mixed(scene: Scene, number: int = 40) -> tuple[list[str], list[str]]:
+    """Let one worker hold many, by its word; return all, and which of them are overdue by it."""
+    await says(scene, OURS, 30_000)
+    ids = [await scene.add("n", n) for n in range(number)]
+    overdue = [one for n, one in enumerate(ids) if n % 9 not in (3, 7)]
+    for one in ids:
+        await scene.deliver(one, consumer=OURS, idle_ms=40_000 if one in overdue else 20_000)
+    return ids, overdue
+
+
+async def test_of_what_one_worker_holds_each_is_judged_by_its_own_idle_time(scene: Scene) -> None:
+    ids, overdue = await mixed(scene)
+    reply = await scene.recover(*ids, visibility_ms=4_000)
+    assert [row[0] for row in reply[1:]] == [READY if one in overdue else NOT_DUE for one in ids]
+    assert {one for one, *_ in await scene.pending()} == set(ids) - set(overdue)
+
+
 async def test_nothing_is_given_up_by_a_limit_that_its_worker_did_not_know(scene: Scene) -> None:
     await says(scene, OURS, 4_000, limit=5)
     ours, other = await scene.stalled(times=2, consumer=OURS), await scene.stalled(times=2, consumer="plain")
@@ -136,6 +153,15 @@ async def test_an_embedded_worker_claims_nothing_of_one_that_goes_by_a_longer_ti
     reply = await scene.autoclaim(consumer="w2", room=10)
     assert [owner for _, owner, _ in await scene.pending()] == [OURS, "w2", OURS, "w2"]
     assert 5_000 < reply[3] <= 10_000, "when the next one is due"
+
+
+async def test_an_embedded_worker_judges_each_that_one_worker_holds_by_its_own_idle_time(scene: Scene) -> None:
+    await embedded(scene)
+    ids, overdue = await mixed(scene)
+    await scene.autoclaim(consumer="w2", room=100)
+    assert {one: owner for one, owner, _ in await scene.pending()} == {
+        one: "w2" if one in overdue else OURS for one in ids
+    }
 
 
 async def test_an_embedded_worker_gives_nothing_up_by_a_limit_that_its_worker_did_not_know(scene: Scene) -> None:

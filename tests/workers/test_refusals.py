@@ -169,14 +169,14 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
     await client.xreadgroup(KEYS.group, "gone", {KEYS.stream: ">"})
     [(entry, _, _)] = await pending_of(client)
     await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "gone", 0, entry, "IDLE", 7_200_000, "JUSTID")
-    url = await restrict(client, server, "-xautoclaim", mode=RecoveryMode.EMBEDDED)
+    url = await restrict(client, server, "-xclaim", mode=RecoveryMode.EMBEDDED)
     async with running(make_worker(url, handle, recovery="embedded", visibility_timeout=3_600)) as worker:
         assert worker.process
         process = worker.process
         await wait_until(lambda: any("stalls" in why for why in process.refusals), "recovery is refused")
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")
-        await change_rights(client, "+xautoclaim")
+        await change_rights(client, "+xclaim")
         await wait_for_settled(worker, 4)
     assert len(errors_in(caplog, "Redis refuses", "recovering what stalls")) == 1
 

@@ -26,7 +26,7 @@ from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, Source
 from workers.loop.stalled import StalledDeliveries
-from workers.protocol.calls.recovery import START, Claimed, EndOfPage, Page, autoclaim
+from workers.protocol.calls.recovery import START, EndOfPage, Page, autoclaim
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
@@ -145,7 +145,7 @@ class Autoclaim(Part, StalledDeliveries):
         if page.suspects:
             self._suspects_wait()
         self._telling.page(walk.source, page)
-        return self._deliveries(walk.source, page.claimed)
+        return self._deliveries(walk.source, page)
 
     def put_off(self, pause_s: float) -> None:
         """Take nothing for so long: Redis has refused it."""
@@ -244,16 +244,16 @@ class Autoclaim(Part, StalledDeliveries):
             walk.abandoned.update(abandoned)
             walk.cursor, walk.due_at = text(abandoned[0]), 0.0
 
-    def _deliveries(self, source: Source, claimed: Sequence[Claimed]) -> list[Held]:
+    def _deliveries(self, source: Source, page: Page) -> list[Held]:
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         asked_at = self._asked_at
         deliveries = [
             Held(source, entry_id, fields, times, max_deliveries, now_ms, asked_at)
-            for entry_id, times, fields, _, _ in claimed
+            for entry_id, times, fields, _, _ in page.claimed
         ]
         if source.kept:
             source.kept.difference_update(held.job.raw_entry_id for held in deliveries)
-        self._reporter.claimed(deliveries, claimed, self._membership.visibility_s)
+        self._reporter.claimed(deliveries, page, self._membership.visibility_s)
         return deliveries
 
     # ---- what the reader meets

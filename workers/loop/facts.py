@@ -7,7 +7,7 @@ from typing import Any
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Ended, Verdict
 from workers.protocol.events import encode_data, encode_rows, head_of_many
-from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line, text
+from workers.protocol.messages import RecoveryMode, entry_ms, on_one_line
 
 OLDEST_AUTOMATIC_ID_MS = 1_483_228_800_000
 """2017-01-01. Streams are younger, so an entry ID below it was made by somebody and says nothing about time."""
@@ -50,7 +50,7 @@ class DeliveryFacts:
         delivered = [job.delivered_ms for job in jobs]
         columns: dict[str, Sequence[Any]] = {}
         if False in [job.is_as_produced for job in jobs]:  # else the entries tell all that
-            columns["job"] = [None if job.raw_id is job.raw_entry_id else text(job.raw_id) for job in jobs]
+            columns["job"] = [None if job.raw_id is job.raw_entry_id else job.raw_id for job in jobs]
             columns["enqueued_ms"] = [job.first_ms for job in jobs]
         if self._type_field:
             columns["type"] = [self._name_of_type(job) for job in jobs]

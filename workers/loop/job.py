@@ -18,6 +18,7 @@ from workers.protocol.messages import (
     Pairs,
     entry_ms,
     pair_up,
+    read_copy,
     read_metadata,
     text,
 )
@@ -111,9 +112,16 @@ class Job:
         self._first_ms = self._pairs = self._fields = None
         self.is_as_produced = True
         self.timeout_s = origin.timeout_s
-        for name in flat[::2]:
+        names = flat[::2]
+        for name in names:
             if name.startswith(RESERVED_PREFIX):
-                self._take(read_metadata(entry_id, zip(flat[::2], flat[1::2], strict=False)), max_deliveries)
+                self.is_as_produced = False
+                copy = read_copy(names, name, flat)
+                if copy is None:
+                    self._take(read_metadata(entry_id, zip(names, flat[1::2], strict=False)), max_deliveries)
+                else:
+                    self.raw_id, before, self.generation, self._first_ms, self.copies = copy
+                    self.deliveries = min(before, max_deliveries - 1) + times_delivered
                 break
         self._note = note
         if note is not None:  # it has the word from the fields
@@ -121,7 +129,6 @@ class Job:
 
     def _take(self, metadata: Metadata, max_deliveries: int) -> None:
         self.raw_id = metadata.job_id
-        self.is_as_produced = False
         # Cut as in prelude.lua: whatever a producer wrote there, every entry is executed at least once.
         self.deliveries = min(metadata.deliveries, max_deliveries - 1) + self.times_delivered
         self.generation = metadata.generation

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from workers.loop.held import Held
 from workers.loop.job import Job
 from workers.loop.telemetry import ADOPT, EMBEDDED, RESTART, WorkerTelemetry
-from workers.protocol.calls.recovery import Claimed
+from workers.protocol.calls.recovery import Page
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.keys import GroupKeys
@@ -99,22 +99,22 @@ class Reporter:
         if owner != self._consumer and self._callbacks.wants("recovered"):
             self._callbacks.report("recovered", **self._facts(held.job), owner=owner)
 
-    def claimed(self, deliveries: Sequence[Held], rows: Sequence[Claimed], visibility_s: float) -> None:
-        """Note that stalled deliveries were taken over."""
+    def claimed(self, deliveries: Sequence[Held], page: Page, visibility_s: float) -> None:
+        """Note that the stalled deliveries of a page were taken over."""
         self.counts.claimed += len(deliveries)
         if self._telemetry:
-            for held, row in zip(deliveries, rows, strict=True):
+            for held, (_, _, _, owner, idle_ms) in zip(deliveries, page.claimed, strict=True):
                 self._telemetry.taken_over(
                     held,
-                    text(row.owner),
-                    idle_ms=row.idle_ms,
+                    text(owner),
+                    idle_ms=idle_ms,
                     reason=VISIBILITY_TIMEOUT,
                     mode=EMBEDDED,
                     visibility_s=visibility_s,
                 )
         if self._callbacks.wants("recovered"):
-            for held, row in zip(deliveries, rows, strict=True):
-                self._callbacks.report("recovered", **self._facts(held.job), owner=text(row.owner), idle_ms=row.idle_ms)
+            for held, (_, _, _, owner, idle_ms) in zip(deliveries, page.claimed, strict=True):
+                self._callbacks.report("recovered", **self._facts(held.job), owner=text(owner), idle_ms=idle_ms)
 
     def watches_losses(self) -> None:
         """Note that what others destroy is told by us from now on."""

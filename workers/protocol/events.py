@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from workers.protocol.messages import text
+
 DATA_VERSION = 1
 MANY_VERSION = 2
 """Of the data of an entry that tells of many jobs."""
@@ -81,7 +83,7 @@ def encode_many(common: Mapping[str, Any], entries: Sequence[bytes], columns: Ma
     """Encode the ``data`` field of what befell many jobs: ``entries`` and each of ``columns`` have a value for each.
 
     None: this one has no such fact; ``job`` and ``enqueued_ms`` are then as its entry has them. A column with one value
-    for all is written once.
+    for all is written once. Names in ``job`` may be bytes, as Redis has them.
     """
     return encode_rows(head_of_many(common), entries, columns)
 
@@ -102,12 +104,23 @@ def encode_rows(head: str, entries: Sequence[bytes], columns: Mapping[str, Seque
         if name != "job" and values.count(first) == len(values):
             if first is not None:
                 said += f',"{name}":{first if name in _NUMBERS else _encode(first)}'
+        elif name == "job":
+            differ += f',"job":{_encode_names(values)}'
         elif name in _NUMBERS and None not in values:
             numbers = str(values if type(values) is list else list(values)).replace(" ", "")
             differ += f',"{name}":{numbers}'
         else:
             differ += f',"{name}":{_encode(values)}'
     return f'{said},"columns":{{{differ}}}}}'
+
+
+def _encode_names(names: Sequence[Any]) -> str:
+    """Encode job IDs. Those that we make need no escaping, and all that is read in a mass has such a one."""
+    if type(names[0]) is bytes and None not in names:
+        joined = b'","'.join(names)
+        if joined.translate(None, b"0123456789-") == b'","' * (len(names) - 1):
+            return f'["{joined.decode()}"]'
+    return _encode([name if name is None else text(name) for name in names])
 
 
 _NUMBERS = frozenset(COLUMNS) - {"entry", "job", "type", "new_entry"}

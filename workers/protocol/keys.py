@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from workers.protocol.errors import ConfigurationError
@@ -120,6 +121,7 @@ def split_pair(pair: str) -> tuple[str, str] | None:
     return (stream, group) if stream and group else None
 
 
+@lru_cache(maxsize=4_096)
 def group_keys(stream: str, group: str) -> GroupKeys:
     """Spell the keys of ``stream``/``group``. Raises ConfigurationError for names that cannot work."""
     prefix = _prefix(stream)

@@ -100,6 +100,9 @@ class Recoveries(NamedTuple):
 def read_recoveries(reply: Sequence[Any], entry_ids: Sequence[bytes]) -> Recoveries:
     """Read what ``recover_entries.lua`` answers about ``entry_ids``."""
     _, runs, *rows = reply
+    if len(runs) == 3 and len(runs[2]) == len(rows):  # all are alike, as mostly in a mass
+        consumer, count, idle_ms = runs
+        return Recoveries((Ready(consumer, count, idle_ms, entry_ids, rows),), ())
     told = [one for one in zip(entry_ids, rows, strict=True) if type(one[1]) is bytes]
     ready, at = [], 0
     for consumer, count, idle_ms in zip(runs[::3], runs[1::3], runs[2::3], strict=True):
@@ -255,7 +258,8 @@ class Page(NamedTuple):
     suspects: int
     """Suspects of the group that are parked, or out."""
     results: list[Recovered]
-    claimed: list[Claimed]
+    claimed: Sequence[tuple[bytes, int, Sequence[bytes], bytes, int]]
+    """As the script tells them, for there may be many: entry ID, times delivered, fields, owner before, idle ms."""
     ours: Sequence[bytes]
     """Overdue entries that are our own."""
 
@@ -299,6 +303,5 @@ async def autoclaim(
         Recovered(entry_id, OUTCOMES[code], detail, idle_ms, owner, job_id, count, *traced)
         for code, detail, idle_ms, owner, job_id, count, entry_id, *traced in results
     ]
-    soonest_ms, taken = soonest_ms if soonest_ms >= 0 else None, list(map(Claimed._make, claimed))
-    end = EndOfPage(text(ended))
-    return Page(server_ms, text(next_cursor), soonest_ms, end, waiting, suspects, recovered, taken, ours)
+    soonest_ms, end = soonest_ms if soonest_ms >= 0 else None, EndOfPage(text(ended))
+    return Page(server_ms, text(next_cursor), soonest_ms, end, waiting, suspects, recovered, claimed, ours)

@@ -216,33 +216,36 @@ end
 
 -- Reads rows that mostly lie together (a crashed worker's entries) a run at a time, for entry IDs that ascend. `fetch` gets an
 -- entry ID and how many rows to read from there on; a row's first element is its ID. Runs grow while what was read ahead is
--- asked for, and start over where it was not. Returns a function from entry ID and the number of entries still to come to
--- the row, or nil.
-local function read_ahead(fetch, most)
-  local rows, ahead, look = {}, 1, 1
+-- asked for (`at_once`: to `most` with the second one; for rows that are small), and start over where it was not. Returns a function from entry ID and the number of entries still to come to
+-- the row, or nil; and where it stands: `rows` that were read, and in `at` which of them is next, for who looks by himself.
+local function read_ahead(fetch, most, at_once)
+  local ahead, look, growth = { rows = {}, at = 1 }, 1, at_once and most or 4
   return function(entry_id, left)
-    local row = rows[ahead]
+    local rows, at = ahead.rows, ahead.at
+    local row = rows[at]
     if row and row[1] == entry_id then
-      ahead = ahead + 1
+      ahead.at = at + 1
       return row
     end
     if row then
-      while rows[ahead] and rows[ahead][1] ~= entry_id do
-        ahead = ahead + 1
+      while rows[at] and rows[at][1] ~= entry_id do
+        at = at + 1
       end
-      look = rows[ahead] and look or 1
+      if not rows[at] then
+        look, growth = 1, 4
+      end
     end
-    if not rows[ahead] then
-      rows, ahead = fetch(entry_id, math.min(look, left)), 1
+    if not rows[at] then
+      rows, at = fetch(entry_id, math.min(look, left)), 1
       if not rows[1] or rows[1][1] ~= entry_id then
-        rows, look = {}, 1
+        ahead.rows, ahead.at, look, growth = {}, 1, 1, 4
         return nil
       end
-      look = math.min(look * 4, most)
+      ahead.rows, look = rows, math.min(look * growth, most)
     end
-    ahead = ahead + 1
-    return rows[ahead - 1]
-  end
+    ahead.at = at + 1
+    return rows[at]
+  end, ahead
 end
 
 local REWRITTEN = {

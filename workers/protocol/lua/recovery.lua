@@ -291,8 +291,8 @@ do
 
   tell_plain = function(pile, row, new_entry)
     if write_journal then
-      local n = pile.n + 1
-      pile.n, pile.entries[n], pile.idle[n], pile.ready[n] = n, row[1], small_digits(row[3]), new_entry
+      local n, idle = pile.n + 1, row[3]
+      pile.n, pile.entries[n], pile.idle[n], pile.ready[n] = n, row[1], digits_of[idle] or small_digits(idle), new_entry
       if n == 1 then -- IDs of one call are of about the same length
         pile.most = math.min(MOST_TOLD, math.floor(TOLD_BYTES / (#row[1] + #new_entry + 10)))
       end
@@ -300,43 +300,5 @@ do
         tell_pile(pile)
       end
     end
-  end
-end
-
--- Makes a plain job ready again by a copy, as `recover_job` does where deliveries are left. Returns the ID of its entry, or nil and
--- why not.
-local redeliver_plain
-do
-  local copy, n_copied = {}, -1 -- used again: most of a copy's words are those of the copy before it
-  local target = policy == 'stream' and stream or retry
-  local deletes = source == retry or policy == 'stream'
-  redeliver_plain = function(row, fields, pile)
-    local entry_id, n = row[1], #fields
-    if in_place then
-      redis.call('HSET', notes, entry_id, '0,0,,,' .. pile.name)
-      lay_aside(source, group, READY_CONSUMER, entry_id, row[4])
-      is_any_ready_there = true
-      tell_plain(pile, row, entry_id)
-      return entry_id
-    end
-    if n + READY_FIELDS > MAX_ARGUMENTS then
-      return nil, 'too many fields'
-    end
-    for i = 1, n do
-      copy[i] = fields[i]
-    end
-    if n ~= n_copied then
-      n_copied = n
-      copy[n + 1], copy[n + 3], copy[n + 5], copy[n + 6] = 'reaper.job', 'reaper.deliveries', 'reaper.generation', '0'
-      copy[n + 7], copy[n + 9], copy[n + 11], copy[n + 12] = 'reaper.first_ms', 'reaper.consumers', 'reaper.copies', '1'
-    end
-    copy[n + 2], copy[n + 4], copy[n + 8], copy[n + 10] = entry_id, pile.count, string.match(entry_id, '^%d+'), pile.name
-    local new_entry = try('XADD', target, '*', unpack(copy, 1, n + READY_FIELDS))
-    if type(new_entry) == 'table' then
-      return nil, new_entry.err
-    end
-    finish(entry_id, deletes)
-    tell_plain(pile, row, new_entry)
-    return new_entry
   end
 end
