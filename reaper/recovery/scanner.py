@@ -69,6 +69,12 @@ class Scanner:
     _held: dict[bytes, bytearray] = field(default_factory=dict)
     _held_before: dict[bytes, bytearray] = field(default_factory=dict)
     _gone: deque[bytes] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
+    _recovered: set[bytes] = field(default_factory=set)
+    """Since the latest page was asked for."""
+
+    def recovered(self, entry_ids: Iterable[bytes]) -> None:
+        """Note what a call of ours has recovered: a page that is under way may show it as it was."""
+        self._recovered.update(entry_ids)
 
     def gone(self, entry_id: bytes) -> None:
         """Note that a delivery is not pending any more, and not by us: somebody has settled it, or made it vanish."""
@@ -147,6 +153,7 @@ class Scanner:
         entries = 0
         while True:
             failpoint("scan.before_page")
+            self._recovered.clear()
             rows = await self._read_page()
             self._arm(rows)
             if self.executions is not None:
@@ -167,7 +174,10 @@ class Scanner:
         now, visibility_ms, arm = monotonic_ms(), self.visibility_ms, self.timers.arm
         self.timers.seen_ms = now
         held, ready_consumers, again = self._held, self.ready_consumers, []
+        recovered = self._recovered
         for entry_id, consumer, idle_ms, count in rows:
+            if recovered and entry_id in recovered:
+                continue  # the row is of before
             if count > 1 and not ready_consumers:  # in place every entry is delivered again, mostly to another
                 again.append((entry_id, consumer, idle_ms, count))
             ids = held.get(consumer)

@@ -269,6 +269,7 @@ class SourceWatch:
             self.telemetry.taken_from_living(at_work)
 
     def _apply_ready(self, together: Ready, now: int) -> None:
+        self.scanner.recovered(together.entry_ids)
         self.timers.disarm_all(together.entry_ids)
         if self._in_place:
             # Pending still, with their old IDs, which no tail of the scan meets again: taken now, they are due then.
@@ -292,6 +293,7 @@ class SourceWatch:
             self.timers.arm(row.entry_id, now + self._visibility_ms)
         else:
             self.timers.disarm(row.entry_id)
+        self.scanner.recovered((row.entry_id,))
         if row.outcome in (Outcome.SUSPECTED, Outcome.DEAD_LETTERED):
             self.wake_suspects()
 

@@ -293,6 +293,25 @@ async def test_what_a_recovery_call_may_have_taken_is_not_told_as_gone(scene: Sc
     assert watched.ages.as_data()["gone"] == 1
 
 
+async def test_what_was_recovered_while_a_page_was_on_its_way_is_not_watched_again(
+    scene: Scene, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await scene.stalled(), await scene.stalled()
+    read = Scanner._read_page
+
+    async def read_late(scanner: Scanner) -> list[Any]:
+        rows = await read(scanner)
+        scanner.recovered([one.encode()])
+        return rows
+
+    monkeypatch.setattr(Scanner, "_read_page", read_late)
+    assert await watched.scanner.full() == 2
+    assert watched.armed_ids() == [two]
+    monkeypatch.undo()
+    await watched.scanner.full()
+    assert watched.armed_ids() == sorted([one, two]), "the next page shows how it is"
+
+
 async def test_a_delivery_that_nobody_owns_has_no_age() -> None:
     watched = Watched(Rows([[b"1-0", b"", -1, 2]]))
     await watched.scanner.full()
