@@ -23,6 +23,7 @@ class Record:
         self._file = file
         self._titles: dict[str, str] = {}
         self._results: dict[str, tuple[str, float]] = {}
+        self._of = _commit()  # now, for the checkout may go on while the tests run
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Take what each test does from its docstring."""
@@ -49,9 +50,9 @@ class Record:
 
     def _table(self, ran_on: list[str]) -> str:
         today = datetime.now(UTC).date().isoformat()
-        of = _commit()
         on = "; ".join([f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores", *ran_on])
-        lines = [f"{today}, {of}on {on}.", "", "| what | result | seconds, preparations included |", "|---|---|---|"]
+        head = "| what | result | seconds, preparations included |"
+        lines = [f"{today}, {self._of}on {on}.", "", head, "|---|---|---|"]
         lines += [
             f"| {self._titles[node]} | {result} | {took_s:.0f} |" for node, (result, took_s) in self._results.items()
         ]
