@@ -55,6 +55,8 @@ def _read_faults(value: Any) -> Any:
     """Accept what is written on the command line: faults as text, or ``none``."""
     if value == ("none",):
         return ()
+    if "none" in value:
+        raise ConfigurationError("--fault none plays no fault: leave it away, or the others.")
     return tuple(parse_fault(one) if isinstance(one, str) else one for one in value)
 
 

@@ -209,6 +209,7 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
         (("--concurrency", "99999"), "(as flag --concurrency) cannot be '99999': write a whole number from 1 to 10000"),
         (("--min-replicas-acked", "1"), "--min-replicas-acked 1 needs so many replicas: --topology sentinel has 2"),
         (("--min-replicas-acked", "2", "--topology", "cluster"), "--topology cluster has 1 a master."),
+        (("--fault", "none", "--fault", "kill-worker@1"), "--fault none plays no fault: leave it away, or the others."),
         (("--keep-keys",), "--keep-keys is about a Redis that is named: it needs --redis-url."),
         (("--fault", "poison:1000000@1"), "fault 'poison:1000000@1': '1000000' is no amount; write 'poison@4'."),
     ],
