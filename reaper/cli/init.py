@@ -97,8 +97,18 @@ async def _begin(settings: ReaperSettings, wanted: ReaperSettings, start: str) -
 def _next_steps(file: Path, settings: ReaperSettings) -> list[str]:
     first = settings.groups[0]
     name = shlex.quote(str(file))
-    return [
-        f"reaper run --config {name}     # as many replicas as you like: one leads",
-        f"reaper status --config {name}  # who leads, what waits, what was recovered",
-        f"redis-cli XADD {shlex.quote(first.stream)} '*' order 17   # a job for your workers",
-    ]
+    steps = (
+        (f"reaper run --config {name}", "as many replicas as you like: one leads"),
+        (f"reaper status --config {name}", "who leads, what waits, what was recovered"),
+        (f"{_redis_cli(settings)} XADD {shlex.quote(first.stream)} '*' order 17", "a job for your workers"),
+    )
+    width = max(len(step) for step, _ in steps)
+    return [f"{step:<{width}}  # {why}" for step, why in steps]
+
+
+def _redis_cli(settings: ReaperSettings) -> str:
+    """Return how to reach the same server, as far as a plain address without a password says it."""
+    url = settings.redis_url
+    is_plain = url.startswith("redis://") and "@" not in url and "?" not in url
+    elsewhere = url != ReaperSettings.model_fields["redis_url"].default
+    return f"redis-cli -u {shlex.quote(url)}" if is_plain and elsewhere else "redis-cli"

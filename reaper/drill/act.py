@@ -218,7 +218,7 @@ async def _until_ready(stage: Stage, supervisor: Supervisor, strangers: int) -> 
         await anyio.sleep(CHECK_INTERVAL_S)
     else:
         return
-    raise NotReadyError(f"{missing} within {READY_TIMEOUT_S:g} s. Printed was:\n{supervisor.logs()}")
+    raise NotReadyError(f"{missing} within {READY_TIMEOUT_S:g} s. Printed was:", *supervisor.logs().splitlines())
 
 
 async def _missing(stage: Stage, strangers: int) -> str:

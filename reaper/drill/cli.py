@@ -16,22 +16,16 @@ from reaper.drill.drill import InterruptedDrillError, Programme, perform
 from reaper.drill.faults import DEMO_FAULTS
 from reaper.drill.lines import fitted
 from reaper.drill.live import screen_at_hand
+from reaper.drill.plan import planned
 from reaper.drill.recoveries import RECOVERIES, Recovery, find_recovery
 from reaper.drill.report import as_text
 from reaper.drill.settings import DrillSettings
-from reaper.drill.trace import PlannedJob, generate_requests, plan_jobs, read_requests
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, examples, settings_options
 from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.printing import show
 from workers.runtime.settings import load_settings
 
-GENERATED_JOBS = 1_000
-GENERATED_RATE = 70.0
-"""Jobs a second; with the generated durations about 20 are in flight at a time."""
-CHAOS_RATE, CHAOS_TAIL_S = 25.0, 8.0
-"""In a chaos: fewer, since it may go on for hours; and longer, so that what comes late finds something to hit."""
-MOST_GENERATED = 1_000_000
 DEMO_JOBS = 700
 
 EXIT_FAILED = 1
@@ -145,7 +139,7 @@ def demo(json_file: OutputFile | None, **flags: Any) -> None:
     with _errors_for_people():
         settings = load_settings(DrillSettings, flags=flags | {"faults": DEMO_FAULTS, "limit": DEMO_JOBS})
         acts = [find_recovery(name) for name in ("none", "reaper", "embedded")]
-        with _trace_shown(Programme(settings, _plan(settings), acts)) as programme:
+        with _trace_shown(Programme(settings, planned(settings), acts)) as programme:
             endings = _perform(programme)
             show("", *fitted(_moral(endings)))
         if json_file:
@@ -180,25 +174,9 @@ def _programme(settings: DrillSettings, recovery: Recovery, *, faults_given: boo
     """Return what to play: the faults that were asked for, or those of a chaos. Raises ConfigurationError."""
     if settings.chaos and faults_given:
         raise ConfigurationError("--chaos draws all faults by itself: leave --fault away.")
-    jobs = _plan(settings)
+    jobs = planned(settings)
     meant = settings if faults_given or settings.chaos else settings.with_own_faults().fitting(jobs)
     return Programme(meant.in_chaos(recovery, jobs), jobs, [recovery])
-
-
-def _plan(settings: DrillSettings) -> list[PlannedJob]:
-    """Return the jobs of the trace, read or made up."""
-    if settings.trace is None:
-        count, rate = GENERATED_JOBS, GENERATED_RATE
-        if settings.chaos:
-            count, rate = round((settings.chaos.total_seconds() + CHAOS_TAIL_S) * CHAOS_RATE), CHAOS_RATE
-        count = settings.limit or count
-        if count > MOST_GENERATED:
-            option = "--limit" if settings.limit else "--chaos"
-            raise ConfigurationError(f"{option} asks for {count} jobs: at most {MOST_GENERATED} are generated.")
-        requests = generate_requests(settings.seed, count=count, rate=rate)
-    else:
-        requests = read_requests(settings.trace, limit=settings.limit)
-    return plan_jobs(requests, settings.times, speedup=settings.speedup)
 
 
 def _perform(programme: Programme) -> list[Ending]:

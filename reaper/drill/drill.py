@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from reaper.drill import queries
 from reaper.drill.act import Ending, play
+from reaper.drill.disks import check_space, told_of_disks
 from reaper.drill.faults import OWN_SERVER, FaultKind
 from reaper.drill.live import Screen
 from reaper.drill.recoveries import Cast, Recovery
@@ -61,10 +62,11 @@ def perform(
     if bare and programme.settings.has_bare_worker and not settings.bare_worker:
         opens("Some jobs reach the visibility timeout: no bare worker takes part, which cannot extend them.")
     programme = replace(programme, settings=settings)
-    try:
-        return anyio.run(_perform, programme, screen, opens, closes)
-    except BaseExceptionGroup as group:
-        raise _first_cause(group) from group
+    with told_of_disks(settings.files):
+        try:
+            return anyio.run(_perform, programme, screen, opens, closes)
+        except BaseExceptionGroup as group:
+            raise _first_cause(group) from group
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -95,6 +97,8 @@ async def _perform(
                     opens(_heading(len(endings) + 1, len(programme.recoveries), recovery))
                     async with _stage(programme, server, recovery, folder, run_id) as stage:
                         endings.append(await play(stage, programme.jobs, screen))
+                    if endings[-1].objections:
+                        check_space(folder)  # who cannot write what it does, is taken for one that does not do it
                     closes(endings[-1])
         group.cancel_scope.cancel()
     return endings
@@ -130,7 +134,7 @@ def _folder(files: Path | None, run_id: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="reaper-drill-") as temporary:
             yield Path(temporary)
         return
-    folder = files.resolve() / run_id
+    folder = files.absolute() / run_id
     try:
         folder.mkdir(parents=True)
     except OSError as error:

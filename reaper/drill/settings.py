@@ -24,15 +24,21 @@ from reaper.drill.faults import (
     parse_fault,
 )
 from reaper.drill.recoveries import Cast, Recovery
-from reaper.drill.trace import PlannedJob, TokenTimes
+from reaper.drill.sentinel_setup import REPLICAS
+from reaper.drill.trace import LONGEST, PlannedJob, TokenTimes
 from workers.protocol.address import Topology
 from workers.protocol.connection import read_address
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.messages import RecoveryMode
 from workers.runtime.settings import Seconds, Section
 
+MOST_MS = LONGEST / timedelta(milliseconds=1)
+MOST_SLOTS = 10_000
+"""Jobs that a worker runs at a time, at most."""
 MOST_LOOPS = 250
 """Loops in a process of published workers: each is a thread that polls."""
+REPLICAS_OF = {"single": 0, "sentinel": REPLICAS, "cluster": 1}
+"""Replicas of each master, by topology."""
 IN_PLACE = "in-place"
 _NOT_PLAYED = frozenset({"faults", "redis_url", "redis_pid", "keep_keys", "files", "quiet", "max_deliveries"})
 """Settings that say nothing of what is played in a chaos, or are no options."""
@@ -49,6 +55,8 @@ def _read_faults(value: Any) -> Any:
     """Accept what is written on the command line: faults as text, or ``none``."""
     if value == ("none",):
         return ()
+    if "none" in value:
+        raise ConfigurationError("--fault none plays no fault: leave it away, or the others.")
     return tuple(parse_fault(one) if isinstance(one, str) else one for one in value)
 
 
@@ -60,12 +68,13 @@ class DrillSettings(Section):
     )
     speedup: float = Field(1.0, gt=0, description="Replay arrivals this many times faster.")
     limit: int | None = Field(None, ge=1, description="Replay no more than this many jobs.")
-    prefill_ms: float = Field(_TOKENS.prefill / _MS, ge=0, description="Duration of a context token.")
-    decode_ms: float = Field(_TOKENS.decode / _MS, ge=0, description="Duration of a generated token.")
+    prefill_ms: float = Field(_TOKENS.prefill / _MS, ge=0, le=MOST_MS, description="Duration of a context token.")
+    decode_ms: float = Field(_TOKENS.decode / _MS, ge=0, le=MOST_MS, description="Duration of a generated token.")
     workers: int = Field(4, ge=1, le=1_000, description="Worker processes.")
     concurrency: int = Field(
         16,
         ge=1,
+        le=MOST_SLOTS,
         description="Jobs that a worker runs at a time (the bare one: 1; published: loops in a process, at most "
         f"{MOST_LOOPS}).",
     )
@@ -246,8 +255,9 @@ class DrillSettings(Section):
                 else ("is not for --recovery published, whose loops know one server.")
             )
             raise ConfigurationError(f"--topology {self.topology} {why}")
-        if self.min_replicas_acked and self.topology == "single":
-            raise ConfigurationError("--min-replicas-acked needs replicas: --topology sentinel or cluster.")
+        if self.min_replicas_acked > REPLICAS_OF[self.topology]:
+            have = "; ".join(f"--topology {name} has {most} a master" for name, most in REPLICAS_OF.items() if most)
+            raise ConfigurationError(f"--min-replicas-acked {self.min_replicas_acked} needs so many replicas: {have}.")
         check_faults(self.faults_for(recovery), reapers=self.reapers, topology=Topology(self.topology))
 
     def command(self, recovery: Recovery) -> str:

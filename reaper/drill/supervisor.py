@@ -88,9 +88,11 @@ class Supervisor:
             failed_early = (run.exit_code or 0) > 0 and time.time() - run.started_at < _FALSE_START_S
             false_starts = false_starts + 1 if failed_early and not self._forgives else 0
             if false_starts == _FALSE_STARTS:
+                printed = self.log_of(run.name).splitlines()
                 raise ProcessFailedError(
                     f"{slot.role} {run.name} ended {false_starts} times right after its start, with exit code "
-                    f"{run.exit_code}. It printed:\n{self.log_of(run.name)}"
+                    f"{run.exit_code}. It printed{':' if printed else ' nothing.'}",
+                    *printed,
                 )
             if slot.role not in self._stopping:
                 await anyio.sleep(self.restart_delay_s)

@@ -3,20 +3,29 @@
 The format is that of the Azure LLM inference trace: ``TIMESTAMP,ContextTokens,GeneratedTokens``. A job takes context
 tokens times prefill time plus generated tokens times decode time, so a trace of such calls is what a queue of them is:
 mostly short jobs, and a few that are slow but alive.
+
+What is wrong with a trace is said by the options that name it: ``--trace`` and the others.
 """
 
 import csv
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
+from typing import TextIO
 
 from workers.protocol.errors import ConfigurationError
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MAX_DIGITS = 9
+MOST_JOBS = 1_000_000
+"""Jobs of a drill: its ledger knows each of them."""
+LONGEST = timedelta(days=1)
+"""No job comes later after the first one, and none takes longer: beyond that some unit is wrong."""
+LONGEST_LINE = 10_000
+"""Characters. What has no lines, such as a device, would be read for ever."""
 
 # The generated trace: about as heavy-tailed as the real one, and shorter by what a demo has patience for.
 _CONTEXT_MEDIAN, _CONTEXT_SIGMA, _CONTEXT_MAX = 2_000, 0.8, 8_000
@@ -50,15 +59,31 @@ class PlannedJob:
 
 
 def plan_jobs(requests: Iterable[Request], times: TokenTimes, *, speedup: float = 1.0) -> list[PlannedJob]:
-    """Turn requests into jobs. ``speedup`` shortens the time between arrivals, not the jobs. Empty in, empty out."""
-    return [
-        PlannedJob(
-            n,
-            request.at / speedup,
-            request.context_tokens * times.prefill + request.generated_tokens * times.decode,
+    """Turn requests into jobs. ``speedup`` shortens the time between arrivals, not the jobs. Empty in, empty out.
+
+    Raises ConfigurationError for a job that is further away, or longer, than any drill.
+    """
+    jobs = []
+    for n, request in enumerate(requests, start=1):
+        _check_length(n, request, times, speedup)
+        duration = request.context_tokens * times.prefill + request.generated_tokens * times.decode
+        jobs.append(PlannedJob(n, request.at / speedup, duration))
+    return jobs
+
+
+def _check_length(n: int, request: Request, times: TokenTimes, speedup: float) -> None:
+    longest_s = LONGEST.total_seconds()  # as numbers: longer times than the longest timedelta are what this is about
+    if request.at.total_seconds() / speedup > longest_s:
+        raise ConfigurationError(
+            f"job {n} of the trace comes more than a day after the first one: replay it faster (--speedup), or less of "
+            "it (--limit)."
         )
-        for n, request in enumerate(requests, start=1)
-    ]
+    context_s = request.context_tokens * times.prefill.total_seconds()
+    if context_s + request.generated_tokens * times.decode.total_seconds() > longest_s:
+        raise ConfigurationError(
+            f"job {n} of the trace ({request.context_tokens} and {request.generated_tokens} tokens) takes more than a "
+            "day: --prefill-ms and --decode-ms say how many milliseconds a token takes."
+        )
 
 
 def generate_requests(seed: int, *, count: int, rate: float) -> list[Request]:
@@ -87,20 +112,36 @@ def read_requests(file: Path, *, limit: int | None = None) -> list[Request]:
 
     Raises ConfigurationError, naming file, line and column, for what cannot be read.
     """
+    most = MOST_JOBS if limit is None else min(limit, MOST_JOBS)
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            rows = list(islice(_read_rows(file, lines), limit))
+        with file.open(encoding="utf-8-sig", newline="") as text:
+            reading = _read_rows(file, _lines(file, text))
+            rows = list(islice(reading, most))
+            is_cut = most != limit and next(reading, None) is not None
     except OSError as error:
-        raise ConfigurationError(f"trace {file} cannot be read: {error.strerror}.") from error
+        raise ConfigurationError(f"--trace {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"trace {file} is no text in UTF-8: {error.reason}.") from error
+        raise ConfigurationError(f"--trace {file} is no text in UTF-8: {error.reason}.") from error
     except csv.Error as error:
-        raise ConfigurationError(f"trace {file} is no CSV: {error}.") from error
+        raise ConfigurationError(f"--trace {file} is no CSV: {error}.") from error
+    if is_cut:
+        raise ConfigurationError(f"--trace {file} holds more than {MOST_JOBS} requests: say how many by --limit.")
     if not rows:
-        raise ConfigurationError(f"trace {file} holds no requests: it needs rows below its header.")
+        raise ConfigurationError(f"--trace {file} holds no requests: it needs rows below its header.")
     first = min(at for at, _, _ in rows)
     requests = [Request(at - first, context, generated) for at, context, generated in rows]
     return sorted(requests, key=lambda request: request.at)
+
+
+def _lines(file: Path, text: TextIO) -> Iterator[str]:
+    number = 0
+    while line := text.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise ConfigurationError(
+                f"--trace {file}, line {number}: it is longer than {LONGEST_LINE} characters; this is no such CSV file."
+            )
+        yield line
 
 
 def _read_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[datetime, int, int]]:
@@ -109,12 +150,12 @@ def _read_rows(file: Path, lines: Iterable[str]) -> Iterator[tuple[datetime, int
     missing = [name for name in COLUMNS if name not in header]
     if missing:
         raise ConfigurationError(
-            f"trace {file}, line 1: column {missing[0]!r} is missing; the header must name {','.join(COLUMNS)}."
+            f"--trace {file}, line 1: column {missing[0]!r} is missing; the header must name {','.join(COLUMNS)}."
         )
     places = [header.index(name) for name in COLUMNS]
     for row in rows:
         if row:
-            where = f"trace {file}, line {rows.line_num}, column"
+            where = f"--trace {file}, line {rows.line_num}, column"
             at, context, generated = (_cell(row, place, f"{where} {header[place]}") for place in places)
             yield (
                 _read_time(at, f"{where} TIMESTAMP"),
@@ -131,8 +172,9 @@ def _cell(row: Sequence[str], place: int, where: str) -> str:
 
 def _read_time(value: str, where: str) -> datetime:
     try:
-        return datetime.fromisoformat(value).replace(tzinfo=None)
-    except ValueError as error:
+        at = datetime.fromisoformat(value)
+        return (at.astimezone(UTC) if at.tzinfo else at).replace(tzinfo=None)
+    except (ValueError, OverflowError) as error:
         raise ConfigurationError(f"{where}: {value!r} is no time; write it as 2023-11-16 18:17:03.979.") from error
 
 

@@ -17,6 +17,7 @@ from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import Redelivery
 from workers.runtime.settings import to_ms
 
+_FIRST_WITH_DRYRUN = 7
 _UNSEEN = "not seen: our user may not look; `reaper acl read-only` prints the rights that it takes"
 CLOCK_TOLERANCE_MS = 5_000
 STREAM_AHEAD_MS = 60_000
@@ -59,7 +60,7 @@ def diagnose(examined: Examination) -> tuple[Finding, ...]:
     problems = judge(snapshot) if snapshot else ()
     return (
         *_server(examined.server),
-        _rights(examined.server),
+        _rights(examined.server, any_group=bool(examined.groups)),
         *_keys(examined.foreign),
         *(_leadership(examined, snapshot, problems) if snapshot else [unknown("leader", _UNSEEN)]),
         *(finding for facts in examined.groups for finding in _group(examined, facts, problems)),
@@ -142,9 +143,13 @@ def _clock(server: ServerFacts) -> Finding:
     )
 
 
-def _rights(server: ServerFacts) -> Finding:
+def _rights(server: ServerFacts, *, any_group: bool) -> Finding:
     if server.missing_rights is None:
-        return unknown("rights", "cannot be asked (name groups; ACL DRYRUN needs Redis 7 and the right to use it)")
+        if not any_group:
+            return unknown("rights", "not asked: no group is named, and rights are a group's")
+        if int(str(server.info.get("redis_version", "0")).split(".")[0]) < _FIRST_WITH_DRYRUN:
+            return unknown("rights", "cannot be asked: ACL DRYRUN came with Redis 7")
+        return unknown("rights", "not seen: our user may not ask (ACL WHOAMI, ACL DRYRUN), as an administrator may")
     if server.missing_rights:
         lacks = " ".join(f"+{command}" for command in server.missing_rights)
         return wrong("rights", f"user {server.user} lacks {lacks} for a reaper's work: see `reaper acl reaper`")

@@ -46,9 +46,9 @@ class ServerFacts:
     """The server's clock minus ours."""
     user: str | None
     missing_rights: tuple[str, ...] | None
+    """Commands that our user lacks for a reaper's work; None where that cannot be asked."""
     missing_newer: tuple[str, ...]
     """What a reaper does without where it has to, and this server knows: commands of `Rules.newer`."""
-    """Commands that our user lacks for a reaper's work; None where that cannot be asked."""
 
     def configured(self, name: str, default: str) -> str:
         """Return a value of the server's configuration; ``default`` where it cannot be asked."""

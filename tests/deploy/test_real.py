@@ -114,6 +114,7 @@ def test_the_record_is_a_table_in_the_place_that_is_marked(tmp_path: Path) -> No
     assert text.endswith(f"{END}after\n")
     assert "of earlier" not in text
     assert "; Docker 1." in text
+    assert (", commit " in text) == (ROOT / ".git").exists()
     rows = [line.split(" | ")[:2] for line in text.splitlines() if line.startswith("| Some")]
     assert rows == [
         ["| Something is started, and works", "passed"],

@@ -387,7 +387,7 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
     ("options", "sentence"),
     [
         (("--fault", "kill-woker@1"), "error: unknown fault 'kill-woker': did you mean 'kill-worker'?"),
-        (("--trace", "nowhere.csv"), "error: trace nowhere.csv cannot be read: No such file or directory."),
+        (("--trace", "nowhere.csv"), "error: --trace nowhere.csv cannot be read: No such file or directory."),
         (("--reapers", "1"), "error: fault 'pause-leader@12' needs a second reaper"),
         (("--fault", "pause-redis@4"), "error: fault 'pause-redis@4' does not say for how long"),
         (

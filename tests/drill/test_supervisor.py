@@ -93,7 +93,7 @@ async def test_what_fails_again_and_again_is_given_up_with_what_it_printed(tmp_p
     (error,) = failure.value.exceptions
     assert isinstance(error, ProcessFailedError)
     assert "w1-3 ended 3 times" in str(error)
-    assert "no such setting" in str(error)
+    assert str(error).splitlines()[1:] == ["no such setting"], "sentences, each on a line of its own"
     assert not any(_exists(run.pid) for run in supervisor.history)
 
 

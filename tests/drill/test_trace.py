@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from reaper.drill import trace
 from reaper.drill.trace import PlannedJob, Request, TokenTimes, generate_requests, plan_jobs, read_requests
 from workers.protocol.errors import ConfigurationError
 
@@ -61,6 +62,11 @@ def test_a_limit_leaves_the_rest_of_the_file_unread(tmp_path: Path) -> None:
         (f"{HEADER}2023-11-16 00:00:00,1,-2\n", "line 2, column GeneratedTokens: '-2' is no number of tokens"),
         (f"{HEADER}2023-11-16 00:00:00,1\n", "line 2, column GeneratedTokens is missing"),
         (f"{HEADER}2023-11-16 00:00:00,1,{'9' * 5000}\n", "line 2, column GeneratedTokens"),
+        (
+            f"{HEADER}9999-12-31 23:59:59-01:00,1,2\n",
+            "line 2, column TIMESTAMP: '9999-12-31 23:59:59-01:00' is no time",
+        ),
+        (f"{HEADER}{'x' * 10_001}\n", "line 2: it is longer than 10000 characters"),
     ],
 )
 def test_a_trace_that_cannot_be_read_is_refused_by_file_line_and_column(
@@ -69,7 +75,7 @@ def test_a_trace_that_cannot_be_read_is_refused_by_file_line_and_column(
     file = _written(tmp_path, text)
     with pytest.raises(ConfigurationError) as refusal:
         read_requests(file)
-    assert f"trace {file}" in str(refusal.value)
+    assert str(refusal.value).startswith(f"--trace {file}")
     assert sentence in str(refusal.value)
 
 
@@ -79,6 +85,40 @@ def test_a_missing_file_and_a_file_that_is_no_text_are_refused_in_a_sentence(tmp
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigurationError, match="no text in UTF-8"):
         read_requests(tmp_path / "binary.csv")
+
+
+def test_a_device_is_not_read_for_ever() -> None:
+    with pytest.raises(ConfigurationError, match=r"^--trace /dev/zero, line 1: it is longer than"):
+        read_requests(Path("/dev/zero"))
+
+
+def test_more_jobs_than_a_drill_can_keep_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "MOST_JOBS", 2)
+    file = _written(tmp_path, HEADER + "2023-11-16 00:00:00,1,2\n" * 3)
+    for limit in (None, 3):
+        with pytest.raises(ConfigurationError, match="holds more than 2 requests: say how many by --limit"):
+            read_requests(file, limit=limit)
+    assert len(read_requests(file, limit=2)) == 2
+
+
+def test_times_of_several_zones_are_put_in_order(tmp_path: Path) -> None:
+    rows = ("2023-11-16 02:00:01+02:00,1,1", "2023-11-16 00:00:00+00:00,2,2", "2023-11-16 00:00:02,3,3")
+    requests = read_requests(_written(tmp_path, HEADER + "\n".join(rows) + "\n"))
+    assert [(request.at.total_seconds(), request.context_tokens) for request in requests] == [(0, 2), (1, 1), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("speedup", "token_ms", "options"),
+    [(0.001, 1.0, ("--speedup", "--limit")), (5e-324, 1.0, ("--speedup",)), (1.0, 86_400_000.0, ("--prefill-ms",))],
+)
+def test_what_would_take_more_than_a_day_is_refused_by_what_makes_it_so(
+    speedup: float, token_ms: float, options: tuple[str, ...]
+) -> None:
+    requests = [Request(timedelta(0), 1, 0), Request(timedelta(seconds=100), 999_999_999, 999_999_999)]
+    times = TokenTimes(timedelta(milliseconds=token_ms), timedelta(milliseconds=token_ms))
+    with pytest.raises(ConfigurationError, match=r"^job 2 of the trace .* more than a day") as refusal:
+        plan_jobs(requests, times, speedup=speedup)
+    assert all(option in str(refusal.value) for option in options)
 
 
 def test_a_made_up_trace_is_the_same_for_the_same_seed_and_only_then() -> None:

@@ -60,6 +60,16 @@ async def test_a_sound_service_is_0(start_server: StartServer) -> None:
     assert other == ([] if server.version >= (7, 0) else [["unknown", "rights"]])  # older ones cannot be asked
 
 
+async def test_why_rights_cannot_be_told_is_told(client: Redis, reaper: Command, server: RedisServer) -> None:
+    assert "not asked: no group is named" in (await reaper("doctor")).out
+    await client.execute_command("ACL", "SETUSER", "looker", "on", ">pw", "~*", "&*", "+@all", "-acl")
+    url = server.url.replace("redis://", "redis://looker:pw@")
+    said = (await run_command(url, "doctor", *PAIR)).out
+    assert (
+        "our user may not ask (ACL WHOAMI, ACL DRYRUN)" if server.version >= (7, 0) else "came with Redis 7"
+    ) in said
+
+
 async def test_a_server_that_forgets_and_evicts_is_found(client: Redis, reaper: Command) -> None:
     await client.config_set("maxmemory-policy", "allkeys-lru")
     answer = await reaper("doctor", "--json", *PAIR)

@@ -226,6 +226,12 @@ class FullDisk(io.StringIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def test_no_lines_are_nothing_and_no_empty_one(capsys: pytest.CaptureFixture[str]) -> None:
+    show()
+    show("", "a")
+    assert capsys.readouterr().out == "\na\n"
+
+
 @pytest.mark.parametrize("say", [partial(show, "line"), partial(show_json, {"a": 1})], ids=["people", "machines"])
 def test_output_that_cannot_be_written_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], say: Callable[[], None]

@@ -1,6 +1,8 @@
 """A comparison from end to end: real drills, their journals on Spark, and what is written of them."""
 
 import json
+import logging
+import threading
 from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -18,6 +20,7 @@ from reaper.pipeline.compare.play import DrillFailedError, Plan, play
 from reaper.pipeline.compare.scenarios import Scenario
 from reaper.pipeline.settings import PipelineSettings
 from tests.docs.json_page import check
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -76,6 +79,56 @@ def test_a_drill_that_cannot_be_played_says_what_it_printed(tmp_path: Path) -> N
     plan = Plan([QUICK], ("reaper/stream",), 1, ("--trace", str(tmp_path / "nowhere.csv")))
     with pytest.raises(DrillFailedError, match=r"nowhere\.csv cannot be read"):
         anyio.run(partial(play, plan, tmp_path, lambda _: None, lambda _: None))
+
+
+def test_ctrl_c_does_not_wait_for_journals_that_are_being_read(tmp_path: Path) -> None:
+    reading, never = threading.Event(), threading.Event()
+
+    def ingest(_: str) -> None:
+        reading.set()
+        never.wait()
+
+    async def interrupted() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(play, Plan([], ("embedded",)), tmp_path, lambda _: None, ingest)
+            await wait_until(reading.is_set, "journals are being read")
+            group.cancel_scope.cancel()
+
+    before = logging.root.manager.disable
+    try:
+        anyio.run(interrupted)
+    finally:
+        never.set()
+        logging.disable(before)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--trace", "gone.csv"), "--trace gone.csv cannot be read: No such file or directory."),
+        (("--trace", "/dev/zero"), "--trace /dev/zero, line 1: it is longer than"),
+        (("--speedup", "1e-300"), "comes more than a day after the first one: replay it faster (--speedup)"),
+        (("--speedup", "0.01"), "s, and a drill of the comparison 900 s at most: replay them faster (--speedup)"),
+        (("--decode-ms", "8e7"), "takes more than a day: --prefill-ms and --decode-ms say"),
+        (("--prefill-ms", "1e300"), "Invalid value for '--prefill-ms': 1e+300 is not in the range"),
+        (("--limit", "99999999999"), "Invalid value for '--limit': 99999999999 is not in the range"),
+        (("--repeat", "99999999999"), "Invalid value for '--repeat': 99999999999 is not in the range"),
+        (("--fault-at", "1e300"), "Invalid value for '--fault-at': 1e+300 is not in the range"),
+        (("--heap", "lots"), "heap 'lots' is no amount of memory"),
+        (("--heap", "10m"), "heap '10m' is too little"),
+        (("--files", "loop/drills"), "--files loop/drills cannot be used: Too many levels of symbolic links."),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
+)
+def test_what_cannot_be_played_is_a_sentence_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.setattr(command, "_play_and_read", lambda *_: pytest.fail("it is played"))
+    answer = CliRunner().invoke(main, ["compare", *words])
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert sentence in answer.stderr
 
 
 def test_the_command_refuses_what_it_does_not_know(tmp_path: Path) -> None:

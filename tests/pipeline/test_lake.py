@@ -221,6 +221,10 @@ def test_where_a_lake_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         with_state(lake_at("s3://bucket/lake"))
     with pytest.raises(ConfigurationError, match="state is only for a lake in an object store"):
         lake_at("lake", "state")
+    (tmp_path / "loop").symlink_to("loop")
+    for nowhere in (str(tmp_path / "loop"), f"file://{tmp_path}/loop/lake", "~no-such-user-here/lake"):
+        with pytest.raises(ConfigurationError, match=r"^lake .* is no folder: "):
+            lake_at(nowhere)
     for elsewhere in ("hdfs://host/lake", "file://host/lake", "s3://"):
         with pytest.raises(ConfigurationError, match="is neither a folder"):
             lake_at(elsewhere)

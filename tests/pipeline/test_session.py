@@ -1,13 +1,14 @@
 """Where Spark runs, and how it is set up."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.spark import session
-from reaper.pipeline.spark.session import EVERYWHERE, build_session, is_embedded
+from reaper.pipeline.spark.session import EVERYWHERE, build_session, check_session, is_embedded
 from workers.protocol.errors import ConfigurationError
 
 
@@ -48,8 +49,25 @@ def test_a_master_in_sparks_own_configuration_counts(tmp_path: Path, monkeypatch
 def test_what_cannot_work_is_said_before_anything_starts() -> None:
     with pytest.raises(ConfigurationError, match="either master or remote"):
         build_session(master="local[1]", remote="sc://h")
-    with pytest.raises(ConfigurationError, match="is no amount of memory"):
-        build_session(heap="lots")
+
+
+@pytest.mark.parametrize("begin", [check_session, lambda heap: build_session(heap=heap)])
+@pytest.mark.parametrize(
+    ("heap", "why"),
+    [
+        ("lots", "is no amount of memory: write it as 1g or 1500m"),
+        ("1t", "is no amount of memory"),
+        ("-1g", "is no amount of memory"),
+        ("99999999999g", "is no amount of memory"),
+        ("449m", "is too little: Spark does not start below 450m"),
+        ("999999g", r"is more than this machine has: write \d+m or less"),
+    ],
+)
+def test_a_heap_that_java_or_spark_would_refuse_is_refused_before(
+    begin: Callable[[str], object], heap: str, why: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^heap {heap!r} {why}"):
+        begin(heap)
 
 
 def test_under_spark_submit_nothing_is_set_that_was_decided_there(monkeypatch: pytest.MonkeyPatch) -> None:

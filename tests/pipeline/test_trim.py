@@ -1,6 +1,7 @@
 """Journals are trimmed behind what is safely in the lake, and not a step further."""
 
 import json
+import runpy
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ from typing import Any
 import pytest
 
 from reaper.pipeline.lake.layout import Layout, replace_text
-from reaper.pipeline.lake.trim import ingested_ends, threshold, trim
+from reaper.pipeline.lake.trim import RIGHTS, ingested_ends, threshold, trim
 from reaper.pipeline.settings import PipelineSettings
 from tests.pipeline.journals import DEAD, JOURNAL, connect, write_dead_letter, write_events
+from tests.support.processes import ROOT
 from tests.support.servers import RedisServer
-from workers.protocol.errors import ConfigurationError
+from workers.protocol.address import hide_password
+from workers.protocol.errors import ConfigurationError, UnreachableError
 
 pytestmark = pytest.mark.anyio
 NODE = 100
@@ -93,6 +96,23 @@ async def test_a_stream_that_is_another_one_now_is_left_alone(layout: Layout, se
         5,
         "it is not the stream that was ingested: it ends before",
     )
+
+
+async def test_the_user_of_ingestion_is_told_what_else_it_needs_and_that_is_enough(
+    layout: Layout, server: RedisServer
+) -> None:
+    write_events(server, 1000)
+    note(layout, 0, {JOURNAL: {"id": ids(server)[-1]}})
+    url = server.url.replace("redis://", "redis://pipeline:pw@")
+    replace_text(layout.source, json.dumps({"redis": hide_password(url)}))
+    of_ingestion = runpy.run_path(str(ROOT / "deploy/redis/make_users.py"))["PIPELINE_COMMANDS"]
+    with connect(server) as admin:
+        admin.execute_command("ACL", "SETUSER", "pipeline", "on", ">pw", f"~{JOURNAL}", "-@all", *of_ingestion)
+        with pytest.raises(UnreachableError, match=r"\(trim needs \+time \+xlen \+xtrim beside"):
+            await trim(NO_MARGIN, layout, url=url)
+        admin.execute_command("ACL", "SETUSER", "pipeline", *RIGHTS)
+    (done,) = await trim(NO_MARGIN, layout, url=url)
+    assert done.removed > 1000 - 2 * NODE
 
 
 async def test_nothing_is_trimmed_where_the_lake_was_not_filled_from(layout: Layout) -> None:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -15,7 +17,14 @@ from tests.support.sentinel import NAME, SentinelServer
 from tests.support.servers import RedisServer
 from tests.support.tls import KEY_PASSWORD, Certificates, make_certificates, tunnel
 from workers import WorkerSettings
-from workers.protocol.connection import CONNECT_TIMEOUT_S, blocking_client, commands_client, reader_client
+from workers.protocol.connection import (
+    CONNECT_TIMEOUT_S,
+    blocking_client,
+    check_server,
+    commands_client,
+    reader_client,
+)
+from workers.protocol.errors import UnreachableError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.only_on("valkey")]  # TLS ends before the server, whichever that is
 
@@ -76,6 +85,38 @@ async def test_a_file_that_cannot_be_read_is_named(port: int, certificates: Cert
         async with commands_client(missing) as client:
             with pytest.raises(RedisConnectionError, match=r"a certificate or key cannot be read \(/.*ca\.pem, /.*\)"):
                 await client.ping()
+
+
+async def test_what_fails_in_a_handshake_is_told_with_what_to_do(
+    port: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    others = replace(certificates, ca=make_certificates(tmp_path / "others").ca)
+    ours = f"rediss://127.0.0.1:{port}/0"
+    for url, advice in (
+        (address(ours, others), r"redis_ca_file \(REAPER_REDIS_CA_FILE; for a worker WORKER_REDIS_CA_FILE\)\.$"),
+        (address(ours, certificates, redis_ca_file="/nowhere/ca.pem"), "Correct redis_ca_file, redis_cert_file or"),
+    ):
+        async with commands_client(url) as client:
+            with pytest.raises(UnreachableError, match=advice):
+                await check_server(client, url)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said", "advice"),
+    [
+        ("rediss", "[SSL: …] certificate is not valid for 'h'.", "Write the name that its certificate is for"),
+        ("rediss", "[SSL: CERTIFICATE_VERIFY_FAILED] … certificate has expired", "Renew its certificate"),
+        ("rediss", "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]", "set redis_cert_file and redis_key_file"),
+        ("rediss", "(104, 'Connection reset by peer')", "It may speak no TLS there .*, or want redis_cert_file"),
+        ("rediss", "Timeout connecting to server", "It may speak no TLS there"),
+        ("redis", "(104, 'Connection reset by peer')", "It may speak TLS there"),
+        ("redis", "Connection refused", r"to the right address\.$"),
+    ],
+)
+async def test_every_way_to_miss_the_other_has_an_advice(scheme: str, said: str, advice: str) -> None:
+    client: Any = SimpleNamespace(info=AsyncMock(side_effect=RedisConnectionError(said)))
+    with pytest.raises(UnreachableError, match=advice):
+        await check_server(client, f"{scheme}://h:1/0")
 
 
 async def test_sentinels_and_the_master_they_name_are_both_behind_tls(

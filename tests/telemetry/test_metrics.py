@@ -110,6 +110,6 @@ async def test_an_endpoint_that_is_gone_or_hangs_costs_the_jobs_nothing_and_is_t
     await worker.prints("traces are not exported")
     worker.terminate()
     assert await worker.wait() == 0
-    assert "acked=3" in worker.output
+    assert "has stopped: 3 read, 3 acked" in worker.output
     assert worker.output.count("traces are not exported") == 1
     assert "Traceback" not in worker.output

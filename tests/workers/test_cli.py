@@ -90,7 +90,7 @@ async def test_a_worker_is_configured_by_flags_and_environment_and_drains_on_the
 
     assert await worker.wait() == 0
     assert [group["pending"] for group in await client.xinfo_groups(KEYS.stream)] == [0]
-    assert "acked=1" in worker.output
+    assert "has stopped: 1 read, 1 acked" in worker.output
 
 
 @pytest.mark.processes

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from workers.loop.held import Held
@@ -23,6 +23,11 @@ logger = logging.getLogger("workers")
 
 WorkerEvent = Literal["recovered", "dead_lettered", "refused", "held", "error"]
 EVENTS: frozenset[str] = frozenset({"recovered", "dead_lettered", "refused", "held", "error"})
+
+_IN_WORDS = {
+    "dead_lettered": "dead-lettered", "unknown": "settled by a call without a reply", "timed_out": "timed out",
+    "handed_back": "handed back",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -51,6 +56,11 @@ class Counts:
     """Could not be made ready or dead-lettered; left pending."""
     abandoned: int = 0
     """Neither settled nor handed back at the end; left pending."""
+
+    def __str__(self) -> str:
+        """Return what there is to tell: ``3 read, 2 acked, 1 dead-lettered``."""
+        told = [(_IN_WORDS.get(one.name, one.name), getattr(self, one.name)) for one in fields(self)]
+        return ", ".join(f"{count:,} {what}" for what, count in told if count) or "nothing was read"
 
 
 class Reporter:

@@ -515,19 +515,40 @@ async def _said_to_newcomers(connection: AbstractConnection) -> str:
     return ""
 
 
-def _advice(error: RedisError) -> str:
+_ADDRESS = "Start one there, or set redis_url (REAPER_REDIS_URL; for a worker WORKER_REDIS_URL) to the right address."
+_AUTHORITY = "(REAPER_REDIS_CA_FILE; for a worker WORKER_REDIS_CA_FILE)"
+_OF_TLS = (
+    ("certificate has expired", "Renew its certificate."),
+    ("certificate is not valid for", "Write the name that its certificate is for in redis_url."),
+    ("CERTIFICATE_VERIFY_FAILED", f"Name who has signed its certificate in redis_ca_file {_AUTHORITY}."),
+    ("a certificate or key cannot be read", "Correct redis_ca_file, redis_cert_file or redis_key_file."),
+    ("CERTIFICATE_REQUIRED", "It asks for a certificate of ours: set redis_cert_file and redis_key_file."),
+)
+"""What is said of a handshake that failed, and what to do about it."""
+_CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")
+"""What is said where one of the two speaks TLS and the other does not, or where a certificate of ours is missing."""
+
+
+def _advice(error: RedisError, url: str) -> str:
     """Return what to do about a server that was asked in vain."""
+    said = str(error)
     if isinstance(error, WrongNodeError):
         return ""  # it says so itself
-    if "DB index" in str(error):
+    if "DB index" in said:
         return "It has fewer databases: end redis_url with a lower number, or with none."
-    return {
-        Meaning.LOCKED_OUT: "It does not let us in: correct user name and password in redis_url.",
-        Meaning.DENIED: "It lets us in, but not do our work: give its user the rights that `reaper acl` prints.",
-    }.get(
-        meaning_of(error),
-        "Start one there, or set redis_url (REAPER_REDIS_URL; for a worker WORKER_REDIS_URL) to the right address.",
-    )
+    for words, advice in _OF_TLS:
+        if words in said:
+            return advice
+    found = meaning_of(error)
+    if found is Meaning.LOCKED_OUT:
+        return "It does not let us in: correct user name and password in redis_url."
+    if found is Meaning.DENIED:
+        return "It lets us in, but not do our work: give its user the rights that `reaper acl` prints."
+    if not any(words in said for words in _CUT_SHORT):
+        return _ADDRESS
+    if url.startswith("rediss"):
+        return f"{_ADDRESS} It may speak no TLS there (redis:// …), or want redis_cert_file and redis_key_file."
+    return f"{_ADDRESS} It may speak TLS there (rediss:// …)."
 
 
 async def check_server(client: "Redis", url: str) -> Release:
@@ -535,7 +556,7 @@ async def check_server(client: "Redis", url: str) -> Release:
     try:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
-        said = f"{str(error).rstrip('.?!')}. {_advice(error)}".rstrip()
+        said = f"{str(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
         raise UnreachableError(f"no usable Redis at redis_url {hide_password(url)!r}: {said}") from error
     except OSError as error:
         raise UnreachableError(f"no Redis at redis_url {hide_password(url)!r}: {error}") from error

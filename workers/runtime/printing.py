@@ -44,8 +44,12 @@ def printable(line: str) -> str:
 
 
 def show(*lines: str, err: bool = False) -> None:
-    """Print lines for people; a newline inside of one is from outside, and does not begin another."""
-    _echo("\n".join(map(printable, lines)), err=err)
+    """Print lines for people; a newline inside of one is from outside, and does not begin another.
+
+    No lines are nothing, and no empty one.
+    """
+    if lines:
+        _echo("\n".join(map(printable, lines)), err=err)
 
 
 def show_json(document: Any) -> None:

@@ -43,8 +43,8 @@ MOST_SPANS_WAITING = 16_384
 """Some ten megabytes. With the SDK's own 2,048 a worker that is busy with short jobs loses spans of every tenth."""
 SPANS_AT_ONCE = 2_048
 """Half a megabyte. A request costs milliseconds whatever it holds, and takes them from the event loop."""
-LOUD = ("opentelemetry.exporter", "opentelemetry.sdk")
-"""Loggers that would write a traceback for each export that fails."""
+LOUD = ("opentelemetry.exporter", "opentelemetry.sdk", "opentelemetry.util.re")
+"""Loggers that would write a traceback for each export that fails, or quote headers, which may hold a secret."""
 
 LONG_JOBS = View(
     instrument_name=PROCESS_DURATION_NAME, aggregation=ExplicitBucketHistogramAggregation(LONG_JOB_BUCKETS_S)

@@ -168,7 +168,7 @@ class RedisServer:
                     return
                 yield
             self.kill()
-        raise NoServerError(f"{self.binary} does not start. It printed:\n{self.log()[-2_000:]}")
+        raise NoServerError(f"{self.binary} does not start. It printed:", *self.log()[-2_000:].splitlines())
 
     def _new_port(self) -> int:
         return free_port()

@@ -1,30 +1,37 @@
 """The command ``reaper compare``."""
 
 import json
+import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import click
 
-from reaper.pipeline.command import leave_in_order, open_session, sentences, show_result
-from reaper.pipeline.compare.scenarios import FAULT_AT_S, MODES, SCENARIOS, choose_scenarios, moved
+from reaper.drill.disks import told_of_disks
+from reaper.drill.plan import planned
+from reaper.drill.settings import MOST_MS, DrillSettings
+from reaper.drill.trace import MOST_JOBS
+from reaper.pipeline.command import leave_at_once, leave_in_order, open_session, sentences, show_result
+from reaper.pipeline.compare.scenarios import FAULT_AT_S, LONGEST_S, MODES, SCENARIOS, choose_scenarios, moved
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import Amount, examples, json_flag
 from workers.runtime.output_files import OutputFile, output_file
+from workers.runtime.settings import load_settings
 
 if TYPE_CHECKING:
     from reaper.pipeline.compare.findings import Comparison
     from reaper.pipeline.compare.play import Plan
 
 DEFAULT_OUTPUT = "comparison.html"
+MOST_TURNS = 1_000
 _COMPANY = (".json", ".md", ".svg")
 
 _HELP = f"""Play the same drill once for each way to recover, and say which is the better one for what.
@@ -49,18 +56,20 @@ Scenarios:
 )
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="Only these; repeatable. Default: all.")
 @click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Only these; repeatable. Default: all.")
-@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Turns of each drill.")
+@click.option(
+    "--repeat", type=click.IntRange(min=1, max=MOST_TURNS), default=1, show_default=True, help="Turns of each drill."
+)
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="CSV file, as for `reaper drill`. Default: a generated one."
 )
 @click.option("--speedup", type=Amount(min=0, min_open=True), help="Replay arrivals this many times faster.")
-@click.option("--limit", type=click.IntRange(min=1), help="Replay no more than this many jobs.")
-@click.option("--prefill-ms", type=Amount(min=0), help="Duration of a context token.")
-@click.option("--decode-ms", type=Amount(min=0), help="Duration of a generated token.")
+@click.option("--limit", type=click.IntRange(min=1, max=MOST_JOBS), help="Replay no more than this many jobs.")
+@click.option("--prefill-ms", type=Amount(min=0, max=MOST_MS), help="Duration of a context token.")
+@click.option("--decode-ms", type=Amount(min=0, max=MOST_MS), help="Duration of a generated token.")
 @click.option("--seed", type=int, help="Of the generated trace and the payloads.")
 @click.option(
     "--fault-at",
-    type=Amount(min=0),
+    type=Amount(min=0, max=LONGEST_S),
     default=FAULT_AT_S,
     show_default=True,
     help="Seconds after the first job at which the harm is done: when jobs of the trace are in flight.",
@@ -94,23 +103,43 @@ def compare(
     """Play and judge; see `_HELP`."""
     with sentences():
         from reaper.pipeline.compare.play import Plan
+        from reaper.pipeline.spark.session import check_session
 
-        given = {"trace": trace and trace.resolve(), "speedup": speedup, "limit": limit, "prefill-ms": prefill_ms,
-                 "decode-ms": decode_ms, "seed": seed}  # fmt: skip
+        given = {"trace": trace, "speedup": speedup, "limit": limit, "prefill_ms": prefill_ms,
+                 "decode_ms": decode_ms, "seed": seed}  # fmt: skip
+        _check_jobs(given)
         options = tuple(
-            word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))
+            word
+            for name, value in given.items()
+            if value is not None
+            for word in (f"--{name.replace('_', '-')}", str(value.absolute() if isinstance(value, Path) else value))
         )
         situations = [moved(scenario, fault_at) for scenario in choose_scenarios(scenarios)]
         chosen = tuple(mode for mode in MODES if mode in (modes or MODES))
         plan = Plan(situations, chosen, repeat, options)
         company = _company(output)
+        check_session(heap)
         line = ProgressLine(quiet=quiet or machine)
-        with _folder(files) as folder:
-            settings = PipelineSettings(lake=str(folder / "lake"), heap=heap)
-            comparison = _play_and_read(plan, folder, settings, line)
+        try:
+            with told_of_disks(files), _folder(files) as folder:
+                settings = PipelineSettings(lake=str(folder / "lake"), heap=heap)
+                comparison = _play_and_read(plan, folder, settings, line)
+        except KeyboardInterrupt:  # all is put away, but for a thread that may still be reading journals
+            leave_at_once(signal.SIGINT, None)
         line.end()
         _write(comparison, output, company)
         show_result(comparison.as_json(), comparison.overall, machine=machine)
+
+
+def _check_jobs(given: Mapping[str, Any]) -> None:
+    """Refuse, before anything is played, jobs that no drill of ours could play. Raises ConfigurationError."""
+    jobs = planned(load_settings(DrillSettings, flags=given))
+    over = max(job.at + job.duration for job in jobs)
+    if over > timedelta(seconds=LONGEST_S):
+        raise ConfigurationError(
+            f"the jobs take {over.total_seconds():,.0f} s, and a drill of the comparison {LONGEST_S} s at most: replay "
+            "them faster (--speedup), fewer of them (--limit), or shorter ones (--prefill-ms, --decode-ms)."
+        )
 
 
 @contextmanager
@@ -120,7 +149,7 @@ def _folder(files: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="reaper-compare-") as temporary:
             yield Path(temporary)
         return
-    folder = files.resolve()
+    folder = files.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = not any(folder.iterdir())

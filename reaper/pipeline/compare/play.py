@@ -1,6 +1,7 @@
 """Plays the drills, one after the other, as processes on a Redis of their own that keeps what they leave."""
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,19 +11,16 @@ from typing import Any
 
 import anyio
 
+from reaper.drill.cli import EXIT_FAILED
 from reaper.drill.redis_server import Server, redis_at_hand
-from reaper.pipeline.compare.scenarios import IDLE, WAYS, Scenario
+from reaper.pipeline.compare.scenarios import IDLE, LONGEST_S, WAYS, Scenario
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError
-from workers.runtime.options import INTERRUPTED_EXIT
-
-LONGEST_S = 900.0
-"""No drill takes longer; one that hangs is ended."""
 
 
 class DrillFailedError(StreamReaperError):
-    """A drill came to no end that could be compared. The message holds what it printed."""
+    """A drill came to no end that could be compared. The message holds what it printed, line by line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +74,8 @@ class Drills:
 
 
 Tell = Callable[[str], None]
+_PLAYED = (0, EXIT_FAILED)
+"""Exit codes of a drill that came to its end."""
 
 
 async def play(plan: Plan, folder: Path, tell: Tell, ingest: Callable[[str], None]) -> Drills:
@@ -92,7 +92,11 @@ async def play(plan: Plan, folder: Path, tell: Tell, ingest: Callable[[str], Non
             file = folder / f"{scenario.name}-{mode.replace('/', '-')}-{turn}.json"
             report = await _drill(plan.words(scenario, mode), server, file)
             played.append(Played(scenario.name, mode, turn, report))
-        await anyio.to_thread.run_sync(ingest, server.url)
+        try:
+            await anyio.to_thread.run_sync(ingest, server.url, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
+            logging.disable()  # it would tell of the Redis that is about to go
+            raise
     return Drills(plan, played, left_out)
 
 
@@ -121,11 +125,12 @@ async def _drill(words: Sequence[str], server: Server, file: Path) -> dict[str, 
         with anyio.fail_after(LONGEST_S):
             done = await anyio.run_process(argv, check=False, stdout=PIPE, stderr=STDOUT)
     except TimeoutError as error:
-        raise DrillFailedError(f"reaper {' '.join(words)} did not end within {LONGEST_S:g} s.") from error
-    report = _read(file)
-    if report is None or done.returncode == INTERRUPTED_EXIT:
-        last = "\n".join(done.stdout.decode(errors="replace").splitlines()[-15:])
-        raise DrillFailedError(f"reaper {' '.join(words)} failed. It printed:\n{last}")
+        raise DrillFailedError(f"reaper {' '.join(words)} did not end within {LONGEST_S} s.") from error
+    report = _read(file) if done.returncode in _PLAYED else None
+    if report is None:
+        last = done.stdout.decode(errors="replace").splitlines()[-15:]
+        errors = [number for number, line in enumerate(last) if line.startswith("error: ")]
+        raise DrillFailedError(f"reaper {' '.join(words)} failed. It printed:", *last[errors[-1] if errors else 0 :])
     return report
 
 

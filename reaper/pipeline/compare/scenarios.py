@@ -26,6 +26,8 @@ WAYS = {
     "published": Mode(("--recovery", "published")),
 }
 MODES = tuple(WAYS)
+LONGEST_S = 900
+"""No drill takes longer; one that hangs is ended."""
 FAULT_AT_S = 4.0
 """When the first harm is done, in seconds after the first job. What leads up to it comes a little earlier."""
 

@@ -36,7 +36,7 @@ def lake_at(path: str | Path, state: str | Path = "") -> Layout:
     """
     text = str(path)
     if not re.match(r"^\w+:/", text):
-        return _of_folder(Path(text).expanduser(), state)
+        return _of_folder(Path(text), state)
     parts = urlsplit(text)
     if parts.scheme in OBJECT_STORES and parts.netloc:
         return Layout(f"s3://{parts.netloc}{parts.path.rstrip('/')}", _folder(state) if state else Path())
@@ -49,7 +49,7 @@ def lake_at(path: str | Path, state: str | Path = "") -> Layout:
 
 
 def _of_folder(folder: Path, state: str | Path) -> Layout:
-    layout = Layout.of(folder.resolve())
+    layout = Layout.of(_resolved(folder, "lake"))
     if any(sign in layout.root for sign in _MISREAD):
         raise ConfigurationError(f"lake {layout.root!r}: deltalake finds no folder whose path has a % or a \\ in it.")
     if state and _folder(state) != layout.state:
@@ -61,7 +61,16 @@ def _of_folder(folder: Path, state: str | Path) -> Layout:
 
 
 def _folder(state: str | Path) -> Path:
-    return Path(state).expanduser().resolve()
+    return _resolved(Path(state), "state")
+
+
+def _resolved(folder: Path, setting: str) -> Path:
+    """Return where it is. Raises ConfigurationError: links may lead in a circle, and ``~who`` may be nobody."""
+    try:
+        return folder.expanduser().resolve()
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{setting} {str(folder)!r} is no folder: {why}.") from error
 
 
 def with_state(layout: Layout) -> Layout:

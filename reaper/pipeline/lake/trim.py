@@ -17,11 +17,15 @@ from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, UnreachableError
+from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.routing import masters_of
 from workers.runtime.settings import to_ms
 
 TRIM_AT_ONCE = 10_000
 """Entries that one call looks at: Redis serves nobody else meanwhile."""
+
+RIGHTS = ("+time", "+xlen", "+xtrim")
+"""What a user needs for it beside the rights of ingestion, which writes nothing."""
 
 EntryId = tuple[int, int]
 
@@ -52,7 +56,9 @@ async def trim(settings: PipelineSettings, layout: Layout, *, url: str, dead_let
             await _trim_stream(client, name, ingested[name], settings.margin) for name in sorted(names & set(ingested))
         ]
     except RedisError as error:
-        raise UnreachableError(f"Redis at {hide_password(url)!r} failed: {error}") from error
+        denied = meaning_of(error) is Meaning.DENIED
+        advice = f" (trim needs {' '.join(RIGHTS)} beside what ingestion needs)" if denied else ""
+        raise UnreachableError(f"Redis at {hide_password(url)!r} failed: {error}{advice}") from error
     finally:
         await client.aclose()
 

@@ -20,6 +20,10 @@ from reaper.pipeline.spark.java import cache_folder, find_java, java_home, write
 from workers.protocol.errors import ConfigurationError
 
 DEFAULT_HEAP = "2g"
+_LEAST_HEAP_MB = 450
+"""What Spark asks for; with less, Java answers with tracebacks."""
+_HEAP_ANYWHERE_MB = 2_048
+"""The default is let be on small machines, too: Java reserves it, and takes what it needs."""
 _LOOPBACK = "127.0.0.1"
 
 EVERYWHERE: Mapping[str, str] = {
@@ -165,8 +169,7 @@ def _prepare_environment(master: str | None) -> None:
 def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cache: bool = True) -> dict[str, str]:
     if is_submitted():
         return dict(EVERYWHERE)
-    if not re.fullmatch(r"[1-9]\d*[mMgG]", heap):
-        raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
+    check_heap(heap)
     classes = using_classes(find_java()) if class_cache and is_embedded(master) else ""
     options = f"-Xss8m -Dlog4j2.configurationFile={_log4j_file().as_uri()} {classes} {java_options}".strip()
     waits = {"spark.python.authenticate.socketTimeout": f"{_HAND_OVER_S}s"}
@@ -179,6 +182,26 @@ def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cac
         "spark.driver.extraJavaOptions": options,
     }
     return conf | dict(_EMBEDDED) if is_embedded(master) else conf
+
+
+def check_session(heap: str) -> None:
+    """Refuse, before anything else is done, what `build_session` would. Raises JavaMissingError, ConfigurationError."""
+    if not (is_submitted() or "SPARK_REMOTE" in os.environ):
+        check_heap(heap)
+        find_java()
+
+
+def check_heap(heap: str) -> None:
+    """Refuse what is no amount of memory, or one that Java or Spark cannot start with. Raises ConfigurationError."""
+    found = re.fullmatch(r"([1-9]\d{0,8})([mMgG])", heap)
+    if not found:
+        raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
+    megabytes = int(found[1]) * (1 if found[2] in "mM" else 1024)
+    if megabytes < _LEAST_HEAP_MB:
+        raise ConfigurationError(f"heap {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
+    most_mb = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20, _HEAP_ANYWHERE_MB)
+    if megabytes > most_mb:
+        raise ConfigurationError(f"heap {heap!r} is more than this machine has: write {most_mb}m or less.")
 
 
 def _log4j_file() -> Path:

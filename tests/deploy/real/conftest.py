@@ -82,8 +82,7 @@ async def units(project: Path, folder: Path, request: pytest.FixtureRequest) -> 
         with machine.on(*SYSTEMD, shared=(project,), network=False, cgroup=True) as running:
             units = Units(running, project)
             await units.set_up()
-            version = units.run("systemctl", "--version").splitlines()[0].split(" (")[0]
-            request.config.stash.setdefault(RAN_ON, []).append(version)
+            request.config.stash.setdefault(RAN_ON, []).append(units.versions())
             yield units
     finally:
         machine.remove()

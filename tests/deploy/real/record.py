@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class Record:
         self._file = file
         self._titles: dict[str, str] = {}
         self._results: dict[str, tuple[str, float]] = {}
+        self._of = _commit()  # now, for the checkout may go on while the tests run
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Take what each test does from its docstring."""
@@ -49,8 +51,19 @@ class Record:
     def _table(self, ran_on: list[str]) -> str:
         today = datetime.now(UTC).date().isoformat()
         on = "; ".join([f"Linux {platform.release().partition('-')[0]}, {os.cpu_count()} cores", *ran_on])
-        lines = [f"{today}, on {on}.", "", "| what | result | seconds, preparations included |", "|---|---|---|"]
+        head = "| what | result | seconds, preparations included |"
+        lines = [f"{today}, {self._of}on {on}.", "", head, "|---|---|---|"]
         lines += [
             f"| {self._titles[node]} | {result} | {took_s:.0f} |" for node, (result, took_s) in self._results.items()
         ]
         return "\n".join(lines) + "\n"
+
+
+def _commit() -> str:
+    """Return which commit was run, and that it was changed; nothing where this is no clone."""
+    words = ("git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty= with changes", "--abbrev=10")
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"commit {done.stdout.strip()}, "

@@ -81,6 +81,12 @@ class Units:
         self.run("systemctl", "daemon-reload")
         self.run("systemctl", "enable", "--now", "reaper@orders", "worker@1", "worker@2")
 
+    def versions(self) -> str:
+        """Return what it runs on, for the record."""
+        systemd = self.run("systemctl", "--version").splitlines()[0].split(" (")[0]
+        redis = re.search(r"v=([\d.]+)", self.run("redis-server", "--version"))
+        return f"{systemd}, Python {self.run(PYTHON, '--version').split()[-1]}, Redis {redis[1] if redis else '?'}"
+
     def shown(self, unit: str, name: str) -> str:
         """Return a property of a unit."""
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).strip()
