@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,9 +28,9 @@ import reaper.pipeline
 from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.batches import BatchWriter
 from reaper.pipeline.lake.delta import LakeTable, ReplacedError
-from reaper.pipeline.lake.events import RAW
 from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, replace_text, spark_path
 from reaper.pipeline.lake.maintenance import Upkeep
+from reaper.pipeline.lake.source import FILES, FOLDER, NAME, JournalSource
 from reaper.pipeline.lake.tables import LakeBusyError, check_generation, create_tables, only_ingester, with_state
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.failures import NO_SPACE, all_words
@@ -165,7 +166,8 @@ def _note_source(layout: Layout, settings: PipelineSettings) -> None:
 
 def ship_by_value(session: SparkSession) -> None:
     """Make the data source known, and have what Spark runs elsewhere travel with the query."""
-    redis_stream.register(session)
+    redis_stream.travel_along()
+    session.dataSource.register(JournalSource)
     cloudpickle.register_pickle_by_value(reaper.pipeline)  # type: ignore[no-untyped-call]
 
 
@@ -201,8 +203,10 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
 def _start_query(
     session: SparkSession, settings: PipelineSettings, layout: Layout, options: dict[str, str], fence: int, run: Run
 ) -> StreamingQuery:
-    entries = session.readStream.format(redis_stream.NAME).schema(RAW).options(**options).load()
-    writer = entries.writeStream.foreachBatch(BatchWriter(layout, fence, settings.partitions))
+    folder = layout.staging / f"batch-{uuid.uuid4().hex}"
+    ours = {FOLDER: str(folder), FILES: str(settings.partitions)}
+    written = session.readStream.format(NAME).options(**options, **ours).load()
+    writer = written.writeStream.foreachBatch(BatchWriter(layout, fence, folder))
     writer = writer.queryName("stream-reaper").option("checkpointLocation", spark_path(layout.checkpoint))
     if run.available_now:
         return writer.trigger(availableNow=True).start()
