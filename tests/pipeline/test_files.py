@@ -101,6 +101,6 @@ def test_what_tasks_run_travels_with_the_query(start_server: StartServer, tmp_pa
     start = reader.initialOffset()
     (share,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
     reader.stop()
-    shipped = cloudpickle.dumps((source.streamReader(StructType()), share))
+    shipped = cloudpickle.dumps((source.streamReader(StructType()), share))  # type: ignore[no-untyped-call]
     run = subprocess.run([sys.executable, "-c", _ALONE], input=shipped, capture_output=True, check=False)
     assert (run.returncode, run.stdout) == (0, b"[5, 1]\n"), run.stderr

@@ -184,9 +184,14 @@ def test_a_journal_of_hostile_entries_comes_in_once_and_is_counted(
         '{"v":3}',
         '{"v":"2"}',
     ]
-    many = ['{"v":2,"columns":{"entry":["7-0","8-0"]}}', '{"v":2,"columns":{"entry":["7-0"],"run_ms":[1,2]}}']
-    write_raw(redis_server, JOURNAL, *({"event": "acked", "job": "j\0", "data": data} for data in datas))
-    write_raw(redis_server, JOURNAL, *({"event": "acked", "data": data} for data in many))
+    many: list[str | bytes] = [
+        '{"v":2,"columns":{"entry":["7-0","8-0"]}}',
+        '{"v":2,"columns":{"entry":["7-0"],"run_ms":[1,2]}}',
+    ]
+    for data in datas:
+        write_raw(redis_server, JOURNAL, {"event": "acked", "job": "j\0", "data": data})
+    for data in many:
+        write_raw(redis_server, JOURNAL, {"event": "acked", "data": data})
     write_events(redis_server, 300)
     layout = lake_at(tmp_path / "lake")
     progress = run(spark, redis_server, layout, max_entries_per_trigger=200)
@@ -306,6 +311,15 @@ def test_the_sentence_is_found_among_what_spark_says_around_it() -> None:
     other = "[X] failed\nOSError: first\nduring that\npyarrow.lib.ArrowInvalid: no\nOSError: No space left\n at java"
     assert reason_of(StreamingQueryException(other)) == "OSError: No space left"
     assert reason_of(ValueError("one\ntwo")) == "one"
+    for gone in (
+        "[STREAM_FAILED] Query terminated (no cause message)\n\tat PythonStreamingSourceRunner\njava.io.EOFException",
+        "Connection reset\n\tat PythonStreamingSourceRunner\njava.net.SocketException: Connection reset",
+        "Py4JJavaError: calling o1\nSparkException: Python worker exited unexpectedly (crashed)",
+        "Traceback:\n  File x\nMemoryError\n\n\tat java",
+        "Traceback:\n  File x\npyarrow.lib.ArrowMemoryError: malloc of size 5 failed",
+    ):
+        assert reason_of(StreamingQueryException(gone)) == PYTHON_ENDED
+    assert reason_of(StreamingQueryException("KeyError: x\n\tat PythonStreamingSourceRunner")) == "KeyError: x"
 
 
 def test_a_full_disk_is_told_as_such_though_spark_says_so_only_in_the_cause() -> None:
