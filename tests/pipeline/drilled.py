@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from reaper.pipeline import redis_stream
-from reaper.pipeline.lake.events import RAW, classify, dead_letters, lifecycle_events, malformed
+from reaper.pipeline.lake.events import RAW, read_entries
+from reaper.pipeline.lake.schema import TABLES
 from reaper.pipeline.report.queries import Tables
 from tests.pipeline.streams import connected
 from tests.support.processes import Processes, Running
@@ -65,9 +65,14 @@ async def _follow(server: RedisServer, drill: Running) -> dict[str, list[Entry]]
 def read_back(spark: SparkSession, server: RedisServer) -> Tables:
     """Read every journal by the data source, and turn its entries into rows of the lake."""
     redis_stream.register(spark)
-    columns = [column for column in RAW if column.name != "fields"]  # only dead letters have others
-    source = spark.read.format(redis_stream.NAME).schema(StructType(columns)).option("url", server.url)
-    entries = source.options(streamPattern="*:journal", streamColumn="stream").load()
-    classified = classify(entries.withColumn("fields", F.lit(None).cast(RAW["fields"].dataType)))
-    events = lifecycle_events(classified).cache()
-    return Tables(events, dead_letters(classified), malformed(classified), events.limit(0))
+    source = spark.read.format(redis_stream.NAME).schema(RAW).option("url", server.url)
+    entries = source.option("streamPattern", "*:journal").load().toArrow()
+    found: dict[str, list[pa.RecordBatch]] = {table: [] for table in TABLES}
+    for table, rows in read_entries(entries.to_batches()):
+        found[table].append(rows)
+    frames = {
+        table: spark.createDataFrame(pa.Table.from_batches(rows) if rows else [], TABLES[table])
+        for table, rows in found.items()
+    }
+    events = frames["events"].cache()
+    return Tables(events, frames["dead_letters"], frames["malformed"], events.limit(0))

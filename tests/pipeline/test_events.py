@@ -1,22 +1,28 @@
 """Entries become rows: what is understood, and what is kept aside."""
 
 import json
+import random
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from reaper.pipeline.lake.events import RAW, classify, dead_letters, lifecycle_events, malformed
-from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED, MOST_ROWS, ROW_COLUMNS
+from reaper.pipeline.lake import events as lake_events
+from reaper.pipeline.lake.entries import read_entry
+from reaper.pipeline.lake.events import RAW, read_entries, read_ordinary
+from reaper.pipeline.lake.schema import EVENTS, MOST_ROWS, ROW_COLUMNS, TABLES
 from workers.protocol import events as protocol
 from workers.protocol.events import COLUMNS, decode_entry
 
 MS = 1_700_000_000_000
-AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC).replace(tzinfo=None)
+AT = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 DAY = date(2023, 11, 14)
 
 Raw = tuple[str, str, str | None, str | None, str | None, dict[str, str] | None]
+Row = dict[str, Any]
 
 
 def entry(
@@ -30,17 +36,39 @@ def entry(
     return ("{s}:journal", f"{MS}-{seq}", event, job, data, rest)
 
 
-def only(rows: list[Row]) -> dict[str, Any]:
-    (row,) = rows
-    return {name: value for name, value in row.asDict().items() if value is not None}
+def as_read(entries: Sequence[Raw]) -> pa.RecordBatch:
+    """Return entries as the data source gives them."""
+    rows = [dict(zip(RAW.names, raw, strict=True)) | {"fields": raw[5] or {}} for raw in entries]
+    return pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(RAW))
 
 
-def test_an_event_has_each_key_of_its_data_in_a_column_of_its_own(spark: SparkSession) -> None:
+def read(*entries: Raw) -> dict[str, list[Row]]:
+    """Return the rows of each table, without what is null, in the order of IDs."""
+    found: dict[str, list[Row]] = {table: [] for table in TABLES}
+    for table, batch in read_entries([as_read(entries)]):
+        assert batch.schema == to_arrow_schema(TABLES[table], timezone="UTC")
+        batch.validate(full=True)
+        found[table] += [_told(row) for row in batch.to_pylist()]
+    return {table: sorted(rows, key=_place) for table, rows in found.items()}
+
+
+def _told(row: Row) -> Row:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _place(row: Row) -> Any:
+    return row.get("seq", -1), row["id"], row.get("row", -1)
+
+
+def only(found: dict[str, list[Row]], table: str) -> Row:
+    """Return the one row there is, which is of this table."""
+    assert {name: len(rows) for name, rows in found.items()} == {name: int(name == table) for name in TABLES}
+    return found[table][0]
+
+
+def test_an_event_has_each_key_of_its_data_in_a_column_of_its_own() -> None:
     data = {"v": 1, "group": "g", "delivery": 2, "counts": False, "run_ms": 5, "token": 2**40, "error": "é"}
-    frame = classify(spark.createDataFrame([entry(json.dumps(data))], RAW))
-    events = lifecycle_events(frame)
-    assert events.schema.simpleString() == EVENTS.simpleString()
-    assert only(events.collect()) == {
+    assert only(read(entry(json.dumps(data))), "events") == {
         "id": f"{MS}-0",
         "stream": "{s}:journal",
         "at": AT,
@@ -50,10 +78,9 @@ def test_an_event_has_each_key_of_its_data_in_a_column_of_its_own(spark: SparkSe
         "date": DAY,
         **data,
     }
-    assert dead_letters(frame).collect() == malformed(frame).collect() == []
 
 
-def test_what_data_holds_beside_the_columns_is_kept_as_json(spark: SparkSession) -> None:
+def test_what_data_holds_beside_the_columns_is_kept_as_json() -> None:
     rows = [
         entry('{"v":1,"new":{"a":[1,2.5]},"also":true}', 0),
         entry('{"v":1}', 1),
@@ -62,8 +89,7 @@ def test_what_data_holds_beside_the_columns_is_kept_as_json(spark: SparkSession)
         entry('{"\\u0076":1,"\\u0077":2,"":3}', 5),
         entry('{"v":1,"twice":1,"twice":2}', 2),
     ]
-    events = lifecycle_events(classify(spark.createDataFrame(rows, RAW))).orderBy("seq").collect()
-    kept = [json.loads(row.extra) if row.extra else None for row in events]
+    kept = [json.loads(row["extra"]) if "extra" in row else None for row in read(*rows)["events"]]
     assert kept == [
         {"new": {"a": [1, 2.5]}, "also": True},
         None,
@@ -74,10 +100,10 @@ def test_what_data_holds_beside_the_columns_is_kept_as_json(spark: SparkSession)
     ]
 
 
-def test_what_is_allowed_to_be_missing_or_huge_is_no_reason_to_keep_an_event_aside(spark: SparkSession) -> None:
+def test_what_is_allowed_to_be_missing_or_huge_is_no_reason_to_keep_an_event_aside() -> None:
     rows = [entry('{"delivery":9007199254740992}', 0, job=""), entry("{}", 1, rest={"more": "fields"})]
-    events = lifecycle_events(classify(spark.createDataFrame(rows, RAW))).orderBy("seq").collect()
-    assert [(row.job, row.delivery) for row in events] == [(None, 2**31 - 1), ("j", None)]
+    found = [(row.get("job"), row.get("delivery")) for row in read(*rows)["events"]]
+    assert found == [(None, 2**31 - 1), ("j", None)]
 
 
 def many(data: str, seq: int = 0) -> Raw:
@@ -94,11 +120,8 @@ MANY = [
 ]
 
 
-def test_an_entry_that_tells_of_many_jobs_is_a_row_for_each_as_the_reader_of_journals_reads_them(
-    spark: SparkSession,
-) -> None:
-    frame = classify(spark.createDataFrame([many(data, seq) for seq, data in enumerate(MANY)], RAW))
-    found = lifecycle_events(frame).orderBy("seq", "row").collect()
+def test_an_entry_that_tells_of_many_jobs_is_a_row_for_each_as_the_reader_of_journals_reads_them() -> None:
+    found = read(*(many(data, seq) for seq, data in enumerate(MANY)))["events"]
     expected = [
         {"id": event.entry_id, "job": event.job, "event": "acked", **event.data}
         for seq, data in enumerate(MANY)
@@ -106,14 +129,23 @@ def test_an_entry_that_tells_of_many_jobs_is_a_row_for_each_as_the_reader_of_jou
     ]
     shown = []
     for row in found:
-        told = {name: value for name, value in row.asDict().items() if value is not None}
-        extra = json.loads(told.pop("extra", "{}"))
-        shown.append({name: value for name, value in {**told, **extra}.items() if name not in _ORIGIN})
+        extra = json.loads(row.get("extra", "{}"))
+        shown.append({name: value for name, value in {**row, **extra}.items() if name not in _ORIGIN})
     assert shown == [one | {"delivery": 2**31 - 1} if "delivery" in one else one for one in expected]
-    assert [(row.seq, row.row) for row in found] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 0), (4, 0), (4, 2)]
+    places = [(row["seq"], row["row"]) for row in found]
+    assert places == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (3, 0),
+        (4, 0),
+        (4, 2),
+    ]
 
 
-def test_entries_of_one_job_and_of_many_are_told_apart_where_they_come_together(spark: SparkSession) -> None:
+def test_entries_of_one_job_and_of_many_are_told_apart_where_they_come_together() -> None:
     large = [f"{job}-0" for job in range(MOST_ROWS)]  # more rows in all than are made at once
     entries = [
         many(MANY[4], 0),
@@ -126,9 +158,8 @@ def test_entries_of_one_job_and_of_many_are_told_apart_where_they_come_together(
             for n in range(70)
         ),
     ]
-    events = lifecycle_events(classify(spark.createDataFrame(entries, RAW).coalesce(1)))
     told = ("seq", "row", "job", "entry", "enqueued_ms", "wait_ms", "run_ms")
-    found = [tuple(row) for row in events.where("seq < 6").orderBy("seq", "row").select(*told).collect()]
+    found = [tuple(row.get(name) for name in told) for row in read(*entries)["events"]]
     assert found == [
         (0, 0, "7-0", "7-0", 7, None, 1),
         (0, 2, "9-0", "9-0", 9, None, 3),
@@ -136,22 +167,20 @@ def test_entries_of_one_job_and_of_many_are_told_apart_where_they_come_together(
         (2, None, "j", None, None, None, 5),
         (4, 0, "no time", "no time", None, None, None),
         (4, 1, "5-0", "5-0", 5, 2, None),
-        *((5, job, f"{job}-0", f"{job}-0", job, None, job) for job in range(MOST_ROWS)),
+        *((seq, job, f"{job}-0", f"{job}-0", job, None, job) for seq in range(5, 75) for job in range(MOST_ROWS)),
     ]
-    right = events.where("seq >= 5 AND job = concat(row, '-0') AND run_ms = row AND entry = job")
-    assert right.select("seq", "row").distinct().count() == 70 * MOST_ROWS
 
 
-_ORIGIN = {"stream", "at", "seq", "date", "row"}
+_ORIGIN = {"stream", "at", "seq", "date", "row", "extra"}
 
 
 def test_what_the_lake_knows_of_entries_of_many_is_what_the_protocol_says() -> None:
     assert (ROW_COLUMNS, MOST_ROWS) == (COLUMNS, protocol.MOST_ROWS)
 
 
-def test_an_event_by_itself_may_have_data_that_is_named_like_the_rows_of_many(spark: SparkSession) -> None:
-    frame = classify(spark.createDataFrame([entry('{"v":1,"rows":[1],"columns":{"entry":["7-0"]}}')], RAW))
-    assert json.loads(only(lifecycle_events(frame).collect())["extra"]) == {"rows": [1], "columns": {"entry": ["7-0"]}}
+def test_an_event_by_itself_may_have_data_that_is_named_like_the_rows_of_many() -> None:
+    row = only(read(entry('{"v":1,"rows":[1],"columns":{"entry":["7-0"]}}')), "events")
+    assert json.loads(row["extra"]) == {"rows": [1], "columns": {"entry": ["7-0"]}}
 
 
 UNFIT = "its columns are not of one length, or its rows no numbers"
@@ -187,17 +216,17 @@ MALFORMED_ENTRIES: list[tuple[Raw, str]] = [
 ]
 
 
-def test_malformed_entries_are_kept_aside_with_the_reason_and_all_they_held(spark: SparkSession) -> None:
-    frame = classify(spark.createDataFrame([raw for raw, _ in MALFORMED_ENTRIES], RAW))
-    kept = malformed(frame)
-    assert kept.schema.simpleString() == MALFORMED.simpleString()
-    assert {row.id: row.reason for row in kept.collect()} == {raw[1]: reason for raw, reason in MALFORMED_ENTRIES}
-    assert lifecycle_events(frame).collect() == dead_letters(frame).collect() == []
+def test_malformed_entries_are_kept_aside_with_the_reason_and_all_they_held() -> None:
+    found = read(*(raw for raw, _ in MALFORMED_ENTRIES))
+    reasons = {row["id"]: row["reason"] for row in found["malformed"]}
+    assert reasons == {raw[1]: reason for raw, reason in MALFORMED_ENTRIES}
+    assert len(found["malformed"]) == len(MALFORMED_ENTRIES)
+    assert found["events"] == found["dead_letters"] == []
 
 
-def test_a_malformed_entry_is_kept_as_it_was(spark: SparkSession) -> None:
+def test_a_malformed_entry_is_kept_as_it_was() -> None:
     raw = entry(None, 3, event=None, job="j", rest={"a": "1", "b": "é"})
-    kept = only(malformed(classify(spark.createDataFrame([raw], RAW))).collect())
+    kept = only(read(raw), "malformed")
     assert json.loads(kept.pop("raw")) == {"job": "j", "a": "1", "b": "é"}
     assert kept == {
         "id": f"{MS}-3",
@@ -210,16 +239,14 @@ def test_a_malformed_entry_is_kept_as_it_was(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("digits", ["x", "-1", "1234567890123456", "\u0661"])
-def test_a_number_that_is_none_counts_as_absent(spark: SparkSession, digits: str) -> None:
+def test_a_number_that_is_none_counts_as_absent(digits: str) -> None:
     rest = {"reaper.dead.stream": "s", "reaper.deliveries": digits, "reaper.first_ms": digits}
-    letter = only(
-        dead_letters(classify(spark.createDataFrame([entry(None, event=None, job=None, rest=rest)], RAW))).collect()
-    )
+    letter = only(read(entry(None, event=None, job=None, rest=rest)), "dead_letters")
     assert "deliveries" not in letter
     assert "first_ms" not in letter
 
 
-def test_a_dead_letter_has_its_payload_apart_from_what_is_known_of_its_end(spark: SparkSession) -> None:
+def test_a_dead_letter_has_its_payload_apart_from_what_is_known_of_its_end() -> None:
     known = {
         "reaper.job": "j",
         "reaper.deliveries": "3",
@@ -237,10 +264,8 @@ def test_a_dead_letter_has_its_payload_apart_from_what_is_known_of_its_end(spark
     }
     # A payload may have the names of a journal entry's fields.
     raw = ("{s}:dead:g", f"{MS}-4", "clicked", None, "{", {**known, "amount": "12"})
-    frame = classify(spark.createDataFrame([raw], RAW))
-    letters = dead_letters(frame)
-    assert letters.schema.simpleString() == DEAD_LETTERS.simpleString()
-    assert only(letters.collect()) == {
+    letter = only(read(raw), "dead_letters")
+    assert letter | {"payload": dict(letter["payload"])} == {
         "id": f"{MS}-4",
         "stream": "{s}:dead:g",
         "at": AT,
@@ -261,4 +286,105 @@ def test_a_dead_letter_has_its_payload_apart_from_what_is_known_of_its_end(spark
         "dead_at_ms": 9,
         "payload": {"event": "clicked", "data": "{", "amount": "12"},
     }
-    assert lifecycle_events(frame).collect() == malformed(frame).collect() == []
+
+
+# ---- hostile entries: nothing is lost, nobody is disturbed, and both readers say the same
+
+HOSTILE_VALUES = (
+    "1", "-0", "01", "1.0", "1e3", "1e999", "-1e999", "NaN", "Infinity", "9223372036854775807", "9223372036854775808",
+    "-9223372036854775808", "-9223372036854775809", "1" * 5_000, "true", "null", '"2"', '""', '"\\u0000"', '"\\ud800"',
+    '"\\ud83d\\ude00"', '"a\nb"', '"\\xff"', "[]", "{}", "[1,null]", '["7-0"]', '["7-0",null]', "[[[[1]]]]",
+    "[" * 100_000, '{"a":' * 100_000, '{"entry":["7-0"]}', '{"entry":["7-0"],"run_ms":[1]}', '{"entry":"7-0"}',
+    '{"entry":["7-0"],"run_ms":[1.5]}', '{"entry":["7-0","8-0"],"run_ms":[1]}', '{"entry":[7]}',
+    '{"entry":["7-0"],"new":1}',
+    '{"entry":["7-0"],"job":[7]}', '{"entry":["7-0"],"type":[7]}', '{"entry":["7-0"],"entry":["8-0"]}',
+    '{"entry":["7-0"],"job":[""],"delivery":[9007199254740992],"generation":[-9007199254740992]}',
+)  # fmt: skip
+HOSTILE_NAMES = (*EVENTS.names, "columns", "rows", "new", "", "V", "\\u0076")
+HOSTILE_DATA = (
+    "", " ", "null", "[]", "1", "{", "}", '{"v":1', '{"v":1}}', '{"v":1}\n', "\ufeff{}", "{'v':1}", '{"v":1,}', "\x00",
+    '{"v":1}\x00', '{"v":1}{"v":1}', '{"v":1}}\n{"ms":1,"seq":0,"data":{}', '{"v":1},"ms":7', '{"v":1},"data":{"v":1}',
+    '{"v":1,"error":"', '{"columns":{"entry":[', '{"v":1}//', "\t{ }\r\n",
+)  # fmt: skip
+
+
+def hostile(seed: int, number: int) -> Iterator[Raw]:
+    """Make entries of which each is odd in a way of its own, and some are ordinary."""
+    draw = random.Random(seed)
+    for seq in range(number):
+        names = draw.choices(HOSTILE_NAMES, k=draw.randint(0, 2))
+        pairs = [f'"{name}":{_value(draw, name)}' for name in names]
+        versions = draw.choices(("1", "2", "3", '"2"', "2.0", "null"), weights=(5, 5, 1, 1, 1, 1))
+        data = "{" + ",".join([*(f'"v":{version}' for version in versions), *pairs]) + "}"
+        if draw.random() < 0.2:
+            data = draw.choice(HOSTILE_DATA)
+        if draw.random() < 0.1:
+            pairs = [*pairs, '"columns":{"entry":["7-0","8-0"],"wait_ms":[1,2]}', '"rows":[1]']
+            data = '{"v":2,' + ",".join(pairs) + "}"
+        ids = (f"{MS}-{seq}", f"{2**63}-{seq}", f"{MS}-{2**63 + seq}")
+        event, job = draw.choice(("acked", "acked", "", None)), draw.choice(("j", "j", "", None, None))
+        rest = draw.choice(({}, {}, {}, {}, {"more": "x"}, {"reaper.dead.stream": "s"}))
+        yield ("s", draw.choices(ids, weights=(20, 1, 1))[0], event, job, draw.choice((data,) * 9 + (None,)), rest)
+
+
+def _value(draw: random.Random, name: str) -> str:
+    """Return a value, more often than not of the type that belongs there."""
+    kind = EVENTS[name].dataType.typeName() if name in EVENTS.names else "new"
+    good = {"string": '"é"', "long": "7", "integer": "2147483648", "boolean": "true"}.get(kind, "null")
+    return draw.choice(HOSTILE_VALUES) if draw.random() < 0.4 else good
+
+
+def by_itself(raw: Raw) -> tuple[str, str]:
+    """Return ID and table of an entry, as the reader says that reads one by one."""
+    stream, entry_id, event, job, data, rest = raw
+    table, row = read_entry(stream, entry_id, {"event": event, "job": job, "data": data}, rest or {})
+    return str(row["id"]), table
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hostile_entries_belong_to_one_table_each_whoever_is_their_neighbour(seed: int) -> None:
+    entries = list(hostile(seed, 500))
+    together, alone = read(*entries), [read(raw) for raw in entries]
+    for table in TABLES:
+        assert together[table] == sorted((row for found in alone for row in found[table]), key=_place)
+    rows = {(row["id"], table) for table, found in together.items() for row in found}
+    empty = {raw[1] for raw in entries if raw[1] not in {entry_id for entry_id, _ in rows}}
+    assert rows == {told for told in map(by_itself, entries) if told[0] not in empty}
+    assert all('"rows":' in (raw[4] or "") for raw in entries if raw[1] in empty)  # it is about none of its jobs
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_arrow_reads_is_what_the_reader_of_one_entry_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = list(hostile(seed, 5_000))
+    plain = [raw for raw in entries if raw[2] and raw[4] and not raw[5]]
+    ordinary = [raw for raw in plain if read_ordinary(as_read([raw])) is not None]
+    assert len(ordinary) > 100
+    assert read_ordinary(as_read(ordinary)) is not None
+    quick = read(*ordinary)
+    monkeypatch.setattr(lake_events, "read_ordinary", lambda _: None)
+    assert read(*ordinary) == quick
+
+
+def test_an_entry_that_is_odd_costs_its_neighbours_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def note(stream: str, entry_id: str, named: Any, others: Any) -> Any:
+        asked.append(entry_id)
+        return read_entry(stream, entry_id, named, others)
+
+    monkeypatch.setattr(lake_events, "read_entry", note)
+    entries = [entry('{"v":1,"run_ms":5}', seq) for seq in range(10_000)]
+    found = read(*entries[:6_000], entry('{"v":1,"new":1}', 10_000), *entries[6_000:])
+    assert len(found["events"]) == 10_001
+    assert f"{MS}-10000" in asked
+    assert len(asked) <= lake_events.FEW
+
+
+def test_text_that_cannot_be_written_as_utf_8_is_shown_as_json_has_it() -> None:
+    row = only(read(entry('{"error":"\\ud800","new":"\\udc00"}')), "events")
+    assert (row["error"], json.loads(row["extra"])) == ("\\ud800", {"new": "\udc00"})
+
+
+def test_what_is_no_text_is_written_as_json_where_text_belongs() -> None:
+    row = only(read(entry('{"group":5,"reason":{"a":[true]},"error":false}')), "events")
+    assert (row["group"], row["reason"], row["error"]) == ("5", '{"a":[true]}', "false")

@@ -1,27 +1,41 @@
 """What a task writes: a file for each day, and what it says of them."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from reaper.pipeline.lake import files
+from reaper.pipeline.lake.events import RAW
 from reaper.pipeline.lake.files import FileWriter
+from reaper.pipeline.lake.ingest import travel_along
+from reaper.pipeline.lake.source import FILES, FOLDER, JournalSource
+from tests.conftest import StartServer
+from tests.pipeline.journals import JOURNAL, write_events, write_raw
 
 DAYS = (date(2023, 11, 14), date(2023, 11, 15))
 
 
 def letters(*days: date) -> pa.RecordBatch:
-    columns = {"id": [f"{place}-0" for place in range(len(days))], "date": days}
-    return pa.RecordBatch.from_pydict(columns, schema=pa.schema([("id", pa.string()), ("date", pa.date32())]))
+    """Return dead letters of these days."""
+    noon = [int(datetime.combine(day, time(12), UTC).timestamp() * 1000) for day in days]
+    entries = [
+        {"stream": "s", "id": f"{ms}-{place}", "fields": {"reaper.dead.stream": "s"}} for place, ms in enumerate(noon)
+    ]
+    return pa.RecordBatch.from_pylist(entries, schema=to_arrow_schema(RAW))
 
 
 def told(folder: Path, *batches: pa.RecordBatch) -> dict[date, tuple[str, int]]:
     """Write batches; return by day the file and the number of rows that are told of."""
-    written = [row for batch in FileWriter("dead_letters", folder)(iter(batches)) for row in batch.to_pylist()]
+    written = FileWriter(folder).write(iter(batches)).to_pylist()
     assert {row["table"] for row in written} <= {"dead_letters"}
     by_day = [date.fromisoformat(Path(row["file"]).parent.name.removeprefix("date=")) for row in written]
     assert len(set(by_day)) == len(written)
@@ -38,7 +52,7 @@ def test_each_day_has_one_file_however_often_rows_are_written_out(
     assert {Path(file) for file, _ in written.values()} == set(tmp_path.rglob("*.parquet"))
     file = pq.ParquetFile(written[first][0])
     assert (file.metadata.num_rows, file.metadata.num_row_groups) == (5, 2)
-    assert file.read().to_pydict() == {"id": ["0-0", "2-0", "0-0", "0-0", "1-0"]}
+    assert [entry.partition("-")[2] for entry in file.read().column("id").to_pylist()] == ["0", "2", "0", "0", "1"]
 
 
 def test_rows_that_are_large_are_written_out_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +72,35 @@ def test_a_task_that_is_tried_again_writes_other_files(tmp_path: Path) -> None:
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        list(FileWriter("dead_letters", tmp_path)(cut_off()))
+        FileWriter(tmp_path).write(cut_off())
     before = told(tmp_path, letters(DAYS[0]))
     after = told(tmp_path, letters(DAYS[0]))
     assert before[DAYS[0]][0] != after[DAYS[0]][0]
+
+
+_ALONE = """
+import pickle, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("reaper", "workers"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Absent())
+reader, share = pickle.load(sys.stdin.buffer)
+(told,) = reader.read(share)
+print(told.column("rows").to_pylist())
+"""
+
+
+def test_what_tasks_run_travels_with_the_query(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server()
+    travel_along()
+    write_events(server, 5)
+    write_raw(server, JOURNAL, {"event": "acked", "job": "j", "data": "{"})
+    source = JournalSource({"url": server.url, "stream": JOURNAL, FOLDER: str(tmp_path), FILES: "2"})
+    reader = source.streamReader(StructType())
+    start = reader.initialOffset()
+    (share,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    reader.stop()
+    shipped = cloudpickle.dumps((source.streamReader(StructType()), share))  # type: ignore[no-untyped-call]
+    run = subprocess.run([sys.executable, "-c", _ALONE], input=shipped, capture_output=True, check=False)
+    assert (run.returncode, run.stdout) == (0, b"[5, 1]\n"), run.stderr

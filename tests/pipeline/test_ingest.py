@@ -1,17 +1,21 @@
 """From Redis into the lake: each entry once, whatever happens in between."""
 
 import itertools
+import json
 import os
+import signal
 import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from reaper.pipeline.lake.files import FileWriter
 from reaper.pipeline.lake.ingest import (
     FAILURES_IN_VAIN,
     LONGEST_PAUSE_S,
@@ -29,6 +33,7 @@ from reaper.pipeline.lake.ingest import (
 )
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.maintenance import Upkeep
+from reaper.pipeline.lake.source import JournalReader
 from reaper.pipeline.lake.tables import (
     LakeBusyError,
     create_tables,
@@ -39,10 +44,12 @@ from reaper.pipeline.lake.tables import (
     read_malformed,
 )
 from reaper.pipeline.settings import PipelineSettings
+from reaper.pipeline.spark.failures import PYTHON_ENDED
 from tests.conftest import StartServer
 from tests.pipeline.journals import (
     DEAD,
     JOURNAL,
+    ask_duckdb,
     connect,
     entries,
     rows,
@@ -127,6 +134,73 @@ def test_every_journal_and_every_dead_letter_comes_into_the_lake_once(
         '{"event":"acked","job":"j","data":"\\\\xff"}',
         '{"what":"ever"}',
     ]
+
+
+@pytest.mark.parametrize("place", [(JournalReader, "partitions"), (FileWriter, "write")], ids=["planner", "task"])
+def test_a_python_of_sparks_that_is_killed_costs_a_sentence_and_no_entry(
+    place: tuple[type, str],
+    spark: SparkSession,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dead = tmp_path / "dead"
+    does = getattr(*place)
+
+    def die_once(*given: Any) -> Any:
+        if not dead.exists():
+            dead.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return does(*given)
+
+    monkeypatch.setattr(*place, die_once)
+    write_events(redis_server, 300)
+    layout = lake_at(tmp_path / "lake")
+    progress = run(spark, redis_server, layout)
+    assert dead.exists()
+    assert progress.events == 300
+    assert rows(layout.root) == entries(redis_server)
+    assert [message for message in caplog.messages if PYTHON_ENDED in message] == [
+        f"the query failed, and starts again in 1 s: {PYTHON_ENDED}"
+    ]
+    assert list(layout.staging.iterdir()) == []
+
+
+HUGE = 20_000_000
+
+
+def test_a_journal_of_hostile_entries_comes_in_once_and_is_counted(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    datas: list[str | bytes] = [
+        '{"v":1,"run_ms":1}',
+        json.dumps({"v": 1, "error": "x" * HUGE, "new": "y" * HUGE}),
+        json.dumps({"v": 1, "run_ms": 10**50}),
+        '{"v":1,"new":' + "[" * 200_000,
+        b'{"v":1,"error":"\xff\xfe"}',
+        b"\x00\x01\x02",
+        '{"v":1,"run_ms":NaN}',
+        '{"v":3}',
+        '{"v":"2"}',
+    ]
+    many: list[str | bytes] = [
+        '{"v":2,"columns":{"entry":["7-0","8-0"]}}',
+        '{"v":2,"columns":{"entry":["7-0"],"run_ms":[1,2]}}',
+    ]
+    for data in datas:
+        write_raw(redis_server, JOURNAL, {"event": "acked", "job": "j\0", "data": data})
+    for data in many:
+        write_raw(redis_server, JOURNAL, {"event": "acked", "data": data})
+    write_events(redis_server, 300)
+    layout = lake_at(tmp_path / "lake")
+    progress = run(spark, redis_server, layout, max_entries_per_trigger=200)
+    assert (progress.events, progress.malformed, progress.restarts) == (304, 8, 0)
+    assert sorted({*rows(layout.root), *rows(layout.root, "malformed")}) == entries(redis_server)
+    assert rows(layout.root, "malformed") == sorted(set(rows(layout.root, "malformed")))
+    question = "SELECT length(error), length(extra), job FROM TABLE WHERE error IS NOT NULL"
+    (huge,) = ask_duckdb(question, layout.table("events"))
+    assert huge == (HUGE, HUGE + len('{"new":""}'), "j\0")
 
 
 def test_a_running_ingestion_brings_what_comes_and_ends_when_it_is_told_to(
@@ -237,6 +311,15 @@ def test_the_sentence_is_found_among_what_spark_says_around_it() -> None:
     other = "[X] failed\nOSError: first\nduring that\npyarrow.lib.ArrowInvalid: no\nOSError: No space left\n at java"
     assert reason_of(StreamingQueryException(other)) == "OSError: No space left"
     assert reason_of(ValueError("one\ntwo")) == "one"
+    for gone in (
+        "[STREAM_FAILED] Query terminated (no cause message)\n\tat PythonStreamingSourceRunner\njava.io.EOFException",
+        "Connection reset\n\tat PythonStreamingSourceRunner\njava.net.SocketException: Connection reset",
+        "Py4JJavaError: calling o1\nSparkException: Python worker exited unexpectedly (crashed)",
+        "Traceback:\n  File x\nMemoryError\n\n\tat java",
+        "Traceback:\n  File x\npyarrow.lib.ArrowMemoryError: malloc of size 5 failed",
+    ):
+        assert reason_of(StreamingQueryException(gone)) == PYTHON_ENDED
+    assert reason_of(StreamingQueryException("KeyError: x\n\tat PythonStreamingSourceRunner")) == "KeyError: x"
 
 
 def test_a_full_disk_is_told_as_such_though_spark_says_so_only_in_the_cause() -> None:

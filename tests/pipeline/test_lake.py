@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from reaper.pipeline.lake import delta
 from reaper.pipeline.lake.batches import BatchWriter
 from reaper.pipeline.lake.delta import LakeTable, ReplacedError
 from reaper.pipeline.lake.events import RAW
+from reaper.pipeline.lake.files import WRITTEN, FileWriter
 from reaper.pipeline.lake.ingest import install_fence
 from reaper.pipeline.lake.layout import COUNTS_KEPT, Layout
 from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED
@@ -37,8 +40,6 @@ DAY_MS = 86_400_000
 START_MS = 1_700_000_000_000
 FENCE = 1
 
-Raw = tuple[str, str, str | None, str | None, str | None, dict[str, str] | None]
-
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
@@ -53,28 +54,39 @@ def empty_lake(folder: Path) -> Layout:
     return made
 
 
-def batch(spark: SparkSession, first: int, number: int, *, letters: int = 0, broken: int = 0) -> DataFrame:
-    """Return entries, each an hour after the one before it."""
+def batch(
+    spark: SparkSession, layout: Layout, first: int, number: int, *, letters: int = 0, broken: int = 0
+) -> DataFrame:
+    """Write entries as tasks do, each an hour after the one before it; return what they say of it."""
     total = range(first, first + number + letters + broken)
-    rows: list[Raw] = []
+    rows: list[dict[str, Any]] = []
     for at, job in enumerate(total):
-        entry_id = f"{START_MS + job * DAY_MS // 24}-0"
+        row: dict[str, Any] = {"stream": "{s}:journal", "id": f"{START_MS + job * DAY_MS // 24}-0", "fields": {}}
         if at < number:
-            rows.append(("{s}:journal", entry_id, "acked", f"job-{job}", '{"v":1,"run_ms":7}', None))
+            row |= {"event": "acked", "job": f"job-{job}", "data": '{"v":1,"run_ms":7}'}
         elif at < number + letters:
-            rows.append(("{s}:dead:g", entry_id, None, None, None, {"reaper.dead.stream": "s", "k": "v"}))
+            row |= {"stream": "{s}:dead:g", "fields": {"reaper.dead.stream": "s", "k": "v"}}
         else:
-            rows.append(("{s}:journal", entry_id, None, None, None, {"what": "ever"}))
-    return spark.createDataFrame(rows, RAW)
+            row |= {"fields": {"what": "ever"}}
+        rows.append(row)
+    half = len(rows) // 2
+    schema = to_arrow_schema(RAW)
+    tasks = [[pa.RecordBatch.from_pylist(part, schema=schema)] for part in (rows[:half], rows[half:])]
+    told = [row for task in tasks for row in FileWriter(folder_of(layout)).write(task).to_pylist()]
+    return spark.createDataFrame([tuple(row.values()) for row in told], WRITTEN)
+
+
+def folder_of(layout: Layout) -> Path:
+    return layout.staging / "batch-of-tests"
 
 
 def writer(layout: Layout, fence: int = FENCE) -> BatchWriter:
-    return BatchWriter(layout, fence, 2)
+    return BatchWriter(layout, fence, folder_of(layout))
 
 
 def test_spark_duckdb_and_polars_read_the_same_from_a_lake_as_it_lies(spark: SparkSession, layout: Layout) -> None:
-    writer(layout)(batch(spark, 0, 60, letters=3, broken=2), 0)
-    writer(layout)(batch(spark, 100, 40), 1)
+    writer(layout)(batch(spark, layout, 0, 60, letters=3, broken=2), 0)
+    writer(layout)(batch(spark, layout, 100, 40), 1)
     events = read_events(spark, layout.root)
     assert (events.count(), read_dead_letters(spark, layout.root).count()) == (100, 3)
     assert read_malformed(spark, layout.root).count() == 2
@@ -98,9 +110,8 @@ def test_spark_duckdb_and_polars_read_the_same_from_a_lake_as_it_lies(spark: Spa
 
 def test_a_batch_written_twice_is_in_the_lake_once(spark: SparkSession, tmp_path: Path) -> None:
     layout = empty_lake(tmp_path / "a lake #1")  # a name that needs care
-    entries = batch(spark, 0, 5, letters=1, broken=1)
     for _ in range(2):
-        writer(layout)(entries, 0)
+        writer(layout)(batch(spark, layout, 0, 5, letters=1, broken=1), 0)
     counted = [reading(spark, layout.root).count() for reading in (read_events, read_dead_letters, read_malformed)]
     counts = layout.read_counts(0)
     assert counted == [5, 1, 1]
@@ -112,7 +123,6 @@ def test_a_batch_written_twice_is_in_the_lake_once(spark: SparkSession, tmp_path
 def test_a_replay_adds_what_an_attempt_that_was_killed_half_way_had_not_published(
     spark: SparkSession, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = batch(spark, 0, 5, letters=1)
     publish = LakeTable.publish
 
     def die(table: LakeTable, staged: Iterable[Path], **named: Any) -> None:
@@ -123,16 +133,16 @@ def test_a_replay_adds_what_an_attempt_that_was_killed_half_way_had_not_publishe
     with monkeypatch.context() as patched:
         patched.setattr(LakeTable, "publish", die)
         with pytest.raises(KeyboardInterrupt):
-            writer(layout)(entries, 0)
+            writer(layout)(batch(spark, layout, 0, 5, letters=1), 0)
     assert (read_events(spark, layout.root).count(), read_dead_letters(spark, layout.root).count()) == (5, 0)
-    writer(layout)(entries, 0)
+    writer(layout)(batch(spark, layout, 0, 5, letters=1), 0)
     assert (read_events(spark, layout.root).count(), read_dead_letters(spark, layout.root).count()) == (5, 1)
 
 
 def test_an_ingester_that_was_replaced_publishes_nothing(spark: SparkSession, layout: Layout) -> None:
     assert install_fence(layout) == FENCE + 1
     with pytest.raises(ReplacedError):
-        writer(layout)(batch(spark, 0, 5), 0)
+        writer(layout)(batch(spark, layout, 0, 5), 0)
     assert read_events(spark, layout.root).count() == 0
     assert read_malformed(spark, layout.root).schema.simpleString() == MALFORMED.simpleString()
 

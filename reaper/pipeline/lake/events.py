@@ -1,24 +1,23 @@
-"""Turns stream entries into rows of the lake's tables: pure ``DataFrame → DataFrame`` functions.
+"""Turns stream entries into rows of the lake's tables.
 
-Input is what the data source ``redis-stream`` gives for `RAW`. Everything here runs on the server under Spark Connect,
-shipped by value: only the standard library, pyspark, `reaper.pipeline.lake.schema` and `rows` may be imported.
+Input is what the data source ``redis-stream`` gives for `RAW`. Nearly all entries are ordinary events, and Arrow reads
+these, a batch at once; what it does not read is read one by one (`reaper.pipeline.lake.entries`). Runs in Spark's
+Python, so only the standard library, pyarrow, pyspark, and modules of this package that keep the same rule may be
+imported.
 """
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from reaper.pipeline.lake.rows import AMONG, EACH, MANY, TABLE, event_rows
-from reaper.pipeline.lake.schema import DATA_COLUMNS, DEAD_LETTERS, EVENTS, MALFORMED, MOST_ROWS, ROW_COLUMNS
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import MapType, StringType, StructField, StructType
+
+from reaper.pipeline.lake.entries import EVENT, LAST_MS, MANY_VERSION, VERSION, read_entry
+from reaper.pipeline.lake.rows import FACTS_SCHEMA, event_rows
+from reaper.pipeline.lake.schema import AMONG, DATA_COLUMNS, EACH, MOST_ROWS, ROW_COLUMNS, TABLES
 
 RAW = StructType(
     [
@@ -32,190 +31,126 @@ RAW = StructType(
 )
 """Entries of all streams in one scan: the three fields of a journal entry by name, all others in ``fields``."""
 
-EVENT, DEAD_LETTER, MALFORMED_ENTRY = "events", "dead_letters", "malformed"
-"""Values of ``table``: where a row belongs."""
+FEW = 16
+"""So many entries of which one is not ordinary are read one by one. Of more, each half is tried again."""
 
-VERSION, MANY_VERSION = 1, 2
-"""Of the data (``v``) that is understood here: of one event, which it counts as where there is none, and of many."""
-_LAST_MS = 253_402_300_799_999  # the year 9999, where dates end
-_MOST_INT = 2**31 - 1
-_NO_DATE = "1970-01-01"
-_CORRUPT = "_corrupt"
-_OF_MANY = ("columns", "rows")
-_IN_COLUMNS = " + ".join(f"int(parsed.`{name}` IS NOT NULL)" for name in DATA_COLUMNS)
-_OF_MANY_IN_COLUMNS = " + ".join(f"int(job IS NULL AND parsed.`{name}` IS NOT NULL)" for name in _OF_MANY)
+TableRows = tuple[str, pa.RecordBatch]
+"""Rows, and the table they belong to."""
 
 
-def _as_json_type(kind: DataType) -> DataType:
-    """Counts are read as long and cut: a FATAL ``XNACK`` makes 2^53 of a delivery count."""
-    return LongType() if isinstance(kind, IntegerType) else kind
+def read_entries(batches: Iterable[pa.RecordBatch]) -> Iterator[TableRows]:
+    """Yield the rows of all entries: each entry belongs to exactly one table, whatever it holds."""
+    for batch in batches:
+        waiting, odd = _by_fields(batch)
+        while waiting:
+            entries = waiting.pop()
+            facts = read_ordinary(entries)
+            if facts is not None:
+                yield from ((EVENT, rows) for rows in event_rows(facts))
+            elif len(entries) <= FEW:
+                odd.append(entries)
+            else:
+                half = len(entries) // 2
+                waiting += [entries.slice(half), entries.slice(0, half)]
+        yield from _one_by_one(odd)
 
 
-_ROW = {name: _as_json_type(DATA_COLUMNS.get(name, StringType())) for name in ROW_COLUMNS}
-_DATA = StructType(
-    [
-        *(StructField(name, _as_json_type(kind)) for name, kind in DATA_COLUMNS.items()),
-        StructField("columns", StructType([StructField(name, ArrayType(kind)) for name, kind in _ROW.items()])),
-        StructField("rows", ArrayType(LongType())),
-        StructField(_CORRUPT, StringType()),
-    ]
-)
+def _by_fields(batch: pa.RecordBatch) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+    """Part entries that have the fields of an event, and no others, from those that have not."""
+    fields = batch.column("fields")
+    no_others = pc.equal(pc.subtract(fields.offsets[1:], fields.offsets[:-1]), 0)
+    ordinary = pc.and_(pc.is_valid(batch.column("data")), pc.or_(no_others, pc.is_null(fields)))
+    ordinary = pc.and_(ordinary, pc.fill_null(pc.not_equal(batch.column("event"), ""), False))
+    if pc.all(ordinary).as_py():
+        return [batch] if len(batch) else [], []
+    parts = batch.filter(ordinary), batch.filter(pc.invert(ordinary))
+    return [parts[0]] if len(parts[0]) else [], [parts[1]]
 
 
-def classify(raw: DataFrame) -> DataFrame:
-    """Add to entries: ``table``, ``reason`` (or null), ``ms``, ``seq``, ``at``, ``date``, and ``parsed``.
+# ---- entries that Arrow reads
 
-    Every entry gets exactly one table, whatever it holds.
+
+def _line_schema() -> pa.Schema:
+    types = {field.name: field.type for field in FACTS_SCHEMA}
+    columns = pa.struct([(name, types[f"{EACH}{name}"]) for name in ROW_COLUMNS])
+    data = [*((name, types[name]) for name in DATA_COLUMNS), ("columns", columns), ("rows", types[AMONG])]
+    return pa.schema([("ms", pa.int64()), ("seq", pa.int64()), ("data", pa.struct(data))])
+
+
+_LINE = _line_schema()
+"""What a line of JSON may hold: both parts of an entry's ID, and its ``data``."""
+_SCHEMAS = {table: to_arrow_schema(schema, timezone="UTC") for table, schema in TABLES.items()}
+
+
+def read_ordinary(entries: pa.RecordBatch) -> pa.RecordBatch | None:
+    """Return what entries tell, as `event_rows` takes it; None where one of them has to be read by itself.
+
+    Each entry is made a line of JSON that begins with its ID. A line cannot end within a string, and no object can
+    begin between two values. So there are as many objects as entries only if each entry is one.
     """
-    ms, seq = (F.substring_index("id", "-", part).try_cast("bigint") for part in (1, -1))
-    options = {"columnNameOfCorruptRecord": _CORRUPT}
-    parsed = raw.withColumns({"ms": ms, "seq": seq, "parsed": F.from_json("data", _DATA, options)})
-    at = F.when(F.col("ms").between(0, _LAST_MS), F.timestamp_millis("ms"))
-    table = F.when(F.col("reason").isNotNull(), MALFORMED_ENTRY).when(_is_dead_letter(), DEAD_LETTER).otherwise(EVENT)
-    date = F.coalesce(at.cast("date"), F.lit(_NO_DATE).cast("date"))
-    return parsed.withColumn("reason", _why_malformed()).withColumns({TABLE: table, "at": at, "date": date})
-
-
-def _is_of_many() -> Column:
-    return F.col("job").isNull() & F.coalesce(F.col("parsed.v") == MANY_VERSION, F.lit(False))
-
-
-def _columns_fit() -> Column:
-    """Tell whether the columns of an entry of many are of one length, no more than it may be, and its rows numbers."""
-    entries = F.col("parsed.columns.entry")
-    fits = (
-        entries.isNotNull()
-        & F.size(entries).between(1, MOST_ROWS)
-        & ~F.exists(entries, lambda entry: entry.isNull())
-        & ~F.coalesce(F.exists("parsed.rows", lambda row: row.isNull()), F.lit(False))
-    )
-    for name in _ROW:
-        column = F.col(f"parsed.columns.{name}")
-        fits &= column.isNull() | (F.size(column) == F.size(entries))
-    return F.coalesce(fits, F.lit(False))
-
-
-def _is_dead_letter() -> Column:
-    return F.coalesce(F.map_contains_key("fields", "reaper.dead.stream"), F.lit(False))
-
-
-def _why_malformed() -> Column:
-    """Return the first reason why an entry is neither a lifecycle event nor a dead letter, or null."""
-    is_many = _is_of_many()
-    missing = [
-        (is_missing, f"neither a lifecycle event nor a dead letter: it has no field {name!r}")
-        for name, is_missing in (
-            ("event", F.col("event").isNull()),
-            ("job", F.col("job").isNull() & ~is_many),
-            ("data", F.col("data").isNull()),
+    parts = pc.replace_substring(entries.column("id"), "-", ',"seq":', max_replacements=1)
+    lines = pc.binary_join_element_wise('{"ms":', parts, ',"data":', entries.column("data"), "}\n", "")
+    text = lines.buffers()[2]
+    try:
+        read = pj.read_json(
+            pa.BufferReader(text),
+            pj.ReadOptions(use_threads=False, block_size=text.size + 1),
+            pj.ParseOptions(explicit_schema=_LINE, unexpected_field_behavior="error"),
         )
-    ]
-    is_object = F.ltrim("data").startswith("{") & F.json_object_keys("data").isNotNull()
-    reason = F.when(F.col("ms").isNull() | (F.col("ms") > _LAST_MS) | F.col("seq").isNull(), "its ID is no time")
-    reason = reason.when(_is_dead_letter(), F.lit(None))
-    for condition, text in missing:
-        reason = reason.when(condition, text)
-    reason = reason.when(F.col("event") == "", "event is empty")
-    reason = reason.when(~F.ltrim("data").startswith("{"), "data is no JSON object")
-    version = F.col("parsed.v")
-    broken = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
-    reason = reason.when(
-        broken,
-        F.when(is_object, "data holds a value of a wrong type").otherwise("data is no JSON object"),
-    )
-    reason = reason.when(is_many & ~_columns_fit(), "its columns are not of one length, or its rows no numbers")
-    return reason.when(
-        (version != VERSION) & ~is_many,
-        F.concat(F.lit("its data is of version "), version, F.lit(f", and only {VERSION} is known")),
-    )
+    except pa.ArrowInvalid:
+        return None
+    if read.num_rows != len(entries):
+        return None
+    ms, seq, data = (column.combine_chunks() for column in read.columns)
+    told = {field.name: values for field, values in zip(data.type, data.flatten(), strict=True)}
+    told |= {f"{EACH}{field.name}": values for field, values in _parts(told.pop("columns"))}
+    told[AMONG] = told.pop("rows")
+    known = pc.all(pc.and_(pc.is_valid(data), pc.less_equal(ms, LAST_MS))).as_py()
+    if not known or not _is_told(entries.column("job"), told):
+        return None
+    at = pc.multiply(ms, 1000).cast(pa.timestamp("us", tz="UTC"))
+    origin = {name: entries.column(name) for name in ("id", "stream", "event")}
+    origin["job"] = pc.if_else(pc.equal(entries.column("job"), ""), None, entries.column("job"))
+    none = {"extra": pa.nulls(len(entries), pa.string())}
+    facts = origin | {"at": at, "seq": seq, "date": at.cast(pa.date32())} | told | none
+    return pa.RecordBatch.from_arrays([facts[name] for name in FACTS_SCHEMA.names], schema=FACTS_SCHEMA)
 
 
-def lifecycle_events(classified: DataFrame) -> DataFrame:
-    """Return the rows of table ``events``."""
-    return event_facts(classified).mapInArrow(event_rows, EVENTS)
+def _parts(struct: pa.StructArray) -> Iterator[tuple[pa.Field, pa.Array]]:
+    return zip(struct.type, struct.flatten(), strict=True)
 
 
-def event_facts(classified: DataFrame) -> DataFrame:
-    """Return all entries as `event_rows` takes them: with what they say of all of their jobs, and of each."""
-    job = F.nullif("job", F.lit("")).alias("job")
-    data = [_from_data(name, kind).alias(name) for name, kind in DATA_COLUMNS.items()]
-    each = [F.col(f"parsed.columns.{name}").alias(f"{EACH}{name}") for name in ROW_COLUMNS if name != "entry"]
-    itself = F.array(F.lit(None).cast("string"))
-    entries = F.when(_is_of_many(), F.col("parsed.columns.entry")).otherwise(itself).alias(f"{EACH}entry")
-    many = (entries, *each, F.col("parsed.rows").alias(AMONG), _is_of_many().alias(MANY))
-    origin = ("id", "stream", "at", "seq", "event")
-    return classified.select(*origin, job, *data, _extra().alias("extra"), "date", TABLE, *many)
+def _is_told(job: pa.Array, told: Mapping[str, pa.Array]) -> bool:
+    """Tell whether each entry is of one job, or of many in columns that fit."""
+    version, among, entry = told["v"], told[AMONG], told[f"{EACH}entry"]
+    each = [told[f"{EACH}{name}"] for name in ROW_COLUMNS]
+    is_one = pc.is_valid(job)
+    of_one = pc.fill_null(pc.equal(version, VERSION), True)
+    if all(column.null_count == len(column) for column in (*each, among)):
+        return bool(pc.all(pc.and_(is_one, of_one)).as_py())
+    for column in (*each, among):
+        of_one = pc.and_(of_one, pc.is_null(column))
+    jobs = pc.list_value_length(entry)
+    of_many = pc.and_(pc.equal(version, MANY_VERSION), pc.and_(pc.greater(jobs, 0), pc.less_equal(jobs, MOST_ROWS)))
+    for column in each:
+        of_many = pc.and_(of_many, pc.fill_null(pc.equal(pc.list_value_length(column), jobs), True))
+    fits = pc.all(pc.if_else(is_one, of_one, pc.fill_null(of_many, False))).as_py()
+    return fits and not any(pc.list_flatten(column).null_count for column in (entry, among))
 
 
-def _from_data(name: str, kind: DataType) -> Column:
-    value = F.col("parsed").getField(name)
-    return _cut(value) if isinstance(kind, IntegerType) else value
+# ---- and those that it does not
 
 
-def _cut(value: Column) -> Column:
-    """Return a long as an int: the largest one for what is larger, null for what is far below zero."""
-    return F.when(value > _MOST_INT, F.lit(_MOST_INT)).otherwise(value.try_cast("int"))
-
-
-def _extra() -> Column:
-    """Return what ``data`` holds beside the columns, or null.
-
-    Most events have nothing, so the keys are counted first: that is quicker than parsing them again. Those with a value
-    in a column are fewer where there are others (and where one is null or stands twice, which costs time only).
-    """
-    has_more = F.expr(f"size(json_object_keys(data)) > {_IN_COLUMNS} + {_OF_MANY_IN_COLUMNS}")
-    everything = F.from_json("data", "map<string,variant>")
-    is_one = F.col("job").isNotNull()
-    kept = F.map_filter(everything, lambda key, _: ~key.isin(*DATA_COLUMNS) & (is_one | ~key.isin(*_OF_MANY)))
-    return F.when(has_more, F.nullif(F.to_json(kept), F.lit("{}")))
-
-
-def dead_letters(classified: DataFrame) -> DataFrame:
-    """Return the rows of table ``dead_letters``. What is no number of ours is null."""
-    rows = classified.where(F.col("table") == DEAD_LETTER)
-    payload = F.map_filter(_all_fields(), lambda name, _: ~name.startswith("reaper."))
-    columns = {
-        "job": _reserved("job"),
-        "group": _reserved("dead.group"),
-        "source_stream": _reserved("dead.stream"),
-        "entry": _reserved("dead.entry"),
-        "reason": _reserved("dead.reason"),
-        "error": _reserved("dead.error"),
-        "traceback": _reserved("dead.traceback"),
-        "deliveries": _count("deliveries"),
-        "generation": _count("generation"),
-        "consumers": _reserved("consumers"),
-        "first_ms": _number("first_ms"),
-        "last_ms": _number("dead.last_ms"),
-        "dead_at_ms": _number("dead.at_ms"),
-        "payload": payload,
-    }
-    named = [column.alias(name) for name, column in columns.items()]
-    return rows.select("id", "stream", "at", "seq", *named, "date").select(DEAD_LETTERS.names)
-
-
-def _reserved(name: str) -> Column:
-    return F.nullif(F.col("fields").getItem(f"reaper.{name}"), F.lit(""))
-
-
-def _number(name: str) -> Column:
-    """Read a number as the protocol does: 1 to 15 digits, or it counts as absent."""
-    value = _reserved(name)
-    return F.when(value.rlike("^[0-9]{1,15}$"), value.cast("bigint"))
-
-
-def _count(name: str) -> Column:
-    return _cut(_number(name))
-
-
-def malformed(classified: DataFrame) -> DataFrame:
-    """Return the rows of table ``malformed``: the entry as it was, and why nobody can read it."""
-    rows = classified.where(F.col("table") == MALFORMED_ENTRY)
-    return rows.withColumn("raw", F.to_json(_all_fields())).select(MALFORMED.names)
-
-
-def _all_fields() -> Column:
-    """Return all fields of an entry: those with a column of their own, and the rest."""
-    named = [part for name in ("event", "job", "data") for part in (F.lit(name), F.col(name))]
-    present = F.map_filter(F.create_map(*named), lambda _, value: value.isNotNull())
-    return F.map_concat(present, F.coalesce("fields", F.create_map().cast("map<string,string>")))
+def _one_by_one(batches: Iterable[pa.RecordBatch]) -> Iterator[TableRows]:
+    found: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
+    for batch in batches:
+        for entry in batch.to_pylist():
+            named = {name: entry[name] for name in ("event", "job", "data")}
+            table, row = read_entry(entry["stream"], entry["id"], named, dict(entry["fields"] or ()))
+            found[table].append(row)
+    if found[EVENT]:
+        facts = pa.RecordBatch.from_pylist(found.pop(EVENT), schema=FACTS_SCHEMA)
+        yield from ((EVENT, rows) for rows in event_rows(facts))
+    for table, rows in found.items():
+        if rows:
+            yield table, pa.RecordBatch.from_pylist(rows, schema=_SCHEMAS[table])

@@ -1,11 +1,10 @@
-"""Parquet files of the lake: how they are written, and how Spark's tasks write a batch's rows, one file for each day.
+"""Parquet files of the lake: how they are written, and how Spark's tasks write a batch's rows, a file for each day.
 
 Tasks run in Spark's Python, so beside the standard library only pyarrow, pyspark, and modules of this package that keep
 the same rule may be imported.
 """
 
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from reaper.pipeline.lake.rows import TABLE, event_rows
+from reaper.pipeline.lake.events import TableRows, read_entries
 
 PARTITION = "date"
 ROWS_TOGETHER = 250_000
@@ -27,7 +26,7 @@ _EACH_ITS_OWN = {"id", "at", "job", "entry", "enqueued_ms", "delivered_ms", "due
 """Columns whose values hardly ever return: a dictionary of them would hold them all, and be thrown away."""
 
 WRITTEN = "table string, file string, rows bigint"
-"""What a task says: how many rows it has written into which file, and how many entries belong to other tables."""
+"""What a task says: how many rows of which table it has written into which file."""
 
 
 def parquet_writer(where: Any, schema: pa.Schema, filesystem: Any = None) -> pq.ParquetWriter:
@@ -60,45 +59,36 @@ class _Day:
 
 @dataclass(frozen=True, slots=True)
 class FileWriter:
-    """What a task runs (``mapInArrow``): writes its rows into ``folder``, and says so in rows of `WRITTEN`.
+    """What a task runs: writes the rows of its entries into ``folder``, and says so.
 
     A file counts where it is told of. Whoever writes a task's rows a second time writes other files.
     """
 
-    table: str
     folder: Path
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all rows."""
-        entries: Counter[str] = Counter()
-        if self.table == "events":
-            batches = event_rows(_counted(batches, entries))
-        days: dict[date, _Day] = {}
+    def write(self, entries: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+        """Write the rows of all entries; return what there is to say, as `WRITTEN`."""
+        days: dict[tuple[str, date], _Day] = {}
         try:
-            self._write(batches, days)
+            self._write(read_entries(entries), days)
         finally:
             for day in days.values():
                 if day.writer is not None:
                     day.writer.close()
-        entries.pop(self.table, None)
-        told: list[tuple[str, str | None, int]] = [(self.table, str(day.path), day.rows) for day in days.values()]
-        told += [(table, None, number) for table, number in entries.items()]
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([table for table, _, _ in told], pa.string()),
-                pa.array([file for _, file, _ in told], pa.string()),
-                pa.array([number for _, _, number in told], pa.int64()),
-            ],
-            ["table", "file", "rows"],
-        )
+        told = [(table, str(day.path), day.rows) for (table, _), day in days.items()]
+        columns = zip(*told, strict=True) if told else ((), (), ())
+        types = (pa.string(), pa.string(), pa.int64())
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, ["table", "file", "rows"])
 
-    def _write(self, batches: Iterable[pa.RecordBatch], days: dict[date, _Day]) -> None:
+    def _write(self, parts: Iterable[TableRows], days: dict[tuple[str, date], _Day]) -> None:
         rows, size = 0, 0
-        for batch in batches:
+        for table, batch in parts:
             for day, part in _by_day(batch):
-                if day not in days:
-                    days[day] = _Day(self.folder / f"{PARTITION}={day}" / f"{uuid.uuid4().hex}.parquet")
-                days[day].waiting.append(part)
+                key = table, day
+                if key not in days:
+                    days[key] = _Day(self.folder / table / f"{PARTITION}={day}" / f"{uuid.uuid4().hex}.parquet")
+                days[key].waiting.append(part)
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows >= ROWS_TOGETHER or size >= BYTES_TOGETHER:
                 for each in days.values():
@@ -106,14 +96,6 @@ class FileWriter:
                 rows, size = 0, 0
         for each in days.values():
             each.write()
-
-
-def _counted(batches: Iterable[pa.RecordBatch], entries: Counter[str]) -> Iterator[pa.RecordBatch]:
-    """Count to which tables entries belong."""
-    for batch in batches:
-        for found in pc.value_counts(batch.column(TABLE)).to_pylist():
-            entries[found["values"]] += found["counts"]
-        yield batch
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,12 +28,12 @@ import reaper.pipeline
 from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.batches import BatchWriter
 from reaper.pipeline.lake.delta import LakeTable, ReplacedError
-from reaper.pipeline.lake.events import RAW
 from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, replace_text, spark_path
 from reaper.pipeline.lake.maintenance import Upkeep
+from reaper.pipeline.lake.source import FILES, FOLDER, NAME, JournalSource
 from reaper.pipeline.lake.tables import LakeBusyError, check_generation, create_tables, only_ingester, with_state
 from reaper.pipeline.settings import PipelineSettings
-from reaper.pipeline.spark.failures import NO_SPACE, all_words
+from reaper.pipeline.spark.failures import NO_SPACE, PYTHON_ENDED, all_words, python_has_ended
 from reaper.pipeline.spark.session import is_submitted
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
@@ -99,7 +100,8 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
         fence = install_fence(layout)
         for left_by_a_kill in layout.staging.glob("batch-*"):
             remove(left_by_a_kill)
-        ship_by_value(session)
+        travel_along()
+        session.dataSource.register(JournalSource)
         upkeep = Upkeep(layout, settings.target_mb * 1_000_000, settings.keep)
         start = partial(_start_query, session, settings, layout, options, fence, run)
         return Supervisor(start, layout, run, upkeep).run()
@@ -163,9 +165,9 @@ def _note_source(layout: Layout, settings: PipelineSettings) -> None:
     replace_text(layout.source, json.dumps(source))
 
 
-def ship_by_value(session: SparkSession) -> None:
-    """Make the data source known, and have what Spark runs elsewhere travel with the query."""
-    redis_stream.register(session)
+def travel_along() -> None:
+    """Have what Spark runs elsewhere travel with the query, which has to be told before the query is made."""
+    redis_stream.travel_along()
     cloudpickle.register_pickle_by_value(reaper.pipeline)  # type: ignore[no-untyped-call]
 
 
@@ -201,8 +203,10 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
 def _start_query(
     session: SparkSession, settings: PipelineSettings, layout: Layout, options: dict[str, str], fence: int, run: Run
 ) -> StreamingQuery:
-    entries = session.readStream.format(redis_stream.NAME).schema(RAW).options(**options).load()
-    writer = entries.writeStream.foreachBatch(BatchWriter(layout, fence, settings.partitions))
+    folder = layout.staging / f"batch-{uuid.uuid4().hex}"
+    ours = {FOLDER: str(folder), FILES: str(settings.partitions)}
+    written = session.readStream.format(NAME).options(**options, **ours).load()
+    writer = written.writeStream.foreachBatch(BatchWriter(layout, fence, folder))
     writer = writer.queryName("stream-reaper").option("checkpointLocation", spark_path(layout.checkpoint))
     if run.available_now:
         return writer.trigger(availableNow=True).start()
@@ -324,7 +328,10 @@ def reason_of(error: Exception) -> str:
     ours = re.search(_FINAL.pattern + r"(.+)", str(error))
     if ours:
         return ours[2].strip()
-    if NO_SPACE in all_words(error):
+    words = all_words(error)
+    if python_has_ended(words):
+        return PYTHON_ENDED
+    if NO_SPACE in words:
         return "no space left on device: the disk of the lake or the checkpoint is full, or that of temporary files"
     raised = _RAISED.findall(str(error))
     return f"{raised[-1][0]}: {raised[-1][1]}" if raised else (str(error).strip().splitlines() or ["?"])[0]

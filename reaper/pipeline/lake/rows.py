@@ -1,50 +1,75 @@
-"""Makes rows of table ``events``: what Spark has read of an entry is told to each of the jobs that it is about.
+"""Makes rows of table ``events``: what was read of an entry is told to each of the jobs that it is about.
 
 A batch of Arrow goes in, and one comes out: no function is called for a row, or for an entry. Runs in Spark's Python,
 so only the standard library, pyarrow, pyspark, and `reaper.pipeline.lake.schema` may be imported.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from reaper.pipeline.lake.schema import EVENTS, MOST_ROWS, ROW_COLUMNS
+from reaper.pipeline.lake.schema import AMONG, EACH, EVENTS, MOST_INT, MOST_ROWS, ROW_COLUMNS
 
-EACH = "each_"
-"""Begin of the names of columns that have a list of what an entry says of each of its jobs, or null."""
-AMONG = "among"
-"""Column with the places of the jobs that an entry is about; null where it is about all."""
-MANY = "many"
-"""Column that says whether an entry tells of many jobs."""
-TABLE = "table"
-"""Column that says where an entry belongs."""
 _ENTRIES = f"{EACH}entry"
 _ROWS_AT_ONCE = 65_536
-_MOST_INT, _LEAST_INT = 2**31 - 1, -(2**31)
+_LEAST_INT = -(2**31)
 _MS = r"^(?P<ms>[0-9]{1,15})-"
 
 
-def event_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of table ``events`` of what `reaper.pipeline.lake.events.event_facts` gives."""
-    for batch in batches:
-        ours = pc.equal(batch.column(TABLE), "events")
-        events = batch if pc.all(ours).as_py() else batch.filter(ours)
-        rows = len(pc.list_flatten(events.column(_ENTRIES)))
-        entries = max(1, len(events) * _ROWS_AT_ONCE // max(1, rows))
-        for first in range(0, len(events), entries):
-            yield _explode(events.slice(first, entries))
+EVENTS_SCHEMA = to_arrow_schema(EVENTS, timezone="UTC")
 
 
-def _explode(entries: pa.RecordBatch) -> pa.RecordBatch:
-    schema = to_arrow_schema(EVENTS, timezone="UTC")
-    if not pc.any(entries.column(MANY)).as_py():
-        nothing = pa.nulls(len(entries), schema.field("row").type)
-        columns = [nothing if name == "row" else entries.column(name) for name in schema.names]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-    told = _Told(entries)
-    return pa.RecordBatch.from_arrays([told.column(field) for field in schema], schema=schema)
+def _facts_schema() -> pa.Schema:
+    rows = [field for field in EVENTS_SCHEMA if field.name != "row"]
+    facts = [field.with_type(pa.int64()) if pa.types.is_int32(field.type) else field for field in rows]
+    types = {field.name: field.type for field in facts}
+    each = [pa.field(f"{EACH}{name}", pa.list_(types[name])) for name in ROW_COLUMNS]
+    return pa.schema([*facts, *each, pa.field(AMONG, pa.list_(pa.int64()))])
+
+
+FACTS_SCHEMA = _facts_schema()
+"""What `event_rows` takes: what entries say of all of their jobs, and of each. Counts are longs, yet uncut.
+
+``each_entry`` is null where an entry is of one job.
+"""
+
+
+def event_rows(facts: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of what entries tell, given as `FACTS_SCHEMA` says."""
+    entries = facts.column(_ENTRIES)
+    if entries.null_count < len(entries):
+        are_many = pc.is_valid(entries)
+        yield from _of_many(facts.filter(are_many))
+        facts = facts.filter(pc.invert(are_many))
+    if len(facts):
+        nothing = pa.nulls(len(facts))
+        columns = [nothing if field.name == "row" else facts.column(field.name) for field in EVENTS_SCHEMA]
+        yield _as_rows(columns)
+
+
+def _of_many(facts: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = len(pc.list_flatten(facts.column(_ENTRIES)))
+    entries = max(1, len(facts) * _ROWS_AT_ONCE // max(1, rows))
+    for first in range(0, len(facts), entries):
+        told = _Told(facts.slice(first, entries))
+        yield _as_rows([told.column(field.name) for field in EVENTS_SCHEMA])
+
+
+def _as_rows(columns: list[pa.Array]) -> pa.RecordBatch:
+    typed = [_cut(column, field.type) for column, field in zip(columns, EVENTS_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(typed, schema=EVENTS_SCHEMA)
+
+
+def _cut(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return longs as ints: the largest one for what is larger, null for what is far below zero."""
+    if values.type == kind:
+        return values
+    if values.null_count == len(values):
+        return pa.nulls(len(values), kind)
+    within = pc.if_else(pc.less(values, _LEAST_INT), None, pc.min_element_wise(values, MOST_INT, skip_nulls=False))
+    return within.cast(kind)
 
 
 class _Told:
@@ -70,21 +95,20 @@ class _Told:
         kept = pc.or_(all_of_it, pc.is_in(_numbered(self._entry, self._place), value_set=wanted))
         self._entry, self._place = self._entry.filter(kept), self._place.filter(kept)
 
-    def column(self, field: pa.Field) -> pa.Array:
+    def column(self, name: str) -> pa.Array:
         """Return a column of the table: what each row has for itself, or else what its entry says of all."""
-        if field.name == "row":
-            many = self._entries.column(MANY).take(self._entry)
-            return pc.if_else(many, self._place, None).cast(field.type)
-        facts = self._of_entry(field.name)
-        if field.name not in ROW_COLUMNS:
+        if name == "row":
+            return self._place
+        facts = self._of_entry(name)
+        if name not in ROW_COLUMNS:
             return facts
-        own = self._own(field.name)
-        if field.name == "job":
+        own = self._own(name)
+        if name == "job":
             own = None if own is None else pc.if_else(pc.equal(own, ""), None, own)
-            return _first(field, own, self._own("entry"), facts)
-        if field.name == "enqueued_ms":
-            return _first(field, own, facts, _ms_of(self._own("entry")))
-        return _first(field, _cut(own) if own is not None and pa.types.is_int32(field.type) else own, facts)
+            return _first(own, self._own("entry"), facts)
+        if name == "enqueued_ms":
+            return _first(own, facts, _ms_of(self._own("entry")))
+        return _first(own, facts)
 
     def _of_entry(self, name: str) -> pa.Array:
         facts = self._entries.column(name)
@@ -108,17 +132,11 @@ def _numbered(entry: pa.Array, place: pa.Array) -> pa.Array:
     return pc.add(pc.multiply(entry.cast(pa.int64()), MOST_ROWS), place)
 
 
-def _first(field: pa.Field, *choices: pa.Array | None) -> pa.Array:
+def _first(*choices: pa.Array | None) -> pa.Array:
     """Return of each row the first of ``choices`` that is there. The facts of the entry are always one of them."""
     given = [choice for choice in choices if choice is not None]
     telling = [choice for choice in given if choice.null_count < len(choice)]
-    return pc.coalesce(*telling) if telling else pa.nulls(len(given[0]), field.type)
-
-
-def _cut(value: pa.Array) -> pa.Array:
-    """Return longs as ints: the largest one for what is larger, null for what is far below zero."""
-    within = pc.if_else(pc.less(value, _LEAST_INT), None, pc.min_element_wise(value, _MOST_INT, skip_nulls=False))
-    return within.cast(pa.int32())
+    return pc.coalesce(*telling) if telling else given[0]
 
 
 def _ms_of(ids: pa.Array | None) -> pa.Array | None:

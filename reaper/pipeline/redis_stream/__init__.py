@@ -11,6 +11,6 @@ reads), `columns` (entries as Arrow), `writing`, `source` (what Spark calls).
 """
 
 from reaper.pipeline.redis_stream.errors import NAME, DataLossError, RedisStreamError, UnreachableError
-from reaper.pipeline.redis_stream.source import register
+from reaper.pipeline.redis_stream.source import register, travel_along
 
-__all__ = ["NAME", "DataLossError", "RedisStreamError", "UnreachableError", "register"]
+__all__ = ["NAME", "DataLossError", "RedisStreamError", "UnreachableError", "register", "travel_along"]

@@ -64,9 +64,13 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %p spark.%c{1}: %m%n%ex
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
-# Each failed attempt of a query is told by our own supervisor, in one line.
+# Each failed attempt of a query is told by our own supervisor, in one line; so is what failed of it.
 logger.streams.name = org.apache.spark.sql.execution.streaming
 logger.streams.level = off
+logger.tasks.name = org.apache.spark.executor.Executor
+logger.tasks.level = off
+logger.stages.name = org.apache.spark.scheduler.TaskSetManager
+logger.stages.level = off
 """
 
 
@@ -94,6 +98,7 @@ def build_session(
     `reaper.pipeline.spark.class_cache`). Raises JavaMissingError, SparkMissingError or ConfigurationError.
     """
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every connection
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # and of a batch that failed, at length
     if remote and master:
         raise ConfigurationError("give either master or remote: a Spark Connect server has its own master.")
     if remote or "SPARK_REMOTE" in os.environ:
