@@ -156,11 +156,12 @@ class Sample:
         return best[1]
 
 
-def sample(shape: Shape, size: int, crash_s: float, random: Random) -> Sample:
-    """Draw deliveries, and the crashes in as much work (Poisson)."""
+def sample(shape: Shape, size: int, crash_s: float, random: Random, share: float) -> Sample:
+    """Draw deliveries; in as much work there were crashes that a ``share`` of all records does not exceed (Poisson)."""
     held_s = sorted(shape.draw(random) for _ in range(size))
-    crashes, work_s = 0, random.expovariate(1 / crash_s)
-    while work_s < sum(held_s):
-        crashes += 1
-        work_s += random.expovariate(1 / crash_s)
+    expected = sum(held_s) / crash_s
+    crashes, term = 0, math.exp(-expected)
+    while share > term:
+        crashes, share = crashes + 1, share - term
+        term *= expected / crashes
     return Sample(held_s, crashes)

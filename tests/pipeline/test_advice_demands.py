@@ -53,12 +53,14 @@ class Judged:
 
 
 def judged(shape: Shape, size: int, crash_s: float, times: int, *, intervals: bool = False) -> Judged:
-    """Advise on samples of one kind."""
+    """Advise on samples of one kind. Crashes are not drawn, but as many in so many of them as chance has it."""
     random = Random(f"{SEED} {shape.name} {size} {crash_s}")
     oracle_s = shape.oracle_s(crash_s)
     found = Judged(0.0, {}, shape.cost(oracle_s, crash_s))
-    for _ in range(times):
-        drawn = sample(shape, size, crash_s, random)
+    shares = [(number + 0.5) / times for number in range(times)]
+    random.shuffle(shares)
+    for share in shares:
+        drawn = sample(shape, size, crash_s, random, share)
         advice = drawn.advice(intervals=intervals)
         cost = shape.cost(advice.best.timeout_ms / 1000, crash_s)
         found.cost += cost / times
