@@ -199,7 +199,11 @@ class ReaperSettings(RedisSettings):
 
     leader_election: bool = Field(default=True, description="Off for a single reaper; the fence stays.")
     lease_ttl: Seconds = seconds(10, "How long leadership lasts without renewal.")
-    renew_interval: Seconds | None = seconds(None, "How often the leader renews; default 0.3 * `lease_ttl`.")
+    renew_interval: Seconds | None = seconds(
+        None,
+        "How often the leader renews, at least: a group with a short visibility timeout has it ask more often (a sixth "
+        "of that). Default 0.3 * `lease_ttl`.",
+    )
     trust_window: Seconds | None = seconds(
         None, "How long a leader trusts its lease, from the start of a renewal; default 0.7 * `lease_ttl`."
     )
@@ -301,7 +305,7 @@ class ReaperSettings(RedisSettings):
 
     @property
     def renew(self) -> timedelta:
-        """The renewal interval in force."""
+        """The renewal interval, where `longest_silence` does not ask for a shorter one."""
         return self.renew_interval or self.lease_ttl * RENEW_PART
 
     @property
