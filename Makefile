@@ -63,7 +63,9 @@ bench: $(DEV)  ## measure; writes docs/benchmarks.md
 	@$(BIN)/python -m tests.benchmarks
 
 soak: $(DEV)  ## play 20,000 simulated stories; kill the ingester 20 times; then chaos for SOAK_MINUTES or until one fails
-	@$(BIN)/python -m tests.simulation $(SOAK_SEED) --count $(SOAK_STORIES) --processes $$(nproc 2>/dev/null || echo 2)
+	@for first in $(SOAK_SEED) $$((10000000 + $(SOAK_SEED))); do \
+	  $(BIN)/python -m tests.simulation $$first --count $(SOAK_STORIES) --processes $$(nproc 2>/dev/null || echo 2) || exit 1; \
+	done
 	@STREAM_REAPER_KILL_ROUNDS=20 $(BIN)/python -m pytest -q --matrix -k valkey tests/pipeline/test_kill.py
 	@mkdir -p soak; end=$$(( $$(date +%s) + $(SOAK_MINUTES) * 60 )); seed=$(SOAK_SEED); \
 	while [ "$$(date +%s)" -lt "$$end" ]; do \

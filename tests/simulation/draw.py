@@ -6,15 +6,23 @@ from random import Random
 
 from tests.simulation import plays
 from tests.simulation.faults import FAULTS
+from tests.simulation.outages import with_outages
 from tests.simulation.plays import Act, Play
 from tests.simulation.server.versions import capabilities_of
 from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, VERSIONS, NewJob, Setting, Step, Story
 
 SHORTEST_LEASE_S = 20.0
+OUTAGES = 10_000_000
+"""The story of a seed from here on has long outages in it."""
 
 
 def draw(seed: int) -> Story:
-    """Draw a story."""
+    """Draw a story; one of outages from seed `OUTAGES` on."""
+    story = _draw_story(seed)
+    return with_outages(story) if seed >= OUTAGES else story
+
+
+def _draw_story(seed: int) -> Story:
     random = Random(f"story {seed}")
     setting = _draw_setting(random)
     length_s = round(setting.visibility_s * random.uniform(3, 8), 1)

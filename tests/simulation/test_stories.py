@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulation.draw import draw
+from tests.simulation.draw import OUTAGES, draw
 from tests.simulation.faults import FAULTS
 from tests.simulation.judge import lost_and_told
 from tests.simulation.play import play
@@ -13,11 +13,19 @@ from tests.simulation.telling import tell_failure, tell_story
 from workers.protocol.events import EventName, LifecycleEvent
 
 SEEDS = 300
+SEEDS_OF_OUTAGES = 50
 AT_A_TIME = 25
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_A_TIME))
 def test_whatever_befalls_them_the_promises_hold(first: int) -> None:
+    for seed in range(first, first + AT_A_TIME):
+        outcome = play(draw(seed))
+        assert not outcome.violations, "\n".join(tell_failure(outcome))
+
+
+@pytest.mark.parametrize("first", range(OUTAGES, OUTAGES + SEEDS_OF_OUTAGES, AT_A_TIME))
+def test_nor_does_an_outage_in_which_processes_end_and_start_break_them(first: int) -> None:
     for seed in range(first, first + AT_A_TIME):
         outcome = play(draw(seed))
         assert not outcome.violations, "\n".join(tell_failure(outcome))
