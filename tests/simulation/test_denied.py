@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.play import play
 from tests.simulation.plays import Act
-from tests.simulation.story import EMBEDDED, REAPER, NewJob, Setting, Step, Story
+from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, NewJob, Setting, Step, Story
 
 SEEDS = range(589872, 589872 + 5)
 """Without a wait after the refusal, some of these go wrong in each setting."""
@@ -53,3 +53,19 @@ def test_a_retry_in_place_that_nobody_may_journal_counts_as_little_as_any_other(
     for story in (denied, replace(denied, steps=())):
         outcome = play(story)
         assert (outcome.violations, outcome.executions) == ((), 2)
+
+
+def test_workers_that_do_not_start_without_a_right_are_there_again_once_it_is_given_back() -> None:
+    setting = replace(LED, recovery=CLAIM, redelivery=IN_PLACE, max_deliveries=3)
+    steps = (
+        Step(85.0, "deny", seconds=100.0, value="xreadgroup"),
+        Step(90.0, "kill", "worker-1", seconds=1.0),
+        Step(90.0, "kill", "worker-2", seconds=1.0),
+    )
+    ended: list[str] = []
+    outcome = play(
+        replace(STORY, setting=setting, steps=steps),
+        lambda _, what: ended.append(what) if "may not ask" in what else None,
+    )
+    assert outcome.violations == ()
+    assert ended != []

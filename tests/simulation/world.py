@@ -32,7 +32,7 @@ from tests.simulation.undisturbed import take_down
 from tests.simulation.witness import Witness
 from tests.support.invariants import Execution
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
-from workers.protocol.errors import StreamReaperError, UnreachableError
+from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.keys import RESTORED_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 
@@ -228,13 +228,17 @@ class World:
         if error is not None:
             self.say(f"{process.name} ends: {error!r}")
             for one in _leaves(error):
-                if not isinstance(one, UnreachableError):
+                if not isinstance(one, UnreachableError) and not self._misses_a_right(one):
                     self.findings.add(f"X: {process.role} died of {type(one).__name__}: {one}")
                     logger.error("%s died", process.name, exc_info=error)
         again_s = actor.again_after_s if actor.again_after_s is not None else self.random.uniform(*SUPERVISED_S)
         actor.again_after_s = None
         if actor.supervised:
             self.later(again_s, lambda: self.launch(actor.role))
+
+    def _misses_a_right(self, error: BaseException) -> bool:
+        """Tell whether a process would not start for want of a right that was withdrawn, and said so."""
+        return isinstance(error, UnsupportedServerError) and any(self.server.denied.values())
 
     def alive(self, role: str) -> Process | None:
         """Return the process that plays a role now."""
