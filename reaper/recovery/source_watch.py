@@ -215,7 +215,7 @@ class SourceWatch:
         began_ns = time_ns()
         result = await self.writer.recover(
             self.source,
-            in_order(due),
+            in_order(due, bytes),
             not_after_ms=not_after_ms,
             made=self.made(),
             steps=self.context.grace.steps.ahead,
@@ -325,7 +325,7 @@ class SourceWatch:
     async def _observe(self, due: Mapping[bytes, Cohort]) -> None:
         """Report what would be recovered; write nothing."""
         self.timers.seen_ms = now = monotonic_ms()
-        found = await overdue_now(self.context.client, self.source, self.writer.group.group, in_order(due))
+        found = await overdue_now(self.context.client, self.source, self.writer.group.group, in_order(due, bytes))
         verdict = self.verdict or Verdict(now)
         self.backlogs.answered(due)
         for entry_id in due:

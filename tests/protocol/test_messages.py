@@ -88,7 +88,7 @@ ids = st.builds(b"%d-%d".__mod__, st.tuples(st.integers(0, 120), st.integers(0, 
 
 @given(st.lists(ids))
 def test_entry_ids_of_any_form_are_sorted_as_redis_sorts_them(some: list[bytes]) -> None:
-    assert in_order(some) == sorted(some, key=entry_order)
+    assert in_order(some, bytes) == sorted(some, key=entry_order)
 
 
 @given(st.binary())

@@ -31,14 +31,16 @@ WORDS_OF_A_CALL = 8
 """Its arguments, behind EVALSHA, digest, the number of keys, and these, and before its runs of items."""
 
 
-def acknowledged_by(words: Sequence[bytes]) -> int:
-    """Return how many items a call of ``settle.lua`` has, which are all acknowledged."""
-    items, at = 0, 3 + int(words[2]) + WORDS_OF_A_CALL
+def acknowledged_by(words: Sequence[bytes]) -> list[bytes]:
+    """Return the entries of a call of ``settle.lua``, which are all acknowledged."""
+    entries: list[bytes] = []
+    at = 3 + int(words[2]) + WORDS_OF_A_CALL
     while at < len(words):
-        verb, number = words[at], int(words[at + 2])
-        at += {b"acks": 4 + number, b"ack": 3 + 3 * number}[verb]
-        items += number
-    return items
+        head, width = {b"acks": (4, 1), b"ack": (3, 3)}[words[at]]
+        end = at + head + int(words[at + 2]) * width
+        entries += words[at + head : end : width]
+        at = end
+    return entries
 
 
 async def accept(_job: Job) -> None:
@@ -86,7 +88,7 @@ async def test_a_call_settles_no_more_than_the_batch(server: RedisServer, client
 
     def note_size(request: Request) -> bool:
         if runs(SETTLE)(request):
-            sizes.append(acknowledged_by(request.words))
+            sizes.append(len(acknowledged_by(request.words)))
         return False
 
     through.hold_request(note_size)
@@ -95,6 +97,36 @@ async def test_a_call_settles_no_more_than_the_batch(server: RedisServer, client
         await wait_for_settled(worker, 40)
 
     assert (max(sizes), sum(sizes)) == (4, 40)
+
+
+async def test_a_call_names_entries_in_redis_s_order(server: RedisServer, client: Redis, proxy: StartProxy) -> None:
+    """So that one look finds them all: IDs of several milliseconds and several lengths sort as numbers do."""
+    await client.script_load(SETTLE.source)
+    through = await proxy(server)
+    calls: list[list[bytes]] = []
+    ran: list[str] = []
+
+    def note_entries(request: Request) -> bool:
+        if runs(SETTLE)(request):
+            calls.append(acknowledged_by(request.words))
+        return False
+
+    async def handle(job: Job) -> None:
+        ran.append(job.entry_id)
+
+    through.hold_request(note_entries)
+    first_call = through.hold_request(runs(SETTLE))
+    entries = [f"{ms}-{sequence}" for ms in range(98, 103) for sequence in range(8, 13)]
+    async with running(make_worker(through.url, handle, concurrency=64)) as worker:
+        await client.xadd(KEYS.stream, {"n": "0"}, "1-0")
+        await first_call.wait()
+        for entry_id in entries:
+            await client.xadd(KEYS.stream, {"n": "1"}, entry_id)
+        await wait_until(lambda: len(ran) == 1 + len(entries), "all jobs have run meanwhile")
+        first_call.release()
+        await wait_for_settled(worker, 1 + len(entries))
+
+    assert calls == [[b"1-0"], [entry_id.encode() for entry_id in entries]]
 
 
 async def test_no_op_jobs_cost_a_fifth_of_a_request_or_less(server: RedisServer, client: Redis) -> None:

@@ -34,6 +34,7 @@ from workers.loop.held import ENDED, Held, Source
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.settlement import Extension, Extensions
 from workers.protocol.connection import COMMAND_TIMEOUT_S
+from workers.protocol.messages import in_order
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
@@ -263,6 +264,6 @@ def _is_due(held: Held, now: float, before: float) -> bool:
 
 
 def _batches(deliveries: Sequence[Held]) -> Iterator[list[Held]]:
-    """Split into calls; neighbours in the pending entries list are looked up together."""
-    in_order = sorted(deliveries, key=lambda held: held.job.raw_entry_id)
-    return in_calls(in_order, lambda held: held.job.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
+    """Split into calls."""
+    ordered = in_order(deliveries, lambda held: held.job.raw_entry_id)
+    return in_calls(ordered, lambda held: held.job.payload_bytes, most=MAX_BATCH, most_bytes=MAX_BATCH_BYTES)

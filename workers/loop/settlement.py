@@ -24,6 +24,7 @@ from workers.protocol.calls.settlement import Outcome, Result, Settled, Verdict,
 from workers.protocol.connection import drop_idle
 from workers.protocol.events import EventName
 from workers.protocol.meaning import Meaning, meaning_of, meaning_of_text, was_not_run
+from workers.protocol.messages import in_order
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
@@ -32,9 +33,6 @@ GATHER_BATCHES = 4
 
 GATHER_S = 0.001
 """How long a verdict waits for others to fill its call. Its slot is free meanwhile."""
-
-MAX_ENTRY_ID_BYTES = 41
-"""Two numbers of 64 bits and a dash."""
 
 MAX_COPIED_BYTES = 1_048_576
 """Payload that one call may copy, give or take one job: no call blocks the server for long."""
@@ -162,11 +160,7 @@ class Settlements(Part):
         batch = list(islice(pile.waiting, size))
         if [held.verdict for held in batch].count(ACKED) < size:
             _cut(batch)
-        # Neighbours in the pending entries list are looked up together by the script.
-        entry_ids = [held.job.raw_entry_id for held in batch]
-        if sorted(entry_ids) != entry_ids:  # as mostly
-            batch.sort(key=_in_order)
-        return batch
+        return in_order(batch, _entry_id)
 
     async def _send(self, source: Source, batch: Sequence[Held], *, lost: bool) -> Sequence[Settled] | None:
         return await settle(
@@ -310,5 +304,5 @@ def _is_to_be_asked_again(held: Held, result: Result, asked_at: float) -> bool:
     return result is Result.LATE or (held.again_at >= asked_at and result in (Result.REFUSED, Result.UNKNOWN))
 
 
-def _in_order(held: Held) -> bytes:
-    return held.job.raw_entry_id.rjust(MAX_ENTRY_ID_BYTES)  # 5-9 before 5-10
+def _entry_id(held: Held) -> bytes:
+    return held.job.raw_entry_id

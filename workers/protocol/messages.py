@@ -4,10 +4,10 @@ Replies are taken as RESP2 arrays of bytes (see `workers.protocol.connection`): 
 entry into a dict and so loses duplicate fields, and it costs time in the hot path.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from workers.protocol.errors import UnexpectedReplyError
 
@@ -31,6 +31,7 @@ MAX_DELIVERIES_LIMIT = 1_000_000
 _MAX_DIGITS = 15  # below 2**53, so that Lua reads the same number
 
 Pairs = list[tuple[bytes, bytes]]
+_Thing = TypeVar("_Thing")
 
 
 class Redelivery(StrEnum):
@@ -113,11 +114,15 @@ def entry_order(entry_id: bytes | str) -> tuple[int, int]:
     return int(milliseconds), int(sequence or 0)
 
 
-def in_order(entry_ids: Iterable[bytes]) -> list[bytes]:
-    """Return entry IDs sorted as Redis does. In a mass most are of one form, and their bytes sort as well."""
-    ids = list(entry_ids)
-    one_form = len({(len(one), one.find(b"-")) for one in ids}) <= 1
-    return sorted(ids) if one_form else sorted(ids, key=entry_order)
+def in_order(things: Iterable[_Thing], entry_id: Callable[[_Thing], bytes]) -> list[_Thing]:
+    """Return what has entry IDs from Redis sorted by them, as Redis does: scripts look neighbours up together."""
+    return sorted(things, key=lambda thing: _numbers_as_bytes(entry_id(thing)))
+
+
+def _numbers_as_bytes(entry_id: bytes) -> tuple[int, bytes, int, bytes]:
+    """As `entry_order`, in half the time: Redis writes no zeros in front, so of two numbers the longer is greater."""
+    milliseconds, _, sequence = entry_id.partition(b"-")
+    return len(milliseconds), milliseconds, len(sequence), sequence
 
 
 _SMALL_NUMBERS: dict[bytes | None, int] = {b"%d" % number: number for number in range(100)}
