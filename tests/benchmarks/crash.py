@@ -1,4 +1,4 @@
-"""What a crash costs: a worker with 200 jobs in flight is killed, in both recovery modes.
+"""What a crash costs: a worker with 200 jobs in flight is killed, in each recovery mode.
 
 Two workers with 200 slots each run jobs of some tenths of a second, with a visibility timeout of 5 s; one of them is
 killed with -9 while there is plenty to do. Each job writes into a file that it is finished. The overshoot of a delivery
@@ -16,7 +16,7 @@ from typing import Any
 from tests.benchmarks.figures import Result, Row, at_most, spread
 from tests.benchmarks.leadership import begun_after
 from tests.benchmarks.programs import LEDGER
-from tests.benchmarks.stage import Stage, open_stage, stopped
+from tests.benchmarks.stage import Stage, open_stage, server_knows_claim, stopped
 from tests.benchmarks.streams import create_group, delivered_at, enqueue, progress
 from tests.support.history import read_events
 from tests.support.processes import Running
@@ -51,8 +51,9 @@ class _Crash:
 
 
 async def measure(*, quick: bool) -> Result:
-    """Kill workers, in one mode and in the other in turn."""
-    crashes: dict[RecoveryMode, list[_Crash]] = {mode: [] for mode in RecoveryMode}
+    """Kill workers, in each mode that the server serves, in turn."""
+    served = [mode for mode in RecoveryMode if mode is not RecoveryMode.CLAIM or await server_knows_claim()]
+    crashes: dict[RecoveryMode, list[_Crash]] = {mode: [] for mode in served}
     for _ in range(QUICK_ROUNDS if quick else ROUNDS):
         for mode, found in crashes.items():
             found.append(await _crash(mode))

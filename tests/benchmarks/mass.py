@@ -22,10 +22,9 @@ from redis.asyncio import Redis
 from tests.benchmarks import profiles, server_load
 from tests.benchmarks.figures import Breakdown, Result, Row, at_most_ratio, median_ratio
 from tests.benchmarks.leadership import begun_after
-from tests.benchmarks.stage import Stage, open_stage, result_of, stopped
+from tests.benchmarks.stage import Stage, open_stage, result_of, server_knows_claim, stopped
 from tests.benchmarks.streams import create_group, progress, strand
 from tests.support.waiting import wait_until
-from workers.protocol.capabilities import knows_claim
 from workers.protocol.events import EventName, events_of
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode, Redelivery
@@ -69,7 +68,7 @@ class _Recovery:
 async def measure(*, quick: bool) -> Result:
     """Strand and recover in each case, and with the bare loop, in turn."""
     size, rounds = (QUICK_SIZE, QUICK_ROUNDS) if quick else (SIZE, ROUNDS)
-    demanded = (*CASES, *BY_CLAIM) if await _claim_is_known() else CASES
+    demanded = (*CASES, *BY_CLAIM) if await server_knows_claim() else CASES
     ours: dict[_Case, list[_Recovery]] = {case: [] for case in (*demanded, DEFAULT)}
     bare: list[float] = []
     for _ in range(rounds):
@@ -78,11 +77,6 @@ async def measure(*, quick: bool) -> Result:
         bare.append(await _bare_s(size))
     rows = [_row(case, size, [one.seconds for one in found], bare) for case, found in ours.items()]
     return Result(tuple(rows), tuple(ours[case][-1].server for case in demanded))
-
-
-async def _claim_is_known() -> bool:
-    async with open_stage() as stage:
-        return await knows_claim(stage.client, OURS.stream) is True
 
 
 def _row(case: _Case, size: int, ours: Sequence[float], bare: Sequence[float]) -> Row:

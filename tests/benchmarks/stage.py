@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from tests.support.processes import Processes, Running
 from tests.support.servers import RedisServer, started_server
 from tests.support.waiting import wait_until
+from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import commands_client
 
 SCRIPT_TIMEOUT_S = 60.0
@@ -110,3 +111,9 @@ async def open_stage() -> AsyncIterator[Stage]:
             with redirect_stdout(io.StringIO()):
                 processes.end()
             await client.aclose()
+
+
+async def server_knows_claim() -> bool:
+    """Tell whether the newest Redis at hand knows ``XREADGROUP … CLAIM`` (8.4)."""
+    async with open_stage() as stage:
+        return await knows_claim(stage.client, "jobs") is True
