@@ -105,51 +105,24 @@ local alike = {}
 
 -- Makes a plain job ready again, as `recover_job` does where deliveries are left. `least`: from which idle time on its consumer's
 -- deliveries are overdue. Returns the ID of its entry, or its result where it is held.
-local make_ready
-do
-  local copy, n_copied = {}, -1 -- used again: most of a copy's words are those of the copy before it
-  local target = policy == 'stream' and stream or retry
-  local deletes = source == retry or policy == 'stream'
-  make_ready = function(row, fields, least)
-    local entry_id, consumer, count = row[1], row[2], row[4]
-    local pile, new_entry = alike.pile, entry_id
-    if consumer ~= alike.consumer or count ~= alike.count then
-      pile = pile_of(row)
-    end
-    if in_place then
-      redis.call('HSET', notes, entry_id, '0,0,,,' .. pile.name)
-      lay_aside(source, group, READY_CONSUMER, entry_id, count)
-      is_any_ready_there = true
-    else
-      local n = #fields
-      if n + READY_FIELDS > MAX_ARGUMENTS then
-        return { HELD, 'too many fields', row[3], consumer, entry_id, count }
-      end
-      for i = 1, n do
-        copy[i] = fields[i]
-      end
-      if n ~= n_copied then
-        n_copied = n
-        copy[n + 1], copy[n + 3], copy[n + 5], copy[n + 6] = 'reaper.job', 'reaper.deliveries', 'reaper.generation', '0'
-        copy[n + 7], copy[n + 9], copy[n + 11], copy[n + 12] = 'reaper.first_ms', 'reaper.consumers', 'reaper.copies', '1'
-      end
-      copy[n + 2], copy[n + 4], copy[n + 8], copy[n + 10] = entry_id, pile.count, string.match(entry_id, '^%d+'), pile.name
-      new_entry = try('XADD', target, '*', unpack(copy, 1, n + READY_FIELDS))
-      if type(new_entry) == 'table' then
-        return { HELD, new_entry.err, row[3], consumer, entry_id, count }
-      end
-      finish(entry_id, deletes)
-    end
-    if pile ~= alike.pile then
-      local n = #ready
-      alike = { consumer = consumer, count = count, least = least, pile = pile, idle = {} }
-      ready[n + 1], ready[n + 2], ready[n + 3] = consumer, count, alike.idle
-    end
-    local idle = alike.idle
-    idle[#idle + 1] = row[3]
-    tell_plain(pile, row, new_entry)
-    return new_entry
+local function make_ready(row, fields, least)
+  local entry_id, consumer, count = row[1], row[2], row[4]
+  local pile = alike.pile
+  if consumer ~= alike.consumer or count ~= alike.count then
+    pile = pile_of(row)
   end
+  local new_entry, why = ready_plain(row, fields, pile)
+  if not new_entry then
+    return { HELD, why, row[3], consumer, entry_id, count }
+  end
+  if pile ~= alike.pile then
+    local n = #ready
+    alike = { consumer = consumer, count = count, least = least, pile = pile, idle = {} }
+    ready[n + 1], ready[n + 2], ready[n + 3] = consumer, count, alike.idle
+  end
+  local idle = alike.idle
+  idle[#idle + 1] = row[3]
+  return new_entry
 end
 
 local function goes_by_sight(consumer)
@@ -212,7 +185,7 @@ local function recover(entry_id, left, seen)
   local size, says = look_into(fields)
   bytes = bytes + size
   average = (average + size) / 2
-  if not says and times < max_deliveries - 1 and not (has_notes and redis.call('HEXISTS', notes, entry_id) == 1) then
+  if not says and times < max_deliveries - 1 and not is_noted(entry_id, next_pending.rows) then
     return make_ready(row, fields, least)
   end
   local job = open_noted(entry_id, fields)
@@ -230,12 +203,12 @@ local function recover(entry_id, left, seen)
 end
 
 -- Recovers an entry that is like the latest which was made ready, as nearly all of a mass are: nothing is looked up then, and nothing in
--- this can fail, so that it needs no pcall. Returns its row of the answer, or nil where it is not so, or not known yet: nothing was done.
-local goes_by_likeness = not (has_steps or in_place or has_notes)
+-- this can fail that has not failed for that one, so that it needs no pcall. Returns its row of the answer, or nil where it is not so, or
+-- not known yet: nothing was done.
 local function ready_alike(entry_id)
   local row, entry = next_pending.rows[next_pending.at], next_payload.rows[next_payload.at]
   if not row or row[1] ~= entry_id or row[2] ~= alike.consumer or row[4] ~= alike.count or row[3] < alike.least
-    or not entry or entry[1] ~= entry_id then
+    or not entry or entry[1] ~= entry_id or is_noted(entry_id, next_pending.rows) then
     return nil
   end
   local size, says = look_into(entry[2])
@@ -257,7 +230,7 @@ for i = 1, items do
     break
   end
   local entry_id, ok, seen = ARGV[first + i - 1], true, nil
-  local row = goes_by_likeness and ready_alike(entry_id)
+  local row = not has_steps and ready_alike(entry_id)
   if row then -- it is done
   elseif entry_id == ARGV[first + i - 2] then -- given twice, it would be copied twice: it is acknowledged at the end only
     row = { GONE }

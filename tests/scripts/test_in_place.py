@@ -104,6 +104,16 @@ async def test_what_stalls_is_ready_where_it_is_with_its_count_and_a_note(scene:
     assert (event[0], event[1], event[2]["new_entry"]) == ("recovered", one, one)
 
 
+@pytest.mark.parametrize("noted", range(4))
+async def test_a_note_between_many_that_have_none_counts(scene: Scene, noted: int) -> None:
+    ids = [await scene.stalled("n", number) for number in range(4)]
+    await scene.client.hset(scene.keys.notes, ids[noted], "1,0,,,w0")
+    await scene.recover(*ids, policy=POLICY)
+    # It had two deliveries of three: it is to run alone.
+    assert await scene.pending() == [(one, WAITING if one == ids[noted] else scene.ready_owner, 1) for one in ids]
+    assert await notes(scene) == {one: "1,0,0,,w0,w1" if one == ids[noted] else "0,0,,,w1" for one in ids}
+
+
 async def test_explicit_ids_and_other_groups_are_left_as_they_are(scene: Scene) -> None:
     await scene.client.xgroup_create("orders", "shipping", "0")
     one = await scene.add("n", 1, at="7-1")
@@ -273,6 +283,38 @@ async def test_what_lies_in_the_retry_stream_is_given_back_there(scene: Scene) -
     assert [reply[1:] for reply in (await scene.release(policy=POLICY))[4:]] == [[one.encode()]]
     assert await scene.pending(retry) == [(one, scene.ready_owner, 1)]
     assert (await shown(scene))["{orders}:suspects:billing"] == {one: "retry"}
+
+
+# --- recovered by workers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("note", ["0,0,,,w0", "-1,1,,,w0", "1,0,,,w0"])
+@pytest.mark.parametrize("noted", range(4))
+async def test_workers_claim_what_has_no_note_and_leave_the_rest_to_who_reads_notes(
+    scene: Scene, noted: int, note: str
+) -> None:
+    await scene.agree(recovery="embedded")
+    ids = [await scene.stalled("n", number) for number in range(4)]
+    await scene.client.hset(scene.keys.notes, ids[noted], note)
+    reply = await scene.autoclaim(consumer="w9")
+    assert [one[0].decode() for one in reply[8]] == [one for one in ids if one != ids[noted]]
+    owner = WAITING if note.startswith("1") else scene.ready_owner  # to run alone, or at once
+    assert await scene.pending() == [(one, *((owner, 1) if one == ids[noted] else ("w9", 2))) for one in ids]
+    assert (await notes(scene))[ids[noted]].endswith(",w0,w1")
+
+
+async def test_without_room_all_is_ready_where_it_is_and_told_as_many(scene: Scene) -> None:
+    await scene.agree(recovery="embedded")
+    ids = [await scene.stalled("n", number) for number in range(4)]
+    assert (await scene.autoclaim(consumer="w9", room=0))[5] == 4  # they wait for somebody with room
+    assert await scene.pending() == [(one, "w1", 1) for one in ids]
+    reply = await scene.autoclaim(consumer="w9", room=0, patience_ms=0)
+    assert [(row[0], row[1].decode()) for row in reply[7]] == [(1, one) for one in ids]
+    assert await scene.pending() == [(one, scene.ready_owner, 1) for one in ids]
+    assert await notes(scene) == dict.fromkeys(ids, "0,0,,,w1")
+    events = (await scene.state())["{orders}:journal"]
+    assert [(event[0], event[2]["new_entry"]) for event in events] == [("recovered", one) for one in ids]
+    assert await scene.client.xlen(scene.keys.journal) == 1
 
 
 # --- given back by a worker -------------------------------------------------------------------------------------

@@ -125,6 +125,25 @@ def test_what_the_journal_could_not_tell_was_given_back_all_the_same(
     assert any(sentence.startswith("I5: generation 0 of job job-1") for sentence in look_at_all(world)) == is_wrong
 
 
+# ---- handed out, and never received
+
+
+@pytest.mark.parametrize(("limit", "is_to_blame"), [(1, True), (2, False)])
+def test_an_only_delivery_ends_with_whom_it_was_handed_out_to(make: Make, limit: int, is_to_blame: bool) -> None:
+    world = make(Story(1, Setting(workers=1, replicas=1, max_deliveries=limit), (), (), 60.0))
+    world.begin()
+
+    async def hand_out_and_kill() -> None:
+        await asyncio.sleep(10)
+        world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", JOB.job)
+        assert entry_of(world)  # a read that waited was answered: its reply is on its way
+        world.kill("worker-1", again_after_s=30.0)
+
+    world.run(hand_out_and_kill)
+    assert world.ledger.starts == []
+    assert world.ledger.endings == [JOB] * is_to_blame
+
+
 # ---- a server that has lost its latest writes
 
 

@@ -252,6 +252,8 @@ class World:
             return
         if by is None or self.drops.has_unheld(process.name):
             self.blame_what_is_in_hand(role)
+            if self.story.least_limit == 1:  # handed out is delivered: there are no suspects (decision 58)
+                self._blame_what_is_left_by(self.actors[role])
         process.kill()
         self.drops.ended(process.name)
         self.network.reset(role, both=not abruptly)
@@ -309,7 +311,7 @@ class World:
             self._blame_pending(lambda row: row.delivered_ms >= now_ms)
 
     def _blame_what_is_left_by(self, actor: Actor) -> None:
-        """Note that what a process could not give back when it ended has ended with it: Redis was away just then."""
+        """Note that what a process has, or was handed out to it and not received, ends with it."""
         if actor.consumer:
             self._blame_pending(lambda row: row.consumer is not None and row.consumer.name == actor.consumer)
 

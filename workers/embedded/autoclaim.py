@@ -31,7 +31,7 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
 from workers.protocol.meaning import Meaning, meaning_of
-from workers.protocol.messages import FIELD_VISIBILITY_MS, Redelivery, text, whole_number
+from workers.protocol.messages import FIELD_VISIBILITY_MS, text, whole_number
 from workers.runtime.clock import monotonic, monotonic_ms
 from workers.runtime.contact import Contact
 from workers.runtime.denials import RECOVERING, TOO_LATE_MS
@@ -193,8 +193,7 @@ class Autoclaim(Part, StalledDeliveries):
             await cancel_shielded_checkpoint()  # it is sent now
 
     async def _call(self, walk: Walk, room: int) -> Page | Refusal:
-        """Recover one page. Given back in place, nothing is claimed here: it is for reads with CLAIM."""
-        in_place = self._membership.agreement.redelivery is Redelivery.IN_PLACE
+        """Recover one page."""
         return await autoclaim(
             self._connection,
             walk.source.key,
@@ -205,8 +204,8 @@ class Autoclaim(Part, StalledDeliveries):
             not_after_ms=TOO_LATE_MS if self._contact.denials.is_open else self._membership.now_ms() + self._valid_ms(),
             steps=self._membership.steps.ahead,
             cursor=walk.cursor,
-            room=0 if in_place else min(room, self._most),
-            patience_ms=0 if in_place else round(self._patience_s() * 1000),
+            room=min(room, self._most),
+            patience_ms=round(self._patience_s() * 1000),
             abandoned=walk.abandoned,
         )
 

@@ -5,8 +5,9 @@
 -- never on our own. What it brings is judged by its payload then, since reading that twice costs: a job that had its deliveries is ended at once,
 -- and goes back to its consumer where it cannot be; a payload that is gone (6.2 would claim it for ever) is acknowledged.
 -- Judged before it is claimed is whatever the list alone convicts, or may be a released suspect.
--- What is overdue is claimed while there is room. Without room it is left to whoever has some, for ARGV[11]; then it is
--- made ready by a copy, as a leader does, so that nobody has to wait for us. The rest of a job's fate is recovery.lua.
+-- What is overdue is claimed while there is room, unless there is a note of it, which reads have to bring. Without room it is left to
+-- whoever has some, for ARGV[11]; then it is made ready, as a leader does, so that nobody has to wait for us. The rest of a job's fate
+-- is recovery.lua.
 --
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream whose pending entries are meant
 -- KEYS[2] stream     orders                              stream
@@ -79,6 +80,7 @@ local how_it_ended = 'not settled within the visibility timeout'
 --- @recovery
 
 local cursor, soonest, ended = ARGV[9], -1, ''
+local rows = {} -- of the list, that were read together
 local results, claimed, ours = {}, {}, {}
 local bytes, overdue, recovered, waiting = 0, 0, 0, 0
 
@@ -121,6 +123,9 @@ local function try_to(act, row, ...)
 end
 
 local function tell_claim(job, row, count)
+  if not job then
+    return tell_plain(pile_of(row), row, row[1])
+  end
   event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. row[1] .. '"')
 end
 
@@ -158,6 +163,16 @@ local function claim()
   return #ids == n_run and entries or {} -- what is ours all the same is found as that
 end
 
+-- What there is to know of a job beyond its row, if there is anything: the job, how often it was delivered, and what is in doubt of that.
+local function more_of(row, fields)
+  local size, says = look_into(fields)
+  opened_one(size)
+  if says or row[4] >= max_deliveries - 1 or is_noted(row[1], rows) then
+    local job = open_noted(row[1], fields)
+    return job, judge(job, row)
+  end
+end
+
 local function claim_run()
   if n_run == 0 then
     return
@@ -171,12 +186,7 @@ local function claim_run()
     end
     local job, count, in_doubt
     if is_there then
-      local size, says = look_into(entry[2])
-      opened_one(size)
-      if says or (has_notes and redis.call('HEXISTS', notes, row[1]) == 1) then
-        job = open_noted(row[1], entry[2])
-        count, in_doubt = judge(job, row)
-      end
+      job, count, in_doubt = more_of(row, entry[2])
     end
     if not is_there then
       room = room + 1
@@ -188,11 +198,7 @@ local function claim_run()
       end
     else
       claimed[#claimed + 1] = { row[1], row[4] + 1, entry[2], row[2], row[3] }
-      if job then
-        tell_claim(job, row, count)
-      else
-        tell_plain(pile_of(row), row, row[1])
-      end
+      tell_claim(job, row, count)
     end
   end
   run, n_run = {}, 0
@@ -205,10 +211,8 @@ local function recover(row, left)
   if not entry then
     return lose(row)
   end
-  local job = open_noted(row[1], entry[2])
-  opened_one(job.bytes)
-  local count, in_doubt = judge(job, row)
-  if job.suspect or count >= max_deliveries - 1 then
+  local job, count, in_doubt = more_of(row, entry[2])
+  if job and (job.suspect or count >= max_deliveries - 1 or is_noted(row[1], rows)) then -- its note is for who reads it
     return recover_job(job, row, count, in_doubt)
   end
   if room > 0 then
@@ -226,7 +230,11 @@ local function recover(row, left)
     again_in(left_ms)
     return nil
   end
-  return recover_job(job, row, count, in_doubt)
+  if job then
+    return recover_job(job, row, count, in_doubt)
+  end
+  local new_entry, why = ready_plain(row, entry[2], pile_of(row))
+  return { new_entry and REDELIVERED or HELD, new_entry or why, row[3], row[2], row[1], row[4] }
 end
 
 local had_room = room > 0
@@ -300,7 +308,8 @@ local function look_at(row, left)
     return
   end
   overdue = overdue + 1
-  if room > 0 and idle >= 0 and terms[2] == agreed_limit and row[4] < agreed_limit - 1 and nobody_is_suspected then
+  if room > 0 and idle >= 0 and terms[2] == agreed_limit and row[4] < agreed_limit - 1 and nobody_is_suspected
+    and not is_noted(row[1], rows) then
     room = room - 1
     n_run = n_run + 1
     run[n_run] = row
@@ -319,12 +328,12 @@ end
 local function walk()
   while page > 0 and ended == '' do
     local chunk = math.min(page, CHUNK, had_room and room + SPARE or CHUNK)
-    local rows = redis.call('XPENDING', source, group, cursor, '+', chunk)
+    rows = redis.call('XPENDING', source, group, cursor, '+', chunk)
     local last
     for i = 1, #rows do
       local row = rows[i]
       if row[2] == alike.consumer and row[4] == alike.count and row[3] >= alike.idle and n_run < longest and room > 0 and overdue < most
-        and bytes <= budget then
+        and bytes <= budget and not is_noted(row[1], rows) then
         room, overdue, n_run = room - 1, overdue + 1, n_run + 1
         run[n_run] = row
       else

@@ -34,6 +34,24 @@ local function open_noted(entry_id, fields)
   return has_notes and with_note(job, redis.call('HGET', notes, entry_id)) or job
 end
 
+-- Tells whether there is a note of an entry, which is one of `rows`: asked for all of them at once.
+local is_noted
+do
+  local known = {}
+  is_noted = function(entry_id, rows)
+    if has_notes and known[entry_id] == nil then
+      local ids = {}
+      for i = 1, #rows do
+        ids[i] = rows[i][1]
+      end
+      for i, note in ipairs(redis.call('HMGET', notes, unpack(ids))) do
+        known[ids[i]] = note ~= false
+      end
+    end
+    return known[entry_id]
+  end
+end
+
 local tell_gathered -- below
 -- Acknowledged and deleted together, once every copy of the batch is written.
 local finish, finish_all
@@ -65,29 +83,6 @@ do
   end
 end
 
--- A released suspect that crashed together with another one on the same consumer may be the innocent of the two: nobody
--- is convicted; both are parked again, uncounted, in front, and run alone. Marks the others, which may fall due later.
--- `value` is what the hash says of it.
-local function crashed_in_company(entry_id, consumer, value)
-  local company = read_suspect(value).crashed
-  local released = redis.call('HGETALL', suspects)
-  for i = 1, #released, 2 do
-    if released[i] ~= entry_id then
-      local suspect = read_suspect(released[i + 1])
-      local key = suspect.kind == 'retry' and retry or stream
-      local other = redis.pcall('XPENDING', key, group, released[i], released[i], 1)[1]
-      if other and other[2] == consumer then
-        company = true
-        if not suspect.crashed then
-          redis.call('HSET', suspects, released[i], released[i + 1] .. '!')
-        end
-      end
-    end
-  end
-  redis.call('HSET', agreement, 'suspects_settled', '0')
-  return company
-end
-
 -- Gives up an entry whose payload somebody deleted. Returns its result, as `recover_job`.
 local function lose(row)
   finish(row[1], false)
@@ -95,91 +90,120 @@ local function lose(row)
   return { LOST, '', row[3], row[2], row[1], row[4] }
 end
 
--- Returns how often the job was delivered and counted, and why its last delivery convicts nobody, where it does not: a suspect had
--- company, or nobody let it out (the hash was lost, or a producer wrote the mark), so that nobody knows what company it had; or it was
--- handed to a worker of ours that never showed that it got it, and may have been dead by then. Those of before show nothing: so twice.
-local function judge(job, row)
-  local count = delivery_count(job, row[4], max_deliveries)
-  if row[2] == NOBODY or (not job.suspect and count < max_deliveries) then -- who has given it back did not crash
+local judge
+do
+  -- A released suspect that crashed together with another one on the same consumer may be the innocent of the two: nobody
+  -- is convicted; both are parked again, uncounted, in front, and run alone. Marks the others, which may fall due later.
+  -- `value` is what the hash says of it.
+  local function crashed_in_company(entry_id, consumer, value)
+    local company = read_suspect(value).crashed
+    local released = redis.call('HGETALL', suspects)
+    for i = 1, #released, 2 do
+      if released[i] ~= entry_id then
+        local suspect = read_suspect(released[i + 1])
+        local key = suspect.kind == 'retry' and retry or stream
+        local other = redis.pcall('XPENDING', key, group, released[i], released[i], 1)[1]
+        if other and other[2] == consumer then
+          company = true
+          if not suspect.crashed then
+            redis.call('HSET', suspects, released[i], released[i + 1] .. '!')
+          end
+        end
+      end
+    end
+    redis.call('HSET', agreement, 'suspects_settled', '0')
+    return company
+  end
+
+  -- Returns how often the job was delivered and counted, and why its last delivery convicts nobody, where it does not: a suspect had
+  -- company, or nobody let it out (the hash was lost, or a producer wrote the mark), so that nobody knows what company it had; or it was
+  -- handed to a worker of ours that never showed that it got it, and may have been dead by then. Those of before show nothing: so twice.
+  judge = function(job, row)
+    local count = delivery_count(job, row[4], max_deliveries)
+    if row[2] == NOBODY or (not job.suspect and count < max_deliveries) then -- who has given it back did not crash
+      return count, false
+    end
+    local value = redis.call('HGET', suspects, row[1])
+    local in_doubt = job.suspect and count >= max_deliveries and 'crashed_in_company'
+    if value then
+      local suspect = read_suspect(value)
+      job.suspect = suspect.company
+      in_doubt = crashed_in_company(row[1], row[2], value) and 'crashed_in_company'
+        or suspect.company < 2 and suspect.arrived ~= row[4]
+          and (row[2] == RETURNED_CONSUMER or string.find(row[2], OUR_CONSUMER)) and 'never_arrived'
+    end
+    if in_doubt then
+      job.suspect = job.suspect + 1
+      return math.min(count, max_deliveries - 1), count >= max_deliveries and in_doubt
+    end
     return count, false
   end
-  local value = redis.call('HGET', suspects, row[1])
-  local in_doubt = job.suspect and count >= max_deliveries and 'crashed_in_company'
-  if value then
-    local suspect = read_suspect(value)
-    job.suspect = suspect.company
-    in_doubt = crashed_in_company(row[1], row[2], value) and 'crashed_in_company'
-      or suspect.company < 2 and suspect.arrived ~= row[4]
-        and (row[2] == RETURNED_CONSUMER or string.find(row[2], OUR_CONSUMER)) and 'never_arrived'
-  end
-  if in_doubt then
-    job.suspect = job.suspect + 1
-    return math.min(count, max_deliveries - 1), count >= max_deliveries and in_doubt
-  end
-  return count, false
 end
 
--- Ends an overdue delivery that has been judged: dead letter, parked suspect, or ready again by a copy.
-local function end_delivery(job, row, count, in_doubt)
-  local entry_id, consumer, idle = row[1], row[2], row[3]
-  local consumers = with_consumer(job, consumer)
-  if count >= max_deliveries then
-    redis.call('HDEL', suspects, '') -- harmless: see open_for_writing
-    local id, why = add_entry(dead, dead_letter_fields(job, {
-      stream = stream, group = group, reason = 'max_deliveries', deliveries = count, consumers = consumers,
-      error = consumer == NOBODY and 'given back by XNACK' or how_it_ended, last_ms = at - math.max(idle, 0), at_ms = at,
-    }))
+local recover_job
+do
+  -- Ends an overdue delivery that has been judged: dead letter, parked suspect, or ready again by a copy.
+  local function end_delivery(job, row, count, in_doubt)
+    local entry_id, consumer, idle = row[1], row[2], row[3]
+    local consumers = with_consumer(job, consumer)
+    if count >= max_deliveries then
+      redis.call('HDEL', suspects, '') -- harmless: see open_for_writing
+      local id, why = add_entry(dead, dead_letter_fields(job, {
+        stream = stream, group = group, reason = 'max_deliveries', deliveries = count, consumers = consumers,
+        error = consumer == NOBODY and 'given back by XNACK' or how_it_ended, last_ms = at - math.max(idle, 0), at_ms = at,
+      }))
+      if not id then
+        return { HELD, why, idle, consumer, job.job_id, count }
+      end
+      redis.call('HDEL', suspects, entry_id)
+      finish(entry_id, source == retry)
+      event('dead_lettered', job, row, count, ',"reason":"max_deliveries","dead_letter":"' .. id .. '"')
+      return { DEAD, id, idle, consumer, job.job_id, count }
+    end
+
+    if job.suspect or count == max_deliveries - 1 then
+      local was_out = job.suspect ~= nil
+      if job.suspect then
+        redis.call('HDEL', suspects, '')
+      end
+      local score = (job.suspect or 0) > 0 and SUSPECT_SCORE or SUSPECT_SCORE + at
+      local ok, why = way.park(job, row[4], count, consumers, nil, score)
+      if not ok then
+        return { HELD, why, idle, consumer, job.job_id, count }
+      end
+      if was_out then -- else release_suspects.lua would take it for settled
+        redis.call('HDEL', suspects, entry_id)
+      end
+      if way.is_copied then
+        finish(entry_id, source == retry or policy == 'stream')
+      end
+      event('suspected', job, row, count, ',"reason":"' .. (in_doubt or 'last_delivery') .. '"'
+        .. (way.is_copied and '' or ',"new_entry":"' .. entry_id .. '"'))
+      return { SUSPECTED, '', idle, consumer, job.job_id, count }
+    end
+
+    local id, why = way.ready(job, row[4], count, consumers)
     if not id then
       return { HELD, why, idle, consumer, job.job_id, count }
     end
-    redis.call('HDEL', suspects, entry_id)
-    finish(entry_id, source == retry)
-    event('dead_lettered', job, row, count, ',"reason":"max_deliveries","dead_letter":"' .. id .. '"')
-    return { DEAD, id, idle, consumer, job.job_id, count }
-  end
-
-  if job.suspect or count == max_deliveries - 1 then
-    local was_out = job.suspect ~= nil
-    if job.suspect then
-      redis.call('HDEL', suspects, '')
-    end
-    local score = (job.suspect or 0) > 0 and SUSPECT_SCORE or SUSPECT_SCORE + at
-    local ok, why = way.park(job, row[4], count, consumers, nil, score)
-    if not ok then
-      return { HELD, why, idle, consumer, job.job_id, count }
-    end
-    if was_out then -- else release_suspects.lua would take it for settled
-      redis.call('HDEL', suspects, entry_id)
-    end
     if way.is_copied then
       finish(entry_id, source == retry or policy == 'stream')
+    else
+      is_any_ready_there = true
     end
-    event('suspected', job, row, count, ',"reason":"' .. (in_doubt or 'last_delivery') .. '"'
-      .. (way.is_copied and '' or ',"new_entry":"' .. entry_id .. '"'))
-    return { SUSPECTED, '', idle, consumer, job.job_id, count }
+    event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. id .. '"')
+    return { REDELIVERED, id, idle, consumer, job.job_id, count }
   end
 
-  local id, why = way.ready(job, row[4], count, consumers)
-  if not id then
-    return { HELD, why, idle, consumer, job.job_id, count }
+  -- The same; returns its result: {code, detail, idle ms, consumer, job ID, delivery count}, and for a traced job
+  -- {traceparent, tracestate, the delivery's name, what came before it}.
+  recover_job = function(job, row, count, in_doubt)
+    local traced = job.traceparent and traced_delivery(job, row[4]) or nil
+    leave_trace(job, row[4], 'r')
+    local result = end_delivery(job, row, count, in_doubt)
+    result[7] = traced
+    return result
   end
-  if way.is_copied then
-    finish(entry_id, source == retry or policy == 'stream')
-  else
-    is_any_ready_there = true
-  end
-  event('recovered', job, row, count, ',"reason":"visibility_timeout","new_entry":"' .. id .. '"')
-  return { REDELIVERED, id, idle, consumer, job.job_id, count }
-end
-
--- The same; returns its result: {code, detail, idle ms, consumer, job ID, delivery count}, and for a traced job
--- {traceparent, tracestate, the delivery's name, what came before it}.
-local function recover_job(job, row, count, in_doubt)
-  local traced = job.traceparent and traced_delivery(job, row[4]) or nil
-  leave_trace(job, row[4], 'r')
-  local result = end_delivery(job, row, count, in_doubt)
-  result[7] = traced
-  return result
 end
 
 -- What a policy `in-place` has laid aside is nobody's delivery, and so is what anybody has given back by XNACK. It is left alone, or,
@@ -300,5 +324,41 @@ do
         tell_pile(pile)
       end
     end
+  end
+end
+
+-- Makes a plain job ready again, as `recover_job` does where deliveries are left, for less. Returns the ID of its next entry, or nil and why
+-- it is held.
+local ready_plain
+do
+  local copy, n_copied = {}, -1 -- used again: most of a copy's words are those of the copy before it
+  local target = policy == 'stream' and stream or retry
+  local deletes = source == retry or policy == 'stream'
+  ready_plain = function(row, fields, pile)
+    local entry_id, n, new_entry = row[1], #fields, row[1]
+    if in_place then
+      redis.call('HSET', notes, entry_id, '0,0,,,' .. pile.name)
+      lay_aside(source, group, READY_CONSUMER, entry_id, row[4])
+      is_any_ready_there = true
+    elseif n + READY_FIELDS > MAX_ARGUMENTS then
+      return nil, 'too many fields'
+    else
+      for i = 1, n do
+        copy[i] = fields[i]
+      end
+      if n ~= n_copied then
+        n_copied = n
+        copy[n + 1], copy[n + 3], copy[n + 5], copy[n + 6] = 'reaper.job', 'reaper.deliveries', 'reaper.generation', '0'
+        copy[n + 7], copy[n + 9], copy[n + 11], copy[n + 12] = 'reaper.first_ms', 'reaper.consumers', 'reaper.copies', '1'
+      end
+      copy[n + 2], copy[n + 4], copy[n + 8], copy[n + 10] = entry_id, pile.count, string.match(entry_id, '^%d+'), pile.name
+      new_entry = try('XADD', target, '*', unpack(copy, 1, n + READY_FIELDS))
+      if type(new_entry) == 'table' then
+        return nil, new_entry.err
+      end
+      finish(entry_id, deletes)
+    end
+    tell_plain(pile, row, new_entry)
+    return new_entry
   end
 end
