@@ -6,6 +6,7 @@ is is known to the ledger, which nobody simulated can lose.
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -116,6 +117,8 @@ class Ledger:
     """By execution: the processes that are at it."""
     out_of_sight: Counter[str] = field(default_factory=Counter)
     """By role: how many reasons there are why nobody can tell it from a dead one."""
+    ends_with_its_delivery: Callable[[], bool] = lambda: False
+    """Tells whether what begins now may be given up though it was done: a job has one delivery, and may be put back."""
     payloads: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
     """What executions found as their jobs' own fields."""
     _times: Counter[str] = field(default_factory=Counter)
@@ -126,7 +129,7 @@ class Ledger:
         self._times[execution.job] += 1
         self.starts.append(execution)
         self.running.setdefault(execution, set()).add(process)
-        if self.out_of_sight[process.partition("#")[0]]:
+        if self.out_of_sight[process.partition("#")[0]] or self.ends_with_its_delivery():
             self.blame(execution)
         return play[min(times, len(play) - 1)]
 

@@ -15,7 +15,7 @@ from tests.simulation.world import World
 from tests.support.invariants import Execution
 from workers.protocol.connection import commands_client
 from workers.protocol.events import encode_data
-from workers.protocol.keys import WAITING_CONSUMER
+from workers.protocol.keys import RESTORED_CONSUMER, WAITING_CONSUMER
 
 JOB = Execution("job-1")
 
@@ -128,19 +128,40 @@ def test_what_the_journal_could_not_tell_was_given_back_all_the_same(
 # ---- handed out, and never received
 
 
+@pytest.mark.parametrize("is_dead", [False, True])
 @pytest.mark.parametrize(("limit", "is_to_blame"), [(1, True), (2, False)])
-def test_an_only_delivery_ends_with_whom_it_was_handed_out_to(make: Make, limit: int, is_to_blame: bool) -> None:
+def test_an_only_delivery_ends_with_whom_it_was_handed_out_to(
+    make: Make, limit: int, *, is_to_blame: bool, is_dead: bool
+) -> None:
     world = make(Story(1, Setting(workers=1, replicas=1, max_deliveries=limit), (), (), 60.0))
     world.begin()
 
     async def hand_out_and_kill() -> None:
         await asyncio.sleep(10)
+        if is_dead:  # without the server's knowing: a read of its still waits there
+            world.kill("worker-1", again_after_s=30.0, abruptly=True)
         world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", JOB.job)
-        assert entry_of(world)  # a read that waited was answered: its reply is on its way
+        assert entry_of(world)  # that read was answered: its reply is on its way
         world.kill("worker-1", again_after_s=30.0)
 
     world.run(hand_out_and_kill)
     assert world.ledger.starts == []
+    assert world.ledger.endings == [JOB] * is_to_blame
+
+
+# ---- nobody can tell the group from another one
+
+
+@pytest.mark.parametrize(("limit", "is_to_blame"), [(1, True), (2, False)])
+def test_what_begins_before_a_group_is_known_again_may_be_given_up_where_it_has_one_delivery(
+    make: Make, limit: int, *, is_to_blame: bool
+) -> None:
+    world = world_of(make, max_deliveries=limit)
+    world.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, RESTORED_CONSUMER)
+    world.drop_consumer(0.0)
+    world.ledger.start(JOB, "worker-1#1", (Act("ok", 1.0),))
+    world.command("XGROUP", "CREATECONSUMER", KEYS.stream, GROUP, RESTORED_CONSUMER)
+    world.ledger.start(Execution("job-2"), "worker-1#1", (Act("ok", 1.0),))
     assert world.ledger.endings == [JOB] * is_to_blame
 
 

@@ -115,7 +115,7 @@ class World:
         self.loop.set_exception_handler(self._callback_failed)
         number_tasks(self.loop)
         self.random = Random(f"world {story.seed}")
-        self.ledger = Ledger()
+        self.ledger = Ledger(ends_with_its_delivery=self._has_groups_that_look_new)
         self.findings = Findings()
         self.server_process = Process(self.loop, "redis")
         self.clock = WallClock(self.loop, self.server_process)
@@ -140,6 +140,8 @@ class World:
         self.has_lost_writes = False
         self.has_lost_ends = False
         """The server has lost which deliveries are over."""
+        self._look_new: set[str] = set()
+        """Sources whose group was destroyed, or may be taken for another one by the next leader's look."""
         self._unheld: dict[tuple[str, bytes, bytes], float] = {}
         """By consumer, stream and entry: when the server lost that the one has the other."""
         self._for_nothing: Counter[Execution] = Counter()
@@ -306,7 +308,11 @@ class World:
         self.later(seconds, see)
 
     def _blame_what_is_handed_out(self, link: Link) -> None:
-        if link.process is not None and self.ledger.out_of_sight[link.process.role]:
+        process = link.process
+        if process is None:
+            return
+        # Where a job has one delivery, one that is handed out is had: nobody is a suspect (decision 58).
+        if self.ledger.out_of_sight[process.role] or (process.dead and self.story.least_limit == 1):
             now_ms = self.server.now_ms
             self._blame_pending(lambda row: row.delivered_ms >= now_ms)
 
@@ -523,14 +529,25 @@ class World:
         if self.network.refusing:
             return  # nobody can
         self.drops.note(source)
-        self._blame_what_has_had_its_only_delivery()
+        self._has_only_deliveries_put_back(source)
         self.has_lost_ends = True
         self.command("XGROUP", "DESTROY", source, GROUP)
 
-    def _blame_what_has_had_its_only_delivery(self) -> None:
+    def _has_only_deliveries_put_back(self, source: str) -> None:
+        """Note that what has begun, and what begins until somebody has looked, may be given up though it is done."""
         if self.story.least_limit == 1:
+            self._look_new.add(source)
             for execution in set(self.ledger.starts):
                 self.ledger.blame(execution)
+
+    def _has_groups_that_look_new(self) -> bool:
+        self._look_new -= {key for key in self._look_new if self._is_marked(key)}
+        return bool(self._look_new)
+
+    def _is_marked(self, key: str) -> bool:
+        stream = self.server.keys.values.get(key.encode())
+        group = stream.groups.get(GROUP.encode()) if isinstance(stream, Stream) else None
+        return group is not None and RESTORED_CONSUMER.encode() in group.consumers
 
     def drop_consumer(self, which: float) -> None:
         """Delete one of the group's consumers, as anybody may."""
@@ -540,7 +557,7 @@ class World:
             self.say(f"It is {text(consumer)}.")
             self.drops.note(KEYS.stream, consumer)
             if consumer == RESTORED_CONSUMER.encode():  # perhaps nothing else tells the group from another one
-                self._blame_what_has_had_its_only_delivery()
+                self._has_only_deliveries_put_back(KEYS.stream)
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
 
