@@ -16,7 +16,7 @@ from tests.support.servers import RedisServer
 
 pytestmark = pytest.mark.contract
 
-LIMITED = {"maxEntriesPerTrigger": 60, "pageSize": 10}
+LIMITED: dict[str, Any] = {"maxEntriesPerTrigger": 60, "pageSize": 10}
 
 
 def pages_asked(server: RedisServer) -> int:
