@@ -32,7 +32,7 @@ def duration_tally(events: DataFrame, part_ms: int) -> DataFrame:
     told = (F.when(acked, F.col("wait_ms")), F.when(acked, F.col("run_ms")), F.when(held, held_ms))
     is_skewed = reduce(Column.__or__, (holds(~ms.between(0, LONGEST_MS)) for ms in told))
     wait, run, held_for = (F.when(ms.between(0, LONGEST_MS), ms) for ms in told)
-    measured = events.where(is_settlement()).select(
+    measured = events.where(is_settlement() & F.col("group").isNotNull()).select(
         *GROUP,
         F.coalesce("type", F.lit("")).alias("type"),
         "mode",
@@ -81,11 +81,12 @@ def scanned_ages(events: DataFrame) -> DataFrame:
     """
     ages = F.from_json(F.get_json_object("extra", "$.gone_ages"), _AGES)
     return (
-        events.where(named(EventName.SCANNED))
+        events.where(named(EventName.SCANNED) & F.col("group").isNotNull())
         .select(*GROUP, F.explode(ages).alias("age"))
         .select(
             *GROUP, *(F.get("age", F.lit(i)).alias(name) for i, name in enumerate(("at_least_ms", "below_ms", "n")))
         )
+        .where((F.col("at_least_ms") >= 0) & (F.col("n") > 0))
         .groupBy(*GROUP, "at_least_ms", "below_ms")
         .agg(F.sum("n").alias("n"))
     )

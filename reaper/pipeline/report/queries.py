@@ -62,8 +62,8 @@ class Tables:
     events: DataFrame
     dead_letters: DataFrame
     malformed: DataFrame
-    ahead: DataFrame
-    """Events that claim to be from the future."""
+    misdated: DataFrame
+    """Events whose instant cannot be: see `Scope.misdated`."""
 
 
 @dataclass(slots=True)
@@ -110,11 +110,12 @@ def questions(
     few_events = extent().events <= FEW_EVENTS
     tallied = keep(_together(durations.duration_tally(events, advisor.part_of(extent().span_ms)), few_events))
     yield from _of_durations(tallied)
-    yield "skewed", durations.skewed_durations(tallied).unionByName(activity.ahead(tables.ahead))
     rare = keep(activity.rare_events(events))
     yield from _of_rare_events(rare)
     counted = keep(_together(activity.activity(events, choose_period(extent().span_ms)), few_events))
     yield from _of_activity(counted)
+    skewed = durations.skewed_durations(tallied).unionByName(activity.misdated(tables.misdated))
+    yield "skewed", skewed.unionByName(activity.groupless(counted))
     yield "dead_letter_clusters", _newest_clusters(tables.dead_letters, rare)
     yield "malformed", tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries"))
     few = how_many.result() <= FEW

@@ -44,7 +44,7 @@ def read_tables(spark: SparkSession, lake: str, scope: Scope) -> Tables:
         scope.of_events(events),
         scope.of_dead_letters(read_dead_letters(spark, lake)),
         read_malformed(spark, lake),
-        scope.ahead(events),
+        scope.misdated(events),
     )
 
 

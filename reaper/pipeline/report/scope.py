@@ -10,6 +10,8 @@ from pyspark.sql import functions as F
 from reaper.pipeline.analysis.columns import stream_of
 from workers.protocol.errors import ConfigurationError
 
+EARLIEST = datetime(2018, 1, 1, tzinfo=UTC)
+"""Before this year no Redis had streams."""
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -38,13 +40,15 @@ class Scope:
     until: datetime | None = None
     groups: tuple[str, ...] = ()
     latest: datetime | None = None
-    """What claims to be later was written while a clock was wrong: it would stretch every course over time."""
+    """What claims to be later, or earlier than `EARLIEST`, was written while a clock was wrong: it would stretch every
+    course over time. None: neither is asked."""
 
-    def ahead(self, events: DataFrame) -> DataFrame:
-        """Choose the events that are left out because they claim to be later than anything can be."""
+    def misdated(self, events: DataFrame) -> DataFrame:
+        """Choose the events that are left out because they claim to be earlier or later than anything can be."""
         if self.latest is None:
             return events.limit(0)
-        return events.where((F.col("date") >= F.lit(self.latest.date())) & (F.col("at") >= F.lit(self.latest)))
+        late = (F.col("date") >= F.lit(self.latest.date())) & (F.col("at") >= F.lit(self.latest))
+        return events.where(late | (F.col("date") < F.lit(EARLIEST.date())))
 
     def of_events(self, events: DataFrame) -> DataFrame:
         """Choose events. Those that belong to no group, such as elections, are never left out for their group."""
@@ -60,6 +64,8 @@ class Scope:
         # By date too: whole folders are then left out.
         if self.since:
             rows = rows.where((F.col("date") >= F.lit(self.since.date())) & (F.col("at") >= F.lit(self.since)))
+        if self.latest:
+            rows = rows.where(F.col("date") >= F.lit(EARLIEST.date()))
         for end in (self.until, self.latest):
             if end:
                 rows = rows.where((F.col("date") <= F.lit(end.date())) & (F.col("at") < F.lit(end)))

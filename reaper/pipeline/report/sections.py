@@ -94,7 +94,8 @@ def glance(findings: Findings) -> Markup:
 
 
 _PUT_ASIDE = {
-    "instant": "events that claim to be later than the time at which the report was made, and a day",
+    "instant": "events that claim to be from before 2018, or later than a day after this report was made",
+    "group": "events of groups that do not say of which",
     "duration": "deliveries whose times are negative, or longer than a year",
 }
 
