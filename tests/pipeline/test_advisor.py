@@ -17,6 +17,7 @@ from reaper.pipeline.advice.choice import advise, advise_group
 from reaper.pipeline.advice.fragment import as_json, as_toml, stream_of
 from reaper.pipeline.advice.histogram import of_durations
 from reaper.pipeline.advice.model import GroupRecord, Record, Verdict, Weights, Workers
+from reaper.pipeline.advice.reading import chosen
 from reaper.pipeline.advice.records import read_records, records_of
 from reaper.pipeline.cli import pipeline
 from reaper.settings import ReaperSettings
@@ -378,6 +379,16 @@ def test_the_command_advises_on_one_group_for_machines_and_into_a_file(lake: Pat
     (told,) = json.loads(result.stdout)["groups"]
     assert (told["workers"], told["curve"][0]["timeout_ms"]) == ("extending", 3_000)
     assert read_back(file.read_text(), tmp_path) == {"mail/sender": told["recommended_ms"] / 1000}
+
+
+def test_groups_whose_names_are_written_alike_are_each_advised_on() -> None:
+    alike = [
+        GroupRecord(stream=f"{{{stream}}}:journal", group=group, workers=Workers.BARE, kinds=())
+        for stream, group in (("a/b", "c"), ("a", "b/c"), ("a", "c"))
+    ]
+    assert list(chosen(alike, None)) == alike
+    assert list(chosen(alike, "a/b/c")) == alike[:2]
+    assert list(chosen(alike, "c")) == [alike[0], alike[2]]
 
 
 def test_a_group_that_is_not_there_is_a_sentence(lake: Path) -> None:

@@ -107,6 +107,19 @@ def test_the_scope_cuts_groups_and_time(spark: SparkSession, lake: str, generate
     assert none.where("`group` is not null").isEmpty()
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("a/b/c", {("a/b", "c"), ("a", "b/c")}), ("b/c", {("a", "b/c"), ("b", "c")}), ("c", {("a/b", "c"), ("b", "c")})],
+)
+def test_groups_are_chosen_as_they_are_written(spark: SparkSession, name: str, found: set[tuple[str, str]]) -> None:
+    pairs = [("a/b", "c"), ("a", "b/c"), ("b", "c"), ("b", "d")]
+    rows = [
+        stories.event("acked", NOON_MS, "1-0", stream=f"{{{stream}}}:journal", group=group) for stream, group in pairs
+    ]
+    chosen = Scope(groups=(name,)).of_events(stories.frame(spark, rows))
+    assert {(row.stream[1 : -len("}:journal")], row.group) for row in chosen.collect()} == found
+
+
 LATEST = datetime(2026, 1, 1, tzinfo=UTC)
 NOON_MS = 1_767_182_400_000
 """Half a day earlier."""

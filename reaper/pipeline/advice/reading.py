@@ -17,12 +17,13 @@ def advise_lake(
 ) -> list[GroupAdvice]:
     """Advise on each group of the lake, or on the one that ``pair`` names. Raises NoLakeError, ConfigurationError."""
     records = read_records(read_events(spark, lake), workers)
-    return [advise_group(record, weights) for record in _chosen(records, pair)]
+    return [advise_group(record, weights) for record in chosen(records, pair)]
 
 
-def _chosen(records: Sequence[GroupRecord], pair: str | None) -> Sequence[GroupRecord]:
-    names = {f"{stream_of(record.stream)}/{record.group}": record for record in records}
-    found = [record for name, record in names.items() if pair in (None, name, record.group)]
+def chosen(records: Sequence[GroupRecord], pair: str | None) -> Sequence[GroupRecord]:
+    """Return the records of all groups that are written like ``pair``; None = of all. Raises ConfigurationError."""
+    names = [f"{stream_of(record.stream)}/{record.group}" for record in records]
+    found = [record for name, record in zip(names, records, strict=True) if pair in (None, name, record.group)]
     if found:
         return found
     if not names:

@@ -59,8 +59,8 @@ def calls(rows: Sequence[Row], keep_s: float) -> Iterator[list[bytes]]:
         for _, key, entry in of_stream:
             if len(entry) > MOST_WORDS:
                 raise RedisStreamError(
-                    f"a row of more than {MOST_WORDS // 2:,} fields cannot be written with dedupeColumn: a script hands "
-                    "over no more."
+                    f"a row of more than {MOST_WORDS // 2:,} fields cannot be written with dedupeColumn: a script "
+                    "hands over no more."
                 )
             words += [key, b"%d" % len(entry), *entry]
             count, size = count + 1, size + sum(map(len, entry))

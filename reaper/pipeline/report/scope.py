@@ -74,9 +74,8 @@ class Scope:
     def _of_groups(self, stream: Column) -> Column:
         chosen = F.lit(False)
         for name in self.groups:
-            of_stream, _, group = name.rpartition("/")
-            is_group = F.col("group") == group
-            chosen |= is_group & (stream == of_stream) if of_stream else is_group
+            # Names may have slashes, too: all groups that are written so.
+            chosen |= (F.col("group") == name) | (F.concat(stream, F.lit("/"), F.col("group")) == name)
         return chosen
 
     def as_json(self) -> dict[str, object]:

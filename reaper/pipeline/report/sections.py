@@ -392,7 +392,7 @@ _LONGEST_ERROR = 400
 
 
 def _cluster(row: Row) -> Markup:
-    where = f"{row['source_stream']}/{row['group']}"
+    where = words.pair_of(row["source_stream"], row["group"])
     title = f"{row['n']:,} of {where}: {row['pattern'] or row['reason'] or 'no error told'}"
     given_back = f", {row['redriven']:,} of them redriven since" if row["redriven"] else ""
     reason = str(row["reason"] or "no reason").replace("_", " ")
