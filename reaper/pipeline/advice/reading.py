@@ -1,6 +1,7 @@
 """Reads a lake, and says which visibility timeouts to set in it."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
@@ -8,6 +9,7 @@ from reaper.pipeline.advice.choice import advise_group
 from reaper.pipeline.advice.fragment import stream_of
 from reaper.pipeline.advice.model import GroupAdvice, GroupRecord, Weights, Workers
 from reaper.pipeline.advice.records import read_records
+from reaper.pipeline.analysis.columns import CLOCKS_DIFFER, is_misdated
 from reaper.pipeline.lake.tables import read_events
 from workers.protocol.errors import ConfigurationError
 
@@ -16,7 +18,9 @@ def advise_lake(
     spark: SparkSession, lake: str, weights: Weights, *, workers: Workers | None = None, pair: str | None = None
 ) -> list[GroupAdvice]:
     """Advise on each group of the lake, or on the one that ``pair`` names. Raises NoLakeError, ConfigurationError."""
-    records = read_records(read_events(spark, lake), workers)
+    # What a wrong clock has dated would stretch the time in which drift is looked for.
+    dated = read_events(spark, lake).where(~is_misdated(datetime.now(UTC) + CLOCKS_DIFFER))
+    records = read_records(dated, workers)
     return [advise_group(record, weights) for record in chosen(records, pair)]
 
 

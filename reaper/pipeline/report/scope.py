@@ -7,11 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from reaper.pipeline.analysis.columns import stream_of
+from reaper.pipeline.analysis.columns import EARLIEST, is_misdated, stream_of
 from workers.protocol.errors import ConfigurationError
 
-EARLIEST = datetime(2018, 1, 1, tzinfo=UTC)
-"""Before this year no Redis had streams."""
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -47,8 +45,7 @@ class Scope:
         """Choose the events that are left out because they claim to be earlier or later than anything can be."""
         if self.latest is None:
             return events.limit(0)
-        late = (F.col("date") >= F.lit(self.latest.date())) & (F.col("at") >= F.lit(self.latest))
-        return events.where(late | (F.col("date") < F.lit(EARLIEST.date())))
+        return events.where(is_misdated(self.latest))
 
     def of_events(self, events: DataFrame) -> DataFrame:
         """Choose events. Those that belong to no group, such as elections, are never left out for their group."""
