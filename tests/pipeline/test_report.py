@@ -125,6 +125,10 @@ NOON_MS = 1_767_182_400_000
 """Half a day earlier."""
 
 
+_TIMES = [(2**62, 3_000), (3_001, -1), (3_001, 2**62), (-1, 3_000), (9, 9)]
+"""Idle times and visibility timeouts, of which the last ones can be."""
+
+
 def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSession) -> None:
     """Events of no group among those of one, of no year, of no holder, and ages that are none."""
     done = stories.about(str(NOON_MS), 1)
@@ -136,6 +140,16 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
         stories.event("refused", NOON_MS, "3-0", group=None, verb="ack"),
         stories.event("recovered", NOON_MS, "4-0", group=None, idle_ms=3_001, visibility_ms=3_000, token=1),
         stories.event("recovered", NOON_MS, "5-0", idle_ms=3_001, visibility_ms=3_000, token=1, entry="5-0"),
+        *(
+            stories.recovered(NOON_MS + 50, idle, stories.about(str(NOON_MS + at), 1), visibility_ms=visibility)
+            for at, (idle, visibility) in enumerate(_TIMES, 7)
+        ),
+        *(
+            stories.recovered(
+                NOON_MS + at, 3_001, stories.about(str(NOON_MS), at) | {"consumer": "foreign"}, visibility_ms=None
+            )
+            for at in (60, 61)
+        ),
         stories.event("scanned", NOON_MS, group=None, token=1, extra='{"gone_ages":[[1,2,3]]}'),
         stories.event("scanned", NOON_MS, token=1, extra='{"gone_ages":[[1,2],[],[-1,2,3],[1,2,-3],null,[16,32,7]]}'),
         stories.event("scanned", NOON_MS, token=1, extra='{"gone_ages":"none"}'),
@@ -159,12 +173,20 @@ def test_what_nobody_can_place_stands_in_no_figure_and_is_counted(spark: SparkSe
 
     told = findings.tables
     assert findings.about["unanswered"] == {}
-    assert {(row["what"], row["events"]) for row in told["skewed"]} == {("instant", 2), ("group", 5)}
+    assert {(row["what"], row["events"]) for row in told["skewed"]} == {
+        ("instant", 2),
+        ("group", 5),
+        ("duration", 3),
+    }
+    overshoots = [row for row in told["recovery_times"] if row["measure"] == "overshoot"]
+    assert sorted((row["n"], row["max"]) for row in overshoots) == [(1, 0), (1, 1)]
     assert {row["group"] for name, found in told.items() for row in found if "group" in row} == {stories.GROUP}
     assert told["duplicates"] == told["refused_writes"] == told["terms"] == []
     assert [(row["at_least_ms"], row["n"]) for row in told["scanned_ages"]] == [(16, 7)]
     assert [row["n"] for row in told["dead_letter_clusters"]] == [1]
-    assert [row["job"] for row in told["unsettled_jobs"]] == ["5-0"]
+    assert {row["visibility_ms"] for row in told["timeouts_in_force"]} == {9, 3_000}
+    assert {row["visibility_ms"] for row in told["stall_counts"]} == {9, 3_000}
+    assert len(told["unsettled_jobs"]) == 6
     assert "2 events that claim to be from before 2018" in page
 
 

@@ -42,6 +42,15 @@ def is_misdated(latest: datetime) -> Column:
     return late | (F.col("date") < F.lit(EARLIEST.date()))
 
 
+LONGEST_MS = 400 * 86_400_000
+"""What is longer, or negative, is no duration: a clock was set, or somebody wrote an instant that was none."""
+
+
+def is_duration(ms: Column) -> Column:
+    """Tell whether it can be one; null of null."""
+    return ms.between(0, LONGEST_MS)
+
+
 def holds(condition: Column) -> Column:
     """Tell whether a condition is true; null is not."""
     return F.coalesce(condition, F.lit(False))

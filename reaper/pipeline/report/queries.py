@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -114,13 +115,13 @@ def questions(
     yield from _of_rare_events(rare)
     counted = keep(_together(activity.activity(events, choose_period(extent().span_ms)), few_events))
     yield from _of_activity(counted)
-    skewed = durations.skewed_durations(tallied).unionByName(activity.misdated(tables.misdated))
-    yield "skewed", skewed.unionByName(activity.groupless(counted))
     yield "dead_letter_clusters", _newest_clusters(tables.dead_letters, rare)
     yield "malformed", tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries"))
     few = how_many.result() <= FEW
     told = keep(_told(events, troubled, few))
     yield from _of_histories(told, keep, few, few_events)
+    aside = durations.skewed_durations(tallied), recovery.skewed_recoveries(told), activity.groupless(counted)
+    yield "skewed", reduce(DataFrame.unionByName, aside, activity.misdated(tables.misdated))
     yield from advisor.questions(counted, tallied, rare, told).items()
 
 
