@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from reaper.drill.trace import TokenTimes, generate_requests, plan_jobs
+from reaper.pipeline.advice import reading
 from reaper.pipeline.advice.choice import advise, advise_group
 from reaper.pipeline.advice.fragment import as_json, as_toml, stream_of
 from reaper.pipeline.advice.histogram import of_durations
@@ -378,6 +379,27 @@ def test_the_command_advises_on_one_group_for_machines_and_into_a_file(lake: Pat
     (told,) = json.loads(result.stdout)["groups"]
     assert (told["workers"], told["curve"][0]["timeout_ms"]) == ("extending", 3_000)
     assert read_back(file.read_text(), tmp_path) == {"mail/sender": told["recommended_ms"] / 1000}
+
+
+def test_what_a_wrong_clock_has_dated_is_no_experience(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*rows: Row) -> str:
+        monkeypatch.setattr(reading, "read_events", lambda *_: frame(spark, rows))
+        return as_toml(reading.advise_lake(spark, "lake", Weights()), Weights())
+
+    now = 1_700_000_000_000
+    rows = [acked(now + 60_000 * n, 100 if n < 30 else 900, about(str(now + n), 1)) for n in range(60)]
+    wrong = [acked(5, 100, about("5", 1)), acked(now + 10**13, 100, about("6", 1))]
+    assert told(*rows, *wrong) == told(*rows)
+
+
+def test_groups_whose_names_are_written_alike_are_each_advised_on() -> None:
+    alike = [
+        GroupRecord(stream=f"{{{stream}}}:journal", group=group, workers=Workers.BARE, kinds=())
+        for stream, group in (("a/b", "c"), ("a", "b/c"), ("a", "c"))
+    ]
+    assert list(reading.chosen(alike, None)) == alike
+    assert list(reading.chosen(alike, "a/b/c")) == alike[:2]
+    assert list(reading.chosen(alike, "c")) == [alike[0], alike[2]]
 
 
 def test_a_group_that_is_not_there_is_a_sentence(lake: Path) -> None:

@@ -78,6 +78,16 @@ def test_a_harm_in_one_turn_of_three_is_never_the_better_one(name: str) -> None:
     assert "against embedded 5 (in 1 of 3 turns)." in verdict.sentences[0]
 
 
+def test_a_harm_that_may_be_chance_is_told_where_a_mode_is_called_the_better_one() -> None:
+    turns = [played("reaper", turn, recovery_s={"max": 9.0}) for turn in range(2)]
+    turns += [played("embedded", turn, duplicates=[{"cause": "slow"}] * turn) for turn in range(2)]
+    turns += [played("claim", turn) for turn in range(2)]
+    verdict = judge(measure(turns, "one-crash"), ("reaper", "embedded", "claim"))
+    assert verdict.best == ("embedded", "claim")
+    told = "Too few to tell them apart, jobs completed twice: embedded 1 (in 1 of 2 turns) and claim 0."
+    assert [sentence for sentence in verdict.sentences if sentence.startswith("Too few")] == [told]
+
+
 def test_every_figure_is_read_out_of_a_report() -> None:
     table = measure([played("reaper", poison=1, dead_lettered=3, processes={"worker": 4, "reaper": 3})], "one-crash")
     assert {name: row["reaper"].value for name, row in table.items()} == {

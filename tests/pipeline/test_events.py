@@ -197,11 +197,13 @@ MALFORMED_ENTRIES: list[tuple[Raw, str]] = [
     (entry("{}", 10, event=None), "neither a lifecycle event nor a dead letter: it has no field 'event'"),
     (entry("{}", 11, job=None), "neither a lifecycle event nor a dead letter: it has no field 'job'"),
     (entry("{}", 12, event=""), "event is empty"),
-    (entry('{"v":2,"run_ms":5}', 13), "its data is of version 2, and only 1 is known"),
+    (entry('{"v":2,"run_ms":5}', 13), "its data is of version 2, which tells of many jobs, and it has field 'job'"),
+    (many('{"v":3,"columns":{"entry":["7-0"]}}', 15), "its data is of version 3, and only 1 and 2 are known"),
     (
-        many('{"v":3,"columns":{"entry":["7-0"]}}', 15),
+        many('{"v":1,"columns":{"entry":["7-0"]}}', 24),
         "neither a lifecycle event nor a dead letter: it has no field 'job'",
     ),
+    (entry(None, 25, rest={"reaper.dead.stream": "s"}), "a dead letter that does not say of which group it is"),
     (many('{"v":2}', 16), UNFIT),
     (many('{"v":2,"columns":{"entry":[]}}', 17), UNFIT),
     (many('{"v":2,"columns":{"entry":["7-0",null]}}', 18), UNFIT),
@@ -210,7 +212,7 @@ MALFORMED_ENTRIES: list[tuple[Raw, str]] = [
     (many('{"v":2,"columns":{"entry":[' + ",".join(['"7-0"'] * (MOST_ROWS + 1)) + "]}}", 21), UNFIT),
     (many('{"v":2,"columns":{"entry":["7-0"]},"rows":[0,null]}', 23), UNFIT),
     (many('{"v":2,"columns":{"entry":["7-0"],"run_ms":["long"]}}', 22), "data holds a value of a wrong type"),
-    (entry('{"v":0}', 14), "its data is of version 0, and only 1 is known"),
+    (entry('{"v":0}', 14), "its data is of version 0, and only 1 and 2 are known"),
     (("{s}:journal", f"{2**64 - 1}-{2**64 - 1}", "acked", "j", "{}", None), "its ID is no time"),
     (("{s}:journal", f"{2**62}-1", "acked", "j", "{}", None), "its ID is no time"),
 ]
@@ -240,7 +242,7 @@ def test_a_malformed_entry_is_kept_as_it_was() -> None:
 
 @pytest.mark.parametrize("digits", ["x", "-1", "1234567890123456", "\u0661"])
 def test_a_number_that_is_none_counts_as_absent(digits: str) -> None:
-    rest = {"reaper.dead.stream": "s", "reaper.deliveries": digits, "reaper.first_ms": digits}
+    rest = {"reaper.dead.stream": "s", "reaper.dead.group": "", "reaper.deliveries": digits, "reaper.first_ms": digits}
     letter = only(read(entry(None, event=None, job=None, rest=rest)), "dead_letters")
     assert "deliveries" not in letter
     assert "first_ms" not in letter

@@ -28,7 +28,8 @@ def letters(*days: date) -> pa.RecordBatch:
     """Return dead letters of these days."""
     noon = [int(datetime.combine(day, time(12), UTC).timestamp() * 1000) for day in days]
     entries = [
-        {"stream": "s", "id": f"{ms}-{place}", "fields": {"reaper.dead.stream": "s"}} for place, ms in enumerate(noon)
+        {"stream": "s", "id": f"{ms}-{place}", "fields": {"reaper.dead.stream": "s", "reaper.dead.group": "g"}}
+        for place, ms in enumerate(noon)
     ]
     return pa.RecordBatch.from_pylist(entries, schema=to_arrow_schema(RAW))
 

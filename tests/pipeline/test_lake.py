@@ -65,7 +65,7 @@ def batch(
         if at < number:
             row |= {"event": "acked", "job": f"job-{job}", "data": '{"v":1,"run_ms":7}'}
         elif at < number + letters:
-            row |= {"stream": "{s}:dead:g", "fields": {"reaper.dead.stream": "s", "k": "v"}}
+            row |= {"stream": "{s}:dead:g", "fields": {"reaper.dead.stream": "s", "reaper.dead.group": "g", "k": "v"}}
         else:
             row |= {"fields": {"what": "ever"}}
         rows.append(row)

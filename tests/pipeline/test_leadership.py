@@ -43,6 +43,7 @@ def test_terms_have_holders_ends_and_the_gap_after_them(spark: SparkSession) -> 
         _lease("lease_acquired", 8_000, 3, "x.b", stream=OTHER),
         _lease("lease_acquired", 14_500, 4, "x.c", stream=OTHER),
         _seen("scanned", 11_000, 3),
+        event("lease_acquired", 15_000, stream=OTHER, token=5),  # nobody's
         event("fault_injected", 8_000, stream=NAMESPACE_JOURNAL, kind="kill-leader", target="r2", holder="r2.b@1500"),
     ]
     told = [tuple(row) for row in terms(frame(spark, rows)).orderBy("stream", "token").collect()]

@@ -151,6 +151,19 @@ def test_a_row_without_a_key_is_refused(server: RedisServer) -> None:
         write(server, KEYED, dedupeColumn="n")
 
 
+def test_a_row_has_as_many_fields_as_a_script_can_hand_over(server: RedisServer) -> None:
+    def table(number: int) -> pa.Table:
+        one = [(f"f{place}", "v") for place in range(number)]
+        return pa.table({"key": ["a"], "fields": pa.array([one], pa.map_(pa.string(), pa.string()))})
+
+    with pytest.raises(RedisStreamError, match="a row of more than 3,950 fields cannot be written with dedupeColumn"):
+        write(server, table(4_000), dedupeColumn="key")
+    for _ in range(2):
+        write(server, table(3_949), dedupeColumn="key")
+    write(server, table(4_000).select(["fields"]))
+    assert [len(flat) for flat in fields(server)] == [2 * 3_949, 2 * 4_000]
+
+
 def test_a_row_that_redis_refuses_is_not_taken_for_written(server: RedisServer) -> None:
     server.command("SET", JOURNAL, "text")
     with pytest.raises(RedisStreamError, match="WRONGTYPE"):

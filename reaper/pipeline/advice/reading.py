@@ -1,6 +1,7 @@
 """Reads a lake, and says which visibility timeouts to set in it."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
@@ -8,6 +9,7 @@ from reaper.pipeline.advice.choice import advise_group
 from reaper.pipeline.advice.fragment import stream_of
 from reaper.pipeline.advice.model import GroupAdvice, GroupRecord, Weights, Workers
 from reaper.pipeline.advice.records import read_records
+from reaper.pipeline.analysis.columns import CLOCKS_DIFFER, is_misdated
 from reaper.pipeline.lake.tables import read_events
 from workers.protocol.errors import ConfigurationError
 
@@ -16,13 +18,16 @@ def advise_lake(
     spark: SparkSession, lake: str, weights: Weights, *, workers: Workers | None = None, pair: str | None = None
 ) -> list[GroupAdvice]:
     """Advise on each group of the lake, or on the one that ``pair`` names. Raises NoLakeError, ConfigurationError."""
-    records = read_records(read_events(spark, lake), workers)
-    return [advise_group(record, weights) for record in _chosen(records, pair)]
+    # What a wrong clock has dated would stretch the time in which drift is looked for.
+    dated = read_events(spark, lake).where(~is_misdated(datetime.now(UTC) + CLOCKS_DIFFER))
+    records = read_records(dated, workers)
+    return [advise_group(record, weights) for record in chosen(records, pair)]
 
 
-def _chosen(records: Sequence[GroupRecord], pair: str | None) -> Sequence[GroupRecord]:
-    names = {f"{stream_of(record.stream)}/{record.group}": record for record in records}
-    found = [record for name, record in names.items() if pair in (None, name, record.group)]
+def chosen(records: Sequence[GroupRecord], pair: str | None) -> Sequence[GroupRecord]:
+    """Return the records of all groups that are written like ``pair``; None = of all. Raises ConfigurationError."""
+    names = [f"{stream_of(record.stream)}/{record.group}" for record in records]
+    found = [record for name, record in zip(names, records, strict=True) if pair in (None, name, record.group)]
     if found:
         return found
     if not names:

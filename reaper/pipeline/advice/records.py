@@ -23,6 +23,7 @@ from reaper.pipeline.analysis.columns import (
     MODE_ADOPT,
     at_ms,
     holds,
+    is_duration,
     is_settlement,
     is_stall,
     named,
@@ -73,8 +74,14 @@ def held_bins(tallied: DataFrame) -> DataFrame:
     )
 
 
+def _is_timed_stall() -> Column:
+    """Tell whether a delivery outlasted its timeout, as far as its times can be: a worker's restart is no stall."""
+    timed = is_duration(F.col("idle_ms")) & is_duration(F.col("visibility_ms"))
+    return holds(is_stall() & ~holds(F.col("mode") == MODE_ADOPT) & timed)
+
+
 def _stalls(troubled: DataFrame) -> DataFrame:
-    stalled = troubled.where(is_stall() & ~holds(F.col("mode") == MODE_ADOPT) & (F.col("idle_ms") >= 0))
+    stalled = troubled.where(_is_timed_stall())
     return stalled.select(*DELIVERY, (at_ms() - F.col("idle_ms")).alias("last_life_ms"))
 
 
@@ -87,7 +94,8 @@ def silence_bins(troubled: DataFrame) -> DataFrame:
     late = troubled.where(named(EventName.REFUSED) & F.col("run_ms").isNotNull())
     timed = late.select(*DELIVERY, _typed(), "run_ms", at_ms().alias("at_ms")).join(last_life, [*DELIVERY])
     silent = timed.withColumn("ms", F.greatest(F.col("at_ms") - F.col("last_life_ms"), F.lit(1)))
-    return _bins(silent, KIND, "ms", F.sum("run_ms").alias("run_ms"))
+    possible = silent.where(is_duration(F.col("ms")) & is_duration(F.col("run_ms")))
+    return _bins(possible, KIND, "ms", F.sum("run_ms").alias("run_ms"))
 
 
 def stall_counts(troubled: DataFrame) -> DataFrame:
@@ -98,9 +106,10 @@ def stall_counts(troubled: DataFrame) -> DataFrame:
     ``visibility_ms``: the longest timeout that a delivery of it outlasted; ``foreign``: stalls, late ones too, of
     consumers that are not of ours.
     """
-    stalled = holds(is_stall() & ~holds(F.col("mode") == MODE_ADOPT) & (F.col("idle_ms") >= 0))
+    stalled = _is_timed_stall()
     late = named(EventName.REFUSED) & F.col("run_ms").isNotNull()
-    settled_ms = F.when(is_settlement(), F.greatest(at_ms() - F.col("delivered_ms"), F.col("run_ms")))
+    held_ms = F.greatest(at_ms() - F.col("delivered_ms"), F.col("run_ms"))
+    settled_ms = F.when(is_settlement() & is_duration(held_ms), held_ms)
     jobs = troubled.groupBy(*JOB).agg(
         F.count_if(stalled).alias("all_stalls"),
         F.count_if(late).alias("late"),
@@ -136,7 +145,7 @@ def process_times(counted: DataFrame) -> DataFrame:
 
 def timeouts_in_force(events: DataFrame) -> DataFrame:
     """Return the visibility timeouts that events tell of: ``stream, group, visibility_ms, last_ms``."""
-    told = events.where(F.col("visibility_ms").isNotNull() & F.col("group").isNotNull())
+    told = events.where(is_duration(F.col("visibility_ms")) & F.col("group").isNotNull())
     return told.groupBy(*GROUP, "visibility_ms").agg(F.max(at_ms()).alias("last_ms"))
 
 

@@ -34,7 +34,21 @@ def extent(events: DataFrame) -> Extent:
     return Extent(found["first_ms"] or 0, found["last_ms"] or 0, found["events"])
 
 
-def ahead(events: DataFrame) -> DataFrame:
+OF_NO_GROUP = (EventName.LEASE_ACQUIRED, EventName.LEASE_LOST, EventName.LEASE_RELEASED, EventName.FAULT_INJECTED)
+"""What is told of namespaces."""
+
+
+def groupless(counted: DataFrame) -> DataFrame:
+    """Count events of groups that do not say of which (``counted``: see `activity`): ``stream, what, events``."""
+    nameless = counted.where(F.col("group").isNull() & named(*(set(EventName) - set(OF_NO_GROUP))))
+    return (
+        nameless.groupBy("stream")
+        .agg(F.sum("n").alias("events"))
+        .select("stream", F.lit("group").alias("what"), "events")
+    )
+
+
+def misdated(events: DataFrame) -> DataFrame:
     """Count events that are left out for their instant: ``stream, what, events``."""
     return (
         events.groupBy("stream")

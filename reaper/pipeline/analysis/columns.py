@@ -3,6 +3,8 @@
 ``stream`` is the key of the journal, so ``(stream, group)`` names a consumer group.
 """
 
+from datetime import UTC, datetime, timedelta
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -26,6 +28,27 @@ REASONS_IN_DOUBT = ("crashed_in_company", "never_arrived")
 
 BY_HASH = "shuffle_hash"
 """Hint for the smaller side of a join: in memory, part by part. Saves sorting both sides."""
+
+
+EARLIEST = datetime(2018, 1, 1, tzinfo=UTC)
+"""Before this year no Redis had streams."""
+CLOCKS_DIFFER = timedelta(days=1)
+"""So far may the server's clock be ahead of this machine's."""
+
+
+def is_misdated(latest: datetime) -> Column:
+    """Tell whether an event claims to be earlier or later than anything can be: a clock was wrong."""
+    late = (F.col("date") >= F.lit(latest.date())) & (F.col("at") >= F.lit(latest))
+    return late | (F.col("date") < F.lit(EARLIEST.date()))
+
+
+LONGEST_MS = 400 * 86_400_000
+"""What is longer, or negative, is no duration: a clock was set, or somebody wrote an instant that was none."""
+
+
+def is_duration(ms: Column) -> Column:
+    """Tell whether it can be one; null of null."""
+    return ms.between(0, LONGEST_MS)
 
 
 def holds(condition: Column) -> Column:

@@ -43,7 +43,8 @@ def clusters(dead_letters: DataFrame, events: DataFrame) -> DataFrame:
     consumers, deliveries`` of the sample. ``redriven``: how many of them an operator has given back since.
     """
     gone = events.where(named(EventName.REDRIVEN)).select("group", F.col("entry").alias("id")).distinct()
-    marked = with_signatures(dead_letters).join(gone.withColumn("given_back", F.lit(1)), ["group", "id"], "left")
+    whose = dead_letters.where(F.col("source_stream").isNotNull() & F.col("group").isNotNull())
+    marked = with_signatures(whose).join(gone.withColumn("given_back", F.lit(1)), ["group", "id"], "left")
     of_cluster = Window.partitionBy(*CLUSTER)
     newest_first = of_cluster.orderBy(F.desc("at"), F.desc("seq"))
     ranked = marked.withColumns(

@@ -5,7 +5,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from reaper.pipeline.analysis.columns import GROUP, at_ms, holds, is_settlement, named
+from reaper.pipeline.analysis.columns import GROUP, at_ms, holds, is_duration, is_settlement, named
 from reaper.pipeline.analysis.quantiles import quantiles, tally
 from workers.protocol.events import EventName
 
@@ -13,8 +13,6 @@ KIND = (*GROUP, "type")
 """A group and a type of job; the type is empty where workers journal none."""
 
 WAIT, RUN, HELD, SKEWED = "wait", "run", "held", "skewed"
-LONGEST_MS = 400 * 86_400_000
-"""What is longer, or negative, is no duration: a clock was set, or somebody wrote an instant that was none."""
 
 _AGES = "array<array<bigint>>"
 
@@ -30,9 +28,9 @@ def duration_tally(events: DataFrame, part_ms: int) -> DataFrame:
     acked, held = named(EventName.ACKED), ~named(EventName.HANDED_BACK)
     held_ms = F.greatest(at_ms() - F.col("delivered_ms"), F.col("run_ms"))
     told = (F.when(acked, F.col("wait_ms")), F.when(acked, F.col("run_ms")), F.when(held, held_ms))
-    is_skewed = reduce(Column.__or__, (holds(~ms.between(0, LONGEST_MS)) for ms in told))
-    wait, run, held_for = (F.when(ms.between(0, LONGEST_MS), ms) for ms in told)
-    measured = events.where(is_settlement()).select(
+    is_skewed = reduce(Column.__or__, (holds(~is_duration(ms)) for ms in told))
+    wait, run, held_for = (F.when(is_duration(ms), ms) for ms in told)
+    measured = events.where(is_settlement() & F.col("group").isNotNull()).select(
         *GROUP,
         F.coalesce("type", F.lit("")).alias("type"),
         "mode",
@@ -81,11 +79,12 @@ def scanned_ages(events: DataFrame) -> DataFrame:
     """
     ages = F.from_json(F.get_json_object("extra", "$.gone_ages"), _AGES)
     return (
-        events.where(named(EventName.SCANNED))
+        events.where(named(EventName.SCANNED) & F.col("group").isNotNull())
         .select(*GROUP, F.explode(ages).alias("age"))
         .select(
             *GROUP, *(F.get("age", F.lit(i)).alias(name) for i, name in enumerate(("at_least_ms", "below_ms", "n")))
         )
+        .where((F.col("at_least_ms") >= 0) & (F.col("n") > 0))
         .groupBy(*GROUP, "at_least_ms", "below_ms")
         .agg(F.sum("n").alias("n"))
     )

@@ -132,7 +132,7 @@ def refused_writes(events: DataFrame) -> DataFrame:
     own any more.
     """
     return (
-        events.where(named(EventName.REFUSED))
+        events.where(named(EventName.REFUSED) & F.col("group").isNotNull())
         .withColumn("of", F.when(F.col("token").isNotNull(), "leader").otherwise("worker"))
         .groupBy(*GROUP, "verb", "of")
         .agg(F.count("*").alias("calls"), F.sum(F.coalesce("entries", F.lit(1))).alias("entries"))

@@ -49,7 +49,7 @@ def terms(events: DataFrame) -> DataFrame:
 
 
 def _acquisitions(events: DataFrame) -> DataFrame:
-    acquired = events.where(named(EventName.LEASE_ACQUIRED) & F.col("token").isNotNull())
+    acquired = events.where(named(EventName.LEASE_ACQUIRED) & F.col("token").isNotNull() & F.col("holder").isNotNull())
     return acquired.groupBy(*TERM, "holder").agg(F.min(at_ms()).alias("began_ms"))
 
 

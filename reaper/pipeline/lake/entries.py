@@ -81,6 +81,9 @@ def _malformed(reason: str, fields: Fields) -> Row:
 def _event(fields: Fields) -> Row:
     data, reason = _data(fields.get("data"))
     is_many = "job" not in fields and data is not None and type(data.get("v")) is int and data["v"] == MANY_VERSION
+    version = data.get("v") if data else None
+    if "event" in fields and type(version) is int and _other_version(version):
+        raise MalformedError(f"its data is of version {version}, and only {VERSION} and {MANY_VERSION} are known")
     for name in ("event", "job", "data"):
         if name not in fields and not (name == "job" and is_many):
             raise MalformedError(f"neither a lifecycle event nor a dead letter: it has no field {name!r}")
@@ -93,11 +96,15 @@ def _event(fields: Fields) -> Row:
     if is_many:
         row |= _of_each(data)
     elif row.get("v", VERSION) != VERSION:
-        raise MalformedError(f"its data is of version {row['v']}, and only {VERSION} is known")
+        raise MalformedError(f"its data is of version {row['v']}, which tells of many jobs, and it has field 'job'")
     more = {name: value for name, value in data.items() if _is_more(name, value, is_many)}
     if more:
         row["extra"] = _text(_written(more))
     return row
+
+
+def _other_version(version: int) -> bool:
+    return version not in (VERSION, MANY_VERSION) and -_MOST_LONG <= version <= _MOST_LONG
 
 
 def _data(said: str | None) -> tuple[dict[str, Any] | None, str]:
@@ -173,10 +180,12 @@ def _dead_letter(fields: Fields) -> Row:
         found = number(name)
         return None if found is None else min(found, MOST_INT)
 
+    if "reaper.dead.group" not in fields:
+        raise MalformedError("a dead letter that does not say of which group it is")
     return {
         "job": text("job"),
-        "group": text("dead.group"),
-        "source_stream": text("dead.stream"),
+        "group": fields["reaper.dead.group"],  # names may be empty
+        "source_stream": fields["reaper.dead.stream"],
         "entry": text("dead.entry"),
         "reason": text("dead.reason"),
         "error": text("dead.error"),

@@ -10,6 +10,8 @@ from typing import Any
 from reaper.pipeline.redis_stream.errors import RedisStreamError
 
 EARLIEST, LATEST = "earliest", "latest"
+MOST = 2**64 - 1
+"""Of either number of an ID."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -63,7 +65,8 @@ def _bounds(name: str, text: str, others: str, read: Callable[[str, str], str]) 
 
 
 def _entry(name: str, text: str) -> str:
-    if text not in (EARLIEST, LATEST) and not re.fullmatch(r"\(?\d+(-\d+)?", text):
+    parts = re.fullmatch(r"\(?(\d{1,20})(?:-(\d{1,20}))?", text, re.ASCII)
+    if text not in (EARLIEST, LATEST) and (parts is None or any(int(part or 0) > MOST for part in parts.groups())):
         raise RedisStreamError(f"option {name} is {text!r}: it must be earliest, latest or an entry ID.")
     return text
 

@@ -6,9 +6,13 @@ The note and the entry are made in one step, and lie in one slot of a cluster: r
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from reaper.pipeline.redis_stream.errors import RedisStreamError
+
 ROWS_AT_ONCE = 100
 BYTES_AT_ONCE = 200_000
 """Rows of one call: so many, or so large in all. Redis serves nobody else meanwhile."""
+MOST_WORDS = 7_900
+"""Of an entry: Lua hands a function no more than some 8,000."""
 NOTES = b"redis-stream:written:"
 """What keys begin with that hold the notes: sorted sets of the rows' keys, by the time in ms."""
 
@@ -44,12 +48,20 @@ def notes_of(stream: bytes) -> bytes:
 
 
 def calls(rows: Sequence[Row], keep_s: float) -> Iterator[list[bytes]]:
-    """Yield the commands that append rows, each stream's in their order, unless their keys are noted already."""
+    """Yield the commands that append rows, each stream's in their order, unless their keys are noted already.
+
+    Raises RedisStreamError where a row has too many fields for a script.
+    """
     for stream, of_stream in groupby(sorted(rows, key=lambda row: row[0]), key=lambda row: row[0]):
         head = [b"EVAL", _SCRIPT, b"2", stream, notes_of(stream), b"%d" % (1000 * keep_s)]
         words: list[bytes] = []
         count = size = 0
         for _, key, entry in of_stream:
+            if len(entry) > MOST_WORDS:
+                raise RedisStreamError(
+                    f"a row of more than {MOST_WORDS // 2:,} fields cannot be written with dedupeColumn: a script "
+                    "hands over no more."
+                )
             words += [key, b"%d" % len(entry), *entry]
             count, size = count + 1, size + sum(map(len, entry))
             if count == ROWS_AT_ONCE or size >= BYTES_AT_ONCE:

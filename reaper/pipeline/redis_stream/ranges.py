@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from reaper.pipeline.redis_stream.errors import LOG, DataLossError
+from reaper.pipeline.redis_stream.kept import KeptPages
 from reaper.pipeline.redis_stream.link import Link, accepted, key_of, printable, state_of
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import (
@@ -82,6 +83,8 @@ class StreamRange(InputPartition):
     """As `Position.initial`, at ``after``."""
     opens_with: Id | None = None
     """The oldest entry in the range when it was planned; None where ``after`` is an anchor, or nothing is known."""
+    kept: KeptPages | None = None
+    """The first pages of the range, which the planner has read, and proven to be whole."""
 
 
 def plan_ranges(
@@ -127,6 +130,11 @@ class RangeReader:
         """Yield the entries in order; no page is empty. Raises DataLossError."""
         part = self._part
         if part.after >= part.until:
+            return
+        for page in part.kept.read() if part.kept else ():
+            self._move_to(page)
+            yield page
+        if self._position.id >= part.until:
             return
         self._link.start(*self._command())
         while True:

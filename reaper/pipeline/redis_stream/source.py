@@ -7,7 +7,7 @@ appear below it later.
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pyspark import cloudpickle
@@ -21,6 +21,7 @@ from reaper.pipeline.redis_stream.cluster import open_link
 from reaper.pipeline.redis_stream.columns import Layout, read_range
 from reaper.pipeline.redis_stream.errors import NAME, RedisStreamError
 from reaper.pipeline.redis_stream.filters import Narrowed, narrow
+from reaper.pipeline.redis_stream.kept import Keeper
 from reaper.pipeline.redis_stream.link import Link, find_streams, key_of, look_at, printable, require_there
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.positions import (
@@ -29,14 +30,14 @@ from reaper.pipeline.redis_stream.positions import (
     Id,
     Position,
     State,
-    added_at_cut,
     before,
     find_loss,
     initial_position,
     parse_id,
     show_id,
 )
-from reaper.pipeline.redis_stream.ranges import PageSize, StreamRange, plan_ranges, report_loss
+from reaper.pipeline.redis_stream.ranges import StreamRange, plan_ranges, report_loss
+from reaper.pipeline.redis_stream.walking import Backlog, Walk, cut_walk, walk_to
 from reaper.pipeline.redis_stream.writing import BatchWriter, StreamWriter
 from workers.protocol import address, nodes, slots
 
@@ -165,34 +166,6 @@ Offset = dict[str, dict[str, Any]]
 """By stream: `Position.to_json`, and ``since`` where the range that ends here does not begin at the offset before."""
 
 
-@dataclass(frozen=True)
-class Backlog:
-    """What of one stream could be read now."""
-
-    stream: str
-    start: Position
-    state: State
-    target: Position
-
-    @property
-    def at_most(self) -> int:
-        """How many entries it can be at most."""
-        if self.start.added is not None and self.target.added is not None:
-            return max(0, min(self.target.added - self.start.added, self.state.length))
-        return self.state.length
-
-
-@dataclass(frozen=True)
-class Walk:
-    """How far a limit allows to go, found by walking there."""
-
-    end: Position
-    entries: int
-    steps: tuple[tuple[int, Position], ...]
-    """After how many entries the pages of the walk ended, and where: real entries, with their number known if that of
-    the start is."""
-
-
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads the batches of a streaming query. One process does the planning for as long as the query runs."""
 
@@ -207,6 +180,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: Offset = {}
         self._targets: dict[str, State] | None = None
         self._walks: dict[str, tuple[Position, Walk]] = {}
+        self._keeper = Keeper()
+        """What the walks to the end of the batch have read."""
         self._newborn: set[str] = set()
         """Streams that have appeared while the query runs; the offset of a batch that waits does not tell of them."""
         self._told_at: float | None = None
@@ -298,6 +273,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _admit(self, backlogs: list[Backlog], limit: int | None) -> Iterator[tuple[Backlog, Position]]:
         """Share the limit out, small backlogs first, so that what they leave goes to the large ones."""
         self._walks = {}
+        self._keeper.close()
+        self._keeper = Keeper()
         if limit is None:
             yield from ((backlog, backlog.target) for backlog in backlogs)
             return
@@ -309,7 +286,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 limit -= backlog.at_most
                 yield backlog, backlog.target
             elif share:
-                walk = walk_to(self._connected(), backlog, share, self._options.page_size)
+                walk = walk_to(self._connected(), backlog, share, self._options.page_size, self._keeper)
                 self._walks[backlog.stream] = backlog.start, walk
                 limit -= walk.entries
                 yield backlog, walk.end
@@ -335,7 +312,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = most_parts(self._options, counted)
         begun, walk = self._walks.get(stream, (None, None))
         if walk and begun == lower and walk.end.id == upper.id:
-            return _cut_at_steps(stream, lower, walk, parts)
+            return cut_walk(stream, lower, walk, parts, self._keeper)
         if parts == 1:
             return plan_ranges(self._connected(), stream, lower, upper.id, 1)
         state = look_at(self._connected(), [stream])[stream]
@@ -349,7 +326,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: nothing on the server changes. Spark calls this a batch late, or never."""
 
     def stop(self) -> None:
-        """Close the connection."""
+        """Close the connection, and let go of what was kept."""
+        self._keeper.close()
         if self._link:
             self._link.close()
 
@@ -394,37 +372,3 @@ def _ended(start: Position, reached: Position) -> dict[str, Any]:
     so the first batch of a stream carries its own start.
     """
     return {**reached.to_json(), **({"since": start.to_json()} if start.initial else {})}
-
-
-def walk_to(link: Link, backlog: Backlog, limit: int, page_size: int) -> Walk:
-    """Find the ``limit``-th entry after the backlog's start, or its target if that is nearer.
-
-    Redis cannot look it up by its number.
-    """
-    key, start, until = key_of(backlog.stream), backlog.start, show_id(backlog.target.id)
-    at, walked = start, 0
-    steps: list[tuple[int, Position]] = []
-    page = PageSize(page_size)
-    while walked < limit:
-        size = min(page.entries, limit - walked)
-        entries = link.ask_one("XRANGE", key, f"({show_id(at.id)}", until, "COUNT", size)
-        walked += len(entries)
-        if len(entries) < size:
-            return Walk(backlog.target, walked, tuple(steps))
-        page.learn(entries)
-        at = Position(parse_id(entries[-1][0].decode()), added_at_cut(start, backlog.state, walked))
-        steps.append((walked, at))
-    return Walk(at, walked, tuple(steps[:-1]))
-
-
-def _cut_at_steps(stream: str, lower: Position, walk: Walk, parts: int) -> list[StreamRange]:
-    """Cut what was walked into parts of about equal numbers of entries."""
-    steps = dict(walk.steps)
-    wanted = [walk.entries * part / parts for part in range(1, parts)] if steps else []
-    chosen = sorted({min(steps, key=lambda walked: abs(walked - entries)) for entries in wanted})
-    starts = [lower, *(steps[at] for at in chosen)]
-    ends = [*(steps[at] for at in chosen), walk.end]
-    return [
-        StreamRange(stream, begin.id, end.id, begin.added, begin.initial)
-        for begin, end in zip(starts, ends, strict=True)
-    ]

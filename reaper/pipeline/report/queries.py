@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -62,8 +63,8 @@ class Tables:
     events: DataFrame
     dead_letters: DataFrame
     malformed: DataFrame
-    ahead: DataFrame
-    """Events that claim to be from the future."""
+    misdated: DataFrame
+    """Events whose instant cannot be: see `Scope.misdated`."""
 
 
 @dataclass(slots=True)
@@ -110,7 +111,6 @@ def questions(
     few_events = extent().events <= FEW_EVENTS
     tallied = keep(_together(durations.duration_tally(events, advisor.part_of(extent().span_ms)), few_events))
     yield from _of_durations(tallied)
-    yield "skewed", durations.skewed_durations(tallied).unionByName(activity.ahead(tables.ahead))
     rare = keep(activity.rare_events(events))
     yield from _of_rare_events(rare)
     counted = keep(_together(activity.activity(events, choose_period(extent().span_ms)), few_events))
@@ -120,6 +120,8 @@ def questions(
     few = how_many.result() <= FEW
     told = keep(_told(events, troubled, few))
     yield from _of_histories(told, keep, few, few_events)
+    aside = durations.skewed_durations(tallied), recovery.skewed_recoveries(told), activity.groupless(counted)
+    yield "skewed", reduce(DataFrame.unionByName, aside, activity.misdated(tables.misdated))
     yield from advisor.questions(counted, tallied, rare, told).items()
 
 

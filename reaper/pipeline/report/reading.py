@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pyspark.sql import SparkSession
 
@@ -10,13 +10,12 @@ from reaper.pipeline.advice.choice import advise_group
 from reaper.pipeline.advice.fragment import as_json, as_toml
 from reaper.pipeline.advice.model import Weights
 from reaper.pipeline.advice.records import records_of
+from reaper.pipeline.analysis.columns import CLOCKS_DIFFER
 from reaper.pipeline.lake.tables import read_dead_letters, read_events, read_malformed
 from reaper.pipeline.report.findings import Findings, ask
 from reaper.pipeline.report.queries import Tables, shelf
 from reaper.pipeline.report.scope import Scope
 
-CLOCKS_DIFFER = timedelta(days=1)
-"""So far may the server's clock be ahead of this machine's; events from later are put aside, and counted."""
 LOCAL_PARTITIONS = 4
 """Parts of a shuffle where Spark runs in this process."""
 _UNCHANGED_PARTITIONS = "200"
@@ -44,7 +43,7 @@ def read_tables(spark: SparkSession, lake: str, scope: Scope) -> Tables:
         scope.of_events(events),
         scope.of_dead_letters(read_dead_letters(spark, lake)),
         read_malformed(spark, lake),
-        scope.ahead(events),
+        scope.misdated(events),
     )
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from reaper.pipeline.analysis.columns import stream_of
+from reaper.pipeline.analysis.columns import EARLIEST, is_misdated, stream_of
 from workers.protocol.errors import ConfigurationError
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -38,13 +38,14 @@ class Scope:
     until: datetime | None = None
     groups: tuple[str, ...] = ()
     latest: datetime | None = None
-    """What claims to be later was written while a clock was wrong: it would stretch every course over time."""
+    """What claims to be later, or earlier than `EARLIEST`, was written while a clock was wrong: it would stretch every
+    course over time. None: neither is asked."""
 
-    def ahead(self, events: DataFrame) -> DataFrame:
-        """Choose the events that are left out because they claim to be later than anything can be."""
+    def misdated(self, events: DataFrame) -> DataFrame:
+        """Choose the events that are left out because they claim to be earlier or later than anything can be."""
         if self.latest is None:
             return events.limit(0)
-        return events.where((F.col("date") >= F.lit(self.latest.date())) & (F.col("at") >= F.lit(self.latest)))
+        return events.where(is_misdated(self.latest))
 
     def of_events(self, events: DataFrame) -> DataFrame:
         """Choose events. Those that belong to no group, such as elections, are never left out for their group."""
@@ -60,6 +61,8 @@ class Scope:
         # By date too: whole folders are then left out.
         if self.since:
             rows = rows.where((F.col("date") >= F.lit(self.since.date())) & (F.col("at") >= F.lit(self.since)))
+        if self.latest:
+            rows = rows.where(F.col("date") >= F.lit(EARLIEST.date()))
         for end in (self.until, self.latest):
             if end:
                 rows = rows.where((F.col("date") <= F.lit(end.date())) & (F.col("at") < F.lit(end)))
@@ -68,9 +71,8 @@ class Scope:
     def _of_groups(self, stream: Column) -> Column:
         chosen = F.lit(False)
         for name in self.groups:
-            of_stream, _, group = name.rpartition("/")
-            is_group = F.col("group") == group
-            chosen |= is_group & (stream == of_stream) if of_stream else is_group
+            # Names may have slashes, too: all groups that are written so.
+            chosen |= (F.col("group") == name) | (F.concat(stream, F.lit("/"), F.col("group")) == name)
         return chosen
 
     def as_json(self) -> dict[str, object]:

@@ -94,7 +94,8 @@ def glance(findings: Findings) -> Markup:
 
 
 _PUT_ASIDE = {
-    "instant": "events that claim to be later than the time at which the report was made, and a day",
+    "instant": "events that claim to be from before 2018, or later than a day after this report was made",
+    "group": "events of groups that do not say of which",
     "duration": "deliveries whose times are negative, or longer than a year",
 }
 
@@ -391,7 +392,7 @@ _LONGEST_ERROR = 400
 
 
 def _cluster(row: Row) -> Markup:
-    where = f"{row['source_stream']}/{row['group']}"
+    where = words.pair_of(row["source_stream"], row["group"])
     title = f"{row['n']:,} of {where}: {row['pattern'] or row['reason'] or 'no error told'}"
     given_back = f", {row['redriven']:,} of them redriven since" if row["redriven"] else ""
     reason = str(row["reason"] or "no reason").replace("_", " ")

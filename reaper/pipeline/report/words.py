@@ -30,8 +30,15 @@ def kind(row: Mapping[str, Any]) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Quote what could be taken for more than one name, and what begins as names that legends leave out."""
-    return json.dumps(name, ensure_ascii=False) if name[:1] in ("", "_") or set(name) & _AMBIGUOUS else name
+    """Quote what could be taken for another name, and what begins as names that legends leave out.
+
+    Pages show no blanks at an end, several as one, and nothing of what turns or hides what follows.
+    """
+    plain = name.isprintable() and name == " ".join(name.split())
+    if plain and name[:1] not in ("", "_") and not set(name) & _AMBIGUOUS:
+        return name
+    escaped = json.dumps(name, ensure_ascii=False).replace("  ", " \\u0020")
+    return "".join(sign if sign.isprintable() else f"\\u{ord(sign):04x}" for sign in escaped)
 
 
 def namespace(row: Mapping[str, Any]) -> str:
