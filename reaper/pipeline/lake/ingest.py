@@ -18,7 +18,7 @@ from functools import partial
 from time import monotonic
 
 import anyio
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ from reaper.pipeline.lake.maintenance import Upkeep
 from reaper.pipeline.lake.source import FILES, FOLDER, NAME, JournalSource
 from reaper.pipeline.lake.tables import LakeBusyError, check_generation, create_tables, only_ingester, with_state
 from reaper.pipeline.settings import PipelineSettings
-from reaper.pipeline.spark.failures import NO_SPACE, PYTHON_ENDED, all_words, python_has_ended
+from reaper.pipeline.spark.failures import DISK_FULL, NO_SPACE, PYTHON_ENDED, all_words, python_has_ended
 from reaper.pipeline.spark.session import is_submitted
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
@@ -246,7 +246,7 @@ class Supervisor:
         """Run the query until it ends. Returns why it failed, or None where it is over."""
         try:
             return self._watch(self._start())
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:  # Java has answered
             return None if self._run.stop.is_set() else error
         except (Py4JError, OSError) as error:
             if self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
@@ -332,6 +332,6 @@ def reason_of(error: Exception) -> str:
     if python_has_ended(words):
         return PYTHON_ENDED
     if NO_SPACE in words:
-        return "no space left on device: the disk of the lake or the checkpoint is full, or that of temporary files"
+        return DISK_FULL
     raised = _RAISED.findall(str(error))
     return f"{raised[-1][0]}: {raised[-1][1]}" if raised else (str(error).strip().splitlines() or ["?"])[0]

@@ -189,24 +189,27 @@ def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cac
     return conf | dict(_EMBEDDED) if is_embedded(master) else conf
 
 
-def check_session(heap: str) -> None:
+def check_session(heap: str, named: str = "heap") -> None:
     """Refuse, before anything else is done, what `build_session` would. Raises JavaMissingError, ConfigurationError."""
     if not (is_submitted() or "SPARK_REMOTE" in os.environ):
-        check_heap(heap)
+        check_heap(heap, named)
         find_java()
 
 
-def check_heap(heap: str) -> None:
-    """Refuse what is no amount of memory, or one that Java or Spark cannot start with. Raises ConfigurationError."""
+def check_heap(heap: str, named: str = "heap") -> None:
+    """Refuse what is no amount of memory, or one that Java or Spark cannot start with. Raises ConfigurationError.
+
+    ``named`` is what it is called where it comes from: a setting, or an option.
+    """
     found = re.fullmatch(r"([1-9]\d{0,8})([mMgG])", heap)
     if not found:
-        raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
+        raise ConfigurationError(f"{named} {heap!r} is no amount of memory: write it as 1g or 1500m.")
     megabytes = int(found[1]) * (1 if found[2] in "mM" else 1024)
     if megabytes < _LEAST_HEAP_MB:
-        raise ConfigurationError(f"heap {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
+        raise ConfigurationError(f"{named} {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
     most_mb = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20, _HEAP_ANYWHERE_MB)
     if megabytes > most_mb:
-        raise ConfigurationError(f"heap {heap!r} is more than this machine has: write {most_mb}m or less.")
+        raise ConfigurationError(f"{named} {heap!r} is more than this machine has: write {most_mb}m or less.")
 
 
 def _log4j_file() -> Path:
