@@ -23,6 +23,7 @@ from workers.runtime.printing import show, show_json
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 class SparkFailedError(ConfigurationError):
     """Spark could not do what it was asked for, and nothing is wrong with that. The message says why."""
 

@@ -15,7 +15,9 @@ from reaper.pipeline.spark.failures import DISK_FULL, HEAP_FULL, JAVA_ENDED, PYT
 from workers.runtime.options import USAGE_EXIT
 
 JOB = "An error occurred while calling o1.collectToPython.\n: org.apache.spark.SparkException: Job aborted: "
-READ = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///lake/1.parquet.  SQLSTATE: KD001\n\tat x"
+READ = (
+    "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///lake/1.parquet.  SQLSTATE: KD001\n\tat x"
+)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from time import monotonic
 
 import anyio
@@ -203,6 +204,7 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
 def _start_query(
     session: SparkSession, settings: PipelineSettings, layout: Layout, options: dict[str, str], fence: int, run: Run
 ) -> StreamingQuery:
+    _clear_torn_writes(layout.checkpoint)
     folder = layout.staging / f"batch-{uuid.uuid4().hex}"
     ours = {FOLDER: str(folder), FILES: str(settings.partitions)}
     written = session.readStream.format(NAME).options(**options, **ours).load()
@@ -211,6 +213,12 @@ def _start_query(
     if run.available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger.total_seconds() * 1000:.0f} milliseconds").start()
+
+
+def _clear_torn_writes(checkpoint: Path) -> None:
+    """Remove what Spark was writing there when the disk was full: it begins with no batch where that lies about."""
+    for file in checkpoint.rglob(".*.tmp*"):
+        file.unlink(missing_ok=True)
 
 
 class Supervisor:
