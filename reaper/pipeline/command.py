@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from importlib.util import find_spec
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from reaper.pipeline.progress import ProgressLine
@@ -93,7 +94,7 @@ def ended_in_order() -> Iterator[None]:
         yield
 
 
-def _interrupt(number: int, frame: object) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     """Do what Ctrl-C does now; shells have what runs in the background ignore that one, which says nothing of these."""
     interrupted = signal.getsignal(signal.SIGINT)
     if not callable(interrupted):

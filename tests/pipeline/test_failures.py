@@ -1,4 +1,4 @@
-"""Where Spark fails for what lies outside of a question, one sentence says why; what is a fault of ours stays a traceback."""
+"""Where Spark fails for what lies outside of a question, one sentence says why; our own faults stay tracebacks."""
 
 import errno
 from pathlib import Path

@@ -71,7 +71,7 @@ def test_a_heap_that_java_or_spark_would_refuse_is_refused_before(
         begin(heap)
 
 
-class _Failed(Py4JJavaError):
+class _JavaError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
     """What Java says where a session cannot be made."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ def test_a_master_that_spark_does_not_know_is_refused_in_a_sentence(monkeypatch:
         session.build_session("bogus")
 
     def fails(_builder: object) -> None:
-        raise _Failed
+        raise _JavaError
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fails)
     monkeypatch.setattr(session, "_prepare_environment", lambda _master: None)

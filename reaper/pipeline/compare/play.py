@@ -137,8 +137,11 @@ async def _drill(words: Sequence[str], server: Server, file: Path) -> dict[str, 
 
 
 async def _run(argv: Sequence[str]) -> tuple[int, bytes]:
-    """Run a program to its end, and return its exit code and what it printed. Cancelled, it ends in order: a drill has
-    processes and a folder to put away. Ctrl-C is for us alone."""
+    """Run a program to its end, and return its exit code and what it printed.
+
+    Where we are cancelled it is told to end in order: a drill has processes and a folder to put away. Ctrl-C reaches
+    us alone.
+    """
     process = await anyio.open_process(argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     async with process:
         assert process.stdout is not None
