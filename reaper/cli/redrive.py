@@ -1,5 +1,6 @@
 """``reaper dead-letters redrive``."""
 
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven,
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import GroupKeys
-from workers.runtime.options import examples
+from workers.runtime.options import examples, tell_with_error
 from workers.runtime.printing import show, show_json
 from workers.telemetry.setup import exported
 
@@ -92,11 +93,15 @@ async def _redrive(
                     results.append(result)
                 elif how.dry_run or what.ids or result.outcome is not RedriveOutcome.REDRIVEN:
                     show(_result_line(result, how))
-        finally:  # what was done before a failure is told all the same
-            if machine:
-                show_json(_redrive_json(results, how))
-            else:
+        except Exception:
+            if machine and results:
+                tell_with_error(_redrive_json(results, how))
+            raise
+        finally:  # what was done before a failure, or Ctrl-C, is told all the same
+            if not machine:
                 show(_summary(counts, keys, how))
+            elif not isinstance(sys.exception(), Exception):
+                show_json(_redrive_json(results, how))
     return counts
 
 

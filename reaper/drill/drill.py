@@ -163,13 +163,13 @@ def _check_server(kinds: set[FaultKind], server: Server) -> None:
     """Refuse to do to a Redis that is not the drill's what would hit others. Raises ConfigurationError."""
     if not server.ours and (alien := sorted(OWN_SERVER & kinds)):
         raise ConfigurationError(
-            f"{alien[0]} hits everybody who uses the server: leave --redis-url away, so that the drill starts one of "
-            "its own."
+            f"--fault {alien[0]} hits everybody who uses the server: leave --redis-url away, so that the drill starts "
+            "one of its own."
         )
     if FaultKind.PAUSE_REDIS in kinds and server.pid is None:
         raise ConfigurationError(
-            "pause-redis stops the server's process: leave --redis-url away, so that the drill starts one of its own, "
-            "or say with --redis-pid which process of this machine it is."
+            "--fault pause-redis stops the server's process: leave --redis-url away, so that the drill starts one of "
+            "its own, or say with --redis-pid which process of this machine it is."
         )
 
 

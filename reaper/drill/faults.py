@@ -191,12 +191,12 @@ def parse_fault(text: str) -> Fault:
     name = found["kind"] if found else text
     kinds = {str(kind) for kind in FaultKind}
     if found is None or name not in kinds:
-        raise ConfigurationError(f"unknown fault {name!r}{did_you_mean(name, kinds)}")
+        raise ConfigurationError(f"there is no --fault {name!r}{did_you_mean(name, kinds)}")
     kind = FaultKind(name)
     form = FORMS[kind]
     if found["at"] is None:
         raise ConfigurationError(
-            f"fault {text!r} has no time: write '{form.example}' for 4 seconds after the first job."
+            f"--fault {text!r} has no time: write '{form.example}' for 4 seconds after the first job."
         )
     at = _read_seconds(text, found["at"], form)
     return Fault(kind, at, _read_amount(text, found["amount"], form), _read_lasts(text, found["lasts"], form))
@@ -208,7 +208,7 @@ def _read_seconds(text: str, seconds: str, form: Form) -> timedelta:
     except ValueError:
         value = float("nan")
     if not abs(value) <= _LONGEST_S:
-        raise ConfigurationError(f"fault {text!r}: {seconds!r} is no number of seconds; write '{form.example}'.")
+        raise ConfigurationError(f"--fault {text!r}: {seconds!r} is no number of seconds; write '{form.example}'.")
     return timedelta(seconds=value)
 
 
@@ -218,26 +218,26 @@ def _read_amount(text: str, amount: str | None, form: Form) -> str:
     if amount in form.words:
         return amount
     if form.words:
-        raise ConfigurationError(f"fault {text!r}: {amount!r} is none of {', '.join(form.words)}.")
+        raise ConfigurationError(f"--fault {text!r}: {amount!r} is none of {', '.join(form.words)}.")
     if not form.amount:
-        raise ConfigurationError(f"fault {text!r} takes no amount: write '{form.example}'.")
+        raise ConfigurationError(f"--fault {text!r} takes no amount: write '{form.example}'.")
     if form.half and (amount in SHARES or _NAMES.fullmatch(amount)):
         return amount
     if amount.isascii() and amount.isdigit() and 1 <= int(amount) <= _MOST:
         return str(int(amount))
-    raise ConfigurationError(f"fault {text!r}: {amount!r} is no amount; write '{form.example}'.")
+    raise ConfigurationError(f"--fault {text!r}: {amount!r} is no amount; write '{form.example}'.")
 
 
 def _read_lasts(text: str, seconds: str | None, form: Form) -> timedelta | None:
     if seconds is None:
         if form.lasts_required:
-            raise ConfigurationError(f"fault {text!r} does not say for how long: write '{form.example}'.")
+            raise ConfigurationError(f"--fault {text!r} does not say for how long: write '{form.example}'.")
         return None
     if not form.lasts:
-        raise ConfigurationError(f"fault {text!r} takes no '+seconds': write '{form.example}'.")
+        raise ConfigurationError(f"--fault {text!r} takes no '+seconds': write '{form.example}'.")
     lasts = _read_seconds(text, seconds, form)
     if lasts <= timedelta(0):
-        raise ConfigurationError(f"fault {text!r} lasts no time at all: write '{form.example}'.")
+        raise ConfigurationError(f"--fault {text!r} lasts no time at all: write '{form.example}'.")
     return lasts
 
 
@@ -286,10 +286,10 @@ def check_faults(faults: Sequence[Fault], *, reapers: int, topology: Topology = 
     """Refuse faults that cannot be played. Raises ConfigurationError."""
     for fault in faults:
         if fault.at < timedelta(0):
-            raise ConfigurationError(f"fault '{fault}' lies before the first job: give it a time of 0 or more.")
+            raise ConfigurationError(f"--fault '{fault}' lies before the first job: give it a time of 0 or more.")
         if objection := objection_to(fault.kind, topology):
-            raise ConfigurationError(f"fault '{fault}' {objection}")
+            raise ConfigurationError(f"--fault '{fault}' {objection}")
         if fault.kind is FaultKind.PAUSE_LEADER and reapers == 1:
             raise ConfigurationError(
-                f"fault '{fault}' needs a second reaper, which leads while the first is paused: --reapers 2 or more."
+                f"--fault '{fault}' needs a second reaper, which leads while the first is paused: --reapers 2 or more."
             )

@@ -49,5 +49,5 @@ RECOVERIES = {
 def find_recovery(name: str) -> Recovery:
     """Return the recovery of that name. Raises ConfigurationError."""
     if name not in RECOVERIES:
-        raise ConfigurationError(f"unknown recovery {name!r}{did_you_mean(name, RECOVERIES)}")
+        raise ConfigurationError(f"there is no --recovery {name!r}{did_you_mean(name, RECOVERIES)}")
     return RECOVERIES[name]

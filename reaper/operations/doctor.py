@@ -77,6 +77,7 @@ def _server(server: ServerFacts) -> Iterator[Finding]:
     yield _role(server)
     yield _eviction(server)
     yield from _memory(server)
+    yield from _writes(server)
     yield _persistence(server)
     yield _clock(server)
     if server.config is None:
@@ -111,6 +112,24 @@ def _memory(server: ServerFacts) -> Iterator[Finding]:
     limit, used = int(server.info.get("maxmemory", 0)), int(server.info.get("used_memory", 0))
     if limit and used > limit * MEMORY_FULL:
         yield wrong("memory", f"{used / limit:.0%} of maxmemory is used: producers will be refused; raise it")
+
+
+def _writes(server: ServerFacts) -> Iterator[Finding]:
+    """Tell where every write is refused, ours too: nobody leads then, and all that can be read looks well."""
+    in_time = server.info.get("min_slaves_good_slaves")  # is there where min-replicas-to-write is set
+    least = server.configured("min-replicas-to-write", "1")
+    if in_time is not None and int(in_time) < int(least):
+        yield wrong(
+            "writes",
+            f"every write is refused: {in_time} replicas keep up, and min-replicas-to-write is "
+            f"{least if server.config else 'more'}; bring them back, or lower it",
+        )
+    failed = server.info.get("rdb_last_bgsave_status", "ok") != "ok"
+    if failed and server.configured("stop-writes-on-bgsave-error", "yes") == "yes" and server.configured("save", "?"):
+        yield wrong(
+            "writes",
+            "every write is refused: the last snapshot failed (stop-writes-on-bgsave-error); look at the disk",
+        )
 
 
 def _persistence(server: ServerFacts) -> Finding:

@@ -12,7 +12,16 @@ import anyio
 import click
 
 from reaper.pipeline.advice.command import advise
-from reaper.pipeline.command import LAKE, SPARK, Handler, open_session, pipeline_options, sentences, show_result
+from reaper.pipeline.command import (
+    LAKE,
+    SPARK,
+    Handler,
+    ended_in_order,
+    open_session,
+    pipeline_options,
+    sentences,
+    show_result,
+)
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.report.command import report
 from reaper.pipeline.settings import PipelineSettings
@@ -208,7 +217,8 @@ def warm_up(machine: bool) -> None:
 
         line = ProgressLine(quiet=machine)
         line.show("rehearsing a report …")
-        file = make_class_cache()
+        with ended_in_order():
+            file = make_class_cache()
         line.end()
         megabytes = file.stat().st_size // 1_000_000
         show_result({"file": str(file), "megabytes": megabytes}, [f"{file} ({megabytes} MB)"], machine=machine)

@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from importlib.util import find_spec
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
+from reaper.pipeline.spark.failures import reason_from_outside
 from reaper.pipeline.storage import LakeError, is_of_store, reason_of_store
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, json_flag, settings_options
@@ -21,6 +23,11 @@ from workers.runtime.printing import show, show_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class SparkFailedError(ConfigurationError):
+    """Spark could not do what it was asked for, and nothing is wrong with that. The message says why."""
+
 
 Handler = Callable[[int, object], None]
 """Of a signal."""
@@ -46,7 +53,7 @@ def sentences() -> Iterator[None]:
 
     One of them is that the extra is missing.
     """
-    with _as_before(signal.SIGINT, signal.SIGTERM), errors_as_sentences(), _told_of_store():
+    with _as_before(signal.SIGINT, signal.SIGTERM), errors_as_sentences(), _told_of_store(), _told_of_spark():
         missing = [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]
         if missing:
             raise ConfigurationError(
@@ -64,6 +71,35 @@ def _told_of_store() -> Iterator[None]:
         if not is_of_store(error):
             raise
         raise LakeError(f"the lake cannot be read or written: {reason_of_store(error)}") from error
+
+
+@contextmanager
+def _told_of_spark() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if reason := reason_from_outside(error):
+            raise SparkFailedError(f"{reason}.") from error
+        raise
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP do what Ctrl-C does, for who has something to put away; who ignores them still does."""
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    with _as_before(*ends):
+        if _is_main():
+            for number in ends:
+                signal.signal(number, _interrupt)
+        yield
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C does now; shells have what runs in the background ignore that one, which says nothing of these."""
+    interrupted = signal.getsignal(signal.SIGINT)
+    if not callable(interrupted):
+        raise KeyboardInterrupt
+    interrupted(number, frame)
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def test_options_reach_the_programme(theatre: Theatre) -> None:
     [
         ("--limit 0", "setting 'limit' (as flag --limit) cannot be '0': write a whole number from 1 up."),
         ("--lease-ttl x", "cannot be 'x': write a number of seconds from 0.5 up, such as 1.5."),
-        ("--fault kill-worker", "fault 'kill-worker' has no time: write 'kill-worker@4' for 4 seconds"),
+        ("--fault kill-worker", "--fault 'kill-worker' has no time: write 'kill-worker@4' for 4 seconds"),
         ("--trace nowhere.csv", "trace nowhere.csv cannot be read"),
         ("--chaos 10 --fault kill-worker@1", "--chaos draws all faults by itself: leave --fault away."),
         ("--chaos 0", "setting 'chaos' (as flag --chaos) cannot be '0'"),
@@ -211,7 +211,7 @@ def test_the_demos_report_has_every_act(theatre: Theatre, tmp_path: Path) -> Non
         (("--min-replicas-acked", "2", "--topology", "cluster"), "--topology cluster has 1 a master."),
         (("--fault", "none", "--fault", "kill-worker@1"), "--fault none plays no fault: leave it away, or the others."),
         (("--keep-keys",), "--keep-keys is about a Redis that is named: it needs --redis-url."),
-        (("--fault", "poison:1000000@1"), "fault 'poison:1000000@1': '1000000' is no amount; write 'poison@4'."),
+        (("--fault", "poison:1000000@1"), "--fault 'poison:1000000@1': '1000000' is no amount; write 'poison@4'."),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )

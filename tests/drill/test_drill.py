@@ -97,7 +97,7 @@ async def test_a_clock_that_is_set_back_loses_and_doubles_nothing(
 async def test_the_clock_of_somebody_elses_redis_is_not_set(processes: Processes, server: RedisServer) -> None:
     drill = _drill(processes, "--redis-url", server.url, *_faults("clock-step@0"))
     assert await drill.wait() == 2
-    assert "clock-step hits everybody who uses the server: leave --redis-url away" in drill.output
+    assert "--fault clock-step hits everybody who uses the server: leave --redis-url away" in drill.output
 
 
 @pytest.mark.matrix
@@ -386,15 +386,15 @@ async def test_a_drill_that_is_ended_leaves_no_process_behind(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--fault", "kill-woker@1"), "error: unknown fault 'kill-woker': did you mean 'kill-worker'?"),
+        (("--fault", "kill-woker@1"), "error: there is no --fault 'kill-woker': did you mean 'kill-worker'?"),
         (("--trace", "nowhere.csv"), "error: --trace nowhere.csv cannot be read: No such file or directory."),
-        (("--reapers", "1"), "error: fault 'pause-leader@12' needs a second reaper"),
-        (("--fault", "pause-redis@4"), "error: fault 'pause-redis@4' does not say for how long"),
+        (("--reapers", "1"), "error: --fault 'pause-leader@12' needs a second reaper"),
+        (("--fault", "pause-redis@4"), "error: --fault 'pause-redis@4' does not say for how long"),
         (
             ("--recovery", "embedded", "--policy", "in-place"),
             "error: --policy is said by reapers: it needs --recovery reaper.",
         ),
-        (("--fault", "restart-redis@4+0"), "error: fault 'restart-redis@4+0' lasts no time at all"),
+        (("--fault", "restart-redis@4+0"), "error: --fault 'restart-redis@4+0' lasts no time at all"),
         (("--keep-keys",), "error: --keep-keys is about a Redis that is named: it needs --redis-url."),
         (("--redis-url", "redis://127.0.0.1:1"), "error: no usable Redis at redis_url 'redis://127.0.0.1:1'"),
     ],

@@ -55,7 +55,7 @@ def test_what_is_for_another_topology_is_refused_by_name(topology: Topology) -> 
     for kind in {*EVERYWHERE, *map(FaultKind, fit)}:
         check_faults([parse_fault(FORMS[kind].example)], reapers=2, topology=topology)
     for kind in map(FaultKind, refused):
-        with pytest.raises(ConfigurationError, match=rf"fault '{kind}.*@4.*' (needs|is for|sets) "):
+        with pytest.raises(ConfigurationError, match=rf"--fault '{kind}.*@4.*' (needs|is for|sets) "):
             check_faults([parse_fault(FORMS[kind].example)], reapers=2, topology=topology)
 
 
@@ -74,8 +74,8 @@ def test_a_fault_is_printed_as_it_is_written(fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("kill-leder@4", "unknown fault 'kill-leder': did you mean 'kill-leader'?"),
-        ("", "unknown fault '': known are"),
+        ("kill-leder@4", "there is no --fault 'kill-leder': did you mean 'kill-leader'?"),
+        ("", "there is no --fault '': known are"),
         ("poison", "has no time: write 'poison@4'"),
         ("poison@soon", "'soon' is no number of seconds"),
         ("poison@nan", "'nan' is no number of seconds"),

@@ -55,7 +55,7 @@ def test_a_cast_that_cannot_play_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="--reapers 1 or more"):
         DrillSettings(reapers=0).check(REAPER)
     DrillSettings(reapers=0).check(NONE)
-    with pytest.raises(ConfigurationError, match="unknown recovery 'repaer': did you mean 'reaper'"):
+    with pytest.raises(ConfigurationError, match="there is no --recovery 'repaer': did you mean 'reaper'"):
         find_recovery("repaer")
 
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.operator.conftest import Command, run_command
 from tests.operator.heartbeats import KEYS, SELDOM_MS, TOKEN, a_replica, a_report, elect, register
 from tests.scripts.scene import LONG_IDLE_MS, Scene
 from tests.support.servers import RedisServer, free_port, shown
+from tests.support.waiting import wait_until
 from workers.protocol.capabilities import capabilities_of, in_words
 from workers.protocol.connection import commands_client
 from workers.protocol.keys import group_keys
@@ -76,6 +78,34 @@ async def test_a_server_that_forgets_and_evicts_is_found(client: Redis, reaper: 
     wrong = {one["check"] for one in answer.data["findings"] if one["level"] == "wrong"}
     assert answer.code == 1
     assert {"persistence", "eviction", "leader"} <= wrong
+
+
+async def test_a_server_that_refuses_every_write_is_found(start_server: StartServer) -> None:
+    server = start_server()
+
+    async def writes() -> list[str]:
+        findings = (await run_command(server.url, "doctor", "--json", *PAIR)).data["findings"]
+        return [f"{one['level']}: {one['text']}" for one in findings if one["check"] == "writes"]
+
+    async with commands_client(server.url) as client:
+        assert await writes() == []
+        await client.config_set("min-replicas-to-write", 1)
+        (found,) = await writes()
+        assert found.startswith("wrong: every write is refused: 0 replicas keep up, and min-replicas-to-write is 1;")
+        await client.config_set("min-replicas-to-write", 0)
+
+        async def has_failed() -> bool:
+            return bool((await client.info("persistence"))["rdb_last_bgsave_status"] == "err")
+
+        await client.config_set("save", "3600 1000000")
+        where = await client.config_get("d*")
+        (Path(where["dir"]) / where["dbfilename"]).mkdir()  # nothing can be renamed over it
+        await client.bgsave()
+        await wait_until(has_failed, "the snapshot has failed")
+        (found,) = await writes()
+        assert found.startswith("wrong: every write is refused: the last snapshot failed")
+        await client.config_set("stop-writes-on-bgsave-error", "no")
+        assert await writes() == []
 
 
 async def test_memory_that_is_nearly_full_is_found(scene: Scene, reaper: Command) -> None:

@@ -5,7 +5,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,9 @@ import pytest
 from anyio import run_process
 from click import FloatRange
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
+from reaper.operations.redrive import Redriven, RedriveOutcome
 from tests.operator.conftest import Command, run_command
 from tests.operator.every import ASKING, KEYS, LEAVES, OTHERS, PAIR, STARTING, typed
 from tests.support.dump import dump
@@ -277,3 +279,21 @@ async def test_help_that_cannot_be_written_is_a_sentence(line: str) -> None:
         ended = await run_process([sys.executable, "-m", *line.split()], stdout=full, check=False, cwd=ROOT)
     assert ended.returncode == 2
     assert ended.stderr == b"error: standard output cannot be written to: No space left on device.\n"
+
+
+@pytest.mark.parametrize("done", [0, 1])
+async def test_a_redrive_that_fails_is_one_document_with_what_was_done(
+    reaper: Command, client: Redis, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    async def fails(*_others: object) -> AsyncIterator[Redriven]:
+        for number in range(done):
+            yield Redriven(f"{number}-0", RedriveOutcome.REDRIVEN, "9-0", "job", KEYS.stream)
+        raise ResponseError("NOPERM no more")
+
+    await client.xgroup_create(KEYS.stream, KEYS.group, "0", mkstream=True)
+    monkeypatch.setattr("reaper.cli.redrive.redrive", fails)
+    answer = await reaper("dead-letters", "redrive", "--all", "--json", *PAIR)
+    assert (answer.code, answer.err, answer.out.count("\n")) == (2, "", 1)
+    assert (answer.data["status"], "NOPERM" in answer.data["error"]) == ("unreachable", True)
+    assert [one["id"] for one in answer.data.get("results", ())] == ["0-0"][:done]
+    assert answer.data.get("redriven", 0) == done

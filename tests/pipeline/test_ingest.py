@@ -104,6 +104,20 @@ def run(spark: SparkSession, server: RedisServer, layout: Layout, how: Run = NOW
     return ingest(settings(server, **given), layout, lambda: spark, how)
 
 
+def test_what_spark_was_writing_when_the_disk_was_full_hinders_nothing(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    write_events(redis_server, 3)
+    layout = lake_at(tmp_path)
+    layout.create()
+    for torn in (".metadata.3f0c.tmp", "offsets/.0.3f0c.tmp", "offsets/..0.3f0c.tmp.crc", "commits/.0.3f0c.tmp"):
+        file = layout.checkpoint / torn
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("v1")
+    assert run(spark, redis_server, layout).events == 3
+    assert not list(layout.checkpoint.rglob(".*.tmp*"))
+
+
 def test_every_journal_and_every_dead_letter_comes_into_the_lake_once(
     spark: SparkSession, redis_server: RedisServer, tmp_path: Path
 ) -> None:

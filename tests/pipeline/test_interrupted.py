@@ -1,5 +1,7 @@
-"""Ctrl-C while Spark starts or works: without a word, at once, and no Java stays behind."""
+"""Ctrl-C while Spark starts or works: without a word, at once, and neither Java nor a folder stays behind."""
 
+import os
+import signal
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -75,3 +77,21 @@ async def test_while_it_works(processes: Processes, start_server: StartServer, t
     await wait_until(partial(rows, lake), "the first batch is in the lake")
     await _ends_with_java(running, 0)
     assert running.output.splitlines()[-1].startswith("100 events, ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+async def test_a_comparison_puts_its_folders_and_processes_away(
+    processes: Processes, tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    words = ("compare", "--scenario", "one-crash", "--mode", "embedded", "--output", str(tmp_path / "c.html"))
+    running = processes.python("-m", "reaper", *words, env={"TMPDIR": str(folder)})
+    await wait_until(lambda: list(folder.glob("reaper-drill-*/*")), "a drill is played")
+    below = await _below(running)
+    assert below
+    os.kill(running.pid, number)
+    assert await running.wait() == INTERRUPTED_EXIT
+    assert list(folder.iterdir()) == []
+    await wait_until(partial(_are_gone, below), "all that it has started has ended")
+    assert running.output == "drill 1 of 1: one-crash, embedded\n"

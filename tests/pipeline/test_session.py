@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.spark import session
-from reaper.pipeline.spark.session import EVERYWHERE, build_session, check_session, is_embedded
+from reaper.pipeline.spark.session import EVERYWHERE, SparkMissingError, build_session, check_session, is_embedded
 from workers.protocol.errors import ConfigurationError
 
 
@@ -68,6 +69,32 @@ def test_a_heap_that_java_or_spark_would_refuse_is_refused_before(
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"^heap {heap!r} {why}"):
         begin(heap)
+
+
+class _JavaError(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
+    """What Java says where a session cannot be made."""
+
+    def __init__(self) -> None:
+        """Without a Java that could be asked."""
+
+    def __str__(self) -> str:
+        return (
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+            ": org.apache.spark.SparkException: Could not parse Master URL: 'local[x]'\n\tat org.apache.spark.x\n"
+        )
+
+
+def test_a_master_that_spark_does_not_know_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"^master 'bogus' is none that Spark knows: write local\[\*\], "):
+        session.build_session("bogus")
+
+    def fails(_builder: object) -> None:
+        raise _JavaError
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", fails)
+    monkeypatch.setattr(session, "_prepare_environment", lambda _master: None)
+    with pytest.raises(SparkMissingError, match=r"^Spark did not start: Could not parse Master URL: 'local\[x\]'$"):
+        session.build_session("local[x]")
 
 
 def test_under_spark_submit_nothing_is_set_that_was_decided_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ read and checked there, by the same rules as those from the environment and the 
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from math import isfinite
@@ -27,7 +27,7 @@ INTERRUPTED_EXIT = 130
 """Exit code after Ctrl-C, as shells know it, of whatever does not take it as the word to end in good order."""
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-_TYPED, _MACHINE = "stream-reaper.typed", "machine"
+_TYPED, _DONE, _MACHINE = "stream-reaper.typed", "stream-reaper.done", "machine"
 _HELP = {"--help", "-h", "--version"}
 
 
@@ -199,14 +199,22 @@ def _first(group: BaseExceptionGroup[StreamReaperError]) -> StreamReaperError:
     return error
 
 
+def tell_with_error(done: Mapping[str, Any]) -> None:
+    """Keep what a command has done before it fails: `show_error` tells a machine of both in one document."""
+    click.get_current_context().meta[_DONE] = done
+
+
 def show_error(error: StreamReaperError, *, machine: bool) -> None:
     """Print one of our errors: its sentences, each on a line.
 
-    For a machine, a document on standard output: ``{"status": "unreachable" | "impossible", "error": …}``.
+    For a machine, a document on standard output: ``{"status": "unreachable" | "impossible", "error": …}``, and what
+    `tell_with_error` was given.
     """
     if machine:
         status = "unreachable" if isinstance(error, UnreachableError) else "impossible"
-        show_json({"status": status, "error": str(error)})
+        command = click.get_current_context(silent=True)
+        done = command.meta.get(_DONE, {}) if command else {}
+        show_json({"status": status, "error": str(error), **done})
         return
     first, *others = map(str, error.args or [error])
     show(f"error: {first}", *others, err=True)

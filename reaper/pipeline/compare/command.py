@@ -17,7 +17,14 @@ from reaper.drill.disks import told_of_disks
 from reaper.drill.plan import planned
 from reaper.drill.settings import MOST_MS, DrillSettings
 from reaper.drill.trace import MOST_JOBS
-from reaper.pipeline.command import leave_at_once, leave_in_order, open_session, sentences, show_result
+from reaper.pipeline.command import (
+    ended_in_order,
+    leave_at_once,
+    leave_in_order,
+    open_session,
+    sentences,
+    show_result,
+)
 from reaper.pipeline.compare.scenarios import FAULT_AT_S, LONGEST_S, MODES, SCENARIOS, choose_scenarios, moved
 from reaper.pipeline.progress import ProgressLine
 from reaper.pipeline.settings import PipelineSettings
@@ -118,10 +125,10 @@ def compare(
         chosen = tuple(mode for mode in MODES if mode in (modes or MODES))
         plan = Plan(situations, chosen, repeat, options)
         company = _company(output)
-        check_session(heap)
+        check_session(heap, "--heap")
         line = ProgressLine(quiet=quiet or machine)
         try:
-            with told_of_disks(files), _folder(files) as folder:
+            with ended_in_order(), told_of_disks(files), _folder(files) as folder:
                 settings = PipelineSettings(lake=str(folder / "lake"), heap=heap)
                 comparison = _play_and_read(plan, folder, settings, line)
         except KeyboardInterrupt:  # all is put away, but for a thread that may still be reading journals

@@ -100,5 +100,5 @@ def choose_scenarios(names: tuple[str, ...]) -> list[Scenario]:
     """Return the scenarios of these names; all where none is named. Raises ConfigurationError."""
     for name in names:
         if name not in SCENARIOS:
-            raise ConfigurationError(f"unknown scenario {name!r}{did_you_mean(name, SCENARIOS)}")
+            raise ConfigurationError(f"there is no --scenario {name!r}{did_you_mean(name, SCENARIOS)}")
     return [scenario for name, scenario in SCENARIOS.items() if name in names or not names]

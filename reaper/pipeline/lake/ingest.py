@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from time import monotonic
 
 import anyio
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ from reaper.pipeline.lake.maintenance import Upkeep
 from reaper.pipeline.lake.source import FILES, FOLDER, NAME, JournalSource
 from reaper.pipeline.lake.tables import LakeBusyError, check_generation, create_tables, only_ingester, with_state
 from reaper.pipeline.settings import PipelineSettings
-from reaper.pipeline.spark.failures import NO_SPACE, PYTHON_ENDED, all_words, python_has_ended
+from reaper.pipeline.spark.failures import DISK_FULL, NO_SPACE, PYTHON_ENDED, all_words, python_has_ended
 from reaper.pipeline.spark.session import is_submitted
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
@@ -203,6 +204,7 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
 def _start_query(
     session: SparkSession, settings: PipelineSettings, layout: Layout, options: dict[str, str], fence: int, run: Run
 ) -> StreamingQuery:
+    _clear_torn_writes(layout.checkpoint)
     folder = layout.staging / f"batch-{uuid.uuid4().hex}"
     ours = {FOLDER: str(folder), FILES: str(settings.partitions)}
     written = session.readStream.format(NAME).options(**options, **ours).load()
@@ -211,6 +213,12 @@ def _start_query(
     if run.available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger.total_seconds() * 1000:.0f} milliseconds").start()
+
+
+def _clear_torn_writes(checkpoint: Path) -> None:
+    """Remove what Spark was writing there when the disk was full: it begins with no batch where that lies about."""
+    for file in checkpoint.rglob(".*.tmp*"):
+        file.unlink(missing_ok=True)
 
 
 class Supervisor:
@@ -246,7 +254,7 @@ class Supervisor:
         """Run the query until it ends. Returns why it failed, or None where it is over."""
         try:
             return self._watch(self._start())
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:  # Java has answered
             return None if self._run.stop.is_set() else error
         except (Py4JError, OSError) as error:
             if self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
@@ -332,6 +340,6 @@ def reason_of(error: Exception) -> str:
     if python_has_ended(words):
         return PYTHON_ENDED
     if NO_SPACE in words:
-        return "no space left on device: the disk of the lake or the checkpoint is full, or that of temporary files"
+        return DISK_FULL
     raised = _RAISED.findall(str(error))
     return f"{raised[-1][0]}: {raised[-1][1]}" if raised else (str(error).strip().splitlines() or ["?"])[0]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PySparkImportError
 from pyspark.sql import SparkSession
 
@@ -24,6 +25,8 @@ _LEAST_HEAP_MB = 450
 """What Spark asks for; with less, Java answers with tracebacks."""
 _HEAP_ANYWHERE_MB = 2_048
 """The default is let be on small machines, too: Java reserves it, and takes what it needs."""
+_MASTER = re.compile(r"local|spark://|k8s://|yarn$")
+_MASTERS = "write local[*], local[4], spark://host:7077, k8s://… or yarn"
 _LOOPBACK = "127.0.0.1"
 
 EVERYWHERE: Mapping[str, str] = {
@@ -64,6 +67,9 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %p spark.%c{1}: %m%n%ex
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
+# Why no context came to be is what our caller is told, and raises or says.
+logger.context.name = org.apache.spark.SparkContext
+logger.context.level = off
 # Each failed attempt of a query is told by our own supervisor, in one line; so is what failed of it.
 logger.streams.name = org.apache.spark.sql.execution.streaming
 logger.streams.level = off
@@ -142,10 +148,14 @@ def _is_about_contact(error: Exception) -> bool:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, Py4JJavaError):  # its own words only say what was called
+        return re.sub(r"^[^:]*: (?:[\w.]+: )?", "", str(error).strip()).splitlines()[0]
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSession:
+    if master and not _MASTER.match(master):  # Java would end with a stack, and not say to us why
+        raise ConfigurationError(f"master {master!r} is none that Spark knows: {_MASTERS}.")
     _prepare_environment(master)
     builder = SparkSession.builder.appName(app)
     for name, value in conf.items():
@@ -154,7 +164,7 @@ def _start(master: str | None, app: str, conf: Mapping[str, str]) -> SparkSessio
         builder = builder.master(master)
     try:
         return builder.getOrCreate()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise SparkMissingError(f"Spark did not start: {_first_line(error)}") from error
 
 
@@ -189,24 +199,27 @@ def _classic_conf(master: str | None, heap: str, java_options: str, *, class_cac
     return conf | dict(_EMBEDDED) if is_embedded(master) else conf
 
 
-def check_session(heap: str) -> None:
+def check_session(heap: str, named: str = "heap") -> None:
     """Refuse, before anything else is done, what `build_session` would. Raises JavaMissingError, ConfigurationError."""
     if not (is_submitted() or "SPARK_REMOTE" in os.environ):
-        check_heap(heap)
+        check_heap(heap, named)
         find_java()
 
 
-def check_heap(heap: str) -> None:
-    """Refuse what is no amount of memory, or one that Java or Spark cannot start with. Raises ConfigurationError."""
+def check_heap(heap: str, named: str = "heap") -> None:
+    """Refuse what is no amount of memory, or one that Java or Spark cannot start with. Raises ConfigurationError.
+
+    ``named`` is what it is called where it comes from: a setting, or an option.
+    """
     found = re.fullmatch(r"([1-9]\d{0,8})([mMgG])", heap)
     if not found:
-        raise ConfigurationError(f"heap {heap!r} is no amount of memory: write it as 1g or 1500m.")
+        raise ConfigurationError(f"{named} {heap!r} is no amount of memory: write it as 1g or 1500m.")
     megabytes = int(found[1]) * (1 if found[2] in "mM" else 1024)
     if megabytes < _LEAST_HEAP_MB:
-        raise ConfigurationError(f"heap {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
+        raise ConfigurationError(f"{named} {heap!r} is too little: Spark does not start below {_LEAST_HEAP_MB}m.")
     most_mb = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20, _HEAP_ANYWHERE_MB)
     if megabytes > most_mb:
-        raise ConfigurationError(f"heap {heap!r} is more than this machine has: write {most_mb}m or less.")
+        raise ConfigurationError(f"{named} {heap!r} is more than this machine has: write {most_mb}m or less.")
 
 
 def _log4j_file() -> Path:

@@ -1,0 +1,61 @@
+"""Where Spark fails for what lies outside of a question, one sentence says why; our own faults stay tracebacks."""
+
+import errno
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from reaper.pipeline.command import sentences
+from reaper.pipeline.spark.failures import DISK_FULL, HEAP_FULL, JAVA_ENDED, PYTHON_ENDED, reason_from_outside
+from workers.runtime.options import USAGE_EXIT
+
+JOB = "An error occurred while calling o1.collectToPython.\n: org.apache.spark.SparkException: Job aborted: "
+READ = (
+    "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///lake/1.parquet.  SQLSTATE: KD001\n\tat x"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Py4JError(f"{JOB}\nCaused by: java.lang.Error: Cannot unpack libzstd: No space left on device"), DISK_FULL),
+        (Py4JError(f"{JOB}java.lang.OutOfMemoryError: Java heap space"), HEAP_FULL),
+        (Py4JError(f"{JOB}Python worker exited unexpectedly (crashed)"), PYTHON_ENDED),
+        (Py4JError("Answer from Java side is empty"), JAVA_ENDED),
+        (Py4JNetworkError("An error occurred while sending command"), JAVA_ENDED),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), JAVA_ENDED),
+        (
+            PySparkException(READ),
+            "the lake cannot be read: Encountered error while reading file file:///lake/1.parquet",
+        ),
+        (Py4JError(f"{JOB}java.lang.NullPointerException"), ""),
+        (PySparkException("[UNRESOLVED_COLUMN] A column cannot be resolved"), ""),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), ""),
+        (ValueError("No space left on device"), ""),
+    ],
+)
+def test_what_lies_outside_of_the_question_is_told(error: Exception, reason: str) -> None:
+    assert reason_from_outside(error) == reason
+
+
+def test_a_file_that_is_gone_under_a_command_is_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    lake = str(tmp_path / "rows")
+    spark.range(3).write.parquet(lake)
+    rows = spark.read.parquet(lake)
+    for file in Path(lake).glob("*.parquet"):
+        file.write_bytes(b"junk")
+
+    @click.command()
+    def ask() -> None:
+        with sentences():
+            rows.collect()
+
+    answer = CliRunner().invoke(ask)
+    assert (answer.exit_code, answer.stdout) == (USAGE_EXIT, "")
+    assert answer.stderr.startswith("error: the lake cannot be read: Encountered error while reading file file:/")
+    assert answer.stderr.count("\n") == 1
