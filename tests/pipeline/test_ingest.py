@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -325,6 +326,9 @@ def test_the_sentence_is_found_among_what_spark_says_around_it() -> None:
     other = "[X] failed\nOSError: first\nduring that\npyarrow.lib.ArrowInvalid: no\nOSError: No space left\n at java"
     assert reason_of(StreamingQueryException(other)) == "OSError: No space left"
     assert reason_of(ValueError("one\ntwo")) == "one"
+    java = "An error occurred while calling o1.load.\n: java.io.IOException: Stream closed\n\tat java.base/java.io"
+    assert reason_of(Py4JError(java)) == "IOException: Stream closed"
+    assert reason_of(Py4JError("Py4JJavaError: " + java.replace("\n", "\\n"))) == "IOException: Stream closed"
     for gone in (
         "[STREAM_FAILED] Query terminated (no cause message)\n\tat PythonStreamingSourceRunner\njava.io.EOFException",
         "Connection reset\n\tat PythonStreamingSourceRunner\njava.net.SocketException: Connection reset",

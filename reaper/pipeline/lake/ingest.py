@@ -259,7 +259,7 @@ class Supervisor:
         except (Py4JError, OSError) as error:
             if self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
                 return None
-            raise IngestError(f"Spark's driver is gone, start again: {type(error).__name__}: {error}") from error
+            raise IngestError(f"Spark's driver is gone, start again: {reason_of(error)}") from error
 
     def _watch(self, query: StreamingQuery) -> Exception | None:
         looked = monotonic()
@@ -318,6 +318,7 @@ def growing_pauses() -> Iterator[float]:
 
 
 _FINAL = re.compile(r"\b(DataLossError|RedisStreamError|ReplacedError): ")
+_CALLING = re.compile(r"^.*An error occurred while calling .*\n(?:: )?", re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
@@ -341,5 +342,6 @@ def reason_of(error: Exception) -> str:
         return PYTHON_ENDED
     if NO_SPACE in words:
         return DISK_FULL
-    raised = _RAISED.findall(str(error))
-    return f"{raised[-1][0]}: {raised[-1][1]}" if raised else (str(error).strip().splitlines() or ["?"])[0]
+    said = _CALLING.sub("", str(error).replace("\\n", "\n"))  # Java's answer may come as one line
+    raised = _RAISED.findall(said)
+    return f"{raised[-1][0]}: {raised[-1][1]}" if raised else (said.strip().splitlines() or ["?"])[0]
