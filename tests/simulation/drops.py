@@ -152,4 +152,6 @@ class Drops:
         )
         is_seen = "xpending" not in world.server.denied.get("default", ())  # by leaders, in full scans
         seen_ms = world.story.setting.visibility_s * 1000 * FULL_SCANS_PART
-        return bool(consumer) and not is_told_of and (world.recovers_itself or not is_seen or idle_ms < seen_ms)
+        if not consumer:  # a group: whoever has its jobs in hand tells while it lives, and a leader that has seen them
+            return not is_seen
+        return not is_told_of and (world.recovers_itself or not is_seen or idle_ms < seen_ms)

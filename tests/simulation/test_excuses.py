@@ -271,3 +271,17 @@ def test_nothing_else_is_waited_for(make: Make, score_s: float, beside: str, wai
     if beside == "ready":
         world.command("XADD", KEYS.stream, "*", "play", "ok 1", "reaper.job", "job-2")
     assert only_waits(world) == waits
+
+
+# ---- nobody may ask what is pending
+
+
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_what_no_leader_may_have_seen_nobody_can_tell_of_once_its_group_is_gone(make: Make, *, is_denied: bool) -> None:
+    world = world_of(make)
+    world.command("HSET", KEYS.agreement, "policy", IN_PLACE)
+    if is_denied:
+        world.server.revoke("default", "xpending")
+    world.drop_group(KEYS.stream)
+    assert world.ledger.dropped.keys() == {JOB.job}
+    assert world.ledger.lost == ({JOB.job} if is_denied else set())
