@@ -99,7 +99,7 @@ async def test_a_server_that_refuses_every_write_is_found(start_server: StartSer
 
         await client.config_set("save", "3600 1000000")
         where = await client.config_get("d*")
-        (Path(where["dir"]) / where["dbfilename"]).mkdir()  # nothing can be renamed over it
+        Path(str(where["dir"]), str(where["dbfilename"])).mkdir()  # nothing can be renamed over it
         await client.bgsave()
         await wait_until(has_failed, "the snapshot has failed")
         (found,) = await writes()
