@@ -87,6 +87,9 @@ async def test_a_server_that_refuses_every_write_is_found(start_server: StartSer
         findings = (await run_command(server.url, "doctor", "--json", *PAIR)).data["findings"]
         return [f"{one['level']}: {one['text']}" for one in findings if one["check"] == "writes"]
 
+    def snapshot_is_a_folder(*path: str) -> None:
+        Path(*path).mkdir()  # nothing can be renamed over it
+
     async with commands_client(server.url) as client:
         assert await writes() == []
         await client.config_set("min-replicas-to-write", 1)
@@ -99,7 +102,7 @@ async def test_a_server_that_refuses_every_write_is_found(start_server: StartSer
 
         await client.config_set("save", "3600 1000000")
         where = await client.config_get("d*")
-        (Path(str(where["dir"])) / str(where["dbfilename"])).mkdir()  # nothing can be renamed over it
+        snapshot_is_a_folder(str(where["dir"]), str(where["dbfilename"]))
         await client.bgsave()
         await wait_until(has_failed, "the snapshot has failed")
         (found,) = await writes()
