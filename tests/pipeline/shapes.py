@@ -6,7 +6,7 @@ half of endless length costs what is computed here.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from statistics import NormalDist
@@ -123,6 +123,8 @@ SHAPES = (
     ),
     _weibull(0.7),
 )
+LIGHT = replace(_weibull(2), name="Weibull, k = 2")
+"""Falls faster than exponentially, and has no end."""
 
 SIZES = (50, 200, 1_000, 10_000)
 CRASHES_S = (200, 2_000, 20_000)

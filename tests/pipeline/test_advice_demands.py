@@ -6,14 +6,15 @@ samples, and the best of them is chosen with hindsight, for each shape, size and
 What nobody can do, and is not asked:
 
 * *Within 5 % of the oracle where crashes are seldom.* With 10,000 deliveries, a crash every 20,000 s leaves one or none
-  on record. Whoever knew the durations exactly, and guessed the rate by that, would be up to 10 % above the oracle; who
-  does not know them either is up to 25 % above.
-* *Within 5 % where little is known of what matters*: of 10,000, a hundred are of the slow mode, and the tail of a
-  hundred is of a family that nobody knows.
+  on record. Even one who knew the durations exactly, but could rule out no rate from one in 100 s to one in
+  200,000 s, would be above the oracle at one of these by 13 % (Pareto), 9 % (lognormal), 5 % (Weibull, 0.7), or 4 %.
 * *A two-sided interval of 50 or 200.* A mode of 1 % is missing from 61 % of the samples of 50: an interval that holds
   its length holds everything. So only a lower bound is given, and said to be one.
-* *All of it for every shape there is.* Tails that fall faster than exponentially and have no end (Weibull, k = 2) look
-  as if they had one: of 200 to 1,000, advices cost up to 2.5 times what 3 x max does, at 20,000 s from crash to crash.
+* *That what looks like another shape is not taken for it*: six records of fifty exponential durations in 1,500 have
+  none above three times the mean, and look as if there were an end; with a crash every 20,000 s their advices cost 80
+  to 390 times the oracle, and decide an average they are in.
+* *85 to 95 % for each shape and rate.* Where nearly all records tell of no crash, an interval that depends on little
+  else holds the oracle's timeout nearly always, or nearly never.
 """
 
 import math
@@ -25,7 +26,7 @@ from statistics import mean
 import pytest
 
 from reaper.pipeline.advice.model import ENOUGH, Interval
-from tests.pipeline.shapes import CRASHES_S, SHAPES, SIZES, Shape, sample
+from tests.pipeline.shapes import CRASHES_S, LIGHT, SHAPES, SIZES, Shape, sample
 
 SEED = 2026
 RULE, ORACLE = 1.25, 1.05
@@ -94,9 +95,9 @@ def test_with_many_deliveries_and_crashes_it_is_the_oracles(shape: Shape) -> Non
 
 ROOM = 0.12
 """For chance: about two standard errors of a ratio over a hundred samples, some of which cost ten times as much."""
-BEYOND_RULE = {("bimodal, 1 % slow", 2_000, 1_000): 1.4}
-"""Ten slow jobs, and a rule that happens to be right for them."""
-BEYOND_ORACLE = {200: 1.05, 2_000: 1.05, 20_000: 1.25}
+BEYOND_RULE = {("exponential", 200, 50): 1.4}
+"""Twice P95 happens to be right for them."""
+BEYOND_ORACLE = {200: 1.05, 2_000: 1.05, 20_000: 1.08}
 """By seconds from crash to crash: see above."""
 
 
@@ -115,6 +116,15 @@ def test_what_an_advice_is_worth(shape: Shape, crash_s: int) -> None:
         if size == SIZES[-1]:
             assert found.by_oracle < BEYOND_ORACLE[crash_s] + ROOM / 3, found
         assert found.covered > 0.7, (size, found)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("crash_s", CRASHES_S)
+def test_a_tail_that_is_lighter_than_exponential_is_not_taken_for_a_hard_end(crash_s: int) -> None:
+    """It would be cut too short, or, for fear of what comes after the end, be left far too long."""
+    for size in (200, 1_000):
+        found = _many(LIGHT, size, crash_s)
+        assert found.by_rule < RULE + ROOM, (size, found)
 
 
 @pytest.mark.matrix

@@ -1,6 +1,7 @@
 """The advisor on a journal: what is counted, what is written down, and whether the advice is worth following."""
 
 import json
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -199,6 +200,14 @@ def replay(durations_ms: Sequence[int], timeout_ms: float, crashes_per_s: float,
     return Replayed(waiting_ms / 1000, twice_ms / 1000, dead)
 
 
+def crashes_of(durations_ms: Sequence[int], crashes_per_s: float, seed: int) -> int:
+    """How many workers die at their first try."""
+    return sum(
+        random.Random(f"{seed} {number}").expovariate(crashes_per_s) * 1000 < duration_ms
+        for number, duration_ms in enumerate(durations_ms)
+    )
+
+
 def journal_of(durations_ms: Sequence[int], crashes_per_s: float, seed: int) -> list[Row]:
     """What the first half would have left in the journal, with a timeout that no job reached."""
     rows: list[Row] = []
@@ -212,24 +221,42 @@ def journal_of(durations_ms: Sequence[int], crashes_per_s: float, seed: int) -> 
     return rows
 
 
-def test_the_advice_is_near_the_better_rule_of_thumb_on_a_half_of_a_trace_that_it_has_not_seen(
-    spark: SparkSession,
-) -> None:
-    """Heavy-tailed jobs, and workers that die every 20 s, 200 s or 2,000 s of their work."""
-    requests = generate_requests(7, count=4_000, rate=70)
+def halves_of_a_trace(seed: int) -> tuple[list[int], list[int]]:
+    """Durations with a heavy tail up to a limit."""
+    requests = generate_requests(seed, count=4_000, rate=70)
     jobs = [max(1, round(job.duration.total_seconds() * 1000)) for job in plan_jobs(requests, TokenTimes())]
-    seen, unseen = jobs[:2_000], jobs[2_000:]
-    rates = {"often": 0.05, "sometimes": 0.005, "seldom": 0.0005}
-    rows = [row for name, rate in rates.items() for row in of(name, journal_of(seen, rate, seed=1))]
+    return jobs[:2_000], jobs[2_000:]
+
+
+RATES = {"often": 0.05, "sometimes": 0.005, "seldom": 0.0005}
+"""Workers die every 20 s, 200 s or 2,000 s of their work."""
+
+
+def test_the_advice_is_near_the_better_rule_of_thumb_on_halves_of_traces_that_it_has_not_seen() -> None:
+    """Of many traces: for a single one of them it may be half as much again, or less."""
     weights = Weights()
     totals: dict[str, float] = dict.fromkeys(("recommended", "2 x p95", "3 x worst"), 0.0)
-    for record in read_records(frame(spark, rows)):
-        advice = advise_group(record, weights).advice
-        asked = {"recommended": advice.best} | {name: advice.rules[name] for name in ("2 x p95", "3 x worst")}
-        for name, cost in asked.items():
-            totals[name] += replay(unseen, cost.timeout_ms, rates[record.group], seed=2).total(weights)
-    assert totals["recommended"] < 1.25 * min(totals["2 x p95"], totals["3 x worst"])
-    assert totals["recommended"] < 0.5 * max(totals["2 x p95"], totals["3 x worst"])
+    for seed in range(1, 13):
+        seen, unseen = halves_of_a_trace(seed)
+        for rate in RATES.values():
+            advice = advise(bare(seen, crashes_of(seen, rate, seed=1)), weights, intervals=False)
+            asked = {"recommended": advice.best} | {name: advice.rules[name] for name in ("2 x p95", "3 x worst")}
+            for name, cost in asked.items():
+                totals[name] += replay(unseen, cost.timeout_ms, rate, seed=2).total(weights)
+    assert totals["recommended"] < 1.18 * min(totals["2 x p95"], totals["3 x worst"])
+    assert totals["recommended"] < 0.45 * max(totals["2 x p95"], totals["3 x worst"])
+
+
+def test_of_a_journal_the_same_is_advised_as_of_what_was_written_into_it(spark: SparkSession) -> None:
+    seen, _ = halves_of_a_trace(7)
+    rows = [row for name, rate in RATES.items() for row in of(name, journal_of(seen, rate, seed=1))]
+    records = read_records(frame(spark, rows))
+    assert {record.group for record in records} == RATES.keys()
+    for record in records:
+        crashes = crashes_of(seen, RATES[record.group], seed=1)
+        assert record.kinds == bare(seen, crashes).kinds
+        advice = advise_group(record, Weights()).advice
+        assert advice.best == advise(bare(seen, crashes), Weights()).best
 
 
 def bare(held_ms: Sequence[int], crashes: float) -> GroupRecord:
@@ -253,7 +280,10 @@ def test_the_heavier_the_tail_the_more_the_advice_is_worth(crashes_per_s: float)
 
 @pytest.mark.parametrize("crashes_per_s", [0.001, 0.01])
 def test_what_the_model_says_is_what_a_replay_costs(crashes_per_s: float) -> None:
-    """On the same jobs, within what chance and the bins allow; `test_advice_demands` judges what is beyond them."""
+    """On the same jobs, within what chance and the bins allow; `test_advice_demands` judges what is beyond them.
+
+    A tail is no count: where few reach a timeout they may be fewer than are expected of as many deliveries again.
+    """
     draw = random.Random(3)
     seen = [max(1, round(200 * draw.lognormvariate(0, 1))) for _ in range(5_000)]
     crashed = sum(draw.expovariate(crashes_per_s) * 1000 < job for job in seen)
@@ -261,7 +291,7 @@ def test_what_the_model_says_is_what_a_replay_costs(crashes_per_s: float) -> Non
     assert len(curve) > 8
     for cost in curve:
         replayed = replay(seen, cost.timeout_ms, crashes_per_s, seed=4)
-        assert replayed.dead_letters == pytest.approx(cost.dead_letters, rel=0.1, abs=8)
+        assert abs(replayed.dead_letters - cost.dead_letters) < 1.5 * math.sqrt(max(8, cost.dead_letters))
         assert replayed.twice_s == pytest.approx(cost.twice_s, rel=0.15, abs=60)
         assert replayed.waiting_s <= 1.3 * cost.waiting_s + 5
 

@@ -26,7 +26,7 @@ from reaper.pipeline.advice.outlook import outlook
 
 DRAWS = 100
 """Records that are made up to see how far an advice depends on chance."""
-_LEFT_OUT = 3
+_LEFT_OUT = 4
 """Of these, on each side of an interval."""
 GOES_ON = 1.5
 """From the middle of the later half it is so many times as far to that of what comes next as from the earlier one."""
@@ -60,10 +60,11 @@ def advise(record: GroupRecord, weights: Weights, *, intervals: bool = True) -> 
     work_s = (held.total_ms + cut_off.total_ms + 1) / 1000
     basis = _Basis(expected, crash_rate(sum(kind.crashes for kind in record.kinds), work_s), work_s)
     verdict = _verdict(record, held, cut_off)
-    timeout_ms = expected.best(basis.crashes())
+    fair = expected.fair(basis.crashes())
+    timeout_ms = fair.best(basis.crashes())
     if verdict is Verdict.TOO_SHORT:
         timeout_ms = max(timeout_ms, 2 * (record.configured_ms or 0), 2 * cut_off.longest_ms)
-    best = expected.cost(round_up(math.ceil(timeout_ms)), basis.crashes())
+    best = fair.cost(round_up(math.ceil(timeout_ms)), basis.crashes())
     timeouts, costs = _intervals(basis, best.timeout_ms, verdict) if intervals else (Interval(low=0, high=None),) * 2
     rules = {"2 x p95": 2 * held.quantile(0.95), "3 x worst": 3 * held.longest_ms, "configured": record.configured_ms}
     return Advice(
@@ -71,8 +72,8 @@ def advise(record: GroupRecord, weights: Weights, *, intervals: bool = True) -> 
         best=best,
         timeout_ms=timeouts,
         cost_s=costs,
-        curve=tuple(expected.cost(ms, basis.crashes()) for ms in _curve(record, weights, held, best.timeout_ms)),
-        rules={name: expected.cost(ms, basis.crashes()) for name, ms in rules.items() if ms},
+        curve=tuple(fair.cost(ms, basis.crashes()) for ms in _curve(record, weights, held, best.timeout_ms)),
+        rules={name: fair.cost(ms, basis.crashes()) for name, ms in rules.items() if ms},
         drift=change,
         notes=tuple(_notes(record, basis, verdict, change)),
     )
@@ -118,7 +119,7 @@ def _intervals(basis: _Basis, timeout_ms: int, verdict: Verdict) -> tuple[Interv
         costs.append(drawn.cost(timeout_ms, crashes).total_s)
     if verdict is Verdict.ADVISED:
         return _between(best), _between(costs)
-    return Interval(low=sorted(best)[2 * _LEFT_OUT], high=None), Interval(low=sorted(costs)[2 * _LEFT_OUT], high=None)
+    return Interval(low=sorted(best)[_LEFT_OUT], high=None), Interval(low=sorted(costs)[_LEFT_OUT], high=None)
 
 
 def _between(values: list[float]) -> Interval:

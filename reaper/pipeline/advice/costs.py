@@ -1,7 +1,7 @@
 """What a visibility timeout is expected to cost, for workers that extend what they hold and for bare ones. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from typing import Protocol
@@ -19,6 +19,9 @@ class Expected(Protocol):
 
     def best(self, crashes: float) -> float:
         """Return the timeout in ms that costs least, with so many crashes."""
+
+    def fair(self, crashes: float) -> "Expected":
+        """Return one in which each possibility weighs by how many times as much as the best for it a timeout costs."""
 
     def drawn(self, random: Random) -> "Expected":
         """Return one that the record may just as well have come from."""
@@ -50,12 +53,18 @@ class OfBare:
 
     def best(self, crashes: float) -> float:
         """See `Expected`."""
-        prices = Prices(
+        return self.outlook.best(self._prices(crashes), SHORTEST_MS)
+
+    def fair(self, crashes: float) -> "OfBare":
+        """See `Expected`."""
+        return replace(self, outlook=self.outlook.fair(self._prices(crashes)))
+
+    def _prices(self, crashes: float) -> Prices:
+        return Prices(
             wait=crashes / self.deliveries / 1000,
             cut=self.weights.dead_letter_s,
             held_ms=self.weights.rerun * (self.weights.max_deliveries - 1) / 1000,
         )
-        return self.outlook.best(prices, SHORTEST_MS)
 
     def drawn(self, random: Random) -> "OfBare":
         """See `Expected`."""
@@ -101,6 +110,10 @@ class OfExtending:
             grid.append(timeout_ms)
             timeout_ms *= 2**0.125
         return sorted({*grid, *(each.longest_ms + 1.0 for each in known.bins if each.longest_ms >= floor_ms)})
+
+    def fair(self, crashes: float) -> "OfExtending":  # noqa: ARG002 - but one possibility
+        """See `Expected`."""
+        return self
 
     def drawn(self, random: Random) -> "OfExtending":
         """See `Expected`."""

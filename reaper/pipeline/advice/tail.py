@@ -12,21 +12,20 @@ count as such.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 
 HEAVIEST, HARDEST = 0.9, -2.0
 """Bounds of ``ξ``. From 1 on there would be no mean, and no cost to expect."""
-_HARD_END = 0.3
-"""How likely a hard end is beforehand; otherwise the tail is close to exponential, rather a little heavier."""
+_HARD_END = 0.67
+"""How likely a hard end is beforehand; otherwise the tail is close to exponential, rather a little heavier. Of tails
+without an end `families` has others, too."""
 _SOFT, _SOFT_WIDTH = 0.05, 0.2
 _HARD, _HARD_WIDTH = -1.0, 0.25
 _STEPS = (-2.4, -1.6, -0.8, 0.0, 0.8, 1.6, 2.4)
 """Where ``ξ`` is looked at around its most likely value, in standard deviations."""
-_BOUNDED, _UNBOUNDED = 16, 20
+_BOUNDED, _UNBOUNDED = 32, 20
 """Points of the grid of ``θ``: tails with an end, and without one."""
-_NEGLIGIBLE = 11.0
-"""Logarithm of how much less likely than the best a tail is left out for."""
-
 Excesses = Sequence[tuple[float, float]]
 """Excesses over the threshold, above 0, and how often each occurred."""
 
@@ -36,7 +35,7 @@ class Tail:
     """One tail that is possible."""
 
     weight: float
-    """How likely it is; those of a fit add up to 1."""
+    """How likely it is; those that are possible add up to 1."""
     theta: float
     xi: float
 
@@ -45,35 +44,29 @@ class Tail:
         base = 1 + self.theta * excess
         return float(base ** (-1 / self.xi)) if base > 0 else 0.0
 
-    def mean_excess(self, excess: float) -> float:
-        """Return by how much those that go beyond ``excess`` do so on average."""
-        return self.xi / self.theta * (1 + self.theta * excess) / (1 - self.xi)
-
-    def density(self, excess: float) -> float:
-        """Return the density at ``excess``."""
-        base = 1 + self.theta * excess
-        return float(base ** (-1 / self.xi - 1)) * self.theta / self.xi if base > 0 else 0.0
-
     @property
     def end(self) -> float:
         """Return the longest excess there is; infinite where there is none."""
         return -1 / self.theta if self.theta < 0 else math.inf
 
+    def weighing(self, weight: float) -> "Tail":
+        """Return it with another weight."""
+        return replace(self, weight=weight)
 
-def fit(excesses: Excesses, cut_off: Excesses = ()) -> list[Tail]:
-    """Return the tails that are possible, given what was seen and what was cut off at these excesses; none of none."""
+    def drawn(self, random: Random) -> "Tail":  # noqa: ARG002 - it stands for itself alone
+        """Return one that is drawn of those which it stands for."""
+        return self
+
+
+def pareto_tails(excesses: Excesses, cut_off: Excesses = ()) -> Iterator[tuple[float, Tail]]:
+    """Return tails, given what was seen and what was cut off at these excesses, and how likely each is (logarithm).
+
+    Something must have been seen.
+    """
     seen = sum(count for _, count in excesses)
-    if not seen:
-        return []
-    points = [
-        (likelihood + _prior(xi) + measure, theta, xi)
-        for theta, measure in _grid(excesses, cut_off)
-        for xi, likelihood in _shapes(theta, seen, excesses, cut_off)
-    ]
-    best = max((each[0] for each in points), default=0.0)
-    kept = [(math.exp(score - best), theta, xi) for score, theta, xi in points if score > best - _NEGLIGIBLE]
-    total = sum(each[0] for each in kept)
-    return [Tail(weight / total, theta, xi) for weight, theta, xi in kept]
+    for theta, measure in _grid(excesses, cut_off):
+        for xi, likelihood in _shapes(theta, seen, excesses, cut_off):
+            yield likelihood + _prior(xi) + measure, Tail(1.0, theta, xi)
 
 
 def _grid(excesses: Excesses, cut_off: Excesses) -> Iterator[tuple[float, float]]:
@@ -102,10 +95,10 @@ def _shapes(theta: float, seen: float, excesses: Excesses, cut_off: Excesses) ->
     for step in _STEPS:
         xi = lasted / seen * math.exp(step * deviation)
         if HARDEST < xi < HEAVIEST and xi:
-            yield xi, -seen * math.log(xi / theta) - lasted / xi - ended + math.log(abs(xi) * deviation)
+            yield xi, -seen * math.log(xi / theta) - lasted / xi - ended + math.log(0.8 * abs(xi) * deviation)
 
 
 def _prior(xi: float) -> float:
     soft = (1 - _HARD_END) * math.exp(-(((xi - _SOFT) / _SOFT_WIDTH) ** 2) / 2) / _SOFT_WIDTH
     hard = _HARD_END * math.exp(-(((xi - _HARD) / _HARD_WIDTH) ** 2) / 2) / _HARD_WIDTH
-    return math.log(soft + hard + 1e-300)
+    return math.log((soft + hard) / math.sqrt(2 * math.pi) + 1e-300)
