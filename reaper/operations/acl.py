@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 
+from redis.connection import parse_url
+
 from reaper.settings import observers_of
 from workers.protocol.address import Topology
 from workers.protocol.connection import read_address
@@ -187,12 +189,11 @@ def rules_of(
 ) -> Rules:
     """Return the rules of a role for ``pairs``.
 
-    ``mode`` matters to workers: some recover, too. ``stream`` is for producers, who know no groups. ``url``:
-    the address, for nodes of a cluster are asked who has what.
+    ``mode`` matters to workers: some recover, too. ``stream`` is for producers, who know no groups. ``url``: the
+    address, which says what a connection begins with.
     """
     commands, keys = _CONNECTION | _DIRECT[role], _DIRECT_KEYS[role]
-    if url and read_address(url).topology is Topology.CLUSTER:
-        commands |= {"cluster|slots"}
+    commands |= _to_connect(url)
     scripts = scripts_of(role, mode)
     for package, name in scripts:
         found = commands_of(package, name)
@@ -208,6 +209,20 @@ def rules_of(
         tuple(dict.fromkeys(_spelt(keys & _CHANNELS if commands & _NOTICES else (), pairs, (), streams))),
         tuple(sorted(commands & NEWER)),
     )
+
+
+def _to_connect(url: str) -> frozenset[str]:
+    """Return the commands that connections to an address run besides those that all run."""
+    if not url:
+        return frozenset()
+    address = read_address(url)
+    options = parse_url(address.node)
+    wanted = {
+        "cluster|slots": address.topology is Topology.CLUSTER,  # nodes are asked who has what
+        "select": options.get("db"),  # another database than 0
+        "client|setname": options.get("client_name"),
+    }
+    return frozenset(command for command, is_run in wanted.items() if is_run)
 
 
 def scripts_of(role: Role, mode: RecoveryMode) -> list[tuple[str, str]]:

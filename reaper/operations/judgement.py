@@ -75,6 +75,9 @@ def judge(snapshot: Snapshot) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
+_NO_LEASE = "nobody holds the lease; where that lasts, the replicas' logs and `reaper doctor` say why"
+
+
 def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.needs_no_reaper or (snapshot.is_tried_out and snapshot.groups):
         return
@@ -86,8 +89,8 @@ def _judge_leadership(snapshot: Snapshot) -> Iterator[Problem]:
             f"no live replica in namespace {snapshot.namespace!r}: start `{start}`, or name its namespace",
         )
     elif snapshot.leader is None:
-        holder = f"the lease is held by {snapshot.holder}, which is not alive" if snapshot.holder else "no lease"
-        yield Problem(Trouble.NO_LEADER, "", f"no leader: {holder}")
+        why = f"the lease is held by {snapshot.holder}, which is not alive" if snapshot.holder else _NO_LEASE
+        yield Problem(Trouble.NO_LEADER, "", f"no leader: {why}")
     if not snapshot.groups:
         yield Problem(Trouble.NO_GROUPS, "", "no group is watched: set groups")
 

@@ -6,7 +6,7 @@ milliseconds; instants are the server's clock.
 
 from dataclasses import dataclass, field
 
-from reaper.replicas import GroupReport, Replica
+from reaper.replicas import STANDALONE, GroupReport, Replica
 from workers.protocol.capabilities import Capabilities
 from workers.protocol.keys import GroupKeys, group_keys
 from workers.protocol.messages import RecoveryMode
@@ -136,8 +136,11 @@ class Snapshot:
 
     @property
     def leader(self) -> Replica | None:
-        """The live replica that leads, as far as anybody knows: the lease's holder before what replicas say."""
-        leaders = [replica for replica in self.live if replica.leads]
+        """The live replica that leads, as far as anybody knows: the lease's holder before what replicas say.
+
+        Where nobody holds the lease, nobody does who needs it: a replica that is refused every write cannot say so.
+        """
+        leaders = [replica for replica in self.live if replica.role == STANDALONE or (replica.leads and self.holder)]
         holding = [replica for replica in self.live if self.holder.startswith(replica.id + ".")]
         candidates = holding or leaders
         return max(candidates, key=lambda replica: replica.token) if candidates else None

@@ -468,6 +468,21 @@ async def test_the_lines_are_accepted_as_they_are_printed(client: Redis) -> None
         await client.execute_command("ACL", "SETUSER", one["role"], "on", f">{PASSWORD}", *one["rules"])
 
 
+@pytest.mark.parametrize("role", Role)
+async def test_what_an_address_asks_of_a_connection_is_allowed(client: Redis, server: RedisServer, role: Role) -> None:
+    """Another database, a name: else the user that `reaper acl` prints is let in, and may not go there."""
+    await client.execute_command("ACL", "LOG", "RESET")
+    where = f"127.0.0.1:{server.port}/1?client_name=ours"
+    printed = await run_command(f"redis://{where}", "acl", role.value, "--json", "--groups", "orders/billing")
+    (rules,) = (one["rules"] for one in printed.data)
+    await client.execute_command("ACL", "SETUSER", role.value, "on", f">{PASSWORD}", *rules)
+    async with commands_client(f"redis://{role.value}:{PASSWORD}@{where}") as ours:
+        await ours.ping()
+    assert await denials(client) == []
+    plain = rules_of(role, REAPER, [KEYS], [NAMESPACE], url="redis://h/0").commands
+    assert {"select", "client|setname", "cluster|slots"}.isdisjoint(plain)
+
+
 async def test_what_only_newer_servers_know_is_a_line_of_its_own() -> None:
     answer = await run_command("redis://127.0.0.1:1/0", "acl", "--groups", "orders/billing")
     lines = answer.out.splitlines()

@@ -109,12 +109,21 @@ def test_what_embedded_workers_leave_lying_degrades_once_timeout_and_grace_are_o
     assert troubles(idle_for(62_001)) == [Trouble.OVERDUE]
 
 
+NO_LEASE = "no leader: nobody holds the lease; where that lasts, the replicas' logs and `reaper doctor` say why"
+
+
 def test_followers_without_a_leader_are_degraded() -> None:
     snapshot = a_snapshot(a_replica("bob", at_ms=NOW, role=FOLLOWER), report=None)
     assert [problem.text for problem in judge(snapshot)] == [
         "no leader: the lease is held by alice-1-abc.nonce, which is not alive"
     ]
-    assert [problem.text for problem in judge(replace(snapshot, holder=""))] == ["no leader: no lease"]
+    assert [problem.text for problem in judge(replace(snapshot, holder=""))] == [NO_LEASE]
+
+
+def test_who_led_and_has_lost_the_lease_is_no_leader_though_it_could_not_register_that() -> None:
+    snapshot = replace(a_snapshot(), holder="", lease_left_ms=0)
+    assert snapshot.leader is None
+    assert [problem.text for problem in judge(snapshot)] == [NO_LEASE]
 
 
 def test_the_holder_of_the_lease_is_the_leader_before_its_heartbeat_says_so() -> None:
