@@ -6,6 +6,7 @@ What it sends and refuses, and that a job is enqueued once, is tested in `test_p
 import json
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import anyio
 import pytest
@@ -170,11 +171,13 @@ def test_it_may_be_used_where_an_event_loop_runs_and_blocks_it_then(orders: Sync
 
 
 def test_a_client_whose_connections_are_all_in_use_says_so(server: RedisServer) -> None:
-    client = blocking_client(server.url, timeout_s=0.01)
-    taken = client.connection_pool.get_connection()
+    client = blocking_client(server.url)
+    pool: Any = client.connection_pool
+    taken = pool.get_connection()
+    pool.timeout = 0.01  # to make a connection may take longer
     with pytest.raises(AllInUseError, match=r"all 1 connections to Redis were in use for 0\.01 s"):
         client.ping()
-    client.connection_pool.release(taken)
+    pool.release(taken)
     client.close()
 
 
