@@ -13,11 +13,11 @@ from reaper.pipeline.advice.choice import advise, advise_group, round_up
 from reaper.pipeline.advice.costs import OfBare, OfExtending
 from reaper.pipeline.advice.crashes import OFTEN_S, SELDOM_S, crash_rate
 from reaper.pipeline.advice.drift import drift
-from reaper.pipeline.advice.families import AnyTail, Lognormal, Stretched, possible
+from reaper.pipeline.advice.families import Lognormal, Stretched, possible
 from reaper.pipeline.advice.histogram import Bin, Histogram, bin_of, merged, of_bins, of_durations
 from reaper.pipeline.advice.model import Advice, Cost, GroupRecord, Record, Verdict, Weights, Workers
 from reaper.pipeline.advice.outlook import Outlook, outlook
-from reaper.pipeline.advice.tail import Excesses, Tail, pareto_tails
+from reaper.pipeline.advice.tail import Excesses, Pareto, Tail, pareto_tails
 
 PLAIN = Weights()
 NOTHING = Histogram()
@@ -93,7 +93,7 @@ def test_where_none_was_seen_the_more_work_the_fewer_are_expected() -> None:
 # ---- tails
 
 
-def fit(excesses: Excesses, cut_off: Excesses = ()) -> list[Tail]:
+def fit(excesses: Excesses, cut_off: Excesses = ()) -> list[Pareto]:
     """Generalized Pareto tails by themselves, weighed."""
     scored = list(pareto_tails(excesses, cut_off))
     best = max(score for score, _ in scored)
@@ -173,10 +173,10 @@ def test_what_was_cut_off_counts_for_what_is_longer() -> None:
 @pytest.mark.parametrize(
     "tail",
     [
-        Tail(1, -0.65 / 1_000, -1.3),
-        Tail(1, -0.25 / 1_000, -0.5),
-        Tail(1, 0.001 / 1_000, 0.001),
-        Tail(1, 0.3 / 1_000, 0.3),
+        Pareto(1, -0.65 / 1_000, -1.3),
+        Pareto(1, -0.25 / 1_000, -0.5),
+        Pareto(1, 0.001 / 1_000, 0.001),
+        Pareto(1, 0.3 / 1_000, 0.3),
         Stretched(1, 5, 80, 80 * 30_000.0**5, 1_000),
         Stretched(1, 0.7, 40, 40 * 200.0**0.7, 1_000),
         Stretched(1, 0.02, 100, 0.55, 1_000),
@@ -185,7 +185,7 @@ def test_what_was_cut_off_counts_for_what_is_longer() -> None:
     ],
 )
 @pytest.mark.parametrize("timeout_ms", [500, 1_000, 1_100, 5_000, 25_000])
-def test_those_that_reach_a_timeout_are_held_for_as_long_as_the_tail_says(tail: AnyTail, timeout_ms: int) -> None:
+def test_those_that_reach_a_timeout_are_held_for_as_long_as_the_tail_says(tail: Tail, timeout_ms: int) -> None:
     """Be they near, or in a group far apart: the integral over the survival."""
     expected = Outlook((), 1_000, 40_000, 0.25, (tail,), 50.0)
     excess = max(0.0, timeout_ms - 1_000.0)
@@ -251,7 +251,7 @@ def counted(*held_ms: int, beyond: float = 0.0) -> Outlook:
     """Exactly these again, and nothing longer."""
     share = 1 / len(held_ms)
     body = tuple((ms, share, share * ms) for ms in sorted(held_ms))
-    return Outlook(body, max(held_ms), max(held_ms), beyond, (Tail(1.0, 1.0, 0.1),), 1.0)
+    return Outlook(body, max(held_ms), max(held_ms), beyond, (Pareto(1.0, 1.0, 0.1),), 1.0)
 
 
 def test_a_bare_worker_runs_a_slow_job_until_its_deliveries_are_used_up() -> None:

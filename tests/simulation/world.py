@@ -529,11 +529,11 @@ class World:
         if self.network.refusing:
             return  # nobody can
         self.drops.note(source)
-        self._has_only_deliveries_put_back(source)
+        self._expect_to_be_put_back(source)
         self.has_lost_ends = True
         self.command("XGROUP", "DESTROY", source, GROUP)
 
-    def _has_only_deliveries_put_back(self, source: str) -> None:
+    def _expect_to_be_put_back(self, source: str) -> None:
         """Note that what has begun, and what begins until somebody has looked, may be given up though it is done."""
         if self.story.least_limit == 1:
             self._look_new.add(source)
@@ -557,7 +557,7 @@ class World:
             self.say(f"It is {text(consumer)}.")
             self.drops.note(KEYS.stream, consumer)
             if consumer == RESTORED_CONSUMER.encode():  # perhaps nothing else tells the group from another one
-                self._has_only_deliveries_put_back(KEYS.stream)
+                self._expect_to_be_put_back(KEYS.stream)
             self.has_lost_ends = True
             self.command("XGROUP", "DELCONSUMER", KEYS.stream, GROUP, consumer)
 

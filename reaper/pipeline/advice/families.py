@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol
+from typing import Self
 
-from reaper.pipeline.advice.tail import Excesses, pareto_tails
+from reaper.pipeline.advice.tail import Excesses, Tail, pareto_tails
 
 GENERALIZED, STRETCHED, APART = 0.36, 0.28, 0.36
 """How likely the families are beforehand. The last one is a whole lognormal: of slow jobs that are apart."""
@@ -41,85 +41,40 @@ _SHORTEST_MS = 0.5
 _ROOT = math.sqrt(2)
 
 
-class AnyTail(Protocol):
-    """One tail that is possible."""
-
-    @property
-    def weight(self) -> float:
-        """How likely it is."""
-
-    @property
-    def end(self) -> float:
-        """The longest excess there is; infinite where there is none."""
-
-    def survival(self, excess: float) -> float:
-        """Return the share of what is beyond the threshold that is beyond it by ``excess`` too."""
-
-    def weighing(self, weight: float) -> "AnyTail":
-        """Return it with another weight."""
-
-    def drawn(self, random: Random) -> "AnyTail":
-        """Return one whose scale is drawn too, where it stands for several."""
-
-
 @dataclass(frozen=True, slots=True)
-class Stretched:
+class Stretched(Tail):
     """``S(t) = exp(-λ (t^k - u^k))`` beyond ``u``, for all ``λ`` by their likelihood: it is of a gamma distribution."""
 
-    weight: float
     power: float
     seen: float
     sum: float
     """Of ``t^k - u^k`` over all that were seen, or cut off."""
     threshold_ms: float
 
-    @property
-    def end(self) -> float:
-        """See `AnyTail`."""
-        return math.inf
-
     def survival(self, excess: float) -> float:
-        """See `AnyTail`."""
+        """See `Tail`."""
         beyond = (self.threshold_ms + excess) ** self.power - self.threshold_ms**self.power
         return float((1 + beyond / self.sum) ** -self.seen)
 
-    def weighing(self, weight: float) -> "Stretched":
-        """See `AnyTail`."""
-        return replace(self, weight=weight)
-
-    def drawn(self, random: Random) -> "Stretched":
-        """See `AnyTail`."""
+    def drawn(self, random: Random) -> Self:
+        """See `Tail`."""
         rate = random.gammavariate(self.seen, 1 / self.sum)
         return replace(self, seen=_CERTAIN, sum=_CERTAIN / rate)
 
 
 @dataclass(frozen=True, slots=True)
-class Lognormal:
+class Lognormal(Tail):
     """What is beyond the threshold of a lognormal distribution."""
 
-    weight: float
     mean: float
     deviation: float
     threshold_ms: float
     reached: float
     """Share of the distribution beyond the threshold."""
 
-    @property
-    def end(self) -> float:
-        """See `AnyTail`."""
-        return math.inf
-
     def survival(self, excess: float) -> float:
-        """See `AnyTail`."""
+        """See `Tail`."""
         return _beyond(self._place(excess)) / self.reached
-
-    def weighing(self, weight: float) -> "Lognormal":
-        """See `AnyTail`."""
-        return replace(self, weight=weight)
-
-    def drawn(self, random: Random) -> "Lognormal":  # noqa: ARG002 - it stands for itself alone
-        """See `AnyTail`."""
-        return self
 
     def _place(self, excess: float) -> float:
         return (math.log(max(self.threshold_ms + excess, _SHORTEST_MS)) - self.mean) / self.deviation
@@ -150,7 +105,7 @@ class _Beyond:
         return sum(count * math.log(duration) for duration, count in self.durations)
 
 
-def possible(threshold_ms: float, excesses: Excesses, cut_off: Excesses = ()) -> list[AnyTail]:
+def possible(threshold_ms: float, excesses: Excesses, cut_off: Excesses = ()) -> list[Tail]:
     """Return the tails that are possible beyond a threshold; none of none.
 
     ``excesses``: what was seen beyond it, and how often; ``cut_off``: what was cut off there.
@@ -165,7 +120,7 @@ def possible(threshold_ms: float, excesses: Excesses, cut_off: Excesses = ()) ->
         unit_ms,
     )
     pareto = math.log(GENERALIZED) + beyond.seen * math.log(unit_ms)
-    scored: list[tuple[float, AnyTail]] = [(score + pareto, tail) for score, tail in pareto_tails(excesses, cut_off)]
+    scored: list[tuple[float, Tail]] = [(score + pareto, tail) for score, tail in pareto_tails(excesses, cut_off)]
     if len(excesses) >= _FEWEST_BINS:
         scored += _stretched(beyond, threshold_ms)
         scored += _apart(beyond, threshold_ms)
@@ -175,7 +130,7 @@ def possible(threshold_ms: float, excesses: Excesses, cut_off: Excesses = ()) ->
     return [tail.weighing(weight / total) for weight, tail in kept]
 
 
-def _stretched(beyond: _Beyond, threshold_ms: float) -> Iterator[tuple[float, AnyTail]]:
+def _stretched(beyond: _Beyond, threshold_ms: float) -> Iterator[tuple[float, Tail]]:
     seen, logarithms = beyond.seen, beyond.logarithms
     everything = [*beyond.durations, *beyond.cut_off]
     for number, power in enumerate(_POWERS):
@@ -191,7 +146,7 @@ def _stretched(beyond: _Beyond, threshold_ms: float) -> Iterator[tuple[float, An
         yield score, Stretched(1.0, power, seen, total * beyond.unit_ms**power, threshold_ms)
 
 
-def _apart(beyond: _Beyond, threshold_ms: float) -> Iterator[tuple[float, AnyTail]]:
+def _apart(beyond: _Beyond, threshold_ms: float) -> Iterator[tuple[float, Tail]]:
     """Take what is beyond for a whole distribution, nearly: hardly any of it is below the threshold."""
     seen, logarithms = beyond.seen, beyond.logarithms
     if seen < 3 or beyond.cut_off:
@@ -220,7 +175,7 @@ def _of_deviation(deviation: float) -> float:
     return _normal(math.log(deviation / _SIGMA) / _SIGMA_WIDTH) / _SIGMA_WIDTH
 
 
-def weighed(tails: Sequence[AnyTail], weights: Sequence[float]) -> tuple[AnyTail, ...]:
+def weighed(tails: Sequence[Tail], weights: Sequence[float]) -> tuple[Tail, ...]:
     """Return tails with other weights, which are made to add up to 1."""
     total = sum(weights)
     return tuple(tail.weighing(weight / total) for tail, weight in zip(tails, weights, strict=True))

@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import accumulate
 from random import Random
 
-from reaper.pipeline.advice.families import AnyTail, possible, weighed
+from reaper.pipeline.advice.families import possible, weighed
 from reaper.pipeline.advice.histogram import Bin, Histogram
-from reaper.pipeline.advice.tail import Tail
+from reaper.pipeline.advice.tail import Pareto, Tail
 
 FEWEST = 10
 """A tail is fitted to no fewer durations."""
@@ -66,7 +66,7 @@ class Outlook:
     """The longest that was seen, or cut off."""
     beyond: float
     """The share of deliveries above the threshold."""
-    tails: tuple[AnyTail, ...]
+    tails: tuple[Tail, ...]
     seen: float
     """How many were seen beyond the threshold."""
 
@@ -178,7 +178,7 @@ class Outlook:
         weights = [tail.weight / math.sqrt(cost) for tail, cost in zip(self.tails, least, strict=True)]
         return replace(self, tails=weighed(self.tails, weights))
 
-    def _of_one(self, tail: AnyTail, timeout_ms: float, prices: Prices) -> float:
+    def _of_one(self, tail: Tail, timeout_ms: float, prices: Prices) -> float:
         """Return about what a timeout beyond the threshold costs if this is the tail."""
         share = self.beyond * tail.survival(timeout_ms - self.threshold_ms)
         return prices.wait * timeout_ms + share * (prices.cut + prices.held_ms * timeout_ms)
@@ -235,7 +235,7 @@ def outlook(held: Histogram, cut_off: Histogram) -> Outlook:
 
 def _outlook(
     body: Sequence[Bin], shares: Sequence[float], threshold_ms: int, longest_ms: int, beyond: float,
-    tails: Sequence[AnyTail], seen: float,
+    tails: Sequence[Tail], seen: float,
 ) -> Outlook:  # fmt: skip
     known = tuple(
         (each.longest_ms, share, share * each.total_ms / each.count) for each, share in zip(body, shares, strict=False)
@@ -247,7 +247,7 @@ def _without_a_fit(bins: Sequence[Bin], shares: Sequence[float], cut_off: Histog
     """Expect one more of so many beyond the longest, or as many as were cut off there."""
     longest_ms = max(bins[-1].longest_ms if bins else 1, cut_off.longest_ms)
     beyond = max(1 / (count + 1), 1 - sum(shares))
-    tails = [Tail(weight, 1 / longest_ms, xi) for weight, xi in _ALONE]
+    tails = [Pareto(weight, 1 / longest_ms, xi) for weight, xi in _ALONE]
     return _outlook(bins, [share * (1 - beyond) for share in shares], longest_ms, longest_ms, beyond, tails, 1.0)
 
 
@@ -313,7 +313,7 @@ def _excesses(bins: Sequence[Bin], threshold_ms: int) -> list[tuple[float, float
     return [(max(each.total_ms / each.count - threshold_ms, 0.5), each.count) for each in bins]
 
 
-def _misfit(tails: Sequence[AnyTail], bins: Sequence[Bin], threshold_ms: int, shares: Sequence[float]) -> float:
+def _misfit(tails: Sequence[Tail], bins: Sequence[Bin], threshold_ms: int, shares: Sequence[float]) -> float:
     """Return how far the most likely tail is from what was seen; infinite if the longest ones cannot be of any."""
     best = max(tails, key=lambda each: each.weight)
     count = sum(each.count for each in bins)
@@ -325,11 +325,11 @@ def _misfit(tails: Sequence[AnyTail], bins: Sequence[Bin], threshold_ms: int, sh
         before += share
     misfit = distance * math.sqrt(count)
     above = 0
+
+    def expected(excess: float) -> float:
+        return count * sum(tail.weight * tail.survival(excess) for tail in tails)
+
     for each in reversed(bins):
-
-        def expected(excess: float) -> float:
-            return count * sum(tail.weight * tail.survival(excess) for tail in tails)
-
         if _at_most(above, expected(each.longest_ms - threshold_ms)) < _UNLIKELY:
             misfit = max(misfit, _ALIKE)
         above += each.count

@@ -11,9 +11,11 @@ count as such.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Self
 
 HEAVIEST, HARDEST = 0.9, -2.0
 """Bounds of ``ξ``. From 1 on there would be no mean, and no cost to expect."""
@@ -31,34 +33,49 @@ Excesses = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(ABC):
     """One tail that is possible."""
 
     weight: float
     """How likely it is; those that are possible add up to 1."""
+
+    @abstractmethod
+    def survival(self, excess: float) -> float:
+        """Return the share of what is beyond the threshold that is beyond it by ``excess`` too."""
+
+    @property
+    def end(self) -> float:
+        """The longest excess there is; infinite where there is none."""
+        return math.inf
+
+    def weighing(self, weight: float) -> Self:
+        """Return it with another weight."""
+        return replace(self, weight=weight)
+
+    def drawn(self, random: Random) -> Self:  # noqa: ARG002 - most stand for themselves alone
+        """Return one that is drawn of those which it stands for."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Pareto(Tail):
+    """Generalized: ``S(y) = (1 + θ y)^(-1/ξ)``."""
+
     theta: float
     xi: float
 
     def survival(self, excess: float) -> float:
-        """Return the share of what is beyond the threshold that is beyond it by ``excess`` too."""
+        """See `Tail`."""
         base = 1 + self.theta * excess
         return float(base ** (-1 / self.xi)) if base > 0 else 0.0
 
     @property
     def end(self) -> float:
-        """Return the longest excess there is; infinite where there is none."""
+        """See `Tail`."""
         return -1 / self.theta if self.theta < 0 else math.inf
 
-    def weighing(self, weight: float) -> "Tail":
-        """Return it with another weight."""
-        return replace(self, weight=weight)
 
-    def drawn(self, random: Random) -> "Tail":  # noqa: ARG002 - it stands for itself alone
-        """Return one that is drawn of those which it stands for."""
-        return self
-
-
-def pareto_tails(excesses: Excesses, cut_off: Excesses = ()) -> Iterator[tuple[float, Tail]]:
+def pareto_tails(excesses: Excesses, cut_off: Excesses = ()) -> Iterator[tuple[float, Pareto]]:
     """Return tails, given what was seen and what was cut off at these excesses, and how likely each is (logarithm).
 
     Something must have been seen.
@@ -66,7 +83,7 @@ def pareto_tails(excesses: Excesses, cut_off: Excesses = ()) -> Iterator[tuple[f
     seen = sum(count for _, count in excesses)
     for theta, measure in _grid(excesses, cut_off):
         for xi, likelihood in _shapes(theta, seen, excesses, cut_off):
-            yield likelihood + _prior(xi) + measure, Tail(1.0, theta, xi)
+            yield likelihood + _prior(xi) + measure, Pareto(1.0, theta, xi)
 
 
 def _grid(excesses: Excesses, cut_off: Excesses) -> Iterator[tuple[float, float]]:
