@@ -21,7 +21,7 @@ class Expected(Protocol):
         """Return the timeout in ms that costs least, with so many crashes."""
 
     def fair(self, crashes: float) -> "Expected":
-        """Return one in which each possibility weighs by how many times as much as the best for it a timeout costs."""
+        """Return one in which a possibility weighs less the more even its best timeout would cost."""
 
     def drawn(self, random: Random) -> "Expected":
         """Return one that the record may just as well have come from."""
