@@ -15,7 +15,7 @@ LEAST_SHARE = 0.02
 """Smaller parts are added up as the rest."""
 REST = "the rest"
 
-_INSIDE = frozenset({"xack", "xadd", "xautoclaim", "xdel", "xpending", "xrange"})
+_INSIDE = frozenset({"hdel", "hset", "xack", "xadd", "xautoclaim", "xclaim", "xdel", "xpending", "xrange"})
 """Commands that scripts call and hardly anybody else."""
 
 OWN = ("workers", "reaper")

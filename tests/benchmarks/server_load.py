@@ -16,8 +16,8 @@ SLOW_CALLS_KEPT = 10_000
 _INSIDE_SCRIPTS = frozenset(
     {
         "del", "exists", "get", "hdel", "hget", "hgetall", "hincrby", "hlen", "hmget", "hset", "incr", "pexpire",
-        "pttl", "set", "time", "xack", "xadd", "xautoclaim", "xdel", "xinfo", "xlen", "xpending", "xrange", "zadd",
-        "zcard", "zcount", "zrange", "zrangebyscore", "zrem",
+        "pttl", "publish", "set", "time", "xack", "xadd", "xautoclaim", "xclaim", "xdel", "xinfo", "xlen", "xpending",
+        "xrange", "zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zscore",
     }
 )  # fmt: skip
 

@@ -93,11 +93,29 @@ class NothingNoted:
 
     now_ms = 1_700_000_000_000
 
-    async def execute_command(self, _command: str, _key: str, *entry_ids: bytes) -> list[None]:
+    async def execute_command(self, command: str, *words: Any) -> Any:
+        if command == "TIME":
+            return self.now_ms // 1000, self.now_ms % 1000 * 1000
+        _key, *entry_ids = words
         return [None for _ in entry_ids]
 
-    async def time(self) -> tuple[int, int]:
-        return self.now_ms // 1000, self.now_ms % 1000 * 1000
+    def pipeline(self, *, transaction: bool) -> "Together":
+        assert not transaction
+        return Together(self)
+
+
+class Together:
+    """A pipeline to it: the first error is raised."""
+
+    def __init__(self, redis: NothingNoted) -> None:
+        self._redis = redis
+        self._asked: list[Sequence[Any]] = []
+
+    def execute_command(self, *words: Any) -> None:
+        self._asked.append(words)
+
+    async def execute(self) -> list[Any]:
+        return [await self._redis.execute_command(*words) for words in self._asked]
 
 
 def a_membership(**more: Any) -> SimpleNamespace:
@@ -228,7 +246,7 @@ async def test_what_a_read_has_brought_is_left_until_all_of_it_is_known() -> Non
             held = await claiming.left()
     assert [(one.job.raw_entry_id, one.proven) for one in held] == [(b"2-1", 3.0)]
     assert set(redis.returned) == {("billing", "w1", b"1-1", 2)}
-    assert (await claiming.left(), redis.failed) == ([], ["EVALSHA", "HMGET"])
+    assert (await claiming.left(), redis.failed) == ([], ["HMGET", "TIME", "EVALSHA"])
     assert not claiming.has_lost_a_reply()
 
 

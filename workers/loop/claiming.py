@@ -14,10 +14,17 @@ from redis.exceptions import RedisError, ResponseError
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held
 from workers.protocol.calls.membership import Agreement
-from workers.protocol.calls.recovery import read_notes, return_taken
+from workers.protocol.calls.recovery import read_notes_in_time, return_taken
 from workers.protocol.meaning import is_not_known, was_not_run
-from workers.protocol.messages import CLAIM_READY_MS, ClaimedEntry, RecoveryMode, Redelivery, parse_claim_reply
-from workers.runtime.clock import monotonic, server_ms
+from workers.protocol.messages import (
+    CLAIM_READY_MS,
+    ClaimedEntry,
+    Note,
+    RecoveryMode,
+    Redelivery,
+    parse_claim_reply,
+)
+from workers.runtime.clock import monotonic, time_ms
 from workers.runtime.clock_steps import idle_without
 
 logger = logging.getLogger(__name__)
@@ -105,9 +112,10 @@ class Claiming(Part):
         if self._answer is None:
             return []
         entries, idle_ms, asked_at = self._answer
-        entries = await self._ours(entries, idle_ms, asked_at)
-        again = [entry.entry_id for entry in entries if entry.deliveries_before]
-        notes = await read_notes(self._commands, self._settings.keys, again)
+        notes, taken = await self._look_at(entries, idle_ms)
+        if taken:
+            await self._give_back(taken)
+        entries = [entry for entry in entries if entry not in taken and self._is_to_run(entry, asked_at)]
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
         deliveries = []
         for entry in entries:
@@ -138,37 +146,42 @@ class Claiming(Part):
             else "redelivery = 'retry-stream' for it in the reaper's settings",
         )
 
-    async def _ours(self, entries: Sequence[ClaimedEntry], idle_ms: int, asked_at: float) -> list[ClaimedEntry]:
-        """Give back what was taken from the living, since the server's clock was set; return what is to run."""
-        taken = [entry for entry in entries if entry.idle_ms < 0]
-        if any(entry.idle_ms >= idle_ms for entry in entries):
-            taken += await self._aged_by_a_step(entries, idle_ms)
-        for source in self._membership.both if taken else ():
+    async def _look_at(
+        self, entries: Sequence[ClaimedEntry], idle_ms: int
+    ) -> tuple[dict[bytes, Note], list[ClaimedEntry]]:
+        """Return what is noted of jobs, and which deliveries were taken from the living, since the clock was set."""
+        again = [one for one in entries if one.deliveries_before or not 0 <= one.idle_ms < idle_ms]
+        if not again:
+            return {}, []
+        asked = monotonic()
+        ids = [one.entry_id for one in again]
+        notes, time = await read_notes_in_time(self._commands, self._settings.keys, ids)
+        now_ms = time_ms(time)
+        if any(one.idle_ms >= idle_ms for one in again):
+            self._membership.set_clock(now_ms, asked)
+        return notes, [one for one in again if one.idle_ms < 0 or self._is_aged_by_a_step(one, idle_ms, now_ms)]
+
+    def _is_aged_by_a_step(self, entry: ClaimedEntry, idle_ms: int, now_ms: int) -> bool:
+        """Tell whether it is idle for so long by a step of the server's clock alone, as far as we have seen it before.
+
+        Whatever somebody had in hand before the step looks so. Where no leader is, and a read claims what stalls, an
+        hour is enough; what is laid aside is idle for 46 days, which a clock that was never set before leaps over, too.
+        """
+        return entry.idle_ms >= idle_ms > idle_without(self._membership.steps.ahead, entry.idle_ms, now_ms)
+
+    async def _give_back(self, taken: Sequence[ClaimedEntry]) -> None:
+        for source in self._membership.both:
             theirs = [
                 (entry.entry_id, entry.deliveries_before) for entry in taken if self._by_key[entry.stream] is source
             ]
             if theirs:
                 await return_taken(self._commands, source.key, self._settings.keys, self._consumer, theirs)
-        if taken:
-            self._membership.join_again()  # our word is dated by the clock as it was
-            logger.warning(
-                "%s: the server's clock was set, and a read took %d deliveries from whoever has them: given back",
-                self._settings.keys.pair,
-                len(taken),
-            )
-        return [entry for entry in entries if entry not in taken and self._is_to_run(entry, asked_at)]
-
-    async def _aged_by_a_step(self, entries: Sequence[ClaimedEntry], idle_ms: int) -> list[ClaimedEntry]:
-        """Return what is idle for so long by a step of the server's clock alone, as far as we have seen it before.
-
-        Whatever somebody had in hand before the step looks so. Where no leader is, and a read claims what stalls, an
-        hour is enough; what is laid aside is idle for 46 days, which a clock that was never set before leaps over, too.
-        """
-        asked = monotonic()
-        now_ms = await server_ms(self._commands)
-        self._membership.set_clock(now_ms, asked)
-        steps = self._membership.steps.ahead
-        return [entry for entry in entries if entry.idle_ms >= idle_ms > idle_without(steps, entry.idle_ms, now_ms)]
+        self._membership.join_again()  # our word is dated by the clock as it was
+        logger.warning(
+            "%s: the server's clock was set, and a read took %d deliveries from whoever has them: given back",
+            self._settings.keys.pair,
+            len(taken),
+        )
 
     def _is_to_run(self, entry: ClaimedEntry, asked_at: float) -> bool:
         """Take what we had in hand from its handler: we were silent for so long that we have claimed it ourselves."""

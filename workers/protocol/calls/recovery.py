@@ -137,6 +137,17 @@ async def read_notes(client: Redis, keys: GroupKeys, entry_ids: Iterable[bytes])
     return _by_entry(zip(wanted, values, strict=True))
 
 
+async def read_notes_in_time(
+    client: Redis, keys: GroupKeys, entry_ids: Sequence[bytes]
+) -> tuple[dict[bytes, Note], tuple[int, int]]:
+    """Return what `read_notes` does, and the server's time as ``TIME`` tells it; there must be some IDs."""
+    pipeline = client.pipeline(transaction=False)
+    pipeline.execute_command("HMGET", keys.notes, *entry_ids)
+    pipeline.execute_command("TIME")
+    values, time = await pipeline.execute()
+    return _by_entry(zip(entry_ids, values, strict=True)), time
+
+
 def _by_entry(values: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, Note]:
     found = {entry_id: read_note(value) for entry_id, value in values}
     return {entry_id: note for entry_id, note in found.items() if note is not None}

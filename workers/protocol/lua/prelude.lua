@@ -402,9 +402,10 @@ end
 -- for each that is younger, unless it is to be older than all. By such steps a mass costs the square of its size. So where more than
 -- a few are not ready, what becomes ready is older than whatever did before, and read before that; else it is read in its turn.
 -- Older by a millisecond for each microsecond of the clock: so it is in the calls that follow, too. (It begins anew every 12 days.)
-local lay_aside
+-- Equal is not older: each needs an XCLAIM of its own. `lay_ready` takes many, from the last to the first, which are read in their order.
+local lay_aside, lay_ready
 do
-  -- Gives an entry back by XNACK, where the server has it: always by FAIL, with its delivery count from now on, since SILENT would lower
+  -- Gives entries back by XNACK, where the server has it: always by FAIL, with their delivery count from now on, since SILENT would lower
   -- it, and a late verdict of the delivery before would fit the next one. What did not count stands in the note. Whether we may is asked of
   -- the server that runs this call, so that no failover, upgrade or changed right makes the answer stale: by what refuses and logs nothing
   -- (Redis 7), else by a call that does nothing.
@@ -438,27 +439,37 @@ do
     return others > FEW and now_ms() - CLAIMABLE_MS - (time[1] * 1000000 + time[2]) % CYCLE_US
   end
 
+  local CLAIMABLE = string.format('%.0f', CLAIMABLE_MS)
   local function age(source, group)
     if since_ms[source] == nil then
       since_ms[source] = latest_ms(source, group)
     end
     if not since_ms[source] then
-      return 'IDLE', CLAIMABLE_MS
+      return 'IDLE', CLAIMABLE
     end
     since_ms[source] = math.max(since_ms[source] - 1, 0)
-    return 'TIME', since_ms[source]
+    return 'TIME', string.format('%.0f', since_ms[source])
+  end
+
+  local function lay_one_ready(source, group, entry_id, count)
+    if not nacked(source, group, entry_id, count) then
+      local option, ms = age(source, group)
+      redis.call('XCLAIM', source, group, READY_CONSUMER, '0', entry_id, option, ms, 'RETRYCOUNT', count, 'JUSTID')
+    end
   end
 
   lay_aside = function(source, group, consumer, entry_id, times)
-    local count, option, ms = string.format('%.0f', times), 'IDLE', 0
+    local count = small_digits(times)
     if consumer == READY_CONSUMER then
-      if nacked(source, group, entry_id, count) then
-        return
-      end
-      option, ms = age(source, group)
+      return lay_one_ready(source, group, entry_id, count)
     end
-    redis.call('XCLAIM', source, group, consumer, 0, entry_id, option, string.format('%.0f', ms),
-      'RETRYCOUNT', count, 'JUSTID')
+    redis.call('XCLAIM', source, group, consumer, '0', entry_id, 'IDLE', '0', 'RETRYCOUNT', count, 'JUSTID')
+  end
+
+  lay_ready = function(source, group, entry_ids, counts)
+    for i = #entry_ids, 1, -1 do
+      lay_one_ready(source, group, entry_ids[i], counts[i])
+    end
   end
 end
 

@@ -52,7 +52,7 @@ do
   end
 end
 
-local tell_gathered -- below
+local lay_gathered, tell_gathered -- below
 -- Acknowledged and deleted together, once every copy of the batch is written.
 local finish, finish_all
 do
@@ -67,6 +67,7 @@ do
   end
 
   finish_all = function()
+    lay_gathered()
     tell_gathered()
     if is_any_ready_there then
       wake_readers(notes)
@@ -328,18 +329,38 @@ do
 end
 
 -- Makes a plain job ready again, as `recover_job` does where deliveries are left, for less. Returns the ID of its next entry, or nil and why
--- it is held.
+-- it is held. Those that are ready where they are, are laid aside together by `finish_all`, but for the first one: what that has not failed
+-- by, the others do not fail by.
 local ready_plain
 do
+  local noted, n_noted, to_lay, counts, n_to_lay, is_proven = {}, 0, {}, {}, 0, false
+  local function lay_plain(entry_id, pile)
+    local note = '0,0,,,' .. pile.name
+    if is_proven then
+      noted[n_noted + 1], noted[n_noted + 2] = entry_id, note
+      n_noted, n_to_lay = n_noted + 2, n_to_lay + 1
+      to_lay[n_to_lay], counts[n_to_lay] = entry_id, pile.count
+    else
+      redis.call('HSET', notes, entry_id, note)
+      lay_ready(source, group, { entry_id }, { pile.count })
+      is_proven, is_any_ready_there = true, true
+    end
+  end
+
+  lay_gathered = function()
+    for from = 1, n_noted, 1000 do
+      redis.call('HSET', notes, unpack(noted, from, math.min(from + 999, n_noted)))
+    end
+    lay_ready(source, group, to_lay, counts)
+  end
+
   local copy, n_copied = {}, -1 -- used again: most of a copy's words are those of the copy before it
   local target = policy == 'stream' and stream or retry
   local deletes = source == retry or policy == 'stream'
   ready_plain = function(row, fields, pile)
     local entry_id, n, new_entry = row[1], #fields, row[1]
     if in_place then
-      redis.call('HSET', notes, entry_id, '0,0,,,' .. pile.name)
-      lay_aside(source, group, READY_CONSUMER, entry_id, row[4])
-      is_any_ready_there = true
+      lay_plain(entry_id, pile)
     elseif n + READY_FIELDS > MAX_ARGUMENTS then
       return nil, 'too many fields'
     else
