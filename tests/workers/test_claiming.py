@@ -1,6 +1,6 @@
 """What a worker claims, and when: as long as somebody serves the group, only what was laid aside for readers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
@@ -292,6 +292,36 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
     assert (source.holds(runs), runs.interruption, moved.interruption) == (True, None, Interruption.LOST)
 
 
+class Settling(NothingNoted):
+    """Redis that answers to a settlement before it tells what is noted."""
+
+    def __init__(self, settle: Callable[[], None]) -> None:
+        self._settle = settle
+
+    async def execute_command(self, command: str, *words: Any) -> Any:
+        self._settle()
+        return await super().execute_command(command, *words)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("times", "expected"), [(2, []), (1, [b"1-1"])])
+async def test_what_is_settled_while_it_is_claimed_anew_is_not_run(times: int, expected: list[bytes]) -> None:
+    claiming: Any = object.__new__(Claiming)
+    source = Source("orders", "orders", inf, None)
+    ended = Held(source, b"1-1", (), times, 3, 0, 0.0)
+    claiming._by_key = {b"orders": source}
+    claiming._commands = Settling(lambda: source.are_settled([ended]))
+    claiming._settings = WorkerSettings(stream="orders", group="billing")
+    claiming._membership = a_membership()
+
+    async def send(_: Sequence[str | int]) -> Any:
+        return [[b"orders", [[b"1-1", [], CLAIM_READY_MS, 1]]]]
+
+    source.is_asked()
+    held = await claiming.deliveries(send, CLAIM_READY_MS, 3.0)
+    assert [one.job.raw_entry_id for one in held] == expected
+
+
 @pytest.mark.anyio
 async def test_nothing_is_read_or_taken_over_before_what_is_left() -> None:
     reader: Any = object.__new__(Reader)
@@ -303,7 +333,7 @@ async def test_nothing_is_read_or_taken_over_before_what_is_left() -> None:
 
     reader._claiming = SimpleNamespace(is_left=True, left=tell)
     reader._adoption = SimpleNamespace(is_due=True, take=pytest.fail, put_off=pytest.fail, take_stock=lambda: None)
-    reader._membership, reader._stock_taken, reader._stalled = SimpleNamespace(joins=2), 1, StalledDeliveries()
+    reader._membership, reader._stock_taken, reader._stalled = SimpleNamespace(joins=2, both=()), 1, StalledDeliveries()
     reader._reporter = SimpleNamespace(works=lambda _: None, counts=SimpleNamespace(read=0))
     reader._slots, reader._journal, reader._telemetry = SimpleNamespace(put=taken.extend, free=0), None, None
     assert not await reader._fill_slots(1)

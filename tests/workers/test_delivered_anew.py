@@ -236,3 +236,36 @@ def test_what_has_ended_and_has_another_count_makes_room_and_is_not_taken_for_lo
     held.end(ACKED, monotonic(), monotonic())
     assert not source.comes_again(b"1-1", 1, 7.0)
     assert (held.interruption, source.deliveries) == (None, {})
+
+
+def test_what_was_settled_while_a_read_was_under_way_was_settled_for_what_it_brings_too() -> None:
+    """Handed out anew before its settlement, it would be run by who finds it in hand no more (seed 4002349)."""
+    source = Source("orders", "orders", inf, None)
+    source.is_asked()
+    held = held_of(source, 2)
+    source.forget_all([held])
+    source.are_settled([held])
+    assert source.comes_again(b"1-1", 2, 7.0)
+    assert not source.comes_again(b"1-1", 3, 7.0), "it is another delivery"
+    source.is_read()
+    assert not source.comes_again(b"1-1", 2, 7.0), "it was delivered anew since"
+
+
+def test_what_was_settled_before_a_read_was_asked_for_runs_anew() -> None:
+    source = Source("orders", "orders", inf, None)
+    held = held_of(source, 1)
+    source.is_asked()
+    source.are_settled([held])
+    source.forget_all([held])
+    source.is_asked()
+    assert not source.comes_again(b"1-1", 1, 7.0)
+
+
+def test_what_lies_behind_all_that_was_read_is_not_compared_with_what_was_settled() -> None:
+    source = Source("orders", "orders", inf, None)
+    source.is_asked()
+    source.has_brought(b"9-1", b"10-1")
+    assert source.settled is None
+    source.is_asked()
+    source.has_brought(b"9-2", b"10-2")
+    assert source.settled == []

@@ -8,7 +8,7 @@ from math import inf
 
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Verdict
-from workers.protocol.messages import Note
+from workers.protocol.messages import Note, entry_order
 from workers.runtime.clock import monotonic
 from workers.telemetry.deliveries import JobTrace
 
@@ -50,6 +50,27 @@ class Source:
     """By entry ID: everything that is queued, running or waits to be settled here."""
     kept: set[bytes] = field(default_factory=set)
     """Entry IDs that could not be settled and stay pending: this process does not run them again."""
+    newest: tuple[int, int] = (0, 0)
+    """The highest entry ID that a plain read has brought."""
+    settled: "list[Sequence[Held]] | None" = None
+    """What was settled since a read that is under way was asked for, by the call; None where none is."""
+    settled_ids: set[tuple[bytes, int]] = field(default_factory=set)
+    """The same, where it was asked for: entry IDs, and how often each was delivered."""
+
+    def is_asked(self) -> None:
+        """Note that a read is asked for: what is settled from now on may be in its reply, handed out before that."""
+        self.settled = []
+        self.settled_ids.clear()
+
+    def has_brought(self, first: bytes, last: bytes) -> None:
+        """Note what a plain read has brought. What lies behind all that was read before cannot have been settled."""
+        if entry_order(first) > self.newest:
+            self.settled = None
+        self.newest = max(self.newest, entry_order(last))
+
+    def is_read(self) -> None:
+        """Note that what a read has brought is in our hands."""
+        self.settled = None
 
     def hold(self, held: "Held") -> None:
         """Note that a delivery is in our hands from now on."""
@@ -64,11 +85,11 @@ class Source:
 
         A server that has lost its latest writes hands it out anew. Where it has the same count, no call could tell the
         two apart: the one in hand goes on, for both. One with another count is nobody's any more, and taken from its
-        handler.
+        handler. What has been settled since, with the same count, was settled for both.
         """
         held = self.deliveries.get(entry_id)
         if held is None:
-            return False
+            return self.settled is not None and self._was_settled(entry_id, times_delivered)
         if held.job.times_delivered == times_delivered:
             held.came_again(asked_at)
             return True
@@ -82,13 +103,24 @@ class Source:
         if self.deliveries.get(entry_id) is held:
             del self.deliveries[entry_id]
 
-    def forget_all(self, settled: "Iterable[Held]") -> None:
-        """Note the same of many."""
+    def forget_all(self, answered: "Iterable[Held]") -> None:
+        """Note the same of many, on which Redis has answered; what of it is done, `are_settled` is to be told."""
         deliveries = self.deliveries
-        for held in settled:
+        for held in answered:
             entry_id = held.job.raw_entry_id
             if deliveries.get(entry_id) is held:
                 del deliveries[entry_id]
+
+    def are_settled(self, done: "Sequence[Held]") -> None:
+        """Note what Redis says to have done."""
+        if self.settled is not None:
+            self.settled.append(done)
+
+    def _was_settled(self, entry_id: bytes, times_delivered: int) -> bool:
+        for done in self.settled or ():
+            self.settled_ids.update((held.job.raw_entry_id, held.job.times_delivered) for held in done)
+        self.settled = []
+        return (entry_id, times_delivered) in self.settled_ids
 
     async def extend(self, job: Job) -> bool:
         """See `Job.extend`."""

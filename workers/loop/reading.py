@@ -126,6 +126,8 @@ class Reader(Part):
             self.has_read = was_read = True
         self._stalled.redis_answered()
         hold_all(deliveries)
+        for source in self._membership.both:
+            source.is_read()
         if self._journal:
             for held in deliveries:
                 self._journal.note(EventName.DELIVERED, held.job)
@@ -164,6 +166,8 @@ class Reader(Part):
     async def _read(self, free: int) -> list[Held]:
         asked_at = monotonic()
         sources = self._membership.sources
+        for source in sources:
+            source.is_asked()
         plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
         may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
         block_ms = self._block_ms(free) if may_block else 0
@@ -236,17 +240,21 @@ class Reader(Part):
         if client_id := self._connection.client_id:
             await self._commands.execute_command("CLIENT", "UNBLOCK", client_id)
 
-    def _deliveries(self, reply: object, asked_at: float) -> list[Held]:
+    def _deliveries(self, reply: Any, asked_at: float) -> list[Held]:
         """Make deliveries of a reply. Every one that is read is the first of its entry.
 
         They are proven as of ``asked_at``: a handler that blocks the event loop may keep us from the reply for long.
         """
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
-        by_key = self._by_key
+        by_key, entries = self._by_key, parse_read_reply(reply)
+        for stream, items in reply or ():
+            if items:
+                by_key[stream].has_brought(items[0][0], items[-1][0])
         return [
             Held(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
-            for stream, entry_id, flat in parse_read_reply(reply)
-            if entry_id not in (source := by_key[stream]).deliveries or not source.comes_again(entry_id, 1, asked_at)
+            for stream, entry_id, flat in entries
+            if (entry_id not in (source := by_key[stream]).deliveries and source.settled is None)
+            or not source.comes_again(entry_id, 1, asked_at)
         ]
 
     # ---- when it fails

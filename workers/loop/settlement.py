@@ -28,6 +28,8 @@ from workers.protocol.messages import in_order
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 
+ENDED = frozenset({Result.DONE, Result.DEAD})
+"""The call has ended the delivery."""
 GATHER_BATCHES = 4
 """How many full batches may gather before runners wait: memory stays bounded through an outage."""
 
@@ -230,7 +232,9 @@ class Settlements(Part):
         is_done = True
         if results is None:  # every one was acknowledged
             self._reporter.counts.acked += len(batch)
+            pile.source.are_settled(batch)
         else:
+            pile.source.are_settled([held for held, one in zip(batch, results, strict=True) if one.result in ENDED])
             for held, settled in zip(batch, results, strict=True):
                 if _is_denied(settled):  # our user may not: that is no fault of the job
                     self._reporter.failed(pile.part, NoPermissionError(settled.detail))
