@@ -316,7 +316,7 @@ class Scene:
 
     async def adopt(
         self,
-        *in_flight: str,
+        *in_flight: tuple[str, int],
         source: str | None = None,
         consumer: str = "w1.new",
         from_consumer: str = "w1",
@@ -337,7 +337,7 @@ class Scene:
             ],
             [
                 keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, int(journal), 1_000,
-                after, *in_flight,
+                after, *(word for one in in_flight for word in one),
             ],
         )  # fmt: skip
 

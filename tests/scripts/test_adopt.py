@@ -53,12 +53,22 @@ async def test_what_never_arrived_is_taken_and_not_counted(scene: Scene) -> None
     assert await idle_ms(scene, E1) < 10_000
 
 
-async def test_what_is_in_flight_here_and_what_others_hold_is_left_alone(scene: Scene) -> None:
+@pytest.mark.parametrize("times", [1, 0])
+async def test_what_is_in_flight_here_and_what_others_hold_is_left_alone(scene: Scene, times: int) -> None:
     for consumer in ("w1", "w2", "w1"):
         await scene.stalled(consumer=consumer)
-    reply = await scene.adopt(E1)
+    reply = await scene.adopt((E1, times))
     assert [row[0].decode() for row in reply[4]] == [E3]
     assert await scene.pending() == [(E1, "w1", 1), (E2, "w2", 1), (E3, "w1.new", 2)]
+
+
+async def test_what_is_in_flight_here_by_another_count_has_never_arrived(scene: Scene) -> None:
+    """It was given back meanwhile, and read again by a call whose reply was lost (seed 4014240)."""
+    await scene.stalled(times=2, consumer="w1.new")
+    await scene.stalled(times=1, consumer="w1.new")
+    reply = await scene.adopt((E1, 1), (E2, 1), case="reread", from_consumer="w1.new")
+    assert [row[:2] for row in reply[4]] == [[E1.encode(), 2]]
+    assert await scene.pending() == [(E1, "w1.new", 2), (E2, "w1.new", 1)]
 
 
 async def test_a_job_whose_next_delivery_is_its_last_waits_until_suspects_are_asked_for(scene: Scene) -> None:

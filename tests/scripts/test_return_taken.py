@@ -93,7 +93,7 @@ async def test_after_a_lost_reply_all_that_was_delivered_before_is_given_back(sc
     waits = await taken(scene)
     await scene.client.zadd(scene.keys.schedule, {f"stream {waits}": 1})
     in_hand = await taken(scene)
-    reply = await scene.adopt(in_hand, case="claimed", from_consumer="thief", consumer="thief")
+    reply = await scene.adopt((in_hand, 2), case="claimed", from_consumer="thief", consumer="thief")
     assert (reply[0], [row[:2] for row in reply[4]]) == (b"", [[anew.encode(), 1]])
     assert await scene.pending() == [
         (mine, RETURNED, 2), (anew, "thief", 1), (waits, WAITING, 1), (in_hand, "thief", 2),

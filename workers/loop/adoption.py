@@ -136,7 +136,7 @@ class Adoption(Part):
             agreement=self._membership.agreement,
             journal=self._journal,
             start=sweep.start,
-            in_flight=() if sweep.mode is AdoptionMode.RESTART else (*sweep.source.deliveries, *sweep.source.kept),
+            in_flight=() if sweep.mode is AdoptionMode.RESTART else sweep.source.in_flight(),
         )
         self._has_walked(sweep, page)
         for row in page.ended:
@@ -160,6 +160,7 @@ class Adoption(Part):
 
     def _deliveries(self, sweep: Sweep, page: Adopted, asked_at: float) -> list[Held]:
         max_deliveries, now_ms = self._membership.agreement.max_deliveries, self._membership.now_ms()
+        taken = [row for row in page.taken if not sweep.source.comes_again(row.entry_id, row.times_delivered, asked_at)]
         deliveries = [
             Held(
                 sweep.source,
@@ -171,9 +172,9 @@ class Adoption(Part):
                 asked_at,
                 page.notes.get(row.entry_id),
             )
-            for row in page.taken
+            for row in taken
         ]
-        for held, row in zip(deliveries, page.taken, strict=True):
+        for held, row in zip(deliveries, taken, strict=True):
             self._reporter.adopted(held, sweep.owner, row.idle_ms)
         return deliveries
 

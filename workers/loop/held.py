@@ -97,6 +97,13 @@ class Source:
             self.forget(held)
         return False
 
+    def in_flight(self) -> "list[tuple[bytes, int]]":
+        """Return what is ours, and is not to be taken for deliveries that never arrived: entry IDs and their counts."""
+        return [
+            *((entry_id, held.job.times_delivered) for entry_id, held in self.deliveries.items()),
+            *((entry_id, 0) for entry_id in self.kept),
+        ]
+
     def forget(self, held: "Held") -> None:
         """Note that a delivery is settled; a later one of the same entry stays."""
         entry_id = held.job.raw_entry_id

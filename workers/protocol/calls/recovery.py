@@ -208,11 +208,11 @@ async def adopt(
     agreement: Agreement,
     journal: Journal,
     start: str,
-    in_flight: Iterable[bytes],
+    in_flight: Iterable[tuple[bytes, int]],
 ) -> Adopted:
     """Take over at most ``room`` deliveries of ``owner``, ``suspects`` of them being suspects (``adopt.lua``).
 
-    ``in_flight``: entry IDs that are never taken.
+    ``in_flight``: what is never taken: entry IDs, and how often each was delivered (0 = whatever that is).
     """
     next_start, suspects_left, dead_letters, held, taken = await ADOPT.run(
         client,
@@ -221,7 +221,8 @@ async def adopt(
             keys.notes,
         ),
         (
-            keys.group, consumer, owner, mode, room, suspects, agreement.max_deliveries, *journal, start, *in_flight,
+            keys.group, consumer, owner, mode, room, suspects, agreement.max_deliveries, *journal, start,
+            *(word for one in in_flight for word in one),
         ),
     )  # fmt: skip
     before = owner.encode()

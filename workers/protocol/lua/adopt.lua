@@ -24,7 +24,8 @@
 -- ARGV[5] how many entries to take at most  ARGV[6] how many of them may be suspects
 -- ARGV[7] max_deliveries where the group has agreed on none; where the owner has joined with a higher one: that
 -- ARGV[8] journal: '1' = write events  ARGV[9] journal's MAXLEN
--- ARGV[10] exclusive start of the page ('-' = the beginning)  ARGV[11…] entry IDs in flight here, never taken
+-- ARGV[10] exclusive start of the page ('-' = the beginning)  ARGV[11…] what is in flight here and never taken: entry ID, and how
+--          often it was delivered ('0' = whatever that is), by turns
 --
 -- Returns {next start ('' = done), suspects left alone, dead letters, held, taken}:
 --   dead letters  {job ID, entry ID, delivery count, dead letter's ID, idle ms}…, and of a traced job, sixth, what
@@ -44,8 +45,13 @@ local PAGE = 100
 local MAX_BYTES = 1048576 -- of payloads a call returns or copies, give or take one entry
 
 local in_flight = {}
-for i = 11, #ARGV do
-  in_flight[ARGV[i]] = true
+for i = 11, #ARGV, 2 do
+  in_flight[ARGV[i]] = ARGV[i + 1]
+end
+-- With another count it is a delivery that has never arrived: what is in flight here was given back by others meanwhile.
+local function is_in_flight(row)
+  local times = in_flight[row[1]]
+  return times == '0' or times == small_digits(row[4])
 end
 
 open_for_writing(source, group)
@@ -147,7 +153,7 @@ for _, row in ipairs(rows) do
     break
   end
   last = row[1]
-  if not in_flight[last] then
+  if not is_in_flight(row) then
     adopt(row)
   end
 end
