@@ -131,7 +131,7 @@ end
 
 -- From which idle time on a delivery of this consumer is overdue, whoever it is judged by.
 local function find_least(consumer)
-  if laid_aside_as(consumer) or goes_by_sight(consumer) then
+  if laid_aside_as(consumer) or consumer == RETURNED_CONSUMER or goes_by_sight(consumer) then
     return math.huge -- it is not told by that alone
   end
   return math.max(visibility, terms_of(consumer)[1], (spared[consumer] or -1) + 1)

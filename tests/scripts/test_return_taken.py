@@ -111,6 +111,35 @@ async def test_what_waited_in_the_schedule_waits_again(scene: Scene) -> None:
     assert {**await scene.state(), "orders": waiting["orders"]} == waiting
 
 
+async def given_back_by_a_stranger(scene: Scene) -> str:
+    """Let a job wait in the schedule, and a reader that is not ours give it back, as it is told to, long ago."""
+    one = await scene.stalled(times=2)
+    await scene.recover(one, policy="in-place")
+    await scene.deliver(one, consumer=RETURNED, times=2)
+    return one
+
+
+@pytest.mark.parametrize("mode", ["reaper", "embedded"])
+async def test_what_a_stranger_gives_back_waits_again_where_it_waited_in_the_schedule(scene: Scene, mode: str) -> None:
+    """He cannot know whose it was (seed 4001256)."""
+    one = await given_back_by_a_stranger(scene)
+    if mode == "reaper":
+        assert rows(await scene.recover(one, policy="in-place")) == [(4, RETURNED, "", 2)]
+    else:
+        await scene.agree(recovery="embedded")
+        assert (await scene.autoclaim(consumer="w9"))[7:9] == [[], []]
+    assert await scene.pending() == [(one, WAITING, 2)]
+    assert (await scene.idle_ms())[one] < LONG_IDLE_MS
+
+
+async def test_what_a_stranger_gives_back_is_ready_when_it_is_due(scene: Scene) -> None:
+    one = await taken(scene)
+    await scene.client.zadd(scene.keys.schedule, {f"stream {one}": 1})
+    await scene.deliver(one, consumer=RETURNED, times=1)
+    assert (await scene.move_due(policy="in-place"))[:2] == [b"ok", 1]
+    assert await scene.pending() == [(one, scene.ready_owner, 1)]
+
+
 async def test_where_nobody_has_it_any_more_it_falls_due(scene: Scene) -> None:
     one = await taken(scene)
     await return_taken(scene, one, 1)

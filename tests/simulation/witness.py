@@ -31,7 +31,7 @@ from tests.support.invariants import (
     gives_a_delivery_back,
 )
 from workers.protocol.events import EventName, LifecycleEvent, decode_entry
-from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
+from workers.protocol.keys import READY_CONSUMER, RETURNED_CONSUMER, WAITING_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class Witness:
                 if holder is None or holder.name == READY_CONSUMER.encode():
                     ready.append(job)
                     continue
-                is_waiting = holder.name == WAITING_CONSUMER.encode()
+                is_waiting = holder.name in (WAITING_CONSUMER.encode(), RETURNED_CONSUMER.encode())
                 is_waiting |= self._taken.get((key, number)) == (row.touched, len(life.starts))
                 if not (is_waiting and self._stands_in_schedule(key, number)):
                     pending.append(PendingJob(job, -1))

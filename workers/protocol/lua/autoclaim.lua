@@ -276,7 +276,7 @@ local function look_at(row, left)
     start_over(row)
     return again_in(visibility - idle)
   end
-  if laid_aside_as(row[2]) and rests(row, left) then
+  if (laid_aside_as(row[2]) or row[2] == RETURNED_CONSUMER) and rests(row, left) then
     return
   end
   local terms = terms_of(row[2])
@@ -313,7 +313,7 @@ local function look_at(row, left)
     room = room - 1
     n_run = n_run + 1
     run[n_run] = row
-    if row[2] ~= consumer and not laid_aside_as(row[2]) and #steps == 0 then
+    if row[2] ~= consumer and not laid_aside_as(row[2]) and row[2] ~= RETURNED_CONSUMER and #steps == 0 then
       alike = { consumer = row[2], count = row[4], idle = math.max(visibility, terms[1]) }
     end
   else

@@ -369,7 +369,8 @@ end
 -- What is given back where it is (policy `in-place`) stays pending under a consumer of ours. `READY_CONSUMER` holds what is ready:
 -- idle for so long that every reader with CLAIM takes it. `WAITING_CONSUMER` holds what stands in the schedule, by a member that
 -- names the entry alone; the leader's looks keep it young (recovery.lua), so that it is claimable by itself where none lives.
--- `RETURNED_CONSUMER` holds what a reader has taken by mistake, until whoever had it shows that (return_taken.lua).
+-- `RETURNED_CONSUMER` holds what a reader has taken by mistake, until whoever had it shows that (return_taken.lua). What of it stands
+-- in the schedule waits there: readers that are not ours do not know whose it was.
 local READY_CONSUMER, WAITING_CONSUMER, RETURNED_CONSUMER = 'ready-by-reaper', 'waiting-by-reaper', 'returned-by-reaper'
 local CLAIMABLE_MS = 4000000000 -- 46 days. Were it beyond the server's own time, Redis would make it 0
 
@@ -956,7 +957,8 @@ do
     local kind, entry_id = entry_named(member)
     local source = kind == 'retry' and retry or stream
     local row = redis.pcall('XPENDING', source, group, entry_id, entry_id, 1)[1]
-    local entry = (not row or row[2] == WAITING_CONSUMER) and redis.call('XRANGE', source, entry_id, entry_id)[1]
+    local waits = not row or row[2] == WAITING_CONSUMER or row[2] == RETURNED_CONSUMER
+    local entry = waits and redis.call('XRANGE', source, entry_id, entry_id)[1]
     if entry and not row and is_delivered(source, group, entry_id) and not has_waiting_consumer(source, group) then
       redis.call('XCLAIM', source, group, RESTORED_CONSUMER, 0, entry_id, 'IDLE',
         whole_number(redis.call('HGET', agreement, 'visibility_ms'), 30000), 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')

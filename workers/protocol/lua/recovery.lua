@@ -208,11 +208,11 @@ do
 end
 
 -- What a policy `in-place` has laid aside is nobody's delivery, and so is what anybody has given back by XNACK. It is left alone, or,
--- by another policy, made ready by a copy; what waits is kept young as long as the schedule has it, and falls due as any delivery
--- where that has lost it. So does what has had its deliveries by the count that an XNACK has left: nobody of ours judged that.
+-- by another policy, made ready by a copy; what waits is kept young as long as the schedule has it (also where it was given back to wait
+-- for whoever had it), and falls due as any delivery where that has lost it. So does what has had its deliveries by the count that an XNACK has left: nobody of ours judged that.
 -- Returns its result, true where it rests, or nothing where `row` is to be treated as any.
 local function result_of_rest(row, fields)
-  if row[2] == WAITING_CONSUMER and redis.pcall('ZSCORE', schedule, member_of(source, stream, row[1])) then
+  if (row[2] == WAITING_CONSUMER or row[2] == RETURNED_CONSUMER) and redis.pcall('ZSCORE', schedule, member_of(source, stream, row[1])) then
     lay_aside(source, group, WAITING_CONSUMER, row[1], row[4])
     return true
   elseif laid_aside_as(row[2]) ~= 'ready' then
