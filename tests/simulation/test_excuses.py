@@ -285,3 +285,21 @@ def test_what_no_leader_may_have_seen_nobody_can_tell_of_once_its_group_is_gone(
     world.drop_group(KEYS.stream)
     assert world.ledger.dropped.keys() == {JOB.job}
     assert world.ledger.lost == ({JOB.job} if is_denied else set())
+
+
+# ---- an operator has the group forgotten
+
+
+@pytest.mark.parametrize(("note", "is_to_blame"), [("-1,1,,,w1", True), ("0,0,,,w1", False)])
+def test_what_is_forgotten_with_a_note_counts(make: Make, note: str, is_to_blame: bool) -> None:
+    world = world_of(make, workers=0, replicas=0)
+    world.command("HSET", KEYS.notes, entry_of(world), note)
+    world.begin()
+
+    async def forget() -> None:
+        world.operate("forget the group", world.operators.forget)
+        await asyncio.sleep(5)
+        assert world.command("EXISTS", KEYS.notes) == 0
+
+    world.run(forget)
+    assert (JOB in world.ledger.endings) == is_to_blame

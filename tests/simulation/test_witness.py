@@ -157,6 +157,33 @@ def test_a_step_ahead_is_unknown_to_those_who_were_started_after_it_alone(make: 
     world.run(pass_time)
 
 
+@pytest.mark.parametrize(
+    ("back_at", "ahead_at", "elected_at", "since", "unseen_s"),
+    [
+        (5.0, 10.0, 12.0, 8.0, 60.0),
+        (5.0, 10.0, 12.0, 11.0, 0.0),  # touched after both
+        (5.0, 10.0, 9.0, 8.0, 0.0),  # it led when the clock was set ahead
+        (5.0, 30.0, 31.0, 8.0, 0.0),  # a follower has looked in between
+    ],
+)
+def test_what_a_follower_can_not_see_is_a_clock_that_was_set_back_and_ahead_again(
+    make: Make, back_at: float, ahead_at: float, elected_at: float, since: float, unseen_s: float
+) -> None:
+    """It looks at the server's clock twice in a lease of 30 s (seed 4000947)."""
+    world = make(Story(1, Setting(workers=1, replicas=1, lease_s=30.0), (), (), 60.0))
+    world.begin()
+
+    async def pass_time() -> None:
+        await asyncio.sleep(1)
+        world.clock.steps[:] = [(back_at, -60.0), (ahead_at, 90.0)]
+        world.witness.elected_at = elected_at
+        for caller, expected in (("reaper-1#1", unseen_s), ("worker-1#1", 0.0)):
+            world.witness.caller = caller
+            assert world.step_unseen_by_caller_s(since) == expected
+
+    world.run(pass_time)
+
+
 def test_what_stands_still_while_nothing_befalls_anybody_is_met_and_that_status_is_content(make: Make) -> None:
     # Nobody recovers: there is no replica; and a worker of another's has one job for ever.
     world = make(Story(1, Setting(workers=1, replicas=0), (), (), 60.0))

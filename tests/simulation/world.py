@@ -16,6 +16,7 @@ from typing import Any
 
 import hiredis
 
+from reaper.settings import RETRY_PART
 from tests.simulation.cast import Actor, Operators, Producers, make_actors
 from tests.simulation.drops import Drops
 from tests.simulation.entropy import number_tasks
@@ -339,6 +340,14 @@ class World:
             metadata = read_metadata(id_text(number), pair_up(flat))
             yield Execution(text(metadata.job_id), metadata.generation)
 
+    def uncounted(self) -> list[Execution]:
+        """Return what was given back where it is, by a delivery that does not count: a note alone says so."""
+        notes = self.server.keys.values.get(KEYS.notes.encode())
+        if not isinstance(notes, dict):
+            return []
+        ids = [number_of(entry_id) for entry_id, note in notes.items() if note.startswith(b"-")]
+        return [execution for number in ids for execution in self._executions_of(KEYS.stream, number)]
+
     def blame_what_is_in_hand(self, role: str) -> None:
         """Note that what a process holds ends with it, as far as anybody else can tell."""
         actor = self.actors.get(role)
@@ -350,13 +359,22 @@ class World:
         """Return by how much the server's clock was set ahead after ``since``, before whose command runs was started.
 
         A process that starts after such a step knows of none (decision 28): what was touched before looks so much
-        older to it. Of all others it is asked that they know.
+        older to it. Of all others it is asked that they know, but for a replica of what took back a step back before
+        it was elected, since it looked at the clock as a follower (seed 4000947).
         """
         for actor in self.actors.values():
             if actor.process is not None and self.witness.caller.partition(" ")[0] == actor.process.name:
                 steps = (by_s for at, by_s in self.clock.steps if since < at <= actor.launched_at)
-                return max(0.0, sum(steps))
+                undone_s = self._undone_between_looks_s(since) if actor.role.startswith("reaper") else 0.0
+                return max(0.0, sum(steps), undone_s)
         return 0.0
+
+    def _undone_between_looks_s(self, since: float) -> float:
+        """Return how far the server's clock was set back and ahead again before the latest term, between two looks."""
+        looks_every_s = self.story.setting.lease_s * RETRY_PART
+        unseen = [(at, by_s) for at, by_s in self.clock.steps if 0.0 <= self.witness.elected_at - at <= looks_every_s]
+        back_s = -sum(by_s for _, by_s in unseen if by_s < 0)
+        return min(back_s, sum(by_s for at, by_s in unseen if by_s > 0 and at > since))
 
     # ---- operators
 
