@@ -132,5 +132,5 @@ def test_a_tail_that_is_lighter_than_exponential_is_not_taken_for_a_hard_end(cra
 def test_what_is_said_to_hold_with_nine_chances_in_ten_holds_so_often(crash_s: int) -> None:
     """Over all shapes. Of one and the same shape it may be less: its tail may look like another one."""
     two_sided = [_many(shape, size, crash_s) for shape in SHAPES for size in SIZES if size >= ENOUGH]
-    assert 0.85 <= mean(found.covered for found in two_sided) <= 0.97
+    assert 0.85 <= mean(found.covered for found in two_sided) <= 0.96
     assert 0.8 <= mean(found.cost_covered for found in two_sided) <= 0.99
