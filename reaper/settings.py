@@ -22,6 +22,8 @@ TRUST_MARGIN = timedelta(milliseconds=100)
 """Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
 RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 """The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
+QUIET = 4
+"""Where a pair has been quiet, a look may come after so many scan intervals."""
 _OBSERVE = "-observe"
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
@@ -356,6 +358,10 @@ class ReaperSettings(RedisSettings):
     def scan_interval_of(self, group: WatchedGroup) -> timedelta:
         """How often ``group`` is scanned for new deliveries: a timer must be armed well before it is due."""
         return min(self.scan_interval, group.visibility_timeout / 4)
+
+    def quiet_interval_of(self, group: WatchedGroup) -> timedelta:
+        """How often it is looked whether ``group`` has anything new where it has had nothing for long."""
+        return min(self.scan_interval * QUIET, group.visibility_timeout / 4)
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:
