@@ -311,7 +311,9 @@ class GroupWatch:
         if not self._settings.observe:
             kept = await self._housekeeping.run()
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
-            if await self._writer.made_at() > self._made:  # the scan may have forgotten what the group has
+            # The scan may have forgotten what the group has. A quiet one is the one that it was, or the house says so.
+            may_be_new = kept.is_remade or not was_quiet
+            if may_be_new and await self._writer.made_at() > self._made:
                 # Where one of ours had made it, what was not pending any more was settled: the script looked.
                 held = [*watched, *recently_gone] if kept.by_stranger else watched
                 await self._restore(held, was_there=kept.is_remade)
