@@ -85,7 +85,7 @@ class GroupWatch:
         self._journal_at = BEGINNING
         self._looks = Looks(
             context.settings.scan_interval_of(group).total_seconds(),
-            context.settings.quiet_interval_of(group).total_seconds(),
+            context.settings.calm_interval_of(group).total_seconds(),
         )
         self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
         self._schedules = Schedules(
@@ -294,9 +294,9 @@ class GroupWatch:
         self._looks.found(entries, was_full=False)
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
-        was_quiet = self._looks.are_rare
+        was_calm = self._looks.are_rare
         entries, watched, journal_at = 0, self._watched(), self._journal_at
-        if not was_quiet:  # else a retry stream has nothing pending, and all that is settled from now on stands behind
+        if not was_calm:  # else a retry stream has nothing pending, and all that is settled from now on stands behind
             await self._watch_retry_stream(tasks)
             journal_at = await self._dropped.journal_position()
         recently_gone = self._sources[self._keys.stream].scanner.recently_gone()
@@ -311,8 +311,8 @@ class GroupWatch:
         if not self._settings.observe:
             kept = await self._housekeeping.run()
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
-            # The scan may have forgotten what the group has. A quiet one is the one that it was, or the house says so.
-            may_be_new = kept.is_remade or not was_quiet
+            # The scan may have forgotten what the group has. A calm one is the one that it was, or the house says so.
+            may_be_new = kept.is_remade or not was_calm
             if may_be_new and await self._writer.made_at() > self._made:
                 # Where one of ours had made it, what was not pending any more was settled: the script looked.
                 held = [*watched, *recently_gone] if kept.by_stranger else watched
@@ -320,11 +320,11 @@ class GroupWatch:
             elif kept.is_remade and not self._has_scanned:
                 self._group_was_lost(put_back=0, dropped=0)
             else:
-                await self._look_for_dropped(was_quiet=was_quiet)
+                await self._look_for_dropped(was_calm=was_calm)
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
-            if not was_quiet:
+            if not was_calm:
                 self._suspects.wake()  # some may have been parked in an earlier term
             await self._journal_scan()
         if self._verdict:
@@ -334,16 +334,16 @@ class GroupWatch:
             self._notes.verdict(self._verdict)
         self._has_scanned = True
 
-    async def _look_for_dropped(self, *, was_quiet: bool) -> None:
+    async def _look_for_dropped(self, *, was_calm: bool) -> None:
         """Put back what consumers held that somebody deleted since the full scan before, and tell of it.
 
-        Where it ``was_quiet`` since then, none has held anything.
+        Where it ``was_calm`` since then, none has held anything.
         """
         for key, source in list(self._sources.items()):
             if not self._has_scanned:
                 await self._dropped.take_over(key, made=self._made)
             self._dropped.found(key, source.timers)
-            if was_quiet:
+            if was_calm:
                 continue
             consumers = await self._writer.consumers(key)
             self._notes.consumers_seen(consumers, monotonic_ms())

@@ -1,7 +1,7 @@
 """What a system asks of the server that has nothing to do, and what each of its parts asks alone. Default settings.
 
 Every request is counted that a client of ours sends (``MONITOR``), once all have settled in and the leader has found
-the pair quiet. Embedded, the workers look for what stalls and for what is scheduled by themselves: what that buys is
+the pair calm. Embedded, the workers look for what stalls and for what is scheduled by themselves: what that buys is
 that there is no further program to run, and that any one worker is enough to recover what others have left. What it
 costs is seen where a crash is recovered from.
 """
@@ -84,7 +84,7 @@ async def _embedded(stage: Stage) -> list[Running]:
 
 async def _leader(stage: Stage) -> list[Running]:
     reaper = stage.reaper("--groups", KEYS.pair)
-    await wait_until(lambda: _is_quiet(stage.client), "the leader has found the pair quiet", TIMEOUT_S)
+    await wait_until(lambda: _is_calm(stage.client), "the leader has found the pair calm", TIMEOUT_S)
     return [reaper]
 
 
@@ -99,7 +99,7 @@ async def _follower(stage: Stage) -> list[Running]:
     return [reaper]
 
 
-async def _is_quiet(client: Redis) -> bool:
+async def _is_calm(client: Redis) -> bool:
     report = await report_of(client, KEYS.pair)
     return report is not None and report.scan_interval_ms > to_ms(ReaperSettings().scan_interval)
 

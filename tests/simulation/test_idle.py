@@ -12,7 +12,7 @@ from reaper.election.lease import RENEW_LEASE
 from reaper.recovery.looks import TOLD_PART
 from reaper.registration import MOST_PAIRS_ALONG
 from reaper.replicas import REGISTER_REPLICA, Replica
-from reaper.settings import QUIET, ReaperSettings
+from reaper.settings import CALM, ReaperSettings
 from tests.simulation import plays
 from tests.simulation.cast import Replica as Actor
 from tests.simulation.entropy import drawn_from
@@ -164,25 +164,25 @@ def test_what_is_handed_out_after_a_pause_is_seen_in_time_and_looked_after_as_ev
     with idle() as place:
         settle(place)
         for _ in range(6):  # at any time between two looks
-            passes(place, SETTLED_S + place.world.random.uniform(0, QUIET * SCAN_S))
+            passes(place, SETTLED_S + place.world.random.uniform(0, CALM * SCAN_S))
             place.looks.clear()
             place.deliver()
             handed_out_at = place.world.loop.now
             passes(place, 10 * SCAN_S)
             first, *later = place.looks
-            assert first - handed_out_at <= QUIET * SCAN_S
-            assert len(later) >= 10 - QUIET - 1
+            assert first - handed_out_at <= CALM * SCAN_S
+            assert len(later) >= 10 - CALM - 1
             place.world.command("XACK", STREAM, GROUP, place.world.command("XPENDING", STREAM, GROUP)[1])
 
 
-def test_a_quiet_pair_is_looked_at_by_the_way() -> None:
+def test_a_calm_pair_is_looked_at_by_the_way() -> None:
     with idle() as place:
         settle(place)
         passes(place, COUNTED_S)
         scans = COUNTED_S / 27  # a full one, and one a second later
         assert len(place.looks) == pytest.approx(2 * scans, abs=4)
         calls = place.asked["reaper-1", b"EVALSHA"]
-        assert calls == pytest.approx(COUNTED_S / 3 + scans + COUNTED_S / (QUIET * TOLD_PART * SCAN_S), abs=4)
+        assert calls == pytest.approx(COUNTED_S / 3 + scans + COUNTED_S / (CALM * TOLD_PART * SCAN_S), abs=4)
 
 
 def test_what_was_handed_out_while_a_full_scan_ended_is_seen_as_soon_as_ever() -> None:
@@ -213,7 +213,7 @@ def test_what_no_look_has_seen_comes_again_where_the_group_is_destroyed(recreate
         entry_id = place.deliver()
         assert place.looks == []
         place.world.command("XGROUP", "DESTROY", STREAM, GROUP)
-        passes(place, QUIET * SCAN_S + 1)
+        passes(place, CALM * SCAN_S + 1)
         made, made_from = place.world.command("HMGET", KEYS.agreement, "made", "made_from")
         assert int(made) > SETTLED_S * 1000
         assert entry_order(made_from) < entry_order(entry_id)
