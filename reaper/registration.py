@@ -36,13 +36,15 @@ class Registration:
         elector: Elector,
         replica: Callable[[int], Replica],
         interval_s: Callable[[], float],
+        pairs: Callable[[], int],
     ) -> None:
-        """``replica`` returns what is to be told, at a moment of the server's clock in ms."""
+        """``replica`` returns what is to be told, at a moment of the server's clock in ms, of so many ``pairs``."""
         self._client = client
         self._keys = keys
         self._elector = elector
         self._replica = replica
         self._interval_s = interval_s
+        self._pairs = pairs
         self._asked = anyio.Event()
         self._told_at = self._tidied_at = float("-inf")
         self.troubles = Troubles()
@@ -99,11 +101,8 @@ class Registration:
 
     def _to_take_along(self) -> str:
         """Return a heartbeat for a renewal to take along; '': the latest is not half as old as it may become."""
-        half_s = self._interval_s() / 2
-        if not self.has_registered or self._left_s() > half_s:
-            return ""
-        replica = self._replica(self._now_ms())
-        return replica.to_json() if len(replica.groups) <= MOST_PAIRS_ALONG else ""
+        is_due = self.has_registered and self._left_s() <= self._interval_s() / 2
+        return self._replica(self._now_ms()).to_json() if is_due and self._pairs() <= MOST_PAIRS_ALONG else ""
 
     def _now_ms(self) -> int:
         return monotonic_ms() + self._elector.clock_offset_ms

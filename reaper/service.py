@@ -77,7 +77,14 @@ class Reaper:
         self._elector = Elector(
             self._control, self._reader, settings, self.replica_id, self._grace, self._longest_silence_s
         )
-        self._registration = Registration(self._control, self._keys, self._elector, self._replica, self._heartbeat_s)
+        self._registration = Registration(
+            self._control,
+            self._keys,
+            self._elector,
+            self._replica,
+            self._heartbeat_s,
+            lambda: len(self.settings.groups),
+        )
         self._shards = self._several_nodes()
         self._listener = notices_client(settings.redis_url, home)
         self._work = TermWork(

@@ -216,8 +216,8 @@ class ReaperSettings(RedisSettings):
 
     scan_interval: Seconds = seconds(
         1,
-        "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout. Where nothing has "
-        "been pending for two full scans, up to four times as long may pass, within the same quarter.",
+        "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout. Where nothing "
+        "has been pending for two full scans, up to four times as long may pass, within the same quarter.",
     )
     full_scan_interval: Seconds = seconds(30, "How often the whole pending entries list is scanned.")
     scan_page: int = Field(default=500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
