@@ -20,37 +20,32 @@ from typing import Literal, Self, get_args
 
 import anyio
 from anyio.abc import TaskStatus
-from redis.exceptions import RedisError
 
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.metrics import ReplicaMetrics
 from reaper.recovery.shards import Shards
 from reaper.recovery.term import TermWork
-from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica, parse_replicas, register
+from reaper.registration import Registration
+from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
-from workers.protocol.meaning import Meaning, in_words, is_contact_error, meaning_of_text
+from workers.protocol.meaning import Meaning, meaning_of_text
 from workers.protocol.routing import RoutedClient
 from workers.runtime.callbacks import Callbacks, CallbackT
-from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.grace import Grace
 from workers.runtime.notices import Notices, notices_client
 from workers.runtime.settings import to_ms
-from workers.runtime.troubles import Troubles
 
 logger = logging.getLogger(__name__)
 
 ReaperEvent = Literal["stalled", "recovered", "dead_lettered", "leadership_acquired", "leadership_lost", "error"]
 EVENTS: frozenset[str] = frozenset(get_args(ReaperEvent))
-REGISTRATION = "registration"
 FAREWELL_S = 2.0
 """How long leaving the hash of replicas may take at the end, and how long callbacks may."""
 CONNECTIONS, CONTROL_CONNECTIONS = 64, 4
 """At most, for the work on groups, and for elections and heartbeats. They are opened as they are needed."""
-FORGET_AFTER_HEARTBEATS, FORGET_EVERY_HEARTBEATS = 60, 12
-"""A replica that has not registered for this many heartbeats is removed by the leader, which looks so often."""
 RELOADABLE = frozenset(
     {"groups", "visibility_timeout", "max_deliveries", "redelivery", "spare_the_living", "foreign_workers"}
 )
@@ -82,6 +77,14 @@ class Reaper:
         self._elector = Elector(
             self._control, self._reader, settings, self.replica_id, self._grace, self._longest_silence_s
         )
+        self._registration = Registration(
+            self._control,
+            self._keys,
+            self._elector,
+            self._replica,
+            self._heartbeat_s,
+            lambda: len(self.settings.groups),
+        )
         self._shards = self._several_nodes()
         self._listener = notices_client(settings.redis_url, home)
         self._work = TermWork(
@@ -92,7 +95,7 @@ class Reaper:
             self._grace,
             self._callbacks,
             self._shards,
-            self._tell_at_once,
+            self._registration.at_once,
         )
         self._metrics = ReplicaMetrics(
             self._keys.namespace,
@@ -106,14 +109,9 @@ class Reaper:
         self._scope: anyio.CancelScope | None = None
         self.is_stopping = False
         """The replica was told to stop."""
-        self._registered = anyio.Event()
-        self.has_registered = False
-        """Redis was there, and runs our scripts."""
-        self._registration = Troubles()
         self.server = ""
         """The server's version; '' before `run`."""
         self._started_ms = 0
-        self._heartbeats_led = 0
         self._last_token = 0
         self._inside = AsyncExitStack()
 
@@ -136,6 +134,11 @@ class Reaper:
         return self._elector.term
 
     @property
+    def has_registered(self) -> bool:
+        """Tell whether Redis was there, and runs our scripts."""
+        return self._registration.has_registered
+
+    @property
     def has_worked(self) -> bool:
         """Tell whether the replica has registered and taken part in an election, or leads."""
         return self.has_registered and self._elector.attempts > 0
@@ -143,7 +146,7 @@ class Reaper:
     @property
     def refusals(self) -> list[str]:
         """What Redis refuses now, as ``part: reason``; empty where it serves us, or is away. For any thread."""
-        found = self._elector.troubles.refusals + self._registration.refusals
+        found = self._elector.troubles.refusals + self._registration.troubles.refusals
         denied = self._work.errors().items()
         return found + [f"{pair}: {why}" for pair, why in denied if meaning_of_text(why) is Meaning.DENIED]
 
@@ -169,7 +172,7 @@ class Reaper:
                 self.server = str(await check_server(self._control, self.settings.redis_url))
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._callbacks.run)
-                    tasks.start_soon(self._register_loop)
+                    tasks.start_soon(self._registration.run)
                     tasks.start_soon(self._metrics.run)
                     if self._shards:
                         tasks.start_soon(self._shards.run)
@@ -202,10 +205,13 @@ class Reaper:
     def _longest_silence_s(self) -> float:
         return self.settings.longest_silence.total_seconds()
 
+    def _heartbeat_s(self) -> float:
+        return self.settings.heartbeat_interval.total_seconds()
+
     async def _farewell(self) -> None:
         """Unregister and report what is left, each in bounded time, and close all connections."""
         with anyio.move_on_after(FAREWELL_S):
-            await self._unregister()
+            await self._registration.leave(self.replica_id)
         with anyio.move_on_after(FAREWELL_S):
             await self._callbacks.drain()
         await self._client.aclose()
@@ -234,7 +240,7 @@ class Reaper:
         changes = {name: getattr(settings, name) for name in RELOADABLE}
         self.settings = self.settings.model_copy(update=changes)
         self._work.reload(self.settings)
-        self._registered.set()  # tell the others at once
+        self._registration.at_once()
         logger.info("reloaded: %d stream/group pairs", len(self.settings.groups))
 
     async def __aenter__(self) -> Self:
@@ -260,49 +266,18 @@ class Reaper:
     def _began(self, term: Term) -> None:
         self._last_token = term.token
         self._metrics.elected()
-        self._registered.set()  # tell the others at once
+        self._registration.at_once()
         self._callbacks.report("leadership_acquired", holder=term.holder, token=term.token)
 
     def _ended(self, term: Term, end: EndOfTerm) -> None:
-        self._registered.set()
+        self._registration.at_once()
         self._callbacks.report("leadership_lost", holder=term.holder, token=term.token, reason=str(end))
 
     # ---- registration
 
-    def _tell_at_once(self) -> None:
-        self._registered.set()
-
-    async def _register_loop(self) -> None:
-        interval = self.settings.heartbeat_interval.total_seconds()
-        while True:
-            self._registered = anyio.Event()
-            try:
-                await self._register()
-                self.has_registered = True
-                if self._registration.works(REGISTRATION, monotonic()):
-                    logger.warning("the replica is registered again")
-            except (RedisError, OSError) as error:
-                if not is_contact_error(error):  # the elector tells of outages
-                    self._cannot_register(error)
-            with anyio.move_on_after(interval):
-                await self._registered.wait()
-
-    def _cannot_register(self, error: Exception) -> None:
-        if self._registration.failed(REGISTRATION, error, monotonic()):
-            logger.error("Redis refuses to register the replica: %s. Trying until it works", in_words(error))
-
-    async def _register(self) -> None:
-        if self._elector.clock_offset_ms == 0:
-            self._elector.clock_offset_ms = await server_ms(self._control) - monotonic_ms()
-        at_ms = monotonic_ms() + self._elector.clock_offset_ms
-        self._started_ms = self._started_ms or at_ms
-        await register(self._control, self._keys, self._replica(at_ms))
-        if self.is_leader:
-            if self._heartbeats_led % FORGET_EVERY_HEARTBEATS == 0:
-                await self._forget_gone(at_ms)
-            self._heartbeats_led += 1
-
     def _replica(self, at_ms: int) -> Replica:
+        """Return what is registered of this replica at ``at_ms``, by the server's clock."""
+        self._started_ms = self._started_ms or at_ms
         leads = LEADER if self.settings.leader_election else STANDALONE
         return Replica(
             id=self.replica_id,
@@ -321,17 +296,3 @@ class Reaper:
             server=self.server,
             groups=self._work.reports(),
         )
-
-    async def _forget_gone(self, now_ms: int) -> None:
-        """Remove replicas that died long ago, and what nobody can read, so that the hash stays small."""
-        registered = await self._control.hgetall(self._keys.replicas)
-        for replica_id, heartbeat in registered.items():
-            readable = parse_replicas([heartbeat])
-            if all(now_ms - one.at_ms > one.heartbeat_ms * FORGET_AFTER_HEARTBEATS for one in readable):
-                await self._control.hdel(self._keys.replicas, replica_id)
-
-    async def _unregister(self) -> None:
-        try:
-            await self._control.hdel(self._keys.replicas, self.replica_id)
-        except (RedisError, OSError):
-            logger.debug("cannot unregister", exc_info=True)

@@ -22,6 +22,8 @@ TRUST_MARGIN = timedelta(milliseconds=100)
 """Least time between the end of trust and the end of the lease: what a timer may fire late on a busy machine."""
 RENEW_PART, TRUST_PART, RETRY_PART = 0.3, 0.7, 0.5
 """The renewal interval, the trust window and a follower's longest wait, as parts of the lease's TTL."""
+CALM = 4
+"""Where a pair is calm, a look may come after so many scan intervals."""
 _OBSERVE = "-observe"
 RENEWALS_TRIED = 3
 """An answer to a renewal is given up early enough for so many attempts within the trust."""
@@ -213,7 +215,9 @@ class ReaperSettings(RedisSettings):
     heartbeat_interval: Seconds = seconds(5, "How often a replica registers what it is doing.")
 
     scan_interval: Seconds = seconds(
-        1, "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout."
+        1,
+        "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout. Where nothing "
+        "has been pending for two full scans, up to four times as long may pass, within the same quarter.",
     )
     full_scan_interval: Seconds = seconds(30, "How often the whole pending entries list is scanned.")
     scan_page: int = Field(default=500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
@@ -356,6 +360,10 @@ class ReaperSettings(RedisSettings):
     def scan_interval_of(self, group: WatchedGroup) -> timedelta:
         """How often ``group`` is scanned for new deliveries: a timer must be armed well before it is due."""
         return min(self.scan_interval, group.visibility_timeout / 4)
+
+    def calm_interval_of(self, group: WatchedGroup) -> timedelta:
+        """How often it is looked whether ``group`` has anything new where it has had nothing for long."""
+        return min(self.scan_interval * CALM, group.visibility_timeout / 4)
 
 
 def check_groups(settings: ReaperSettings) -> ReaperSettings:

@@ -18,7 +18,7 @@ import anyio
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from reaper.election.lease import Attempt, Lease, Renewal
+from reaper.election.lease import Attempt, Lease, Renewal, Renewed
 from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.events import EventName, encode_data
@@ -109,6 +109,12 @@ class Elector:
         self.renewals_failed = 0
         self.clock_offset_ms = 0
         """Server time minus our monotonic time, from the last contact."""
+        self._to_take_along: Callable[[], str] = str
+        self._took_along: Callable[[], None] = lambda: None
+
+    def takes_along(self, heartbeat: Callable[[], str], registered: Callable[[], None]) -> None:
+        """Have renewals register what ``heartbeat`` returns ('': nothing), and tell when one has done so."""
+        self._to_take_along, self._took_along = heartbeat, registered
 
     @property
     def since_renewal_s(self) -> float | None:
@@ -267,16 +273,18 @@ class Elector:
             self._contact.ask()
             try:
                 failpoint("elect.before_renew")
-                renewal, at_ms = await self._renew(term)
-                await self._note_contact(at_ms)
+                renewed = await self._renew(term)
+                await self._note_contact(renewed.server_ms)
             except (RedisError, OSError) as error:
                 self.renewals_failed += 1
                 self._note_failure(error, "to renew the lease")
                 failed = True
                 continue
-            if renewal is Renewal.NOT_OURS:
+            if renewed.is_told:
+                self._took_along()
+            if renewed.renewal is Renewal.NOT_OURS:
                 return EndOfTerm.NOT_OURS
-            if renewal is Renewal.ASKED_TO_STEP_DOWN:
+            if renewed.renewal is Renewal.ASKED_TO_STEP_DOWN:
                 return EndOfTerm.STEPPED_DOWN
             trust.deadline = started + self._settings.trust.total_seconds()
             self._renewed_at = monotonic()
@@ -287,11 +295,11 @@ class Elector:
         """How often a leader asks: at least twice while nothing need be heard, or its calls might be too old."""
         return min(self._settings.renew.total_seconds(), self._longest_silence_s() / 2)
 
-    async def _renew(self, term: Term) -> tuple[Renewal, int]:
+    async def _renew(self, term: Term) -> Renewed:
         """Renew once. An answer that does not come is given up early enough for another attempt within the trust."""
         patience_s = min(self._settings.renewal_patience.total_seconds(), self._longest_silence_s() / 2)
         with anyio.move_on_after(patience_s):
-            return await self._lease.renew(term.holder)
+            return await self._lease.renew(term.holder, self._replica_id, self._to_take_along())
         raise TimeoutError(f"no answer for {patience_s:.2g} s")
 
     async def _stay_in_contact(self) -> None:

@@ -29,6 +29,16 @@ class Attempt:
     server_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What a renewal came to, and the server's time."""
+
+    renewal: Renewal
+    server_ms: int
+    is_told: bool = False
+    """The heartbeat that it took along is registered."""
+
+
 ACQUIRE_LEASE = load_script("reaper", "acquire_lease")
 RENEW_LEASE = load_script("reaper", "renew_lease")
 RELEASE_LEASE = load_script("reaper", "release_lease")
@@ -52,11 +62,11 @@ class Lease:
         won, token, current, left_ms, server_ms = reply
         return Attempt(bool(won), int(token), text(current), int(left_ms), int(server_ms))
 
-    async def renew(self, holder: str) -> tuple[Renewal, int]:
-        """Move the lease's expiry if ``holder`` has it still; return what came of it, and the server's time in ms."""
-        keys = [self.keys.lease, self.keys.step_down]
-        code, server_ms = await RENEW_LEASE.run(self.client, keys, [holder, self.ttl_ms])
-        return Renewal(code), int(server_ms)
+    async def renew(self, holder: str, replica_id: str = "", heartbeat: str = "") -> Renewed:
+        """Move the lease's expiry if ``holder`` has it still, and then register the ``heartbeat``, if there is one."""
+        keys = [self.keys.lease, self.keys.step_down, self.keys.replicas]
+        code, server_ms, told = await RENEW_LEASE.run(self.client, keys, [holder, self.ttl_ms, replica_id, heartbeat])
+        return Renewed(Renewal(code), int(server_ms), bool(told))
 
     async def release(self, holder: str, token: int, reason: str) -> bool:
         """Give the lease up and wake the followers; return whether it was ``holder``'s."""

@@ -18,6 +18,7 @@ from reaper.recovery.ages import take_together
 from reaper.recovery.context import TermContext
 from reaper.recovery.dropped import BEGINNING, Dropped
 from reaper.recovery.housekeeping import Housekeeping
+from reaper.recovery.looks import Looks
 from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
 from reaper.recovery.source_watch import SourceWatch
@@ -82,9 +83,17 @@ class GroupWatch:
         self._housekeeping = Housekeeping(self._writer, context.settings)
         self._dropped = Dropped(self._writer)
         self._journal_at = BEGINNING
+        self._looks = Looks(
+            context.settings.scan_interval_of(group).total_seconds(),
+            context.settings.calm_interval_of(group).total_seconds(),
+        )
         self._suspects = Suspects(self._writer.release_suspects, self._notes.released)
         self._schedules = Schedules(
-            self._writer.move_due, self._moved, self._suspects.wake, serves_for_ms=self._writer.authority.serves_for_ms
+            self._writer.move_due,
+            self._moved,
+            self._suspects.wake,
+            serves_for_ms=self._writer.authority.serves_for_ms,
+            look_within_s=self._looks.told_within_s,
         )
         self._rate = RateLimit(context.settings.recovery_rate)
         self._sources: dict[str, SourceWatch] = {}
@@ -254,7 +263,6 @@ class GroupWatch:
     # ---- scanning
 
     async def _scan_loop(self, tasks: TaskGroup) -> None:
-        interval = self._settings.scan_interval_of(self.group).total_seconds()
         tails = 0
         while True:
             try:
@@ -269,20 +277,28 @@ class GroupWatch:
                         await self._full_scan(tasks)
                         tails = 0
                     else:
-                        with self._telemetry.scanning("tail"):
-                            for source in list(self._sources.values()):
-                                await source.scanner.tail()
+                        await self._scan_tail()
                     for source in list(self._sources.values()):
                         await source.look_at_backlogs()
                 self._notes.scanned(self._context.server_ms())
             except (RedisError, OSError) as error:
+                self._looks.stir()
                 await self._scan_failed(error)
-            await anyio.sleep(interval)
+            await self._looks.wait(self._next_full)
+
+    async def _scan_tail(self) -> None:
+        entries = 0
+        with self._telemetry.scanning("tail"):
+            for source in list(self._sources.values()):
+                entries += await source.scanner.tail()
+        self._looks.found(entries, was_full=False)
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
-        await self._watch_retry_stream(tasks)
-        entries, watched = 0, self._watched()
-        journal_at = await self._dropped.journal_position()
+        was_calm = self._looks.are_rare
+        entries, watched, journal_at = 0, self._watched(), self._journal_at
+        if not was_calm:  # else a retry stream has nothing pending, and all that is settled from now on stands behind
+            await self._watch_retry_stream(tasks)
+            journal_at = await self._dropped.journal_position()
         recently_gone = self._sources[self._keys.stream].scanner.recently_gone()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
@@ -291,21 +307,25 @@ class GroupWatch:
         interval_s = self._settings.full_scan_interval.total_seconds()
         self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
         self._notes.scanned_fully(self._context.server_ms(), entries)
+        self._looks.found(entries, was_full=True)
         if not self._settings.observe:
             kept = await self._housekeeping.run()
             self._sources[self._keys.stream].scanner.forget_holders(kept.deleted)
-            if await self._writer.made_at() > self._made:  # the scan may have forgotten what the group has
+            # The scan may have forgotten what the group has. A calm one is the one that it was, or the house says so.
+            may_be_new = kept.is_remade or not was_calm
+            if may_be_new and await self._writer.made_at() > self._made:
                 # Where one of ours had made it, what was not pending any more was settled: the script looked.
                 held = [*watched, *recently_gone] if kept.by_stranger else watched
                 await self._restore(held, was_there=kept.is_remade)
             elif kept.is_remade and not self._has_scanned:
                 self._group_was_lost(put_back=0, dropped=0)
             else:
-                await self._look_for_dropped()
+                await self._look_for_dropped(was_calm=was_calm)
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
-            self._suspects.wake()  # some may have been parked in an earlier term
+            if not was_calm:
+                self._suspects.wake()  # some may have been parked in an earlier term
             await self._journal_scan()
         if self._verdict:
             if not self._has_scanned:
@@ -314,12 +334,17 @@ class GroupWatch:
             self._notes.verdict(self._verdict)
         self._has_scanned = True
 
-    async def _look_for_dropped(self) -> None:
-        """Put back what consumers held that somebody deleted since the full scan before, and tell of it."""
+    async def _look_for_dropped(self, *, was_calm: bool) -> None:
+        """Put back what consumers held that somebody deleted since the full scan before, and tell of it.
+
+        Where it ``was_calm`` since then, none has held anything.
+        """
         for key, source in list(self._sources.items()):
             if not self._has_scanned:
                 await self._dropped.take_over(key, made=self._made)
             self._dropped.found(key, source.timers)
+            if was_calm:
+                continue
             consumers = await self._writer.consumers(key)
             self._notes.consumers_seen(consumers, monotonic_ms())
             absent = source.scanner.held_by_absent(consumers)
@@ -416,9 +441,14 @@ class GroupWatch:
 
     def _moved(self, moved: Moved) -> None:
         self._notes.moved(moved)
+        if self._looks.are_rare:
+            self._looks.told(is_pending=moved.is_pending)
+            if not moved.is_pending:  # else there may be no group any more
+                self._notes.scanned(self._context.server_ms())
         if not moved.agreed and self._is_agreed:
             logger.warning("%s: the agreement was lost; it is written again", self._keys.pair)
             self._is_agreed = False
+            self._looks.stir()
 
     async def _look_after_schedules(self) -> None:
         with self._schedules.woken_by(self._context.notices, self._keys):
@@ -455,6 +485,7 @@ class GroupWatch:
             self._notes.paused()
         elif refusal.kind is RefusalKind.MADE:
             self._was_made = True
+            self._looks.stir()
         elif refusal.kind is RefusalKind.LATE:
             logger.info("%s: a recovery call came too late to the server and did nothing", self._keys.pair)
         else:
@@ -480,6 +511,7 @@ class GroupWatch:
         return settings_report(
             self._settings,
             self.group,
+            scan_interval_ms=round(self._looks.interval_s * 1000),
             timers=sum(map(len, timers)),
             next_due_ms=max(0, min(dues) - now) if dues else None,
             late_ms=max(0, now - min(dues) - longest_ms) if dues else 0,

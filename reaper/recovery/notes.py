@@ -48,8 +48,7 @@ def settings_report(settings: ReaperSettings, group: WatchedGroup, **found: Any)
         max_deliveries=group.max_deliveries,
         redelivery=group.redelivery,
         longest_visibility_ms=to_ms(settings.longest_visibility_timeout),
-        scan_interval_ms=to_ms(settings.scan_interval_of(group)),
-        **found,
+        **{"scan_interval_ms": to_ms(settings.scan_interval_of(group))} | found,
     )
 
 

@@ -1,38 +1,50 @@
-"""What a system asks of the server that has nothing to do: two workers, with and without a reaper, default settings.
+"""What a system asks of the server that has nothing to do, and what each of its parts asks alone. Default settings.
 
-Every request is counted that a client of ours sends (``MONITOR``), once all have settled in. Embedded, the workers look
-for what stalls and for what is scheduled by themselves: what that buys is that there is no further program to run, and
-that any one worker is enough to recover what others have left. What it costs is seen where a crash is recovered from.
+Every request is counted that a client of ours sends (``MONITOR``), once all have settled in and the leader has found
+the pair calm. Embedded, the workers look for what stalls and for what is scheduled by themselves: what that buys is
+that there is no further program to run, and that any one worker is enough to recover what others have left. What it
+costs is seen where a crash is recovered from.
 """
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import anyio
 from redis.asyncio import Redis
 
+from reaper.settings import ReaperSettings
 from tests.benchmarks.figures import Breakdown, Result, Row, at_most
-from tests.benchmarks.leadership import report_of
-from tests.benchmarks.stage import open_stage, stopped
+from tests.benchmarks.leadership import NAMESPACE, followers, report_of
+from tests.benchmarks.stage import Stage, open_stage, stopped
 from tests.benchmarks.streams import create_group
+from tests.support.processes import Running
 from tests.support.waiting import wait_until
 from workers.protocol.keys import group_keys
 from workers.protocol.messages import RecoveryMode
+from workers.runtime.settings import to_ms
 
-SECONDS, QUICK_SECONDS = 30.0, 5.0
+SECONDS, QUICK_SECONDS = 60.0, 5.0
 SETTLING_S = 10.0
 """What is sent in the first seconds belongs to the start: a second look at what was agreed on, first reports."""
 WORKERS = 2
-TIMEOUT_S = 30.0
-DEMANDED = 3.0
+TIMEOUT_S = 120.0
+DEMANDED_OF_ALL, DEMANDED_OF_ONE = 3.0, 1.0
+HOUR_MS = 3_600_000
 KEYS = group_keys("jobs", "billing")
+
+Start = Callable[[Stage], Awaitable[list[Running]]]
+"""Starts programs, and waits until they have nothing to do."""
 
 
 async def measure(*, quick: bool) -> Result:
     """Start them, and count what they send while nothing happens."""
     seconds = QUICK_SECONDS if quick else SECONDS
     found = {
-        "two idle workers and a reaper": (await _idle(seconds, RecoveryMode.REAPER), at_most(DEMANDED)),
-        "two idle embedded workers": (await _idle(seconds, RecoveryMode.EMBEDDED), None),
+        "two idle workers and a reaper": (await _idle(seconds, _all), at_most(DEMANDED_OF_ALL)),
+        "two idle embedded workers": (await _idle(seconds, _embedded), None),
+        "a leader of one idle pair": (await _idle(seconds, _leader), at_most(DEMANDED_OF_ONE)),
+        "a follower": (await _idle(seconds, _follower), at_most(DEMANDED_OF_ONE)),
+        "an idle worker": (await _idle(seconds, _worker), at_most(DEMANDED_OF_ONE)),
     }
     rows = [
         Row(f"{who}: requests to the server", sum(requests.values()) / seconds, "/s", demand=demand)
@@ -41,31 +53,58 @@ async def measure(*, quick: bool) -> Result:
     return Result(tuple(rows), tuple(_by_command(who, requests, seconds) for who, (requests, _) in found.items()))
 
 
-async def _idle(seconds: float, mode: RecoveryMode) -> "Counter[str]":
+async def _idle(seconds: float, start: Start) -> "Counter[str]":
     """Count what is sent while nothing happens."""
     async with open_stage() as stage:
         await create_group(stage.client, KEYS)
-        flags = ("--stream", KEYS.stream, "--group", KEYS.group, "--recovery", mode.value)
-        programs = [stage.worker("worker", *flags) for _ in range(WORKERS)]
-        await wait_until(lambda: _all_wait(stage.client), "the workers wait for jobs", TIMEOUT_S)
-        if mode is RecoveryMode.REAPER:
-            programs.append(stage.reaper("--groups", KEYS.pair))
-            await wait_until(lambda: _has_scanned(stage.client), "the reaper has scanned", TIMEOUT_S)
-        requests = await _requests(stage.client, seconds)
+        programs = await start(stage)
+        requests = await requests_in(stage.client, seconds)
         await stopped(*programs)
     return requests
 
 
-async def _all_wait(client: Redis) -> bool:
-    return int((await client.info("clients"))["blocked_clients"]) == WORKERS
+async def _workers(stage: Stage, mode: RecoveryMode, number: int) -> list[Running]:
+    flags = ("--stream", KEYS.stream, "--group", KEYS.group, "--recovery", mode.value)
+    programs = [stage.worker("worker", *flags) for _ in range(number)]
+
+    async def all_wait() -> bool:
+        return int((await stage.client.info("clients"))["blocked_clients"]) == number
+
+    await wait_until(all_wait, "the workers wait for jobs", TIMEOUT_S)
+    return programs
 
 
-async def _has_scanned(client: Redis) -> bool:
+async def _worker(stage: Stage) -> list[Running]:
+    return await _workers(stage, RecoveryMode.REAPER, 1)
+
+
+async def _embedded(stage: Stage) -> list[Running]:
+    return await _workers(stage, RecoveryMode.EMBEDDED, WORKERS)
+
+
+async def _leader(stage: Stage) -> list[Running]:
+    reaper = stage.reaper("--groups", KEYS.pair)
+    await wait_until(lambda: _is_calm(stage.client), "the leader has found the pair calm", TIMEOUT_S)
+    return [reaper]
+
+
+async def _all(stage: Stage) -> list[Running]:
+    return await _workers(stage, RecoveryMode.REAPER, WORKERS) + await _leader(stage)
+
+
+async def _follower(stage: Stage) -> list[Running]:
+    await stage.client.set(NAMESPACE.lease, f"benchmark.0@{HOUR_MS}", px=HOUR_MS)
+    reaper = stage.reaper("--groups", KEYS.pair)
+    await followers(stage.client, 1)
+    return [reaper]
+
+
+async def _is_calm(client: Redis) -> bool:
     report = await report_of(client, KEYS.pair)
-    return report is not None and report.last_full_scan_ms > 0
+    return report is not None and report.scan_interval_ms > to_ms(ReaperSettings().scan_interval)
 
 
-async def _requests(client: Redis, seconds: float) -> "Counter[str]":
+async def requests_in(client: Redis, seconds: float) -> "Counter[str]":
     """Count what anybody sends for ``seconds`` after settling in, by command; scripts' own calls are not requests."""
     sent: Counter[str] = Counter()
     async with client.monitor() as monitor:

@@ -9,6 +9,7 @@ import anyio
 from redis.asyncio import Redis
 
 from tests.benchmarks.figures import Result, Row, at_most
+from tests.benchmarks.idle import requests_in
 from tests.benchmarks.leadership import replicas, terms_begun
 from tests.benchmarks.stage import open_stage, stopped
 from tests.support.waiting import wait_until
@@ -19,6 +20,7 @@ ROUND_TRIP_MS = 50
 BUSY_LOOPS = 2
 SECONDS, QUICK_SECONDS = 300.0, 30.0
 READY_S = 180.0
+COUNTED_S = 30.0
 
 
 async def measure(*, quick: bool) -> Result:
@@ -37,6 +39,7 @@ async def measure(*, quick: bool) -> Result:
         await anyio.sleep(seconds)
         terms = len(await terms_begun(stage.client))
         ages = await _scan_ages_ms(stage.client)
+        requests = await requests_in(stage.client, COUNTED_S)
         await stopped(reaper)
         for loop in busy:
             loop.kill()
@@ -46,6 +49,7 @@ async def measure(*, quick: bool) -> Result:
             Row(f"{what}: terms in {seconds:.0f} s", terms, "", demand=at_most(1)),
             Row(f"{what}: start to every pair scanned", ready_s, "s"),
             Row(f"{what}: oldest scan at the end", max(ages) / 1000, "s"),
+            Row(f"{what}: requests to the server, a pair", sum(requests.values()) / COUNTED_S / pairs, "/s"),
         )
     )
 

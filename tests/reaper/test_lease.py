@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from reaper.election.lease import Attempt, Lease, Renewal
+from reaper.election.lease import Attempt, Lease, Renewal, Renewed
 from tests.conftest import StartProxy
 from tests.support.dump import dump
 from tests.support.proxy import runs
@@ -138,8 +138,9 @@ async def test_the_holder_moves_the_expiry(lease: Lease, client: Redis) -> None:
     await lease.acquire("alice")
     await client.pexpire(KEYS.lease, LESS_MS)
     before = await server_ms(client)
-    renewed, at_ms = await lease.renew("alice")
-    assert (renewed, before <= at_ms <= await server_ms(client)) == (Renewal.RENEWED, True)
+    renewed = await lease.renew("alice")
+    assert renewed == Renewed(Renewal.RENEWED, renewed.server_ms)
+    assert before <= renewed.server_ms <= await server_ms(client)
     assert await time_left(client) > LESS_MS
 
 
@@ -148,7 +149,8 @@ async def test_a_lease_that_is_not_ours_is_not_renewed(lease: Lease, client: Red
     if lease_now:
         await client.set(KEYS.lease, lease_now, px=LESS_MS)
     before = await dump(client)
-    assert (await lease.renew("alice"))[0] is Renewal.NOT_OURS
+    renewed = await lease.renew("alice", "alice", "{}")
+    assert renewed == Renewed(Renewal.NOT_OURS, renewed.server_ms)
     assert await dump(client) == before
     assert await time_left(client) <= LESS_MS
 

@@ -10,8 +10,9 @@ import pytest
 from redis.asyncio import Redis
 
 from reaper.metrics import ReplicaMetrics
+from reaper.registration import FORGET_AFTER_HEARTBEATS
 from reaper.replicas import FOLLOWER, LEADER, STANDALONE, Replica
-from reaper.service import EVENTS, FORGET_AFTER_HEARTBEATS, Reaper
+from reaper.service import EVENTS, Reaper
 from reaper.settings import ReaperSettings
 from tests.conftest import StartProxy
 from tests.scripts.scene import Scene, entry_id

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from reaper.election.elector import Elector
-from reaper.election.lease import Attempt, Renewal
+from reaper.election.lease import Attempt, Renewal, Renewed
 from reaper.settings import ReaperSettings
 from tests.reaper.candidates import Candidate, longest_silence_s
 from tests.support.graces import was_away
@@ -67,10 +67,10 @@ class World:
         self.token += 1
         return Attempt(True, self.token, holder, 0, monotonic_ms())
 
-    async def renew(self, _holder: str) -> tuple[Renewal, int]:
+    async def renew(self, _holder: str, _replica_id: str, _heartbeat: str) -> Renewed:
         self.renewals += 1
         await self.does()
-        return Renewal.RENEWED, monotonic_ms()
+        return Renewed(Renewal.RENEWED, monotonic_ms())
 
     async def release(self, _holder: str, _token: int, _reason: str) -> bool:
         await self.does()

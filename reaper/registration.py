@@ -1,0 +1,125 @@
+"""A replica tells the others what it is doing: each `heartbeat_interval`, and at once where that has changed.
+
+While it leads by a lease, a renewal takes the heartbeat along, so that this costs no request of its own.
+"""
+
+import logging
+from collections.abc import Callable
+
+import anyio
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from reaper.election.elector import Elector
+from reaper.replicas import Replica, parse_replicas, register
+from workers.protocol.keys import NamespaceKeys
+from workers.protocol.meaning import in_words, is_contact_error
+from workers.runtime.clock import monotonic, monotonic_ms, server_ms
+from workers.runtime.troubles import Troubles
+
+logger = logging.getLogger(__name__)
+
+REGISTRATION = "registration"
+FORGET_AFTER_HEARTBEATS, FORGET_EVERY_HEARTBEATS = 60, 12
+"""A replica that has not registered for this many heartbeats is removed by the leader, which looks so often."""
+MOST_PAIRS_ALONG = 16
+"""With more pairs a heartbeat is long (half a KB each), and a renewal is to be short: it is told by itself."""
+
+
+class Registration:
+    """Registers one replica."""
+
+    def __init__(
+        self,
+        client: Redis,
+        keys: NamespaceKeys,
+        elector: Elector,
+        replica: Callable[[int], Replica],
+        interval_s: Callable[[], float],
+        pairs: Callable[[], int],
+    ) -> None:
+        """``replica`` returns what is to be told, at a moment of the server's clock in ms, of so many ``pairs``."""
+        self._client = client
+        self._keys = keys
+        self._elector = elector
+        self._replica = replica
+        self._interval_s = interval_s
+        self._pairs = pairs
+        self._asked = anyio.Event()
+        self._told_at = self._tidied_at = float("-inf")
+        self.troubles = Troubles()
+        self.has_registered = False
+        """Redis was there, and runs our scripts."""
+        elector.takes_along(self._to_take_along, self._told)
+
+    def at_once(self) -> None:
+        """Register now: something has changed."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Register until cancelled. Errors of Redis end nothing."""
+        while True:
+            if self._asked.is_set() or self._left_s() <= 0:
+                self._asked = anyio.Event()
+                await self._register()
+            if self._elector.term is not None and self._tidied_at + self._tidy_s() <= monotonic():
+                await self._forget_gone()
+            with anyio.move_on_after(self._left_s()):
+                await self._asked.wait()
+
+    async def leave(self, replica_id: str) -> None:
+        """Unregister, if that can be done."""
+        try:
+            await self._client.hdel(self._keys.replicas, replica_id)
+        except (RedisError, OSError):
+            logger.debug("cannot unregister", exc_info=True)
+
+    def _left_s(self) -> float:
+        return self._told_at + self._interval_s() - monotonic()
+
+    async def _register(self) -> None:
+        self._told_at = monotonic()  # whatever comes of it: the next attempt is an interval later
+        try:
+            if self._elector.clock_offset_ms == 0:
+                self._elector.clock_offset_ms = await server_ms(self._client) - monotonic_ms()
+            await register(self._client, self._keys, self._replica(self._now_ms()))
+            self._told()
+        except (RedisError, OSError) as error:
+            self._failed(error)
+
+    def _told(self) -> None:
+        """Note that the heartbeat was written, by whichever call."""
+        self._told_at = monotonic()
+        self.has_registered = True
+        if self.troubles.works(REGISTRATION, monotonic()):
+            logger.warning("the replica is registered again")
+
+    def _failed(self, error: Exception) -> None:
+        # The elector tells of outages.
+        if not is_contact_error(error) and self.troubles.failed(REGISTRATION, error, monotonic()):
+            logger.error("Redis refuses to register the replica: %s. Trying until it works", in_words(error))
+
+    def _to_take_along(self) -> str:
+        """Return a heartbeat for a renewal to take along; '': the latest is not half as old as it may become."""
+        is_due = self.has_registered and self._left_s() <= self._interval_s() / 2
+        return self._replica(self._now_ms()).to_json() if is_due and self._pairs() <= MOST_PAIRS_ALONG else ""
+
+    def _now_ms(self) -> int:
+        return monotonic_ms() + self._elector.clock_offset_ms
+
+    # ---- those who are gone
+
+    def _tidy_s(self) -> float:
+        return FORGET_EVERY_HEARTBEATS * self._interval_s()
+
+    async def _forget_gone(self) -> None:
+        """Remove replicas that died long ago, and what nobody can read, so that the hash stays small."""
+        self._tidied_at = monotonic()
+        try:
+            registered = await self._client.hgetall(self._keys.replicas)
+            for replica_id, heartbeat in registered.items():
+                readable = parse_replicas([heartbeat])
+                if all(self._now_ms() - one.at_ms > one.heartbeat_ms * FORGET_AFTER_HEARTBEATS for one in readable):
+                    await self._client.hdel(self._keys.replicas, replica_id)
+        except (RedisError, OSError) as error:
+            self._failed(error)

@@ -1,0 +1,276 @@
+"""What a system asks that has nothing to do, by the shipping code's own intervals: counted, on virtual time."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from reaper.election.lease import RENEW_LEASE
+from reaper.recovery.looks import TOLD_PART
+from reaper.registration import MOST_PAIRS_ALONG
+from reaper.replicas import REGISTER_REPLICA, Replica
+from reaper.settings import CALM, ReaperSettings
+from tests.simulation import plays
+from tests.simulation.cast import Replica as Actor
+from tests.simulation.entropy import drawn_from
+from tests.simulation.places import GROUP, KEYS, STREAM, URL
+from tests.simulation.plays import FIELD, Act
+from tests.simulation.python_312 import as_in_312
+from tests.simulation.story import Setting, Story
+from tests.simulation.undisturbed import undisturbed
+from tests.simulation.world import World
+from workers.protocol.keys import namespace_keys
+from workers.protocol.messages import entry_order
+from workers.protocol.scripts import Script
+from workers.runtime.clock import going_by
+
+SETTLED_S, COUNTED_S = 120.0, 600.0
+"""Two full scans and more, and so long is counted from then on."""
+DEMANDED = 1.0
+"""Requests a second."""
+WATCHED_S = 70.0
+SCAN_S = ReaperSettings().scan_interval.total_seconds()
+HEARTBEAT_S = ReaperSettings().heartbeat_interval.total_seconds()
+
+
+class Idle:
+    """A world without jobs, in which everybody goes by default settings."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.asked: Counter[tuple[str, bytes]] = Counter()
+        self.ran: Counter[tuple[str, bytes]] = Counter()
+        """By role and script."""
+        self.looks: list[float] = []
+        """When anybody asked for a page of the pending entries list."""
+        self.begun_at = 0.0
+        execute = world.server.execute
+
+        def count(session: Any, words: list[bytes]) -> Any:
+            role = world.witness.caller.partition("#")[0]
+            self.asked[role, words[0].upper()] += 1
+            if words[0].upper() == b"EVALSHA":
+                self.ran[role, words[1]] += 1
+            if words[0].upper() == b"XPENDING":
+                self.looks.append(world.loop.now)
+            return execute(session, words)
+
+        world.server.execute = count  # type: ignore[method-assign]
+
+    def a_second(self, role: str) -> float:
+        """Return how many requests somebody sent a second."""
+        seconds = self.world.loop.now - self.begun_at
+        return sum(number for (who, _), number in self.asked.items() if who == role) / seconds
+
+    def count_from_now_on(self) -> None:
+        self.begun_at = self.world.loop.now
+        self.asked.clear()
+        self.ran.clear()
+        self.looks.clear()
+
+    @property
+    def leader(self) -> str:
+        roles = [one.role for one in self.world.actors.values() if isinstance(one, Actor) and one.reaper]
+        [leader] = [role for role in roles if self.replica(role).reaper.is_leader]  # type: ignore[union-attr]
+        return leader
+
+    def replica(self, role: str) -> Actor:
+        actor = self.world.actors[role]
+        assert isinstance(actor, Actor)
+        return actor
+
+    def runs(self, role: str, script: Script) -> int:
+        """Return how often somebody has run a script."""
+        return self.ran[role, script.digest.encode()]
+
+    def deliver(self) -> bytes:
+        """Have somebody read a new job; return its entry ID."""
+        added: bytes = self.world.command("XADD", STREAM, "*", FIELD, plays.written((Act(plays.OK, 0.0),)))
+        self.world.command("XREADGROUP", "GROUP", GROUP, "web-1", "STREAMS", STREAM, ">")
+        return added
+
+    def pending(self) -> int:
+        """Return how much is pending."""
+        return int(self.world.command("XPENDING", STREAM, GROUP)[0])
+
+    def heartbeats(self) -> list[Replica]:
+        """Return what is registered."""
+        told = self.world.command("HVALS", namespace_keys("reaper").replicas)
+        return [Replica.from_json(heartbeat) for heartbeat in told]
+
+    def oldest_heartbeat_s(self) -> float:
+        """Return for how long a replica has not registered."""
+        now_ms = self.world.clock.now_us() / 1000
+        return max(now_ms - one.at_ms for one in self.heartbeats()) / 1000
+
+
+@contextmanager
+def idle(*, workers: int = 0, replicas: int = 1, **changes: Any) -> Iterator[Idle]:
+    """Make a world; ``changes`` are settings of the replicas."""
+    story = Story(1, Setting(workers=workers, replicas=replicas), (), (), 60.0)
+    with undisturbed(), drawn_from("idle"):
+        world = World(story)
+        world.command("XGROUP", "CREATE", STREAM, GROUP, "0", "MKSTREAM")
+        for actor in world.actors.values():
+            if isinstance(actor, Actor):
+                actor.settings = ReaperSettings(**{"redis_url": URL, "groups": KEYS.pair, "name": actor.role} | changes)
+        with going_by(world.loop.time), as_in_312(world.loop):
+            try:
+                yield Idle(world)
+            finally:
+                world.end()
+
+
+def settle(place: Idle) -> None:
+    """Let all begin, and count from then on."""
+
+    async def wait() -> None:
+        place.world.begin()
+        await asyncio.sleep(SETTLED_S)
+        place.count_from_now_on()
+
+    place.world.run(wait)
+
+
+def passes(place: Idle, seconds: float) -> None:
+    place.world.run(lambda: asyncio.sleep(seconds))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"redelivery": "retry-stream"}, {"observe": True}],
+    ids=["default settings", "policy retry-stream", "an observer"],
+)
+def test_a_leader_of_one_idle_pair_asks_less_than_once_a_second(changes: dict[str, Any]) -> None:
+    with idle(**changes) as place:
+        settle(place)
+        passes(place, COUNTED_S)
+        assert 0 < place.a_second(place.leader) <= DEMANDED
+
+
+def test_a_follower_and_a_worker_ask_less_than_once_a_second() -> None:
+    with idle(workers=1, replicas=2) as place:
+        settle(place)
+        passes(place, COUNTED_S)
+        [follower] = {"reaper-1", "reaper-2"} - {place.leader}
+        assert 0 < place.a_second(follower) <= DEMANDED
+        assert 0 < place.a_second("worker-1") <= DEMANDED
+
+
+def test_what_is_handed_out_after_a_pause_is_seen_in_time_and_looked_after_as_ever() -> None:
+    with idle() as place:
+        settle(place)
+        for _ in range(6):  # at any time between two looks
+            passes(place, SETTLED_S + place.world.random.uniform(0, CALM * SCAN_S))
+            place.looks.clear()
+            place.deliver()
+            handed_out_at = place.world.loop.now
+            passes(place, 10 * SCAN_S)
+            first, *later = place.looks
+            assert first - handed_out_at <= CALM * SCAN_S
+            assert len(later) >= 10 - CALM - 1
+            place.world.command("XACK", STREAM, GROUP, place.world.command("XPENDING", STREAM, GROUP)[1])
+
+
+def test_a_calm_pair_is_looked_at_by_the_way() -> None:
+    with idle() as place:
+        settle(place)
+        passes(place, COUNTED_S)
+        scans = COUNTED_S / 27  # a full one, and one a second later
+        assert len(place.looks) == pytest.approx(2 * scans, abs=4)
+        calls = place.asked["reaper-1", b"EVALSHA"]
+        assert calls == pytest.approx(COUNTED_S / 3 + scans + COUNTED_S / (CALM * TOLD_PART * SCAN_S), abs=4)
+
+
+def test_what_was_handed_out_while_a_full_scan_ended_is_seen_as_soon_as_ever() -> None:
+    """It lies before the position that is noted then, and would not be delivered anew."""
+    with idle() as place:
+        settle(place)
+        passes(place, COUNTED_S)
+        full, after = place.looks[::2], place.looks[1::2]
+        pauses = [later - earlier for earlier, later in zip(full, after, strict=False)]
+        assert pauses == pytest.approx([SCAN_S] * len(pauses), abs=0.1)
+
+
+def test_a_delivery_after_a_pause_is_recovered_as_soon_as_any_other() -> None:
+    with idle() as place:
+        settle(place)
+        place.deliver()
+        passes(place, ReaperSettings().visibility_timeout.total_seconds() - 0.1)
+        assert place.pending() == 1
+        passes(place, 0.2)
+        assert place.pending() == 0
+
+
+@pytest.mark.parametrize("recreate_groups", [False, True], ids=["made again by a worker", "by the leader"])
+def test_what_no_look_has_seen_comes_again_where_the_group_is_destroyed(recreate_groups: bool) -> None:
+    """The position that was noted is of before."""
+    with idle(workers=int(not recreate_groups), recreate_groups=recreate_groups) as place:
+        settle(place)
+        entry_id = place.deliver()
+        assert place.looks == []
+        place.world.command("XGROUP", "DESTROY", STREAM, GROUP)
+        passes(place, CALM * SCAN_S + 1)
+        made, made_from = place.world.command("HMGET", KEYS.agreement, "made", "made_from")
+        assert int(made) > SETTLED_S * 1000
+        assert entry_order(made_from) < entry_order(entry_id)
+
+
+# ---- registration
+
+
+def heartbeats(place: Idle) -> float:
+    """Let time pass; return for how long the replicas did not register at most, looking now and then."""
+    ages = []
+    for _ in range(round(WATCHED_S / 0.7)):
+        passes(place, 0.7)
+        ages.append(place.oldest_heartbeat_s())
+    return max(ages)
+
+
+def test_a_leader_registers_with_its_renewals_and_a_follower_by_itself() -> None:
+    with idle(replicas=2) as place:
+        settle(place)
+        assert heartbeats(place) < HEARTBEAT_S + 0.1
+        [follower] = {"reaper-1", "reaper-2"} - {place.leader}
+        assert (place.runs(place.leader, REGISTER_REPLICA), place.runs(follower, RENEW_LEASE)) == (0, 0)
+        assert place.runs(follower, REGISTER_REPLICA) == pytest.approx(WATCHED_S / HEARTBEAT_S, abs=1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"groups": ",".join(f"{STREAM}-{number}/{GROUP}" for number in range(MOST_PAIRS_ALONG + 1))},
+        {"leader_election": False},
+    ],
+    ids=["its heartbeat is long", "there is no lease"],
+)
+def test_a_leader_whose_renewals_take_nothing_along_registers_by_itself(changes: dict[str, Any]) -> None:
+    with idle(**changes) as place:
+        for group in place.replica("reaper-1").settings.groups:
+            place.world.command("XGROUP", "CREATE", group.stream, group.group, "0", "MKSTREAM")
+        settle(place)
+        assert heartbeats(place) < HEARTBEAT_S + 0.1
+        told = place.runs(place.leader, REGISTER_REPLICA)
+        assert told == pytest.approx(WATCHED_S / HEARTBEAT_S, abs=1)
+
+
+def test_a_leader_that_renews_often_registers_no_oftener_than_twice_in_an_interval() -> None:
+    with idle(renew_interval=0.5) as place:
+        settle(place)
+        told = set()
+        for _ in range(round(WATCHED_S / 0.1)):
+            passes(place, 0.1)
+            told.add(place.heartbeats()[0].at_ms)
+        assert WATCHED_S / HEARTBEAT_S <= len(told) <= WATCHED_S / HEARTBEAT_S * 2 + 1
+
+
+def test_a_leader_still_removes_who_died_long_ago() -> None:
+    with idle() as place:
+        settle(place)
+        place.world.command("HSET", namespace_keys("reaper").replicas, "dead", "{")
+        passes(place, WATCHED_S)
+        assert place.world.command("HLEN", namespace_keys("reaper").replicas) == 1
