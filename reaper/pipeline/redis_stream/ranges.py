@@ -210,14 +210,11 @@ class RangeReader:
         self._size.learn(entries)
 
 
-_REPORTED: set[str] = set()
-
-
 def report_loss(stream: str, loss: str, options: Options) -> None:
     """Raise DataLossError, or log it once if ``failOnDataLoss`` is false."""
     sentence = f"stream {printable(stream)}: {loss}."
     if options.fail_on_data_loss:
         raise DataLossError(f"{sentence} Option failOnDataLoss=false goes on with what is there.")
-    if sentence not in _REPORTED:
-        _REPORTED.add(sentence)
+    if sentence not in options.told:
+        options.told.add(sentence)
         LOG.warning("data loss, and failOnDataLoss is false: %s", sentence)
