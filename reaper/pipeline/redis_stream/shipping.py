@@ -103,8 +103,9 @@ def _opened(key: str, content: bytes) -> Box:
             del boxes[other]
         boxes[key] = box
         # Spark collects garbage after each task, and walks through all that libraries have made at their import:
-        # 30 to 70 ms of a core, while others work on the same query.
-        gc.freeze()
+        # 30 to 70 ms of a core, while others work on the same query. Once: what is garbage then stays.
+        if not gc.get_freeze_count():
+            gc.freeze()
     return boxes[key]
 
 
