@@ -16,6 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from reaper.pipeline.lake.ingest import PYTHON_IS_LATE
 from reaper.pipeline.redis_stream import register
+from reaper.pipeline.redis_stream.shipping import seal
 from reaper.pipeline.redis_stream.source import RedisStreamSource, travel_along
 from tests.conftest import StartServer
 from tests.pipeline.streams import JOURNAL, add, connected, counts, set_options, trim
@@ -209,22 +210,77 @@ _ELSEWHERE = """
 import pickle, sys
 assert "reaper" not in sys.modules
 sys.modules["reaper"] = sys.modules["workers"] = None  # not to be found, wherever they are installed
-source, options = pickle.load(open(sys.argv[1], "rb"))
-reader = source(options).reader(source(options).schema())
-again = lambda value: pickle.loads(cloudpickle.dumps(value))
 from pyspark import cloudpickle
-for part in map(again, reader.partitions()):
-    for batch in again(reader).read(part):
-        print(batch.column("id").to_pylist())
+from pyspark.sql.types import StringType, StructType
+again = lambda value: pickle.loads(cloudpickle.dumps(value))
+sources, options = pickle.load(open(sys.argv[1], "rb"))
+"""
+
+_READ = """
+for source in sources:
+    made = again(source(options))
+    reader = made.reader(made.schema())
+    for part in map(again, reader.partitions()):
+        for batch in again(reader).read(part):
+            print(batch.column("id").to_pylist())
+"""
+
+_PICKLE_ALL = """
+source = sources[0](options)
+stream = source.streamReader(source.schema())
+writer = sources[0]({**options, "stream": "copy"}).writer(StructType().add("n", StringType()), overwrite=False)
+for thing in (source, source.reader(source.schema()), stream, writer):
+    code = type(thing).__init__.__code__
+    for _ in range(2):
+        thing = again(thing)
+        print(type(thing).__name__, type(thing).__init__.__code__ is code)
 """
 
 
-def test_it_runs_by_value_where_nobody_has_installed_it(redis_server: RedisServer, tmp_path: Path) -> None:
+_HAND_ON = """
+first, second = (source(options) for source in sources)
+open("handed-on", "wb").write(cloudpickle.dumps(second))
+"""
+
+_CALL = """
+print(pickle.load(open("handed-on", "rb")).reader(None))
+"""
+
+
+def run_elsewhere(program: str, sources: list[type], options: dict[str, str], folder: Path) -> list[str]:
+    """Run a program where nobody has installed us, in which these sources and options are known; return its lines."""
+    pickled = folder / "source.pickle"
+    pickled.write_bytes(cloudpickle.dumps((sources, options)))  # type: ignore[no-untyped-call]
+    words = [sys.executable, "-c", _ELSEWHERE + program, str(pickled)]
+    ran = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
+    assert ran.stderr == ""
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.parametrize("boxes", [0, 1, 6], ids=["by itself", "in a box", "in more boxes than a process keeps"])
+def test_it_runs_by_value_where_nobody_has_installed_it(redis_server: RedisServer, tmp_path: Path, boxes: int) -> None:
     add(redis_server, 1, 2, 3)
     travel_along()
     options = set_options(redis_server, partitions=2, pageSize=2, batchSize=2)
-    pickled = tmp_path / "source.pickle"
-    pickled.write_bytes(cloudpickle.dumps((RedisStreamSource, options)))  # type: ignore[no-untyped-call]
-    program = [sys.executable, "-c", _ELSEWHERE, str(pickled)]
-    ran = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert (ran.stdout.split("\n"), ran.stderr) == (["['1-0']", "['2-0', '3-0']", ""], "")
+    sources = [seal(RedisStreamSource) for _ in range(boxes)] or [RedisStreamSource]
+    read = run_elsewhere(_READ, sources, options, tmp_path)
+    assert read == ["['1-0']", "['2-0', '3-0']"] * len(sources)
+
+
+def test_what_travels_in_a_box_is_put_together_once(redis_server: RedisServer, tmp_path: Path) -> None:
+    travel_along()
+    seen = run_elsewhere(_PICKLE_ALL, [seal(RedisStreamSource)], set_options(redis_server), tmp_path)
+    named = ["RedisStreamSource", "BatchReader", "StreamReader", "BatchWriter"]
+    assert seen == [f"{name} True" for name in named for _ in range(2)]
+
+
+def test_what_is_handed_on_is_what_was_sealed_last(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    travel_along()
+    sources = []
+    for said in ("old", "new"):
+        monkeypatch.setattr(RedisStreamSource, "reader", lambda _self, _schema, said=said: said)
+        sources.append(seal(RedisStreamSource))
+    assert run_elsewhere(_HAND_ON, sources, set_options(redis_server), tmp_path) == []
+    assert run_elsewhere(_CALL, [], {}, tmp_path) == ["new"]

@@ -33,6 +33,7 @@ from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, rep
 from reaper.pipeline.lake.maintenance import Upkeep
 from reaper.pipeline.lake.source import FILES, FOLDER, NAME, JournalSource
 from reaper.pipeline.lake.tables import LakeBusyError, check_generation, create_tables, only_ingester, with_state
+from reaper.pipeline.redis_stream.shipping import seal
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.failures import DISK_FULL, NO_SPACE, PYTHON_ENDED, all_words, python_has_ended
 from reaper.pipeline.spark.session import is_submitted
@@ -102,7 +103,7 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
         for left_by_a_kill in layout.staging.glob("batch-*"):
             remove(left_by_a_kill)
         travel_along()
-        session.dataSource.register(JournalSource)
+        session.dataSource.register(seal(JournalSource))
         upkeep = Upkeep(layout, settings.target_mb * 1_000_000, settings.keep)
         start = partial(_start_query, session, settings, layout, options, fence, run)
         return Supervisor(start, layout, run, upkeep).run()

@@ -17,6 +17,7 @@ from reaper.pipeline.lake.files import WRITTEN, FileWriter
 from reaper.pipeline.redis_stream.columns import read_range
 from reaper.pipeline.redis_stream.options import Options
 from reaper.pipeline.redis_stream.ranges import StreamRange
+from reaper.pipeline.redis_stream.shipping import Sealed
 from reaper.pipeline.redis_stream.source import Offset, StreamReader
 
 NAME = "stream-reaper-journals"
@@ -24,7 +25,7 @@ FOLDER, FILES = "folder", "files"
 """Options beside those of ``redis-stream``: where tasks write, and how many files they make for each date at most."""
 
 
-class JournalSource(DataSource):
+class JournalSource(Sealed, DataSource):
     """``format("stream-reaper-journals")``: what tasks have written of the streams' entries, as `WRITTEN` says."""
 
     def __init__(self, options: Mapping[str, str]) -> None:

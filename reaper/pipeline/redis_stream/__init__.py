@@ -5,9 +5,10 @@ and pyarrow, and how an address is read (`workers.protocol.address`, `nodes` and
 ships them by value, so that executors and Spark Connect servers need not have them.
 
 It reads with ``XRANGE`` and nothing else; nothing on the server changes. Each module imports only those before it:
-`errors`, `bounds` (where to begin and to end), `options`, `positions` (IDs, and what was lost behind one),
-`connecting`, `link` (a connection that outlives outages), `cluster` (the same to many nodes), `ranges` (what a task
-reads), `columns` (entries as Arrow), `writing`, `source` (what Spark calls).
+`errors`, `shipping` (how all of this gets to Spark's Pythons), `bounds` (where to begin and to end), `options`,
+`positions` (IDs, and what was lost behind one), `connecting`, `link` (a connection that outlives outages), `cluster`
+(the same to many nodes), `ranges` (what a task reads), `columns` (entries as Arrow), `writing`, `source` (what Spark
+calls).
 """
 
 from reaper.pipeline.redis_stream.errors import NAME, DataLossError, RedisStreamError, UnreachableError

@@ -75,7 +75,7 @@ class Layout:
         """Return one Arrow array per column. ``entries`` is not empty."""
         import pyarrow as pa
 
-        ids, flats = zip(*entries, strict=True)
+        ids, flats = [entry_id for entry_id, _ in entries], [flat for _, flat in entries]
         fields = iter(self._field_arrays(stream, ids, flats))
         arrays = []
         for role in self._roles:

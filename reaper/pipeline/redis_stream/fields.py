@@ -74,9 +74,10 @@ def in_columns(flats: Sequence[Flat]) -> list[tuple[bytes, ...]] | None:
     Entries of one stream hardly ever do, and this is several times as fast as looking at each.
     """
     number, names = len(flats), flats[0][::2]
-    if list(map(len, flats)).count(2 * len(names)) != number:
+    try:
+        words = list(zip(*flats, strict=True))
+    except ValueError:  # they differ in length
         return None
-    words = list(zip(*flats, strict=True))
     same = all(column.count(name) == number for column, name in zip(words[::2], names, strict=True))
     return words if same else None
 

@@ -79,6 +79,9 @@ class Options:
     approximate: bool
     dedupe_column: str
     dedupe_s: float
+    told: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    """What was logged of this query in this process, which is said once. (A module's own memory outlives queries where
+    Spark uses a process again.)"""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":

@@ -37,6 +37,7 @@ from reaper.pipeline.redis_stream.positions import (
     show_id,
 )
 from reaper.pipeline.redis_stream.ranges import StreamRange, plan_ranges, report_loss
+from reaper.pipeline.redis_stream.shipping import Sealed, seal
 from reaper.pipeline.redis_stream.walking import Backlog, Walk, cut_walk, walk_to
 from reaper.pipeline.redis_stream.writing import BatchWriter, StreamWriter
 from workers.protocol import address, nodes, slots
@@ -45,7 +46,7 @@ from workers.protocol import address, nodes, slots
 def register(spark: SparkSession) -> None:
     """Make ``format("redis-stream")`` known to a session, a classic one or one of Spark Connect."""
     travel_along()
-    spark.dataSource.register(RedisStreamSource)
+    spark.dataSource.register(seal(RedisStreamSource))
 
 
 def travel_along() -> None:
@@ -54,7 +55,7 @@ def travel_along() -> None:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-class RedisStreamSource(DataSource):
+class RedisStreamSource(Sealed, DataSource):
     """``format("redis-stream")``."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -93,7 +94,7 @@ class RedisStreamSource(DataSource):
         return StreamWriter(self.parsed, schema)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Sealed, DataSourceReader):
     """Reads what streams hold when the query is planned."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -166,7 +167,7 @@ Offset = dict[str, dict[str, Any]]
 """By stream: `Position.to_json`, and ``since`` where the range that ends here does not begin at the offset before."""
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Sealed, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads the batches of a streaming query. One process does the planning for as long as the query runs."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

@@ -40,12 +40,15 @@ def text_array(values: Sequence[bytes | None], binary: bool) -> Any:
     r"""Make an Arrow array of bytes or text. Bytes that are no UTF-8 become ``\xNN`` in text."""
     import pyarrow as pa
 
+    as_bytes = pa.array(values, pa.binary())
     if binary:
-        return pa.array(values, pa.binary())
+        return as_bytes
+    texts = as_bytes.view(pa.string())
     try:
-        return pa.array(values, pa.binary()).cast(pa.string())  # checks UTF-8 all at once
+        texts.validate(full=True)  # checks UTF-8 all at once
     except pa.ArrowInvalid:
         return pa.array([None if value is None else text_of(value) for value in values], pa.string())
+    return texts
 
 
 def _read(texts: Any, arrow_type: Any, refuse: Refuse | None, place: int) -> Any:

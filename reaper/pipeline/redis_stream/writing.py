@@ -12,6 +12,7 @@ from reaper.pipeline.redis_stream.columns import gc_paused, require_text_map
 from reaper.pipeline.redis_stream.errors import RedisStreamError
 from reaper.pipeline.redis_stream.link import key_of
 from reaper.pipeline.redis_stream.options import Options
+from reaper.pipeline.redis_stream.shipping import Sealed
 
 WRITE_AT_ONCE = 1000
 WRITE_BYTES = 1_000_000
@@ -77,7 +78,7 @@ def _trim_words(options: Options) -> tuple[bytes, ...]:
     return b"MAXLEN", b"~" if options.approximate else b"=", b"%d" % options.maxlen
 
 
-class Writer:
+class Writer(Sealed):
     """Appends rows as entries.
 
     At least once: a task that Spark repeats, or a lost connection, adds entries again; but for rows that have a key of
