@@ -219,6 +219,25 @@ def test_what_the_server_has_lost_that_a_worker_has_is_taken_from_nobody(
     assert any(sentence.startswith("I8: job job-002 was taken") for sentence in world.findings.sentences) is is_robbed
 
 
+@pytest.mark.parametrize(("holder", "is_robbed"), [(RESTORED_CONSUMER, False), ("another", True)])
+def test_who_puts_back_what_nobody_has_robs_nobody(make: Make, holder: str, is_robbed: bool) -> None:
+    """A foreign worker was late and has acknowledged what another one runs; then the group was destroyed (3201158)."""
+    setting = Setting(workers=1, replicas=1, visibility_s=60.0, concurrency=1)
+    world = make(Story(1, setting, (NewJob(5.0, 1, (Act("ok", 30.0),)),), (), 60.0))
+    world.begin()
+
+    async def put_back() -> None:
+        await asyncio.sleep(10)
+        entry_id = entry_of(world)
+        world.command("XACK", KEYS.stream, GROUP, entry_id)
+        world.findings.sentences.clear()  # of that
+        world.findings.known.clear()
+        world.command("XCLAIM", KEYS.stream, GROUP, holder, 0, entry_id, "FORCE")
+
+    world.run(put_back)
+    assert any(sentence.startswith("I8: job job-001 was taken") for sentence in world.findings.sentences) is is_robbed
+
+
 @pytest.mark.parametrize("is_away", [True, False])
 def test_nobody_proves_his_life_to_a_server_that_comes_back_and_takes_few_clients(make: Make, is_away: bool) -> None:
     """Else those that it had before stay, and prove it (seed 4699)."""
