@@ -525,7 +525,11 @@ class Operators:
         """Put it on for some time."""
         await self.set_paused(True)
         await asyncio.sleep(seconds)
-        await self.set_paused(False)
+        while True:  # whoever has put it on sees to it that it is off again
+            try:
+                return await self.set_paused(False)
+            except (RedisError, StreamReaperError, OSError):
+                await asyncio.sleep(1)
 
     async def step_down(self) -> None:
         """Ask the leader to step down."""

@@ -530,10 +530,14 @@ class World:
             for member in self.command("ZRANGE", key, 0, -1) or ():
                 yield from (job.encode() for job in self.ledger.enqueued if job.encode() in member)
 
+    @property
+    def _answers_nobody(self) -> bool:
+        return self.network.refusing or self.server_process.closed
+
     def delete_an_entry(self, which: float) -> None:
         """Delete one of the stream's entries, as anybody may."""
         rows = self.command("XRANGE", KEYS.stream, "-", "+")
-        if rows:
+        if rows and not self._answers_nobody:
             entry_id, flat = rows[int(which * len(rows))]
             self.ledger.lost.add(text(read_metadata(entry_id, pair_up(flat)).job_id))
             self.command("XDEL", KEYS.stream, entry_id)
@@ -544,7 +548,7 @@ class World:
         A leader puts back what it watched, as delivered once, and knows of what was settled only by its last full scan
         (decision 24): with one delivery a job, such a one does not run again, but is given up.
         """
-        if self.network.refusing:
+        if self._answers_nobody:
             return  # nobody can
         self.drops.note(source)
         self._expect_to_be_put_back(source)
@@ -570,7 +574,7 @@ class World:
     def drop_consumer(self, which: float) -> None:
         """Delete one of the group's consumers, as anybody may."""
         rows = self.command("XINFO", "CONSUMERS", KEYS.stream, GROUP)
-        if isinstance(rows, list) and rows and not self.network.refusing:
+        if isinstance(rows, list) and rows and not self._answers_nobody:
             consumer = rows[int(which * len(rows))][1]
             self.say(f"It is {text(consumer)}.")
             self.drops.note(KEYS.stream, consumer)
