@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 E1 = entry_id(1)
 REFUSED, VANISHED = 0, 3
 EXTENDED_TOO_LATE, HELD_TOO_LATE, SETTLED_TOO_LATE = 4, 2, 5
-DONE, UNKNOWN = 1, 3
+DONE, DEAD, UNKNOWN = 1, 2, 3
 RESTORED = "restored-by-reaper"
 VISIBILITY_MS = 30_000
 WORD = {"member:w1": "1,30000,3,9999999999999,"}
@@ -386,6 +386,37 @@ async def test_where_the_entry_would_be_there_in_either_case_nobody_can_know(
     alive = await held.now_ms() - 100
     assert await held.settle(item(E1, verb, times=times), reply_was_lost=True, proven_ms=alive) == [UNKNOWN]
     assert await held.state() == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "verb", "times"),
+    [("stream", "nack", 3), ("stream", "reject", 1), ("retry-stream", "nack", 1), ("retry-stream", "ack", 1)],
+)
+@pytest.mark.parametrize("told", ["delivered", "ended", "since then only", "nothing", "more than is looked at"])
+async def test_the_journal_tells_whether_an_earlier_call_has_settled_it(
+    held: Scene, policy: str, verb: str, times: int, told: str
+) -> None:
+    """Else a job that was to be retried would be gone, its consumer deleted while Redis was away (seed 3200508)."""
+    await held.deliver(E1, times=times)
+    await vanish(held, "consumer")
+    await held.agree(policy=policy)
+    alive = await held.now_ms() - 100
+    journal = held.keys.journal
+    if told not in ("nothing", "since then only"):
+        await held.client.xadd(journal, {"event": "acked", "job": E1, "data": f'{{"entry":"{E1}"}}'}, id="7-1")
+    if told != "nothing":
+        event = "delivered" if told == "delivered" else "nacked"
+        of = E1 if told == "ended" else E1.replace("-", "-7")
+        data = f'{{"entry":"{E1 if event == "delivered" else of}","delivery":1}}'
+        for _ in range(1_000 if told == "more than is looked at" else 1):
+            await held.client.xadd(journal, {"event": event, "job": "a", "data": data})
+    reply = await held.settle(item(E1, verb, times=times), reply_was_lost=True, proven_ms=alive)
+    if told == "delivered":
+        assert reply == 1 or reply[0] == DONE or reply[0][0] == DEAD
+        assert await held.pending() == []
+    else:
+        assert reply == [UNKNOWN]
+    assert await held.settle(item(E1, verb, times=times), reply_was_lost=True, proven_ms=alive) == [UNKNOWN]
 
 
 async def test_it_is_held_again_when_memory_is_full(held: Scene) -> None:

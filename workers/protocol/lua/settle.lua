@@ -31,7 +31,7 @@
 --
 -- Returns the number of items where every one was acknowledged, else an array of one result an item: 1 done (acked, made ready
 -- again, or scheduled), {2, dead letter's ID} dead-lettered, 0 refused (the delivery is not ours any more), 3 unknown (not
--- pending, an earlier reply was lost, and its entry does not show that nothing was done), {4, why} held (could not be copied: several_groups | explicit_ids | an error's text;
+-- pending, an earlier reply was lost, and neither its entry nor the journal shows that nothing was done), {4, why} held (could not be copied: several_groups | explicit_ids | an error's text;
 -- stays pending), 5 not pending for us, and the call came too late to be believed: to be made again.
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check.
@@ -361,13 +361,45 @@ local function is_witness(entry_id, verb, times, proven)
   return policy == 'stream' and entry and delivery_count(open_entry(entry_id, entry[2]), times, max_deliveries) < max_deliveries
 end
 
+-- Tells whether the journal says that no earlier call has settled an entry: it reaches back to when that was proven alive, and tells of
+-- no end of it since. Of what was given back by a copy nothing else may be left.
+local journal_denies
+do
+  local MOST_TOLD, GOES_ON = 1000, { delivered = true, started = true, extended = true, refused = true, scanned = true }
+  local told = {} -- by when it begins: what the journal tells since then, or false where it cannot tell
+  local function told_since(ms)
+    local oldest = redis.pcall('XRANGE', journal, '-', '+', 'COUNT', 1)
+    local rows = oldest[1] and entry_ms(oldest[1][1]) < ms and redis.pcall('XRANGE', journal, string.format('%.0f', ms), '+', 'COUNT', MOST_TOLD)
+    return rows and not rows.err and #rows < MOST_TOLD and rows or false
+  end
+
+  journal_denies = function(entry_id, proven)
+    if not write_journal or not proven then
+      return false
+    end
+    if told[proven] == nil then
+      told[proven] = told_since(proven)
+    end
+    for _, row in ipairs(told[proven] or {}) do
+      local event = {}
+      for i = 1, #row[2], 2 do
+        event[row[2][i]] = row[2][i + 1]
+      end
+      if not GOES_ON[event.event] and string.find(event.data or '', '"' .. entry_id .. '"', 1, true) then
+        return false
+      end
+    end
+    return told[proven] ~= false
+  end
+end
+
 -- What somebody else made vanish while it ran is settled as if nothing had happened.
 local function taken_back(entry_id, verb, times, proven)
   if left[entry_id] then
     return false
   elseif not has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     return false
-  elseif reply_was_lost and not is_witness(entry_id, verb, times, proven) then -- what is gone may have been settled…
+  elseif reply_was_lost and not is_witness(entry_id, verb, times, proven) and not journal_denies(entry_id, proven) then -- what is gone may have been settled…
     if not was_returned(redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1], times) then -- … what was returned was not
       return false
     end
