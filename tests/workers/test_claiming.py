@@ -344,7 +344,7 @@ async def test_what_is_settled_while_it_is_claimed_anew_is_not_run(times: int, e
     async def send(_: Sequence[str | int]) -> Any:
         return [[b"orders", [[b"1-1", [], CLAIM_READY_MS, 1]]]]
 
-    source.is_asked()
+    source.is_asked(claims=True)
     held = await claiming.deliveries(send, CLAIM_READY_MS, 3.0)
     assert [one.job.raw_entry_id for one in held] == expected
 
@@ -374,7 +374,7 @@ async def test_stock_is_taken_as_what_was_lost_asks_for(was_lost: bool) -> None:
     taken: list[bool] = []
     reader._adoption = SimpleNamespace(take_stock=lambda *, claimed=False: taken.append(claimed))
     reader._claiming = SimpleNamespace(has_lost_a_reply=lambda: was_lost)
-    reader._membership = SimpleNamespace(lost_sight=lambda: None)
+    reader._membership = SimpleNamespace(lost_sight=lambda: None, both=())
     reader._reporter, reader._stalled, reader._stopping = (
         SimpleNamespace(failed=lambda *_: None), StalledDeliveries(), anyio.Event()
     )  # fmt: skip

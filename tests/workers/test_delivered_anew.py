@@ -241,7 +241,7 @@ def test_what_has_ended_and_has_another_count_makes_room_and_is_not_taken_for_lo
 def test_what_was_settled_while_a_read_was_under_way_was_settled_for_what_it_brings_too() -> None:
     """Handed out anew before its settlement, it would be run by who finds it in hand no more (seed 4002349)."""
     source = Source("orders", "orders", inf, None)
-    source.is_asked()
+    source.is_asked(claims=True)
     held = held_of(source, 2)
     source.forget_all([held])
     source.are_settled([held])
@@ -254,18 +254,26 @@ def test_what_was_settled_while_a_read_was_under_way_was_settled_for_what_it_bri
 def test_what_was_settled_before_a_read_was_asked_for_runs_anew() -> None:
     source = Source("orders", "orders", inf, None)
     held = held_of(source, 1)
-    source.is_asked()
+    source.is_asked(claims=True)
     source.are_settled([held])
     source.forget_all([held])
-    source.is_asked()
+    source.is_asked(claims=True)
     assert not source.comes_again(b"1-1", 1, 7.0)
 
 
 def test_what_lies_behind_all_that_was_read_is_not_compared_with_what_was_settled() -> None:
     source = Source("orders", "orders", inf, None)
-    source.is_asked()
-    source.has_brought(b"9-1", b"10-1")
-    assert source.settled is None
-    source.is_asked()
-    source.has_brought(b"9-2", b"10-2")
+    for first, last, is_noted, may_come_again in (
+        (b"9-1", b"10-1", True, False),
+        (b"10-2", b"11-1", False, False),  # nothing is noted where the server has lost nothing
+        (b"9-2", b"10-2", False, True),
+        (b"11-1", b"12-1", True, True),
+        (b"12-2", b"12-3", True, False),
+    ):
+        source.is_asked(claims=False)
+        assert (source.settled is not None) is is_noted
+        source.has_brought(first, last)
+        assert source.may_be_behind is may_come_again
+        source.is_read()
+    source.is_asked(claims=True)
     assert source.settled == []

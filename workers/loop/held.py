@@ -52,21 +52,24 @@ class Source:
     """Entry IDs that could not be settled and stay pending: this process does not run them again."""
     newest: tuple[int, int] = (0, 0)
     """The highest entry ID that a plain read has brought."""
+    may_be_behind: bool = True
+    """The server may have lost that it handed out the latest entries: plain reads may bring them anew."""
     settled: "list[Sequence[Held]] | None" = None
     """What was settled since a read that is under way was asked for, by the call; None where none is."""
     settled_ids: set[tuple[bytes, int]] = field(default_factory=set)
     """The same, where it was asked for: entry IDs, and how often each was delivered."""
 
-    def is_asked(self) -> None:
+    def is_asked(self, *, claims: bool) -> None:
         """Note that a read is asked for: what is settled from now on may be in its reply, handed out before that."""
-        self.settled = []
-        self.settled_ids.clear()
+        if claims or self.may_be_behind:
+            self.settled = []
+            self.settled_ids.clear()
 
     def has_brought(self, first: bytes, last: bytes) -> None:
         """Note what a plain read has brought. What lies behind all that was read before cannot have been settled."""
-        if entry_order(first) > self.newest:
+        self.may_be_behind, self.newest = entry_order(first) <= self.newest, max(self.newest, entry_order(last))
+        if not self.may_be_behind:
             self.settled = None
-        self.newest = max(self.newest, entry_order(last))
 
     def is_read(self) -> None:
         """Note that what a read has brought is in our hands."""

@@ -113,6 +113,7 @@ class Reader(Part):
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
+            self._may_be_behind()
         self._stalled.redis_is_asked()
         if self._claiming.is_left:  # before stock is taken, which would run what is to be given back
             deliveries = await self._count_read(self._claiming.left())
@@ -166,8 +167,9 @@ class Reader(Part):
     async def _read(self, free: int) -> list[Held]:
         asked_at = monotonic()
         sources = self._membership.sources
+        idle_ms = self._claiming.idle_ms()
         for source in sources:
-            source.is_asked()
+            source.is_asked(claims=idle_ms is not None)
         plan = self._planner.plan(sources, min(free, self._settings.read_count or free))
         may_block = plan.blocks and self.has_read  # the first read shows at once whether we may
         block_ms = self._block_ms(free) if may_block else 0
@@ -189,7 +191,6 @@ class Reader(Part):
             )
 
         with self._timed(block_ms):
-            idle_ms = self._claiming.idle_ms()
             if idle_ms is None:
                 deliveries = self._deliveries(await send(), asked_at)
             else:
@@ -250,10 +251,11 @@ class Reader(Part):
         for stream, items in reply or ():
             if items:
                 by_key[stream].has_brought(items[0][0], items[-1][0])
+        is_any_anew = any(source.settled is not None for source in by_key.values())
         return [
             Held(source, entry_id, flat or (), 1, max_deliveries, now_ms, asked_at)
             for stream, entry_id, flat in entries
-            if (entry_id not in (source := by_key[stream]).deliveries and source.settled is None)
+            if (entry_id not in (source := by_key[stream]).deliveries and not is_any_anew)
             or not source.comes_again(entry_id, 1, asked_at)
         ]
 
@@ -261,6 +263,7 @@ class Reader(Part):
 
     async def _recover_from(self, error: Exception, failures: int) -> None:
         self._membership.lost_sight()
+        self._may_be_behind()
         self._stalled.redis_failed(error)
         # A reply may have been lost, and deliveries with it.
         self._adoption.take_stock(claimed=self._claiming.has_lost_a_reply())
@@ -273,6 +276,11 @@ class Reader(Part):
             await self._client.connection_pool.disconnect()
         with anyio.move_on_after(pause_s(failures)):
             await self._stopping.wait()
+
+    def _may_be_behind(self) -> None:
+        """Note that the server that is read from may be another one, which has lost its latest writes."""
+        for source in self._membership.both:
+            source.may_be_behind = True
 
     async def _rejoined(self) -> bool:
         logger.error("group %s is gone while we read from it; joining it again", self._settings.keys.pair)
