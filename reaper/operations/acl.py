@@ -284,8 +284,8 @@ def _quote(word: str) -> str:
 # --- what a script runs -------------------------------------------------------------------------------------
 
 _CALL = re.compile(r"(?:redis\.p?call|\btry)\('([A-Z]+)'(?:,\s*'([A-Z]+)')?")
-_FUNCTION = re.compile(r"^local (?:function )?(\w+)(?:\(|\ndo$).*?^end$", re.MULTILINE | re.DOTALL)
-"""A function, or one that is made in a block with what it alone needs: ``local name``, and ``do`` in the next line."""
+_FUNCTION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)(?:\(|\ndo$).*?^end$", re.MULTILINE | re.DOTALL)
+"""A function, or some that are made in a block with what they alone need: ``local a, b``, and ``do`` in the next line."""
 _WITH_SUBCOMMANDS = frozenset({"xinfo", "xgroup"})
 
 
@@ -295,7 +295,8 @@ def commands_of(package: str, name: str) -> frozenset[str]:
     body = _read(package, name)
     functions: dict[str, str] = {}
     for part in SHARED_PART.findall(body):
-        functions |= {match[1]: match[0] for match in _FUNCTION.finditer(_read(_PROTOCOL, part))}
+        for found in _FUNCTION.finditer(_read(_PROTOCOL, part)):
+            functions |= dict.fromkeys(found[1].split(", "), found[0])
     reached: set[str] = set()
     texts = [body]
     while texts:
