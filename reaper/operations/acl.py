@@ -285,7 +285,7 @@ def _quote(word: str) -> str:
 
 _CALL = re.compile(r"(?:redis\.p?call|\btry)\('([A-Z]+)'(?:,\s*'([A-Z]+)')?")
 _FUNCTION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)(?:\(|\ndo$).*?^end$", re.MULTILINE | re.DOTALL)
-"""A function, or some that are made in a block with what they alone need: ``local a, b``, and ``do`` in the next line."""
+"""A function, or some that are made in a block with what they alone need: ``local a, b``, ``do`` in the next line."""
 _WITH_SUBCOMMANDS = frozenset({"xinfo", "xgroup"})
 
 
