@@ -365,31 +365,35 @@ end
 -- no end of it since. Of what was given back by a copy nothing else may be left.
 local journal_denies
 do
-  local MOST_TOLD, GOES_ON = 1000, { delivered = true, started = true, extended = true, refused = true, scanned = true }
-  local told = {} -- by when it begins: what the journal tells since then, or false where it cannot tell
-  local function told_since(ms)
+  local MOST_TOLD, GOES_ON = 200, { delivered = true, started = true, extended = true, refused = true, scanned = true }
+  local ended_since = {} -- by when it begins: the IDs that the journal names since then, but as going on; false where it does not reach so far
+  local function look(ms)
     local oldest = redis.pcall('XRANGE', journal, '-', '+', 'COUNT', 1)
     local rows = oldest[1] and entry_ms(oldest[1][1]) < ms and redis.pcall('XRANGE', journal, string.format('%.0f', ms), '+', 'COUNT', MOST_TOLD)
-    return rows and not rows.err and #rows < MOST_TOLD and rows or false
+    if not rows or rows.err or #rows == MOST_TOLD then
+      return false
+    end
+    local ended = {}
+    for _, row in ipairs(rows) do
+      local event = {}
+      for i = 1, #row[2], 2 do
+        event[row[2][i]] = row[2][i + 1]
+      end
+      for entry_id in string.gmatch(not GOES_ON[event.event] and event.data or '', '"(%d+%-%d+)"') do
+        ended[entry_id] = true
+      end
+    end
+    return ended
   end
 
   journal_denies = function(entry_id, proven)
     if not write_journal or not proven then
       return false
     end
-    if told[proven] == nil then
-      told[proven] = told_since(proven)
+    if ended_since[proven] == nil then
+      ended_since[proven] = look(proven)
     end
-    for _, row in ipairs(told[proven] or {}) do
-      local event = {}
-      for i = 1, #row[2], 2 do
-        event[row[2][i]] = row[2][i + 1]
-      end
-      if not GOES_ON[event.event] and string.find(event.data or '', '"' .. entry_id .. '"', 1, true) then
-        return false
-      end
-    end
-    return told[proven] ~= false
+    return ended_since[proven] and not ended_since[proven][entry_id]
   end
 end
 
