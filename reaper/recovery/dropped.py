@@ -60,9 +60,15 @@ class Missing:
 class Dropped:
     """What consumers of one group held that were deleted. Methods raise what redis-py raises."""
 
-    def __init__(self, writer: GroupWriter) -> None:
+    def __init__(self, writer: GroupWriter, missing: dict[tuple[str, bytes], Missing] | None = None) -> None:
+        """``missing`` was noted by the watch before: by source and consumer."""
         self._writer = writer
-        self._missing: dict[tuple[str, bytes], Missing] = {}
+        self._missing = missing or {}
+
+    @property
+    def missing(self) -> dict[tuple[str, bytes], Missing]:
+        """What was noted, for the watch that follows."""
+        return self._missing
 
     async def journal_position(self) -> bytes:
         """Return where the journal ends; what is settled from now on stands behind."""

@@ -399,6 +399,47 @@ async def test_what_a_dead_worker_of_ours_held_whose_consumer_is_deleted_is_put_
     assert await case.violations() == []
 
 
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+@pytest.mark.parametrize(("consumer", "put_back", "in_doubt"), [(OURS, 3, 0), ("foreign", 0, 3)])
+async def test_what_was_dropped_before_settings_are_reloaded_is_known_to_the_watch_that_follows(
+    case: Case, redelivery: str, consumer: str, put_back: int, in_doubt: int
+) -> None:
+    """Full scans alone see it, and the one after the reload is the first of its watch (seed 4201298)."""
+    changes = {"redelivery": redelivery, "full_scan_interval": SELDOM}
+    jobs = await case.enqueue(4)
+    if consumer == OURS:
+        await give_word(case, OURS)
+    await case.read(consumer, count=3)
+    await case.read("another", count=1)
+    async with leading(quick_settings(case.server, **changes), "error") as leader:
+        await scanned_fully(case, 4)
+        await case.client.xgroup_delconsumer("orders", "billing", consumer)
+        for limit in (7, 8):  # the second one before the first has scanned anything, perhaps
+            leader.reaper.reload(quick_settings(case.server, max_deliveries=limit, **changes))
+        report = await case.wait_for_report(lambda report: report.put_back + report.in_doubt == 3, "it is told")
+        await case.make_overdue("another")
+        assert sorted(await case.work_off(nothing_left)) == (jobs if put_back else jobs[3:])
+        assert leader.errors() == ["lost_delivery"]
+    assert (report.put_back, report.in_doubt) == (put_back, in_doubt)
+
+
+async def test_what_a_group_held_that_is_destroyed_before_settings_are_reloaded_is_put_back(case: Case) -> None:
+    changes = {"recreate_groups": True, "full_scan_interval": SELDOM}
+    jobs = await case.enqueue(3)
+    await case.read(OURS, count=3)
+    async with leading(quick_settings(case.server, **changes)) as leader:
+        await scanned_fully(case, 3)
+        async with case.client.pipeline(transaction=True) as pipeline:
+            pipeline.xgroup_destroy("orders", "billing")
+            pipeline.xgroup_create("orders", "billing", "$")
+            await pipeline.execute()
+        leader.reaper.reload(quick_settings(case.server, max_deliveries=7, **changes))
+        report = await case.wait_for_report(lambda report: report.put_back == 3, "what it held is put back")
+        await case.make_overdue(RESTORED_CONSUMER)
+        assert sorted(await case.work_off(nothing_left)) == jobs
+    assert report.dropped == 0
+
+
 async def test_what_a_dead_worker_has_settled_before_does_not_run_again_if_it_is_journalled(case: Case) -> None:
     jobs = await case.enqueue(3)
     async with leading(quick_settings(case.server)):
