@@ -19,7 +19,7 @@ from workers.loop.heartbeat import BEATS, LONGEST_SLEEP_S, Heartbeat
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
 from workers.loop.runner import Runner
-from workers.protocol.calls.settlement import Extension, Extensions, Verdict
+from workers.protocol.calls.settlement import Extension, Extensions, Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
 
 pytestmark = pytest.mark.anyio
@@ -251,6 +251,53 @@ async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_i
             step = next(steps)
     period_s = VISIBILITY_S / BEATS
     assert extended == ([period_s] if is_overdue and not answers else [period_s, 2 * period_s])
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdict_from_being_sent(
+    clock: Clock, answers: bool
+) -> None:
+    """Where the event loop goes round, the verdict is on its way: nothing has to be proven (seed 5002666)."""
+    redis = Redis(clock)
+    held = hold(redis)
+    held.begin(clock.now, None)
+    held.end(Verdict(Outcome.ACK), clock.now, clock.now)
+    heartbeat = Heartbeat(context_of(held, redis))
+
+    def call_in_loop(function: Any, *arguments: Any) -> None:
+        if answers:
+            function(*arguments)
+
+    loop: Any = SimpleNamespace(call_soon_threadsafe=call_in_loop)
+    heartbeat._loop = loop
+    extended: list[float] = []
+    began, steps = clock.now, heartbeat.steps()
+    step = next(steps)
+    while clock.now < began + VISIBILITY_S:
+        if isinstance(step, Extending):
+            extended.append(clock.now - began)
+            step = steps.send(Extensions([Extension.EXTENDED] * len(step.jobs), round(clock.now * 1000)))
+        else:
+            clock.now += step
+            step = next(steps)
+    assert extended == ([] if answers else [2 * VISIBILITY_S / BEATS])
+
+
+@pytest.mark.parametrize(("has_ended", "is_proof"), [(False, True), (True, False)])
+async def test_that_it_vanished_proves_nothing_of_what_has_ended_for_it_may_have_been_settled(
+    clock: Clock, has_ended: bool, is_proof: bool
+) -> None:
+    """Else the settlement, whose reply was lost, would look for what it did behind that proof alone (seed 4200503)."""
+    redis = Redis(clock)
+    held = hold(redis)
+    held.begin(clock.now, None)
+    before = held.proven
+    if has_ended:
+        held.end(Verdict(Outcome.ACK), clock.now, clock.now)
+    clock.now += 1
+    proof = context_of(held, redis).proof
+    proof.note([held], Extensions([Extension.VANISHED], proof.server_ms(clock.now)), clock.now)
+    assert held.proven == (clock.now if is_proof else before)
 
 
 async def test_what_was_proven_before_proofs_can_be_dated_is_proven_again_at_once_and_once(clock: Clock) -> None:

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from workers.loop.held import Held, Source
+from workers.loop.held import ENDED, Held, Source
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Extend, Extension, Extensions, Proof
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.runtime.clock import monotonic
+
+UNPROVEN = frozenset({Extension.REFUSED, Extension.TAKEN})
+"""After these, Redis has heard nothing of the delivery from us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,13 @@ class ProofOfLife:
         """Note what came of a call that extended many, and was made at ``asked_at``.
 
         That one vanished is a proof as well: nobody had it then, and nobody takes what is pending for nobody. But not
-        by a clock that was set back: this one would be of the future, and the one before may still count.
+        by a clock that was set back: this one would be of the future, and the one before may still count. Nor of what
+        has ended by now: perhaps it was settled, and what tells of that is looked for behind the last proof.
         """
         is_set_back = answer.server_ms < self.server_ms(asked_at)
         for held, result in zip(batch, answer.results, strict=True):
-            if result is not Extension.REFUSED and not (is_set_back and result is Extension.VANISHED):
+            is_unsaid = result is Extension.VANISHED and (is_set_back or held.stage is ENDED)
+            if result not in UNPROVEN and not is_unsaid:
                 held.prove(asked_at)
 
     async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[bool]:
