@@ -84,7 +84,8 @@ class Result(IntEnum):
     """Not pending, and an earlier reply was lost."""
     HELD = 4
     LATE = 5
-    """Not pending, and the call came when what it says counted no more: to be made again."""
+    """To be asked again: not pending, and the call came when what it says counted no more; or a read has just taken it,
+    and will give it back."""
 
 
 class Settled(NamedTuple):
@@ -246,6 +247,10 @@ class Extension(IntEnum):
     PAYLOAD_GONE = 2
     VANISHED = 3
     """Somebody deleted our consumer, or the group; nobody else has the delivery."""
+    LATE = 4
+    """To be asked again; never handed out, since all of a call is."""
+    TAKEN = 5
+    """A read has just taken it, as the server's clock was set back, and will give it back: neither proven nor lost."""
 
 
 _EXTENSIONS = tuple(Extension)
@@ -308,8 +313,8 @@ class Extend(Generic[DeliveryT]):
         return words
 
 
-_EXTENDED_TOO_LATE, _HELD_TOO_LATE = 4, 2
-"""As ``extend_visibility.lua`` and ``hold_again.lua`` say that nothing can be told of a delivery, for now."""
+_HELD_TOO_LATE = 2
+"""As ``hold_again.lua`` says that nothing can be told of a delivery, for now."""
 
 
 def _in_time(codes: Sequence[int], too_late: int) -> Sequence[int]:
@@ -320,7 +325,7 @@ def _in_time(codes: Sequence[int], too_late: int) -> Sequence[int]:
 
 def _extensions(reply: Sequence[int]) -> Extensions:
     *codes, server_ms = reply
-    _in_time(codes, _EXTENDED_TOO_LATE)
+    _in_time(codes, Extension.LATE)
     return Extensions([_EXTENSIONS[code] for code in codes], server_ms)
 
 
