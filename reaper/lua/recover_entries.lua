@@ -80,7 +80,7 @@ if refusal then
   return { 'refused', refusal }
 end
 local bytes = 0
-local terms_of = terms_by_consumer(agreement, visibility, max_deliveries, at)
+local terms_of = terms_by_consumer(agreement, visibility, max_deliveries, at, steps)
 
 local pending, next_pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count)

@@ -7,7 +7,7 @@
 -- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that owns what is put back ('' = nobody: a group that is there
 -- is looked at, and the entries are only counted)  ARGV[4] idle in ms they get; none where
 -- a worker of ours has given its word: it may run them, and has a visibility timeout to take them back
--- ARGV[5] when the group was made, as of the caller's last look (ms)  ARGV[6…] entry IDs that were pending as far as
+-- ARGV[5] when the group was made, as of the caller's last look (ms), and steps of the clock (read_clock)  ARGV[6…] entry IDs that were pending as far as
 -- the leader knows
 --
 -- Returns {'ok', entries put back, when the group was made, in ms, who made it: 'leader' | 'worker'}, {'exists'} (nobody of
@@ -17,7 +17,8 @@
 --- @prelude
 
 local stream, fence, agreement = KEYS[1], KEYS[2], KEYS[3]
-local own, group, consumer, idle, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local own, group, consumer, idle = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local seen, steps = read_clock(ARGV[5])
 local first = 6
 
 local found = redis.call('GET', fence) or ''
@@ -42,7 +43,7 @@ else
   made = made_anew(agreement, position)
 end
 
-if some_word_counts(agreement, now_ms()) then
+if some_word_counts(agreement, now_ms(), steps) then
   idle = 0
 end
 

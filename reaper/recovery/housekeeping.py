@@ -48,7 +48,7 @@ class Housekeeping:
         self._not_restored = ""
         writer = self._writer
         retention = self._settings.consumer_retention
-        kept = await tidy(writer.client, writer.keys, writer.authority, writer.journal, retention)
+        kept = await tidy(writer.client, writer.keys, writer.authority, writer.journal, retention, writer.steps())
         return Kept((), False, False) if isinstance(kept, Refusal) else kept
 
     async def restore(self, watched: Sequence[bytes], made: int) -> Lost:

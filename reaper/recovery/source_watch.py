@@ -218,7 +218,6 @@ class SourceWatch:
             in_order(due, bytes),
             not_after_ms=not_after_ms,
             made=self.made(),
-            steps=self.context.grace.steps.ahead,
             spared=self._spared(),
             executions=self.scanner.executions.of if self.scanner.executions else None,
         )

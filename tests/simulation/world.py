@@ -36,6 +36,7 @@ from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.keys import RESTORED_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
+from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
 logger = logging.getLogger(__name__)
 
@@ -359,12 +360,17 @@ class World:
         """Return by how much the server's clock was set ahead after ``since``, before whose command runs was started.
 
         A process that starts after such a step knows of none (decision 28): what was touched before looks so much
-        older to it. Of all others it is asked that they know, but for a replica of what took back a step back before
-        it was elected, since it looked at the clock as a follower (seed 4000947).
+        older to it. Nobody tells a step of a few seconds from a slow answer (seed 4050844). Of all others it is asked
+        that they know, but for a replica of what took back a step back before it was elected, since it looked at the
+        clock as a follower (seed 4000947).
         """
         for actor in self.actors.values():
             if actor.process is not None and self.witness.caller.partition(" ")[0] == actor.process.name:
-                steps = (by_s for at, by_s in self.clock.steps if since < at <= actor.launched_at)
+                steps = (
+                    by_s
+                    for at, by_s in self.clock.steps
+                    if since < at and (at <= actor.launched_at or 0 < by_s * 1000 <= CLOCK_JUMP_MS)
+                )
                 undone_s = self._undone_between_looks_s(since) if actor.role.startswith("reaper") else 0.0
                 return max(0.0, sum(steps), undone_s)
         return 0.0

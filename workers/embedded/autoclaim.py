@@ -294,7 +294,6 @@ class Autoclaim(Part, StalledDeliveries):
                 await self._membership.join()
             case RefusalKind.LATE:
                 logger.info("%s: a recovery call came too late to the server and did nothing", pair)
-                self._membership.heard(refusal.server_ms, self._asked_at)
                 self._membership.set_clock(refusal.server_ms, self._asked_at)
                 self._contact.answered(refusal.server_ms)
             case RefusalKind.PAUSED:

@@ -127,7 +127,7 @@ class Upkeep(Part):
 
     async def _keep_house(self) -> Refusal | None:
         retention = self._settings.consumer_retention
-        kept = await tidy(self._commands, self._keys, AGREEMENT, self._journal, retention)
+        kept = await tidy(self._commands, self._keys, AGREEMENT, self._journal, retention, self._membership.steps.ahead)
         if isinstance(kept, Refusal):
             return kept
         self._reporter.works(TIDYING)

@@ -162,7 +162,12 @@ class Membership:
         return max(about, since_ms) if moment >= known_at else min(about, since_ms - 1)
 
     def set_clock(self, server_ms: int, asked: float) -> None:
-        """Note what time the server has, as it answered to what was asked at ``asked`` (monotonic).
+        """Note what time the server has, as it answered to what was asked at ``asked`` (monotonic); see `heard`."""
+        self.heard(server_ms, asked)
+        self._set_clock(server_ms, asked)
+
+    def _set_clock(self, server_ms: int, asked: float) -> None:
+        """Note the server's time.
 
         An answer that was long on its way, perhaps since we were paused with it at hand, says nothing of steps.
         """
@@ -232,7 +237,7 @@ class Membership:
         return self._lives_by_ms > self.agreement.visibility_ms
 
     def _take(self, joined: Joined, asked: float) -> None:
-        self.set_clock(joined.server_ms, asked)
+        self._set_clock(joined.server_ms, asked)
         if joined.word_since_ms != self._word_stands[0]:
             self.dated_from = monotonic()
             self._word_stands = (joined.word_since_ms, self.dated_from)

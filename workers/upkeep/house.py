@@ -1,11 +1,12 @@
 """What is tidied now and then. Everything that touches the owner's stream is opt-in."""
 
 import logging
+from collections.abc import Iterable
 from datetime import timedelta
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import Journal
+from workers.protocol.calls import Journal, Step
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.calls.upkeep import Authority, Kept, keep_house
 from workers.protocol.keys import GroupKeys, is_worker
@@ -25,13 +26,20 @@ HELD_AND_GONE = (
 
 
 async def tidy(
-    client: Redis, keys: GroupKeys, authority: Authority, journal: Journal, retention: timedelta | None
+    client: Redis,
+    keys: GroupKeys,
+    authority: Authority,
+    journal: Journal,
+    retention: timedelta | None,
+    steps: Iterable[Step],
 ) -> Kept | Refusal:
     """Note where the group stands, and delete consumers that were silent for ``retention`` (None: none).
 
-    Returns what was found, or why it was refused. Raises what redis-py raises.
+    ``steps`` are those of the server's clock that the caller has seen. Returns what was found, or why it was refused.
+    Raises what redis-py raises.
     """
-    kept = await keep_house(client, keys, authority, journal, silence_ms=to_ms(retention) if retention else None)
+    silence_ms = to_ms(retention) if retention else None
+    kept = await keep_house(client, keys, authority, journal, silence_ms=silence_ms, steps=steps)
     if isinstance(kept, Refusal):
         return kept
     if kept.deleted:

@@ -67,7 +67,7 @@ local policy = agreed[1] or ARGV[5]
 local visibility = math.max(1, whole_number(agreed[2], tonumber(ARGV[3])))
 local agreed_limit = math.max(1, whole_number(agreed[3], tonumber(ARGV[4])))
 local max_deliveries = agreed_limit -- while a row is looked at whose worker has joined with a higher one: that
-local terms_of = terms_by_consumer(agreement, visibility, agreed_limit, at)
+local terms_of = terms_by_consumer(agreement, visibility, agreed_limit, at, steps)
 
 local abandoned = {}
 for i = first, #ARGV do
