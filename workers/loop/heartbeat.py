@@ -257,9 +257,9 @@ class Heartbeat(Part):
 
 
 def _is_due(held: Held, now: float, before: float, *, loop_hangs: bool) -> bool:
-    """Tell whether what was proven ``before`` then is to be proven now."""
-    if held.stage is ENDED:
-        return loop_hangs and held.proven < before
+    """Tell whether what was proven ``before`` then is to be proven now; what has ended waits for the loop alone."""
+    if held.stage is ENDED and not loop_hangs:
+        return False
     if held.interruption is not None or held.is_overdue(now):
         return False
     return held.proven < before
