@@ -175,6 +175,13 @@ async def test_a_step_of_the_clock_ends_nobodys_word(
     assert taken != is_left_alone
 
 
+async def test_what_was_given_since_the_clock_was_set_ends_when_it_says(scene: Scene) -> None:
+    await says(scene, OURS, 3_600_000, for_ms=-1_000)
+    entry_id = await scene.add()
+    await scene.deliver(entry_id, consumer=OURS, idle_ms=20_000)
+    assert (await recovered(scene, entry_id, not_after_ms=await set_ahead(scene, 1_800_000)))[0] == READY
+
+
 @pytest.mark.parametrize(("for_ms", "code"), [(5_000 - HOUR_MS, NOT_DUE), (-5_000 - HOUR_MS, READY)])
 async def test_nor_does_it_end_what_was_agreed_on_before(scene: Scene, for_ms: int, code: int) -> None:
     await shortened(scene, former_visibility_ms=120_000, for_ms=for_ms)

@@ -73,12 +73,12 @@ local function without_steps(idle, at, steps)
 end
 
 -- Puts the steps of the clock behind the end of what was to last for a while, and was begun before them: none ends it early. When it was
--- begun is not known, but what ends soon after a step: that lasts for longer than it would have, by ten minutes at most.
+-- begun is not known, but that what was begun behind a step ends later than that was long: so what ends soon after a short one may last
+-- for ten minutes more.
 local LASTS_MS = 600000
 local function end_behind_steps(until_ms, steps)
   for _, step in ipairs(steps) do
-    local left = until_ms - step[1]
-    if left > 0 and left <= math.max(step[2], LASTS_MS) then
+    if until_ms - step[1] <= math.max(step[2], LASTS_MS) then
       until_ms = until_ms + step[2]
     end
   end
