@@ -15,6 +15,7 @@ from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers.protocol.calls.upkeep import KEEP_HOUSE
 from workers.protocol.events import EventName, encode_data
 from workers.protocol.keys import RESTORED_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import text
@@ -153,6 +154,26 @@ async def test_what_a_group_held_that_a_stranger_has_made_again_is_put_back(case
         await remake(case, "$")
         report = await case.wait_for_report(lambda report: report.put_back == 4, "what was pending is put back")
         assert (report.dropped, report.groups_lost) == (0, 0)
+        assert sorted(await case.work_off(nothing_left)) == jobs
+    assert await case.violations() == []
+
+
+async def test_what_a_stranger_made_vanish_is_put_back_also_where_the_reply_that_told_of_it_was_lost(
+    case: Case, proxy: StartProxy
+) -> None:
+    through = await proxy(case.server)
+    jobs = await case.enqueue(4)
+    async with leading(quick_settings(case.server, redis_url=through.url, recreate_groups=True)):
+        await case.read(count=4)
+        await case.wait_for_report(lambda report: report.timers == 4, "the deliveries are watched")
+        await wait_until(lambda: _is_marked(case), "the group will be known again")
+        scanning = through.hold_request(command("XPENDING"))
+        await scanning.wait()
+        lost = through.drop_reply(runs(KEEP_HOUSE))
+        await remake(case, "$")
+        scanning.release()  # it finds that all is gone
+        await lost.wait()
+        await case.wait_for_report(lambda report: report.put_back == 4, "what was pending is put back")
         assert sorted(await case.work_off(nothing_left)) == jobs
     assert await case.violations() == []
 

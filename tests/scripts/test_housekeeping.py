@@ -17,14 +17,20 @@ STALE = [None, "reaper:8:bob", "reaper:6:bob", "reaper:7:bob", "other:7:alice"]
 
 
 async def keep_house(
-    scene: Scene, silence_ms: int | str = "", *, fence: str = FENCE, steps: Sequence[Step] = ()
+    scene: Scene,
+    silence_ms: int | str = "",
+    *,
+    fence: str = FENCE,
+    steps: Sequence[Step] = (),
+    caller: str = "alice",
+    again: bool = False,
 ) -> Any:
     """Run ``keep_house``."""
     keys = scene.keys
     return await load_script("workers.protocol", "keep_house").run(
         scene.client,
         [keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes],
-        [fence, keys.group, silence_ms, 1, 1_000, 7, clock_word(0, steps)],
+        [fence, keys.group, silence_ms, 1, 1_000, 7, clock_word(0, steps), caller, int(again)],
     )
 
 
@@ -381,6 +387,24 @@ async def test_a_word_that_has_ended_and_whose_consumer_is_gone_is_told_once(sce
     ((event, job, data),) = (await scene.state())["{orders}:journal"]
     assert (event, job, data.keys() - told.keys()) == ("lost_consumer", "", {"until_ms"})
     assert {name: data[name] for name in told} == told
+
+
+async def test_what_was_told_by_a_reply_that_was_lost_is_told_again_to_whoever_asked(scene: Scene) -> None:
+    ended = f"1,30000,3,{await scene.now_ms() - 1_000},"
+    await keep_house(scene)  # how it was before is seen
+    await scene.client.xgroup_destroy("orders", "billing")
+    await made_again(scene)
+    await scene.agree(**{"member:gone": ended})
+    told = [b"ok", 0, 1, 1, b"gone"]
+    assert await keep_house(scene) == told
+    assert await keep_house(scene, caller="bob", again=True) == [b"ok", 0, 0, 0], "he was told nothing"
+    assert await keep_house(scene, again=True) == told
+    assert await keep_house(scene, again=True) == told, "that reply was lost as well"
+    await scene.agree(**{"member:later": ended})
+    assert await keep_house(scene, again=True) == [b"ok", 0, 1, 2, b"later", b"gone"]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    assert not await scene.client.hexists(scene.keys.agreement, "house_told")
+    assert await keep_house(scene, again=True) == [b"ok", 0, 0, 0]
 
 
 async def held_by(scene: Scene, consumer: str, *, seen_by: str) -> None:

@@ -141,16 +141,26 @@ async def keep_house(
     journal: Journal,
     *,
     silence_ms: int | None,
-    steps: Iterable[Step],
+    steps: Iterable[Step] = (),
+    again: bool = False,
 ) -> Kept | Refusal:
     """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``).
 
-    ``steps`` of the server's clock are in no silence.
+    ``steps`` of the server's clock are in no silence. ``again``: the reply to this caller's last call was lost.
     """
     reply = await KEEP_HOUSE.run(
         client,
         (keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes),
-        (authority.fence, keys.group, silence_ms or "", *journal, authority.token, clock_word(0, steps)),
+        (
+            authority.fence,
+            keys.group,
+            silence_ms or "",
+            *journal,
+            authority.token,
+            clock_word(0, steps),
+            authority.holder,
+            int(again),
+        ),
     )
     if reply[0] != b"ok":
         return read_refusal(reply)

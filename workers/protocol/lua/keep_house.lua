@@ -23,6 +23,7 @@
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
 -- ARGV[7] 0, and steps of the clock, which are in no silence and end no word (read_clock; may be left out: none is known)
+-- ARGV[8] who the caller is  ARGV[9] '1' = the reply to his last call was lost: what that told is told again (may be left out)
 --
 -- Returns {'ok', consumers deleted, was the group made again since the last look: 0 no, 1 by one of ours, 2 by
 -- somebody else; consumers that somebody else has deleted, told for the first time; names of the consumers deleted…, and of
@@ -179,6 +180,24 @@ if position and not is_marked then
   is_marked = type(redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, RESTORED_CONSUMER)) == 'number'
 end
 redis.call('HSET', agreement, 'made_seen', redis.call('HGET', agreement, 'made') or '0')
+
+-- What is told once is noted until whoever was told comes again: the reply may be lost.
+local TOLD_TO, EACH = 'house_told', '%z([^%z]*)'
+local caller = ARGV[8] or ''
+local before = redis.call('HGET', agreement, TOLD_TO) or ''
+local was_told = before ~= '' and string.match(before, '^[^%z]*') == caller
+if ARGV[9] == '1' and was_told then
+  local tell = string.gmatch(before, EACH)
+  remade = math.max(remade, tonumber(tell()) or 0)
+  for consumer in tell do
+    absent[#absent + 1] = consumer
+  end
+end
+if remade > 0 or absent[1] then
+  redis.call('HSET', agreement, TOLD_TO, table.concat({ caller, remade, unpack(absent) }, '\0'))
+elseif was_told then
+  redis.call('HDEL', agreement, TOLD_TO)
+end
 if is_marked then
   redis.call('HSET', agreement, 'marked', string.format('%.0f', at))
 else
