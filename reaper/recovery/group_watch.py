@@ -461,8 +461,12 @@ class GroupWatch:
         return True
 
     async def _restore(self, watched: Sequence[bytes], *, was_there: bool = False) -> None:
-        """Put back what was watched into a group that was destroyed, and look at all of it. Raises as redis-py does."""
-        lost = await self._housekeeping.restore(watched, self._made)
+        """Put back what was watched into a group that was destroyed, and look at all of it. Raises as redis-py does.
+
+        But for what the journal names as settled since the full scan before: it would run once more.
+        """
+        settled = await self._dropped.settled(set(watched), self._journal_at) if watched else ()
+        lost = await self._housekeeping.restore([one for one in watched if one not in settled], self._made)
         self._made, self._was_made = lost.made, False
         self._next_full = anyio.current_time()
         if lost.was_there or was_there:

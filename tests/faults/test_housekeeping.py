@@ -178,6 +178,27 @@ async def test_what_a_stranger_made_vanish_is_put_back_also_where_the_reply_that
     assert await case.violations() == []
 
 
+@pytest.mark.parametrize("journalled", [True, False])
+async def test_what_the_journal_names_as_settled_is_not_put_back_into_a_group_that_was_made_again(
+    case: Case, journalled: bool
+) -> None:
+    """It was pending when the leader scanned last, and would run once more (seed 6000721 with reloads)."""
+    jobs = await case.enqueue(3)
+    async with leading(quick_settings(case.server, recreate_groups=True)):
+        await case.read(OURS, count=3)
+        await scanned_fully(case, 3)
+        await wait_until(lambda: _is_marked(case), "the group will be known again")
+        async with case.client.pipeline(transaction=True) as pipeline:
+            settle(pipeline, case, OURS, jobs[0], journalled=journalled)
+            pipeline.xgroup_destroy("orders", "billing")
+            pipeline.xgroup_create("orders", "billing", "$")
+            await pipeline.execute()
+        back = jobs[1:] if journalled else jobs
+        await case.wait_for_report(lambda report: report.put_back == len(back), "what was pending is put back")
+        await case.make_overdue(RESTORED_CONSUMER)
+        assert sorted(await case.work_off(nothing_left)) == back
+
+
 async def test_what_a_stranger_made_vanish_and_nobody_puts_back_makes_the_service_degraded(case: Case) -> None:
     await case.enqueue(4)
     async with leading(quick_settings(case.server)):
@@ -373,13 +394,18 @@ async def give_word(case: Case, consumer: str, *, for_ms: int = -60_000) -> None
     await case.client.hset(case.keys.agreement, f"member:{consumer}", f"1,{VISIBILITY_MS},3,{until_ms},")
 
 
+def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journalled: bool) -> None:
+    """Let ``consumer`` settle one delivery."""
+    pipeline.xack("orders", "billing", acknowledged)
+    if journalled:
+        data = encode_data({"group": "billing", "consumer": consumer, "mode": "reaper", "entry": acknowledged})
+        pipeline.xadd(case.keys.journal, {"event": "acked", "job": acknowledged, "data": data})
+
+
 async def drop(case: Case, consumer: str, *, acknowledged: str, journalled: bool) -> None:
     """Let ``consumer`` settle one delivery, and somebody delete it with what it holds, before anybody looks."""
     async with case.client.pipeline(transaction=True) as pipeline:
-        pipeline.xack("orders", "billing", acknowledged)
-        if journalled:
-            data = encode_data({"group": "billing", "consumer": consumer, "mode": "reaper", "entry": acknowledged})
-            pipeline.xadd(case.keys.journal, {"event": "acked", "job": acknowledged, "data": data})
+        settle(pipeline, case, consumer, acknowledged, journalled=journalled)
         pipeline.xgroup_delconsumer("orders", "billing", consumer)
         await pipeline.execute()
 

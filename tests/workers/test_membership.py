@@ -235,11 +235,11 @@ async def test_where_the_timeout_becomes_longer_what_the_shorter_one_may_have_ta
         process = worker.process
         assert process is not None
         membership = process._context.membership
-        assert membership.trusted_from == -inf
+        joined = membership.dated_from
         await client.hset(KEYS.agreement, "visibility_ms", 60_000)
         await wait_until(lambda: membership.visibility_s == 60, "a longer one is agreed on")
-        trusted_from = membership.trusted_from
-        assert -inf < trusted_from <= monotonic() - 5
+        dated_from = membership.dated_from
+        assert joined < dated_from <= monotonic()
         await client.hset(KEYS.agreement, "visibility_ms", 30_000)
         await wait_until(lambda: membership.visibility_s == 30, "a shorter one is agreed on")
-        assert membership.trusted_from == trusted_from
+        assert membership.dated_from == dated_from

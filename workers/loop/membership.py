@@ -96,9 +96,6 @@ class Membership:
         """All of it is agreed on: no leader is about to come and say the rest, how jobs are given back above all."""
         self._lives_by_ms = 0
         self.visibility_s = inf
-        self.trusted_from = -inf
-        """What was proven before, on our monotonic clock, may have been taken by a shorter visibility timeout, which
-        was agreed on until lately."""
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
         self._leaps: tuple[tuple[float, float], ...] = ()
@@ -107,7 +104,8 @@ class Membership:
         """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
         self.dated_from = -inf
         """From which moment of our monotonic clock on proofs of life are known to be later than our word, by the
-        server's clock as it is. What was proven before is to be proven again. Read in another thread."""
+        server's clock as it is. What was proven before is to be proven again: it may have been taken by a shorter
+        timeout, which was agreed on until lately. Read in another thread."""
         self.steps = ClockSteps()
         """How the server's clock was set meanwhile."""
         self._warned = ""
@@ -249,10 +247,7 @@ class Membership:
         leaders = by_workers or (joined.redelivery and joined.max_deliveries and joined.recovery)
         self._is_whole = bool(joined.visibility_ms and leaders)
         self._lives_by_ms = max(self._lives_by_ms, agreement.visibility_ms)
-        visibility_s = agreement.visibility_timeout.total_seconds()
-        if visibility_s > self.visibility_s:
-            self.trusted_from = max(self.trusted_from, monotonic() - self.visibility_s)
-        self.visibility_s = visibility_s
+        self.visibility_s = agreement.visibility_timeout.total_seconds()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
         if self._served_s:

@@ -51,16 +51,16 @@ class Runner(Part):
 
         Every job pays for this: nothing is called that need not be.
 
-        What Redis has not heard of for half a visibility timeout may have been recovered by somebody, or soon shows
-        nothing for being ours: then it is asked first. So it is before a job has its last delivery: should we die of
-        it, it is known that it had reached us.
+        What Redis has not heard of for half a visibility timeout, or since our word stands, may have been recovered by
+        somebody, or has soon nothing to show for being ours: then it is asked first. So it is before a job has its last
+        delivery: should we die of it, it is known that it had reached us.
         """
         verdict: Verdict | None = None
         job, settlements = held.job, self._settlements
         try:
             membership = self._membership
             is_last = job.deliveries > 1 and job.deliveries >= membership.agreement.max_deliveries
-            is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.trusted_from
+            is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
             if (is_last or is_old) and not await self._heartbeat.still_owns(held):
                 return monotonic()
             if held.is_used_up:
@@ -71,7 +71,7 @@ class Runner(Part):
                 self._journal.note(EventName.STARTED, job)  # it stands there even if the handler kills us
                 await self._journal.wait_until_sent()
                 began = monotonic()  # long ago, where another handler blocked the event loop meanwhile
-                is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.trusted_from
+                is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
                 if is_old and not await self._heartbeat.still_owns(held):
                     return monotonic()
             held.begin(began, runner)
