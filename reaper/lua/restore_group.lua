@@ -1,5 +1,5 @@
--- destroyed group -> group: recreates it at its last known position, where nobody has yet, and puts the watched entries back
--- as pending.
+-- destroyed group -> group: recreates it at its last known position (at the beginning, where the stream is another one), where
+-- nobody has yet, and puts the watched entries back as pending.
 --
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] fence      {orders}:fence:billing   string
@@ -21,6 +21,12 @@ local own, group, consumer, idle = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local seen, steps = read_clock(ARGV[5])
 local first = 6
 
+-- One that was deleted and made anew has not come as far: with a producer's own IDs, nobody would ever read what lies below the position.
+local function is_another_stream(position)
+  return redis.call('EXISTS', stream) == 0
+    or is_after(position, info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id'))
+end
+
 local found = redis.call('GET', fence) or ''
 if found ~= own then
   return { 'stale', found }
@@ -30,6 +36,9 @@ local position, who = redis.call('HGET', agreement, 'last_id'), 'leader'
 local made = whole_number(redis.call('HGET', agreement, 'made'), 0)
 if made <= seen and not position then
   return { 'unknown' }
+end
+if position and is_another_stream(position) then
+  position = '0'
 end
 local reply = position and consumer ~= '' and redis.pcall('XGROUP', 'CREATE', stream, group, position, 'MKSTREAM') or { err = 'BUSYGROUP' }
 if type(reply) == 'table' and reply.err then

@@ -36,7 +36,7 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
 from workers.protocol.events import JournalLevel
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.meaning import Meaning, is_refused_to_workers, meaning_of
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.denials import WHY_DENIED, Denials
@@ -504,7 +504,7 @@ class GroupWatch:
                 refusal = await step()
             except (RedisError, OSError) as error:
                 self._notes.failed(what, error)
-                if meaning_of(error) is Meaning.DENIED:
+                if is_refused_to_workers(error):
                     self._denials.denied(what)
             else:
                 self._denials.answered(what, monotonic_ms())

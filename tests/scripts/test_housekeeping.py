@@ -174,6 +174,22 @@ async def test_a_destroyed_group_is_recreated_where_it_was_with_what_it_held(sce
     assert rows(await scene.recover(entry_id(1), made=made)) == [(1, "restored", entry_id(1), 1)]
 
 
+@pytest.mark.parametrize("known", ["9-2", "5-9"])
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_in_a_stream_that_was_made_anew_the_group_begins_anew(scene: Scene, known: str, is_there: bool) -> None:
+    """With IDs of the producer's own they lie below what was known, and nobody would ever read them."""
+    await scene.client.delete("orders")
+    await scene.agree(last_id=known)
+    if is_there:
+        await scene.add(at="5-1")
+    assert await restore(scene, "9-1") == [b"ok", 0]
+    if not is_there:
+        await scene.add(at="5-1")
+    reply: Any = await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
+    assert [one for one, _ in reply[0][1]] == [b"5-1"]
+    assert await scene.client.hget(scene.keys.agreement, "made_from") == b"0"
+
+
 async def test_what_will_be_delivered_anew_anyway_is_not_put_back(scene: Scene) -> None:
     for _ in range(2):
         await scene.add()

@@ -257,9 +257,10 @@ async def test_a_group_that_was_destroyed_goes_on_where_it_was(bare: Scene) -> N
     assert (await join(bare)).started_at == entry_id(2)
 
 
-async def test_a_stream_that_was_made_anew_is_read_from_where_the_worker_is_told(bare: Scene) -> None:
+@pytest.mark.parametrize("known", [entry_id(2), "5-2"])
+async def test_a_stream_that_was_made_anew_is_read_from_where_the_worker_is_told(bare: Scene, known: str) -> None:
     await bare.add(at="5-1")
-    await bare.agree(last_id=entry_id(2))
+    await bare.agree(last_id=known)
     assert (await join(bare)).started_at == "0"
 
 

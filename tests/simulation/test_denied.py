@@ -10,6 +10,7 @@ import pytest
 from tests.simulation.play import play
 from tests.simulation.plays import Act
 from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, NewJob, Setting, Step, Story
+from tests.simulation.world import WRITE
 
 SEEDS = range(589872, 589872 + 5)
 """Without a wait after the refusal, some of these go wrong in each setting."""
@@ -37,6 +38,30 @@ STORY = Story(
 )
 def test_nobody_is_given_up_as_rights_are_given_back(setting: Setting, seed: int) -> None:
     assert play(replace(STORY, seed=seed, setting=setting)).violations == ()
+
+
+LONG_JOBS = tuple(NewJob(10.0 + i * 7, i % 3, (Act("ok", 160.0 + i * 11),)) for i in range(5))
+SIDE_BY_SIDE = replace(LED, concurrency=4)
+BY_WORKERS = replace(SIDE_BY_SIDE, recovery=EMBEDDED, workers=2, bare_workers=0)
+
+
+@pytest.mark.parametrize("seconds", [118.0, 125.0, 183.2])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "setting",
+    [
+        SIDE_BY_SIDE,
+        replace(SIDE_BY_SIDE, election=True),
+        BY_WORKERS,
+        replace(BY_WORKERS, version="8.6", recovery=CLAIM, redelivery=IN_PLACE),
+    ],
+    ids=["without an election", REAPER, EMBEDDED, CLAIM],
+)
+def test_nobody_is_given_up_as_writes_are_taken_again(setting: Setting, seed: int, seconds: float) -> None:
+    """A server that lacks replicas, or cannot write its disk, is there, and answers who reads."""
+    step = Step(60.0, "deny", seconds=seconds, value=WRITE)
+    story = replace(STORY, seed=seed, setting=setting, jobs=LONG_JOBS, steps=(step,), length_s=600.0)
+    assert play(story).violations == ()
 
 
 def test_a_retry_in_place_that_nobody_may_journal_counts_as_little_as_any_other() -> None:

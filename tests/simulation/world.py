@@ -45,6 +45,8 @@ DENIED = ("xreadgroup", "evalsha", "xpending", "xack", "xadd", "get", "set", "hg
 LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
 """In the request of a leader that looks whose consumers are missing."""
 MOST_CLIENTS = 10_000
+WRITE = "write"
+"""What a server is told to let nobody do that lacks replicas (`min-replicas-to-write`)."""
 LOADS_AFTER_S = 0.1
 SUPERVISED_S = (1.0, 3.0)
 """How soon a process that ended by itself is started again."""
@@ -617,17 +619,25 @@ class World:
         self.server.flush_all()
         self.note_what_is_lost()
 
+    def _let_everybody(self, command: str, *, do: bool) -> None:
+        if command == WRITE:
+            self.server.lacks_replicas = not do
+        elif do:
+            self.server.grant("default", command)
+        else:
+            self.server.revoke("default", command)
+
     def deny(self, command: str, seconds: float) -> None:
-        """Take everybody the right to a command, for some time.
+        """Take everybody the right to a command (or, by `WRITE`, let the server take no writes), for some time.
 
         Nobody can prove his life then, and whoever was refused something knows. A process that starts as the right is
         given back does not: it finds what looks like the work of dead workers.
         """
         processes = {role: actor.incarnation for role, actor in self.actors.items()}
-        self.server.revoke("default", command)
+        self._let_everybody(command, do=False)
 
         def give_back() -> None:
-            self.server.grant("default", command)
+            self._let_everybody(command, do=True)
             others = {role: actor.incarnation for role, actor in self.actors.items()} != processes
             if others and seconds > min(self.visibilities):
                 for role in self.actors:

@@ -18,7 +18,7 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
 from workers.protocol.events import EventName
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.meaning import is_refused_to_workers
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 from workers.runtime.contact import Contact
@@ -97,7 +97,7 @@ class Upkeep(Part):
             except (RedisError, OSError) as error:
                 failures += 1
                 self._reporter.failed(part, error)
-                if meaning_of(error) is Meaning.DENIED:
+                if is_refused_to_workers(error):
                     self._contact.denials.denied(part)
                 await anyio.sleep(pause_s(failures))
 

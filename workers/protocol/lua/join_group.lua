@@ -53,14 +53,14 @@ local function create_group(key, id)
   return true
 end
 
--- A group that was destroyed goes on where it was last known to be, if the stream is still the same one.
+-- A group that was destroyed goes on where it was last known to be, if the stream is still the same one (as in restore_group.lua).
 local function start_id()
   local remembered = redis.call('HGET', agreement, 'last_id')
   if not remembered or redis.call('EXISTS', stream) == 0 then
     return ARGV[2]
   end
   local last_id = info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')
-  return entry_ms(last_id) < entry_ms(remembered) and ARGV[2] or remembered
+  return is_after(remembered, last_id) and ARGV[2] or remembered
 end
 
 local start = start_id()
