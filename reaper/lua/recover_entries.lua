@@ -69,7 +69,8 @@ if redis.call('HGET', agreement, 'paused') == '1' then
 end
 local at, not_after, steps = now_ms(), read_clock(ARGV[10])
 if at > not_after then
-  open_for_writing(source, group) -- the answer says that writes are served again
+  open_for_writing(source, group) -- the answer says that writes are served again, and the list may be read
+  redis.call('XPENDING', source, group, '-', '+', 1)
   return { 'late' }
 end
 if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[11]) then

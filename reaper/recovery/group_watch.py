@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from reaper.election.elector import EndOfTerm
 from reaper.layout import layout_refusal, server_refusal
@@ -39,7 +39,7 @@ from workers.protocol.events import JournalLevel
 from workers.protocol.meaning import Meaning, is_refused_to_workers, meaning_of
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.denials import WHY_DENIED, Denials
+from workers.runtime.denials import SCANNING, WHY_DENIED, Denials
 from workers.runtime.settings import to_ms
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
@@ -328,8 +328,19 @@ class GroupWatch:
         entries = 0
         with self._telemetry.scanning("tail"):
             for source in list(self._sources.values()):
-                entries += await source.scanner.tail()
+                entries += await self._read_by(source.scanner.tail)
         self._looks.found(entries, was_full=False)
+
+    async def _read_by(self, scan: Callable[[], Awaitable[int]]) -> int:
+        """Scan a source. Where we may not, workers may not extend or settle either, and live ones come first after."""
+        try:
+            entries = await scan()
+        except ResponseError as error:
+            if meaning_of(error) is Meaning.DENIED:
+                self._denials.denied(SCANNING)
+            raise
+        self._denials.answered(SCANNING, monotonic_ms())
+        return entries
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
         was_calm = self._looks.are_rare
@@ -340,7 +351,7 @@ class GroupWatch:
         recently_gone = self._sources[self._keys.stream].scanner.recently_gone()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
-                entries += await source.scanner.full()
+                entries += await self._read_by(source.scanner.full)
         # Groups that were taken over together are spread over the interval.
         interval_s = self._settings.full_scan_interval.total_seconds()
         self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)

@@ -64,6 +64,31 @@ def test_nobody_is_given_up_as_writes_are_taken_again(setting: Setting, seed: in
     assert play(story).violations == ()
 
 
+def test_nobody_is_given_up_as_the_right_to_look_is_given_back() -> None:
+    """Where nothing else was asked for meanwhile, the scan alone finds that it is refused (seed 6011275, reloads)."""
+    setting = Setting(
+        version="6.2", redelivery="retry-stream", visibility_s=600.0, max_deliveries=1, lease_s=600.0, workers=2,
+        bare_workers=0, replicas=3, election=True, concurrency=4, journal="settlements", delete_settled=True,
+    )  # fmt: skip
+    jobs = (
+        NewJob(533.9, 5, (Act("ok", 173.7),)),
+        NewJob(848.3, 6, (Act("ok", 1410.9),)),
+        NewJob(2201.7, 7, (Act("ok", 19.2),), bare=True),
+        NewJob(2201.7, 8, (Act("ok", 724.6),)),
+        NewJob(411.5, 11, (Act("ok", 705.8),)),
+    )
+    steps = (
+        Step(766.2, "memory", seconds=571.1),
+        Step(1024.9, "deny", seconds=144.1, value="evalsha"),
+        Step(1625.0, "clock", value=3600.0),
+        Step(1625.9, "visibility", value={"visibility_timeout": 150.0}),
+        Step(2639.3, "stop", "worker-2", 209.5),
+        Step(3048.8, "deny", seconds=1070.4, value="xpending"),
+    )
+    story = Story(seed=6011275, setting=setting, jobs=jobs, steps=steps, length_s=3393.6)
+    assert play(story).violations == ()
+
+
 def test_a_retry_in_place_that_nobody_may_journal_counts_as_little_as_any_other() -> None:
     """Seed 700006: how often a job may be started is read from the journal, where the journal is whole."""
     setting = Setting(

@@ -19,6 +19,7 @@ from workers.loop.heartbeat import BEATS, LONGEST_SLEEP_S, Heartbeat
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import UNPROVEN, ProofOfLife
 from workers.loop.runner import Runner
+from workers.loop.settlement import cut_by_proofs
 from workers.protocol.calls.settlement import Extension, Extensions, Outcome, Verdict
 from workers.runtime.clock import going_by, monotonic
 
@@ -283,6 +284,34 @@ async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdic
             clock.now += step
             step = next(steps)
     assert extended == ([] if answers else [2 * VISIBILITY_S / BEATS])
+
+
+async def test_each_that_is_extended_is_told_by_its_own_proof(clock: Clock) -> None:
+    """What has ended is proven no more where it vanished; what runs beside it is (seed 6010227 with reloads)."""
+    redis = Redis(clock)
+    ended = hold(redis)
+    runs = hold(redis, 2, ended.source)
+    proven = runs.proven + 20.0
+    runs.prove(proven)
+    clock.now += 30.0
+    proofs = proof_by(redis).of_each([ended, runs])
+    assert [proof.since_ms for proof in proofs] == [round((proven - 20.0) * 1000), round(proven * 1000)]
+    assert len({proof.until_ms for proof in proofs}) == 1
+
+
+@pytest.mark.parametrize(
+    ("ages", "taken"),
+    [([1.0, 2.0, 3.0], 3), ([1.0, 31.0, 2.0], 1), ([31.0, 32.0, 2.0], 2), ([31.0, 32.0], 2), ([], 0)],
+)
+async def test_what_has_nothing_to_show_is_not_settled_beside_what_has(
+    clock: Clock, ages: list[float], taken: int
+) -> None:
+    redis = Redis(clock)
+    batch = [hold(redis, number) for number in range(len(ages))]
+    for held, age in zip(batch, ages, strict=True):
+        held.prove(clock.now - age)
+    cut_by_proofs(batch, clock.now - VISIBILITY_S / 2)
+    assert len(batch) == taken
 
 
 @pytest.mark.parametrize(("has_ended", "is_proof"), [(False, True), (True, False)])

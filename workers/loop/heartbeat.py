@@ -224,7 +224,7 @@ class Heartbeat(Part):
         for source, batch in self._due(now, period_s, loop_hangs=loop_hangs):
             asked_at = monotonic()
             try:
-                answer = yield Extending(source, batch, self._proof.of(batch))
+                answer = yield Extending(source, batch, self._proof.of_each(batch))
             except RedisError as error:
                 if not self._membership.is_gone(source, error):
                     raise

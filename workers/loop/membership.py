@@ -31,6 +31,9 @@ from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
+OLD = 0.5
+"""In so many visibility timeouts a proof of life is too old to begin with: two thirds are as long as it shows anything,
+where somebody deletes our consumer, and a call that settles many says of all what is true of the oldest."""
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
 WORD_SLACK_S = COMMAND_TIMEOUT_S
@@ -228,6 +231,10 @@ class Membership:
         if visibility_s == self.visibility_s and self._lives_by_ms > self.agreement.visibility_ms:
             self._lives_by_ms = self.agreement.visibility_ms
             self.join_again()
+
+    def shows_from(self, now: float) -> float:
+        """Return from which moment on a proof of life has something to show for a delivery's being ours."""
+        return max(now - self.visibility_s * OLD, self.dated_from)
 
     @property
     def has_to_prove(self) -> bool:

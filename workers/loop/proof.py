@@ -23,9 +23,16 @@ class ProofOfLife:
     """Returns the server's time, in ms, of a moment on the monotonic clock."""
 
     def of(self, batch: Iterable[Held]) -> Proof:
-        """Return what a call that is made now says of ``batch``."""
-        proven_ms = self.server_ms(min([held.proven for held in batch]))
-        return Proof(proven_ms, self.server_ms(monotonic()) + round(COMMAND_TIMEOUT_S * 1000))
+        """Return what a call that is made now says of all of ``batch``: what is true of the oldest proof."""
+        return Proof(self.server_ms(min([held.proven for held in batch])), self._until_ms())
+
+    def of_each(self, batch: Iterable[Held]) -> list[Proof]:
+        """Return what a call that is made now says of each of ``batch``."""
+        until_ms = self._until_ms()
+        return [Proof(self.server_ms(held.proven), until_ms) for held in batch]
+
+    def _until_ms(self) -> int:
+        return self.server_ms(monotonic()) + round(COMMAND_TIMEOUT_S * 1000)
 
     async def prove(self, held: Held) -> bool:
         """Extend one delivery; returns False where it is not ours."""
@@ -37,7 +44,7 @@ class ProofOfLife:
     async def extend_many(self, source: Source, batch: Sequence[Held]) -> Extensions:
         """Extend deliveries of one source; returns what came of each."""
         asked_at = monotonic()
-        answer = await self.extend.run(self.connection, source.key, [held.job for held in batch], self.of(batch))
+        answer = await self.extend.run(self.connection, source.key, [held.job for held in batch], self.of_each(batch))
         self.note(batch, answer, asked_at)
         return answer
 
@@ -58,7 +65,7 @@ class ProofOfLife:
         """Take back deliveries that vanished; return of each whether it is ours again."""
         asked_at = monotonic()
         results = await self.extend.hold_again(
-            self.connection, source.key, [held.job for held in batch], self.of(batch)
+            self.connection, source.key, [held.job for held in batch], self.of_each(batch)
         )
         for held, ours in zip(batch, results, strict=True):
             if ours:

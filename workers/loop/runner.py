@@ -13,14 +13,11 @@ from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execut
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import QUEUED, Held, Interruption
 from workers.loop.journal import JournalWriter
+from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.events import EventName
 from workers.runtime.clock import monotonic
-
-OLD = 0.5
-"""In so many visibility timeouts a proof of life is too old to begin with: two thirds are as long as it shows anything,
-where somebody deletes our consumer, and a call that proves or settles many says of all what is true of the oldest."""
 
 
 class Runner(Part):
@@ -60,6 +57,7 @@ class Runner(Part):
         try:
             membership = self._membership
             is_last = job.deliveries > 1 and job.deliveries >= membership.agreement.max_deliveries
+            # As `Membership.shows_from` has it; written out, for each job pays for it.
             is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
             if (is_last or is_old) and not await self._heartbeat.still_owns(held):
                 return monotonic()

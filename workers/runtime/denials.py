@@ -11,7 +11,7 @@ answers those who read, and no worker can settle or extend.
 
 TOO_LATE_MS = 0
 """When a recovery call has to have run that is to do nothing: any server's clock is past it."""
-RECOVERING = "recovering"
+RECOVERING, SCANNING = "recovering", "scanning"
 WHY_DENIED = "Redis did not allow our calls"
 
 

@@ -222,10 +222,10 @@ def _add_acks(words: list[Word], run: Sequence[Ended[DeliveryT]], facts: "Facts[
 
 
 class Proof(NamedTuple):
-    """What a call says of how lately its deliveries were proven alive, in ms by the server's clock."""
+    """What a call says of how lately deliveries were proven alive, in ms by the server's clock."""
 
     since_ms: int
-    """All of them then, or later."""
+    """Then, or later; of many that are settled: all of them."""
     until_ms: int
     """So long that counts: by then whoever made the call has given it up, and may have settled them by another one."""
 
@@ -276,25 +276,25 @@ class Extend(Generic[DeliveryT]):
     """Says what is journalled of one."""
 
     async def run(
-        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proof: Proof
+        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]
     ) -> Extensions:
         """Extend them, from the event loop."""
-        words = self._words(deliveries, proof)
+        words = self._words(deliveries, proofs)
         return _extensions(await EXTEND_VISIBILITY.run(client, self._places(source), words))
 
     def run_blocking(
-        self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT], proof: Proof
+        self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]
     ) -> Extensions:
         """Extend them, from a thread that may block."""
-        words = self._words(deliveries, proof)
+        words = self._words(deliveries, proofs)
         return _extensions(EXTEND_VISIBILITY.run_blocking(client, self._places(source), words))
 
     async def hold_again(
-        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proof: Proof
+        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]
     ) -> list[bool]:
         """Make deliveries that vanished ours again (``hold_again.lua``); tell of each whether it is."""
         words: list[Word] = [self.keys.group, self.consumer]
-        for delivery in deliveries:
+        for delivery, proof in zip(deliveries, proofs, strict=True):
             words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}")
         keys = self.keys
         places = source, keys.stream, keys.agreement, keys.suspects, keys.notes
@@ -304,12 +304,11 @@ class Extend(Generic[DeliveryT]):
     def _places(self, source: str) -> tuple[str, ...]:
         return (source, self.keys.journal, self.keys.agreement, self.keys.stream, self.keys.suspects)
 
-    def _words(self, deliveries: Sequence[DeliveryT], proof: Proof) -> list[Word]:
-        proven = _suffix(proof)
+    def _words(self, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]) -> list[Word]:
         words: list[Word] = [self.keys.group, self.consumer, *self.journal]
-        for delivery in deliveries:
+        for delivery, proof in zip(deliveries, proofs, strict=True):
             facts = self.facts(delivery) if self.journal.writes else b""
-            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{proven}", delivery.raw_id, facts)
+            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}", delivery.raw_id, facts)
         return words
 
 

@@ -61,7 +61,8 @@ if agreed[5] == '1' then
 end
 local at, not_after, steps = now_ms(), read_clock(ARGV[8])
 if at > not_after then
-  open_for_writing(source, group) -- the answer says that writes are served again
+  open_for_writing(source, group) -- the answer says that writes are served again, and the list may be read
+  redis.call('XPENDING', source, group, '-', '+', 1)
   return { 'late', at }
 end
 local policy = agreed[1] or ARGV[5]
