@@ -1,14 +1,17 @@
 """What is wrong with TLS for good is told at once, though redis-py calls it a lost contact; what may pass is borne."""
 
+import select
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from redis.connection import SSLConnection
 
 from reaper.pipeline.redis_stream import RedisStreamError
 from reaper.pipeline.redis_stream.cluster import open_link
@@ -88,10 +91,28 @@ def test_a_server_of_another_authority_is_told_at_once(
         length(f"rediss://127.0.0.1:{port}/0{files(strangers.ca, certificates)}")
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
 @pytest.mark.parametrize("shown", ["none", "a stranger's"])
 def test_who_shows_no_certificate_or_a_strangers_is_told_at_once(
-    server: RedisServer, certificates: Certificates, strangers: Certificates, shown: str
+    server: RedisServer,
+    certificates: Certificates,
+    strangers: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    shown: str,
+    is_slow: bool,
 ) -> None:
+    """By TLS 1.3 it is refused when the connection is made: who writes late finds that ended, and has to read why."""
+    connect: Any = SSLConnection._connect
+
+    def connect_slowly(connection: SSLConnection) -> Any:
+        connected = connect(connection)
+        ended = select.poll()
+        ended.register(connected, select.POLLRDHUP)
+        ended.poll()
+        return connected
+
+    if is_slow:
+        monkeypatch.setattr(SSLConnection, "_connect", connect_slowly)
     with tunnel(server.port, certificates) as port, pytest.raises(RedisStreamError, match="the server refuses us or"):
         length(f"rediss://127.0.0.1:{port}/0{files(certificates.ca, None if shown == 'none' else strangers)}")
 

@@ -16,7 +16,7 @@ from tests.simulation.loop import SimulatedLoop
 MOST_AWAITS = 50
 """So many times may a ``finally`` block wait for something before it is left alone."""
 
-MOST_ROUNDS = 5
+MOST_ROUNDS = 50
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Makes a connection to the server that an address means, which others may have to name, and checks who answers."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -78,6 +79,35 @@ def _telling_at_once(address: Address, url: str) -> Iterator[None]:
         raise
 
 
+def hearing_alerts(kind: type[Any]) -> type[Any]:
+    """Return ``kind`` of connection, by TLS, whose failed write says why the server has ended it, if it told.
+
+    By TLS 1.3 a server looks at a client's certificate when that takes the connection for made, and tells whoever
+    reads that it is refused. Who writes a little later meets the end alone.
+    """
+    import redis
+
+    def disconnect(self: Any, *args: Any, **more: Any) -> None:
+        if self._sock is not None and isinstance(sys.exc_info()[1], OSError):
+            self._sock.settimeout(0)
+            try:
+                self._sock.recv(1)
+            except OSError as word:
+                self._alert = word if tls_refusal(word) else None
+        kind.disconnect(self, *args, **more)
+
+    def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
+        self._alert = None
+        try:
+            kind.send_packed_command(self, command, check_health)
+        except redis.ConnectionError as error:
+            if self._alert is not None:
+                raise error from self._alert
+            raise
+
+    return type(kind.__name__, (kind,), {"disconnect": disconnect, "send_packed_command": send_packed_command})
+
+
 def _open(address: Address, url: str, node: Host | None, timeout_s: float = TIMEOUT_S) -> Any:
     import redis
     from redis.backoff import NoBackoff
@@ -87,6 +117,8 @@ def _open(address: Address, url: str, node: Host | None, timeout_s: float = TIME
         pool = redis.ConnectionPool.from_url(address.node)
     except (ValueError, TypeError):  # what it says may hold a part of the password
         raise RedisStreamError(f"the URL of Redis is none: {_FORMS}.") from None
+    if address.tls:
+        pool.connection_class = hearing_alerts(pool.connection_class)
     # Set afterwards: what stands in a URL would win over what is given along with it.
     pool.connection_kwargs |= {
         "protocol": 2,
@@ -143,6 +175,8 @@ def _master_of(address: Address) -> dict[str, Any]:
     if address.tls:
         options["ssl"] = True
     asked = redis.sentinel.Sentinel(address.hosts, sentinel_kwargs=options)
+    for sentinel in asked.sentinels if address.tls else ():
+        sentinel.connection_pool.connection_class = hearing_alerts(sentinel.connection_pool.connection_class)
     try:
         host, port = asked.discover_master(address.master)
     except redis.sentinel.MasterNotFoundError:  # its text is a page long, and says nothing of TLS
