@@ -22,7 +22,7 @@ from reaper.election.lease import Attempt, Lease, Renewal, Renewed
 from reaper.failpoints import failpoint
 from reaper.settings import ReaperSettings
 from workers.protocol.events import EventName, encode_data
-from workers.protocol.meaning import Meaning, in_words, is_contact_error, meaning_of
+from workers.protocol.meaning import in_words, is_contact_error, is_refused_to_workers
 from workers.runtime.clock import monotonic, monotonic_ms, server_ms
 from workers.runtime.contact import Contact
 from workers.runtime.denials import Denials
@@ -355,7 +355,7 @@ class Elector:
     def _note_failure(self, error: BaseException, what: str) -> None:
         away = self._contact.failed(error)
         self._failing = True
-        if meaning_of(error) is Meaning.DENIED:
+        if is_refused_to_workers(error):
             self.denials.denied(ELECTION)
         if self.troubles.failed(ELECTION, error, monotonic()):
             logger.warning("%s %s: %s", "cannot reach Redis" if away else "Redis refuses us", what, in_words(error))

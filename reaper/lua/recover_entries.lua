@@ -69,6 +69,8 @@ if redis.call('HGET', agreement, 'paused') == '1' then
 end
 local at, not_after, steps = now_ms(), read_clock(ARGV[10])
 if at > not_after then
+  open_for_writing(source, group) -- the answer says that writes are served again, and the list may be read
+  redis.call('XPENDING', source, group, '-', '+', 1)
   return { 'late' }
 end
 if whole_number(redis.call('HGET', agreement, 'made'), 0) > tonumber(ARGV[11]) then
@@ -80,7 +82,7 @@ if refusal then
   return { 'refused', refusal }
 end
 local bytes = 0
-local terms_of = terms_by_consumer(agreement, visibility, max_deliveries, at)
+local terms_of = terms_by_consumer(agreement, visibility, max_deliveries, at, steps)
 
 local pending, next_pending = read_ahead(function(entry_id, count)
   return redis.call('XPENDING', source, group, entry_id, '+', count)

@@ -1,5 +1,5 @@
--- destroyed group -> group: recreates it at its last known position, where nobody has yet, and puts the watched entries back
--- as pending.
+-- destroyed group -> group: recreates it at its last known position (at the beginning, where the stream is another one), where
+-- nobody has yet, and puts the watched entries back as pending.
 --
 -- KEYS[1] stream     orders                   stream
 -- KEYS[2] fence      {orders}:fence:billing   string
@@ -7,7 +7,7 @@
 -- ARGV[1] fence of the caller  ARGV[2] group  ARGV[3] consumer that owns what is put back ('' = nobody: a group that is there
 -- is looked at, and the entries are only counted)  ARGV[4] idle in ms they get; none where
 -- a worker of ours has given its word: it may run them, and has a visibility timeout to take them back
--- ARGV[5] when the group was made, as of the caller's last look (ms)  ARGV[6…] entry IDs that were pending as far as
+-- ARGV[5] when the group was made, as of the caller's last look (ms), and steps of the clock (read_clock)  ARGV[6…] entry IDs that were pending as far as
 -- the leader knows
 --
 -- Returns {'ok', entries put back, when the group was made, in ms, who made it: 'leader' | 'worker'}, {'exists'} (nobody of
@@ -17,8 +17,15 @@
 --- @prelude
 
 local stream, fence, agreement = KEYS[1], KEYS[2], KEYS[3]
-local own, group, consumer, idle, seen = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local own, group, consumer, idle = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local seen, steps = read_clock(ARGV[5])
 local first = 6
+
+-- One that was deleted and made anew has not come as far: with a producer's own IDs, nobody would ever read what lies below the position.
+local function is_another_stream(position)
+  return redis.call('EXISTS', stream) == 0
+    or is_after(position, info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id'))
+end
 
 local found = redis.call('GET', fence) or ''
 if found ~= own then
@@ -29,6 +36,9 @@ local position, who = redis.call('HGET', agreement, 'last_id'), 'leader'
 local made = whole_number(redis.call('HGET', agreement, 'made'), 0)
 if made <= seen and not position then
   return { 'unknown' }
+end
+if position and is_another_stream(position) then
+  position = '0'
 end
 local reply = position and consumer ~= '' and redis.pcall('XGROUP', 'CREATE', stream, group, position, 'MKSTREAM') or { err = 'BUSYGROUP' }
 if type(reply) == 'table' and reply.err then
@@ -42,7 +52,7 @@ else
   made = made_anew(agreement, position)
 end
 
-if some_word_counts(agreement, now_ms()) then
+if some_word_counts(agreement, now_ms(), steps) then
   idle = 0
 end
 

@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from reaper.recovery.writer import GroupWriter, PutBack, StillCounts
 from workers.protocol.calls.refusals import Refusal
-from workers.protocol.events import EventName, events_of
+from workers.protocol.events import EventName, LifecycleEvent, events_of
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import text
 
@@ -60,9 +60,15 @@ class Missing:
 class Dropped:
     """What consumers of one group held that were deleted. Methods raise what redis-py raises."""
 
-    def __init__(self, writer: GroupWriter) -> None:
+    def __init__(self, writer: GroupWriter, missing: dict[tuple[str, bytes], Missing] | None = None) -> None:
+        """``missing`` was noted by the watch before: by source and consumer."""
         self._writer = writer
-        self._missing: dict[tuple[str, bytes], Missing] = {}
+        self._missing = missing or {}
+
+    @property
+    def missing(self) -> dict[tuple[str, bytes], Missing]:
+        """What was noted, for the watch that follows."""
+        return self._missing
 
     async def journal_position(self) -> bytes:
         """Return where the journal ends; what is settled from now on stands behind."""
@@ -110,7 +116,7 @@ class Dropped:
         missing, total = self._missing[source, consumer], PutBack(0, 0)
         answer = await self._writer.put_back(source, consumer, (), made=made)
         if isinstance(answer, PutBack):
-            for entry_id in await self._settled(missing.ids, consumer, missing.journal_at):
+            for entry_id in await self.settled(missing.ids, missing.journal_at, by=text(consumer)):
                 del missing.ids[entry_id]
         while isinstance(answer, PutBack) and missing.ids:
             batch = list(islice(missing.ids, BATCH))
@@ -129,10 +135,12 @@ class Dropped:
         del self._missing[source, consumer]
         return total
 
-    async def _settled(self, ids: Container[bytes], consumer: bytes, after: bytes) -> set[bytes]:
-        """Return which of ``ids`` the journal says that ``consumer`` has settled, behind entry ``after``."""
+    async def settled(self, ids: Container[bytes], after: bytes, *, by: str | None = None) -> set[bytes]:
+        """Return which of ``ids`` the journal says, behind entry ``after``, that consumer ``by`` has settled.
+
+        Or that anybody has (None), so that nothing of it is pending under this ID.
+        """
         settled: set[bytes] = set()
-        name = text(consumer)
         while True:
             try:
                 rows: Any = await self._writer.client.execute_command(
@@ -142,23 +150,29 @@ class Dropped:
                 _raise_if_away(error)
                 return settled
             for entry_id, flat in rows:
-                settled.update(settled_in(entry_id, flat or (), ids, name))
+                settled.update(settled_in(entry_id, flat or (), ids, by))
             if len(rows) < PAGE:
                 return settled
             after = rows[-1][0]
 
 
-def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], consumer: str) -> Iterable[bytes]:
-    """Return those of ``ids`` that a journal entry says ``consumer`` has settled. Hot."""
+def settled_in(entry_id: bytes, flat: Sequence[bytes], ids: Container[bytes], consumer: str | None) -> Iterable[bytes]:
+    """Return those of ``ids`` that a journal entry says ``consumer`` has settled; None = anybody, for good. Hot."""
     data = dict(zip(flat[::2], flat[1::2], strict=False)).get(b"data", b"")
     if not any(found in ids for found in _ENTRY.findall(data)):
         return ()
     settled = [
         str(event.data.get("entry")).encode()
         for event in events_of(entry_id, flat)
-        if event.event in SETTLED and event.data.get("consumer") == consumer
+        if event.event in SETTLED
+        and (_is_for_good(event) if consumer is None else event.data.get("consumer") == consumer)
     ]
     return [one for one in settled if one in ids]
+
+
+def _is_for_good(event: LifecycleEvent) -> bool:
+    """Tell whether a delivery that was settled so leaves its entry: it was not given back where it is."""
+    return event.data.get("new_entry") != event.data.get("entry")
 
 
 def _raise_if_away(error: ResponseError) -> None:

@@ -1,26 +1,30 @@
 """Watches one stream/group pair for one term: takes it over, scans, recovers, looks after suspects and schedules.
 
-What only one process knows is lost with it and does not matter: the pending entries list is the truth.
+What only one process knows is lost with it and does not matter: the pending entries list is the truth. But who held
+what somebody drops from that is known to whoever has seen it alone: where a pair's settings are changed, the next watch
+goes on with what the one before it knew.
 """
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from reaper.election.elector import EndOfTerm
 from reaper.layout import layout_refusal, server_refusal
 from reaper.recovery.ages import take_together
 from reaper.recovery.context import TermContext
-from reaper.recovery.dropped import BEGINNING, Dropped
+from reaper.recovery.dropped import BEGINNING, Dropped, Missing
 from reaper.recovery.housekeeping import Housekeeping
 from reaper.recovery.looks import Looks
 from reaper.recovery.notes import MOVE_DUE, RELEASE_SUSPECTS, GroupNotes, settings_report
 from reaper.recovery.rate import RateLimit
+from reaper.recovery.scanner import Scanned
 from reaper.recovery.source_watch import SourceWatch
 from reaper.recovery.telemetry import GroupTelemetry
 from reaper.recovery.verdict import Verdict
@@ -32,10 +36,10 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.sight import group_names
 from workers.protocol.calls.upkeep import Authority, Moved
 from workers.protocol.events import JournalLevel
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.meaning import Meaning, is_refused_to_workers, meaning_of
 from workers.protocol.messages import RecoveryMode, Redelivery
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.denials import WHY_DENIED, Denials
+from workers.runtime.denials import SCANNING, WHY_DENIED, Denials
 from workers.runtime.settings import to_ms
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
@@ -56,11 +60,32 @@ GONE_RATIO, GONE_FLOOR, GONE_EVERY = 2, 1_000, 5
 """Timers outnumber pending entries by this ratio and number: a full scan now. Asked every n-th scan."""
 
 
+class Known(NamedTuple):
+    """What one watch knows of a pair, for the one that follows in the same term."""
+
+    made: int
+    was_made: bool
+    journal_at: bytes
+    missing: dict[tuple[str, bytes], Missing]
+    """By source and consumer: what went with consumers that somebody deleted."""
+    scanned: Mapping[str, Scanned]
+    """By source."""
+
+
 class GroupWatch:
     """One pair, one term."""
 
-    def __init__(self, context: TermContext, group: WatchedGroup, verdict: Verdict | None = None) -> None:
-        """``verdict`` is where an observer notes what it sees, term after term."""
+    def __init__(
+        self,
+        context: TermContext,
+        group: WatchedGroup,
+        verdict: Verdict | None = None,
+        known: Known | None = None,
+    ) -> None:
+        """``verdict`` is where an observer notes what it sees, term after term.
+
+        ``known`` is what the watch before knew, which has watched the pair in this term by other settings.
+        """
         self.group = group
         self._verdict = verdict
         self._context = context
@@ -79,10 +104,11 @@ class GroupWatch:
             ),
             journal=Journal.at(context.settings.journal, context.settings.journal_maxlen),
             longest_visibility=context.settings.longest_visibility_timeout,
+            steps=lambda: context.grace.steps.ahead,
         )
         self._housekeeping = Housekeeping(self._writer, context.settings)
-        self._dropped = Dropped(self._writer)
-        self._journal_at = BEGINNING
+        self._dropped = Dropped(self._writer, known.missing if known else None)
+        self._journal_at = known.journal_at if known else BEGINNING
         self._looks = Looks(
             context.settings.scan_interval_of(group).total_seconds(),
             context.settings.calm_interval_of(group).total_seconds(),
@@ -100,11 +126,13 @@ class GroupWatch:
         self._scope = anyio.CancelScope()
         self._next_full = float("-inf")
         self._is_agreed = True
-        self._made = 0
-        self._was_made = False
-        self._has_scanned = False
+        self._made = known.made if known else 0
+        self._was_made = known is not None and known.was_made
+        self._has_scanned = known is not None
+        self._scanned = dict(known.scanned) if known else {}  # until this watch has scanned all of it itself
         self._told_at_ms: int | None = None
         self._former = FormerVisibility()
+        self._former_until_ms = 0  # on our own clock: the server's may be set
         self._denials = Denials()
 
     # ---- lifecycle
@@ -143,9 +171,16 @@ class GroupWatch:
         finally:
             self._notes.tell_verdict(verdict, monotonic_ms(), is_served=is_served, at_the_end=True)
 
-    def stop(self) -> None:
-        """Stop watching (the pair was removed from the settings)."""
+    def stop(self) -> Known | None:
+        """Stop watching (the pair's settings were changed, or it was removed); return what is known of it, if anything.
+
+        An observer, who puts nothing back, needs to know nothing.
+        """
         self._scope.cancel()
+        if self._verdict or not self._has_scanned:
+            return None
+        scanned = {key: source.scanner.known() for key, source in self._sources.items()}
+        return Known(self._made, self._was_made, self._journal_at, self._dropped.missing, self._scanned | scanned)
 
     def _add_source(self, source: str, tasks: TaskGroup) -> None:
         watch = SourceWatch(
@@ -162,12 +197,14 @@ class GroupWatch:
             verdict=self._verdict,
             denials=self._denials,
         )
+        if source in self._scanned:
+            watch.scanner.follow(self._scanned.pop(source))
         self._sources[source] = watch
         tasks.start_soon(watch.run)
 
     def _visibilities_ms(self) -> list[int]:
         """Return by which visibility timeouts live workers go: for a while, some know the former, longer one alone."""
-        former = [self._former.ms] if self._context.server_ms() < self._former.until_ms else []
+        former = [self._former.ms] if monotonic_ms() < self._former_until_ms else []
         return [to_ms(self.group.visibility_timeout), *former]
 
     def _grace_until(self) -> int:
@@ -228,9 +265,10 @@ class GroupWatch:
                 f"the data of this group is of version {answer.detail}, which this replica does not know: upgrade it",
             )
             return False
-        if not self._sources:  # else what was watched may have to be put back first
+        if not self._sources and not self._has_scanned:  # else what was watched may have to be put back first
             self._made = answer.made
         self._former = (await self._writer.former_visibility()).or_longer(answer.before)
+        self._former_until_ms = monotonic_ms() + self._former.until_ms - self._context.server_ms()
         self._log_change(answer.before)
         self._notes.layout(answer.detail)
         return True
@@ -290,8 +328,19 @@ class GroupWatch:
         entries = 0
         with self._telemetry.scanning("tail"):
             for source in list(self._sources.values()):
-                entries += await source.scanner.tail()
+                entries += await self._read_by(source.scanner.tail)
         self._looks.found(entries, was_full=False)
+
+    async def _read_by(self, scan: Callable[[], Awaitable[int]]) -> int:
+        """Scan a source. Where we may not, workers may not extend or settle either, and live ones come first after."""
+        try:
+            entries = await scan()
+        except ResponseError as error:
+            if meaning_of(error) is Meaning.DENIED:
+                self._denials.denied(SCANNING)
+            raise
+        self._denials.answered(SCANNING, monotonic_ms())
+        return entries
 
     async def _full_scan(self, tasks: TaskGroup) -> None:
         was_calm = self._looks.are_rare
@@ -302,7 +351,7 @@ class GroupWatch:
         recently_gone = self._sources[self._keys.stream].scanner.recently_gone()
         with self._telemetry.scanning("full"):
             for source in list(self._sources.values()):
-                entries += await source.scanner.full()
+                entries += await self._read_by(source.scanner.full)
         # Groups that were taken over together are spread over the interval.
         interval_s = self._settings.full_scan_interval.total_seconds()
         self._next_full = anyio.current_time() + interval_s * random.uniform(1 - SPREAD, 1)
@@ -333,6 +382,7 @@ class GroupWatch:
                 self._verdict.resumed({entry_id for one in timers for entry_id in one.ids()})
             self._notes.verdict(self._verdict)
         self._has_scanned = True
+        self._scanned.clear()
 
     async def _look_for_dropped(self, *, was_calm: bool) -> None:
         """Put back what consumers held that somebody deleted since the full scan before, and tell of it.
@@ -422,8 +472,12 @@ class GroupWatch:
         return True
 
     async def _restore(self, watched: Sequence[bytes], *, was_there: bool = False) -> None:
-        """Put back what was watched into a group that was destroyed, and look at all of it. Raises as redis-py does."""
-        lost = await self._housekeeping.restore(watched, self._made)
+        """Put back what was watched into a group that was destroyed, and look at all of it. Raises as redis-py does.
+
+        But for what the journal names as settled since the full scan before: it would run once more.
+        """
+        settled = await self._dropped.settled(set(watched), self._journal_at) if watched else ()
+        lost = await self._housekeeping.restore([one for one in watched if one not in settled], self._made)
         self._made, self._was_made = lost.made, False
         self._next_full = anyio.current_time()
         if lost.was_there or was_there:
@@ -461,7 +515,7 @@ class GroupWatch:
                 refusal = await step()
             except (RedisError, OSError) as error:
                 self._notes.failed(what, error)
-                if meaning_of(error) is Meaning.DENIED:
+                if is_refused_to_workers(error):
                     self._denials.denied(what)
             else:
                 self._denials.answered(what, monotonic_ms())

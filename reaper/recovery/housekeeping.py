@@ -8,7 +8,7 @@ from reaper.recovery.writer import GroupWriter, Restored
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.upkeep import Kept
-from workers.upkeep.house import tidy
+from workers.upkeep.house import House
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +41,13 @@ class Housekeeping:
     def __init__(self, writer: GroupWriter, settings: ReaperSettings) -> None:
         self._writer = writer
         self._settings = settings
+        self._house = House(writer.client, writer.keys, writer.authority, writer.journal, settings.consumer_retention)
         self._not_restored = ""
 
     async def run(self) -> Kept:
         """Remember the group's position; delete silent consumers if asked to. Returns what was found."""
         self._not_restored = ""
-        writer = self._writer
-        retention = self._settings.consumer_retention
-        kept = await tidy(writer.client, writer.keys, writer.authority, writer.journal, retention)
+        kept = await self._house.tidy(self._writer.steps())
         return Kept((), False, False) if isinstance(kept, Refusal) else kept
 
     async def restore(self, watched: Sequence[bytes], made: int) -> Lost:

@@ -11,7 +11,7 @@ that tells what went with it.
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis
@@ -38,6 +38,16 @@ def _nothing(_consumer: bytes) -> None:
 
 def _forgotten(_entry_ids: Sequence[bytes], _now_ms: int) -> None:
     """Nobody wants to be told."""
+
+
+class Scanned(NamedTuple):
+    """What a scanner knows of its source."""
+
+    pending: list[bytes]
+    held: dict[bytes, bytearray]
+    """By consumer: entry IDs, a space behind each."""
+    gone: deque[bytes]
+    executions: Executions | None
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +81,23 @@ class Scanner:
     _gone: deque[bytes] = field(default_factory=lambda: deque(maxlen=MOST_GONE))
     _recovered: set[bytes] = field(default_factory=set)
     """Since the latest page was asked for."""
+
+    def known(self) -> Scanned:
+        """Return what is known of the source, for the scanner that follows. This one scans no more."""
+        held = self._held_before  # part of it is held still, where a scan was under way
+        for consumer, ids in self._held.items():
+            held.setdefault(consumer, bytearray()).extend(ids)
+        return Scanned(list(self.timers.ids()), held, self._gone, self.executions)
+
+    def follow(self, known: Scanned) -> None:
+        """Go on with what the scanner before knew of the source.
+
+        When it is due is not known until the next scan has met it; what that does not meet is gone.
+        """
+        self._held, self._gone = known.held, known.gone
+        self.timers.arm_popped(known.pending, monotonic_ms() + self.visibility_ms, Sight.UNSURE)
+        if self.executions is not None and known.executions is not None:
+            self.executions = known.executions
 
     def recovered(self, entry_ids: Iterable[bytes]) -> None:
         """Note what a call of ours has recovered: a page that is under way may show it as it was."""

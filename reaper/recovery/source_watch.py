@@ -27,7 +27,7 @@ from reaper.recovery.writer import GroupWriter
 from workers.protocol.calls.recovery import ENDED, Outcome, Ready, Recovered, Recoveries
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.keys import LAID_ASIDE, NOBODY, READY_CONSUMER
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.meaning import is_refused_to_workers
 from workers.protocol.messages import Pending, Redelivery, entry_order, in_order
 from workers.runtime.clock import monotonic_ms
 from workers.runtime.denials import RECOVERING, TOO_LATE_MS, Denials
@@ -180,7 +180,8 @@ class SourceWatch:
 
     async def _fire(self) -> None:
         try:
-            while await self._fire_batch() and self._is_time():
+            # Asked anew: there may have been no room until now, and the answer to a call that had it begun a wait.
+            while self._is_time() and await self._fire_batch():
                 pass  # a mass is worked off in this task: one for each call costs as much as ten of its entries
         finally:
             self._room.release()
@@ -202,7 +203,7 @@ class SourceWatch:
                 await self._recover(due, held)
         except (RedisError, OSError) as error:
             self.notes.failed("recover", error)
-            if meaning_of(error) is Meaning.DENIED:
+            if is_refused_to_workers(error):
                 self.denials.denied(RECOVERING)
             self.wake_suspects()  # some may have been parked all the same
             await anyio.sleep(RETRY_MS / 1000)
@@ -210,7 +211,8 @@ class SourceWatch:
 
     async def _recover(self, due: Mapping[bytes, Cohort], held: Mapping[bytes, Held]) -> None:
         self.rate.spend(len(due))  # before the call: another one may be under way
-        asks_for_nothing = self.denials.is_open
+        all_denials = (self.denials, self.context.elector.denials)
+        asks_for_nothing = any(one.is_open for one in all_denials)
         not_after_ms = TOO_LATE_MS if asks_for_nothing else self.context.server_ms() + self._call_valid_ms()
         began_ns = time_ns()
         result = await self.writer.recover(
@@ -218,11 +220,11 @@ class SourceWatch:
             in_order(due, bytes),
             not_after_ms=not_after_ms,
             made=self.made(),
-            steps=self.context.grace.steps.ahead,
             spared=self._spared(),
             executions=self.scanner.executions.of if self.scanner.executions else None,
         )
-        self.denials.answered(RECOVERING, monotonic_ms())
+        for one in all_denials:
+            one.answered(RECOVERING, monotonic_ms())
         self.backlogs.answered(due)
         if isinstance(result, Refusal):
             self.rate.spend(-len(due))

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from reaper.election.elector import Elector, EndOfTerm, Term
 from reaper.recovery.context import TermContext
-from reaper.recovery.group_watch import GroupWatch
+from reaper.recovery.group_watch import GroupWatch, Known
 from reaper.recovery.notes import settings_report
 from reaper.recovery.shards import Shards
 from reaper.recovery.verdict import Verdict
@@ -77,20 +77,20 @@ class TermWork:
         self.settings = settings
         if self._context is None or self._tasks is None:
             return
-        wanted = {group.keys.pair: group for group in settings.watched}
+        wanted, known = {group.keys.pair: group for group in settings.watched}, {}
         for pair, watch in list(self._watches.items()):
             if wanted.get(pair) != watch.group:
-                watch.stop()
+                known[pair] = watch.stop()
                 del self._watches[pair]
         for pair, group in wanted.items():
             if pair not in self._watches:
-                self._start(group, self._context, self._tasks)
+                self._start(group, self._context, self._tasks, known.get(pair))
 
-    def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup) -> None:
+    def _start(self, group: WatchedGroup, context: TermContext, tasks: TaskGroup, known: Known | None = None) -> None:
         if self.shards:
             standing = self.shards.standing(group.keys.stream)
             context = replace(context, grace=standing, clock_offset_ms=lambda: standing.clock_offset_ms)
-        watch = GroupWatch(context, group, self._verdict_on(group))
+        watch = GroupWatch(context, group, self._verdict_on(group), known)
         self._watches[group.keys.pair] = watch
         tasks.start_soon(watch.run)
 

@@ -114,6 +114,8 @@ class GroupWriter:
     journal: Journal
     longest_visibility: timedelta = LONGEST_VISIBILITY
     """The longest visibility timeout that a job may have of its own."""
+    steps: Callable[[], Sequence[Step]] = tuple
+    """Returns how the server's clock was set ahead meanwhile: that is in no idle time, and ends nobody's word."""
 
     @property
     def keys(self) -> GroupKeys:
@@ -142,14 +144,13 @@ class GroupWriter:
         *,
         not_after_ms: int,
         made: int,
-        steps: Sequence[Step] = (),
         spared: Mapping[bytes, int] = MappingProxyType({}),
         executions: Callable[[bytes], int] | None = None,
     ) -> Recoveries | Refusal:
         """Recover what is overdue among ``entry_ids`` (ascending) of ``source`` (``recover_entries.lua``).
 
-        Not after that server time, and not in a group that was ``made`` later. ``steps`` of the server's clock are in
-        no idle time. ``spared``: by consumer, up to which idle time in ms what it holds is left alone.
+        Not after that server time, and not in a group that was ``made`` later. ``spared``: by consumer, up to which
+        idle time in ms what it holds is left alone.
         ``executions`` tells how often an entry was delivered that is held by a worker which is not ours; without it
         that is what Redis has counted.
         """
@@ -163,7 +164,7 @@ class GroupWriter:
         words: list[str | bytes | int] = [
             self.authority.fence, group.group, to_ms(group.visibility_timeout), group.max_deliveries,
             group.redelivery, *self.journal, self.authority.token, CALL_BYTES,
-            clock_word(not_after_ms, steps), made,
+            clock_word(not_after_ms, self.steps()), made,
             to_ms(self.longest_visibility), int(executions is not None), len(spared), *alone, *asked,
         ]  # fmt: skip
         reply = await _finished("recover", lambda: RECOVER_ENTRIES.run(self.client, places, words))
@@ -197,7 +198,7 @@ class GroupWriter:
             [keys.stream, keys.fence, keys.agreement],
             [
                 self.authority.fence, keys.group, "" if only_count else RESTORED_CONSUMER,
-                to_ms(self.group.visibility_timeout), made, *entry_ids,
+                to_ms(self.group.visibility_timeout), clock_word(made, self.steps()), *entry_ids,
             ],
         )  # fmt: skip
         if reply[0] != b"ok":
@@ -242,8 +243,9 @@ class GroupWriter:
             self.client,
             [source, keys.fence, keys.agreement, keys.journal],
             [
-                self.authority.fence, keys.group, consumer, to_ms(self.group.visibility_timeout), made, *self.journal,
-                self.authority.token, self._waiting_field(source, consumer), what, *entry_ids,
+                self.authority.fence, keys.group, consumer, to_ms(self.group.visibility_timeout),
+                clock_word(made, self.steps()), *self.journal, self.authority.token,
+                self._waiting_field(source, consumer), what, *entry_ids,
             ],
         )  # fmt: skip
         if reply[0] == b"ok":

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from reaper.cli.main import main as reaper
 from reaper.pipeline.settings import PipelineSettings
 from reaper.settings import ReaperSettings
 from workers.cli import main as worker
+from workers.protocol.scripts import Script
 from workers.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,3 +132,15 @@ def test_the_readme_shows_first_and_promises_later() -> None:
     places = [text.index(one) for one in order]
     assert places == sorted(places)
     assert text[: places[0]].count("\n") < 10, "the picture is on the first screen"
+
+
+@pytest.mark.parametrize("name", ["settle", "autoclaim", "enqueue"])
+def test_scripts_are_put_together_as_the_protocol_says(name: str) -> None:
+    page = (ROOT / "docs/protocol.md").read_text()
+    command = page.split("cd workers/protocol/lua\n", 1)[1].split(" > /tmp/settle.lua", 1)[0]
+    command = command.replace("settle.lua", f"{name}.lua")
+    made = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=ROOT / "workers/protocol/lua", capture_output=True, text=True, check=True
+    )
+    source = Script("workers.protocol", name).source
+    assert [line for line in made.stdout.splitlines() if line] == [line for line in source.splitlines() if line]

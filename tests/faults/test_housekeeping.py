@@ -15,6 +15,7 @@ from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
+from workers.protocol.calls.upkeep import KEEP_HOUSE
 from workers.protocol.events import EventName, encode_data
 from workers.protocol.keys import RESTORED_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import text
@@ -155,6 +156,47 @@ async def test_what_a_group_held_that_a_stranger_has_made_again_is_put_back(case
         assert (report.dropped, report.groups_lost) == (0, 0)
         assert sorted(await case.work_off(nothing_left)) == jobs
     assert await case.violations() == []
+
+
+async def test_what_a_stranger_made_vanish_is_put_back_also_where_the_reply_that_told_of_it_was_lost(
+    case: Case, proxy: StartProxy
+) -> None:
+    through = await proxy(case.server)
+    jobs = await case.enqueue(4)
+    async with leading(quick_settings(case.server, redis_url=through.url, recreate_groups=True)):
+        await case.read(count=4)
+        await case.wait_for_report(lambda report: report.timers == 4, "the deliveries are watched")
+        await wait_until(lambda: _is_marked(case), "the group will be known again")
+        scanning = through.hold_request(command("XPENDING"))
+        await scanning.wait()
+        lost = through.drop_reply(runs(KEEP_HOUSE))
+        await remake(case, "$")
+        scanning.release()  # it finds that all is gone
+        await lost.wait()
+        await case.wait_for_report(lambda report: report.put_back == 4, "what was pending is put back")
+        assert sorted(await case.work_off(nothing_left)) == jobs
+    assert await case.violations() == []
+
+
+@pytest.mark.parametrize("journalled", [True, False])
+async def test_what_the_journal_names_as_settled_is_not_put_back_into_a_group_that_was_made_again(
+    case: Case, journalled: bool
+) -> None:
+    """It was pending when the leader scanned last, and would run once more (seed 6000721 with reloads)."""
+    jobs = await case.enqueue(3)
+    async with leading(quick_settings(case.server, recreate_groups=True)):
+        await case.read(OURS, count=3)
+        await scanned_fully(case, 3)
+        await wait_until(lambda: _is_marked(case), "the group will be known again")
+        async with case.client.pipeline(transaction=True) as pipeline:
+            settle(pipeline, case, OURS, jobs[0], journalled=journalled)
+            pipeline.xgroup_destroy("orders", "billing")
+            pipeline.xgroup_create("orders", "billing", "$")
+            await pipeline.execute()
+        back = jobs[1:] if journalled else jobs
+        await case.wait_for_report(lambda report: report.put_back == len(back), "what was pending is put back")
+        await case.make_overdue(RESTORED_CONSUMER)
+        assert sorted(await case.work_off(nothing_left)) == back
 
 
 async def test_what_a_stranger_made_vanish_and_nobody_puts_back_makes_the_service_degraded(case: Case) -> None:
@@ -352,13 +394,18 @@ async def give_word(case: Case, consumer: str, *, for_ms: int = -60_000) -> None
     await case.client.hset(case.keys.agreement, f"member:{consumer}", f"1,{VISIBILITY_MS},3,{until_ms},")
 
 
+def settle(pipeline: Any, case: Case, consumer: str, acknowledged: str, *, journalled: bool) -> None:
+    """Let ``consumer`` settle one delivery."""
+    pipeline.xack("orders", "billing", acknowledged)
+    if journalled:
+        data = encode_data({"group": "billing", "consumer": consumer, "mode": "reaper", "entry": acknowledged})
+        pipeline.xadd(case.keys.journal, {"event": "acked", "job": acknowledged, "data": data})
+
+
 async def drop(case: Case, consumer: str, *, acknowledged: str, journalled: bool) -> None:
     """Let ``consumer`` settle one delivery, and somebody delete it with what it holds, before anybody looks."""
     async with case.client.pipeline(transaction=True) as pipeline:
-        pipeline.xack("orders", "billing", acknowledged)
-        if journalled:
-            data = encode_data({"group": "billing", "consumer": consumer, "mode": "reaper", "entry": acknowledged})
-            pipeline.xadd(case.keys.journal, {"event": "acked", "job": acknowledged, "data": data})
+        settle(pipeline, case, consumer, acknowledged, journalled=journalled)
         pipeline.xgroup_delconsumer("orders", "billing", consumer)
         await pipeline.execute()
 
@@ -397,6 +444,47 @@ async def test_what_a_dead_worker_of_ours_held_whose_consumer_is_deleted_is_put_
         (job, OURS, True) for job in jobs[:3]
     ]
     assert await case.violations() == []
+
+
+@pytest.mark.parametrize("redelivery", ["stream", "retry-stream"])
+@pytest.mark.parametrize(("consumer", "put_back", "in_doubt"), [(OURS, 3, 0), ("foreign", 0, 3)])
+async def test_what_was_dropped_before_settings_are_reloaded_is_known_to_the_watch_that_follows(
+    case: Case, redelivery: str, consumer: str, put_back: int, in_doubt: int
+) -> None:
+    """Full scans alone see it, and the one after the reload is the first of its watch (seed 4201298)."""
+    changes = {"redelivery": redelivery, "full_scan_interval": SELDOM}
+    jobs = await case.enqueue(4)
+    if consumer == OURS:
+        await give_word(case, OURS)
+    await case.read(consumer, count=3)
+    await case.read("another", count=1)
+    async with leading(quick_settings(case.server, **changes), "error") as leader:
+        await scanned_fully(case, 4)
+        await case.client.xgroup_delconsumer("orders", "billing", consumer)
+        for limit in (7, 8):  # the second one before the first has scanned anything, perhaps
+            leader.reaper.reload(quick_settings(case.server, max_deliveries=limit, **changes))
+        report = await case.wait_for_report(lambda report: report.put_back + report.in_doubt == 3, "it is told")
+        await case.make_overdue("another")
+        assert sorted(await case.work_off(nothing_left)) == (jobs if put_back else jobs[3:])
+        assert leader.errors() == ["lost_delivery"]
+    assert (report.put_back, report.in_doubt) == (put_back, in_doubt)
+
+
+async def test_what_a_group_held_that_is_destroyed_before_settings_are_reloaded_is_put_back(case: Case) -> None:
+    changes = {"recreate_groups": True, "full_scan_interval": SELDOM}
+    jobs = await case.enqueue(3)
+    await case.read(OURS, count=3)
+    async with leading(quick_settings(case.server, **changes)) as leader:
+        await scanned_fully(case, 3)
+        async with case.client.pipeline(transaction=True) as pipeline:
+            pipeline.xgroup_destroy("orders", "billing")
+            pipeline.xgroup_create("orders", "billing", "$")
+            await pipeline.execute()
+        leader.reaper.reload(quick_settings(case.server, max_deliveries=7, **changes))
+        report = await case.wait_for_report(lambda report: report.put_back == 3, "what it held is put back")
+        await case.make_overdue(RESTORED_CONSUMER)
+        assert sorted(await case.work_off(nothing_left)) == jobs
+    assert report.dropped == 0
 
 
 async def test_what_a_dead_worker_has_settled_before_does_not_run_again_if_it_is_journalled(case: Case) -> None:

@@ -82,3 +82,22 @@ def test_a_leader_finds_what_a_deleted_consumer_has_settled(
         data["rows"] = rows
     found = settled_in(b"9-0", _told(data), {b"5-0", b"5-2", b"5-9"}, "w1")
     assert [entry.decode() for entry in found] == settled
+
+
+@pytest.mark.parametrize(
+    ("event", "facts", "is_settled"),
+    [
+        ("acked", {}, True),
+        ("dead_lettered", {"dead_letter": "6-0"}, True),
+        ("nacked", {"new_entry": "6-0"}, True),
+        ("nacked", {"due_ms": 9}, True),  # what waits, packed in the schedule
+        ("nacked", {"new_entry": "5-0"}, False),  # given back where it is: it is pending there
+        ("extended", {}, False),
+    ],
+)
+def test_what_anybody_has_settled_for_good_is_not_put_back_into_a_group_that_is_made_again(
+    event: str, facts: dict[str, object], is_settled: bool
+) -> None:
+    data = {"v": 1, "consumer": "w2", "entry": "5-0", **facts}
+    flat = [b"event", event.encode(), b"job", b"5-0", b"data", json.dumps(data).encode()]
+    assert list(settled_in(b"9-0", flat, {b"5-0", b"5-1"}, None)) == ([b"5-0"] if is_settled else [])

@@ -26,7 +26,7 @@ from workers.protocol.calls.refusals import Refusal
 from workers.protocol.calls.upkeep import Authority
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic_ms
-from workers.runtime.denials import TOO_LATE_MS, Denials
+from workers.runtime.denials import RECOVERING, TOO_LATE_MS, Denials
 from workers.runtime.grace import LONGEST_FIRST_WAIT_MS, OUTAGE_PART, Grace
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +60,8 @@ class World:
     refusals: list[Refusal] = field(default_factory=list)
     grace: Grace = field(default_factory=lambda: Grace(30_000, 7_000))
     denials: Denials = field(default_factory=Denials)
+    of_replica: Denials = field(default_factory=Denials)
+    """What the replica was refused besides recovery: its election, its registration."""
     not_after: list[int] = field(default_factory=list)
     """How late each call might have run."""
 
@@ -67,7 +69,13 @@ class World:
         settings = ReaperSettings(groups="orders/billing", visibility_timeout=VISIBILITY_S)
         [group] = settings.watched
         self.notes = GroupNotes(group, Callbacks(EVENTS))
-        context = SimpleNamespace(client=self, settings=settings, grace=self.grace, server_ms=monotonic_ms)
+        context = SimpleNamespace(
+            client=self,
+            settings=settings,
+            grace=self.grace,
+            server_ms=monotonic_ms,
+            elector=SimpleNamespace(denials=self.of_replica),
+        )
         self.watch = SourceWatch(
             cast("TermContext", context),
             GroupWriter(cast("Any", self), group, Authority("reaper", 7, "alice", 0), Journal(1, 100)),
@@ -76,7 +84,8 @@ class World:
             telemetry=GroupTelemetry(group, 7, settings.trace_linkage),
             rate=RateLimit(0),
             grace_until=lambda: max(
-                self.grace.until(VISIBILITY_S * 1_000), self.denials.until(self.grace.longest_ms(VISIBILITY_S * 1_000))
+                self.grace.until(VISIBILITY_S * 1_000),
+                *(one.until(self.grace.longest_ms(VISIBILITY_S * 1_000)) for one in (self.denials, self.of_replica)),
             ),
             made=lambda: 0,
             refused=self.refusals.append,
@@ -195,6 +204,36 @@ async def test_what_was_not_allowed_asks_first_for_nothing_and_then_lets_live_wo
         assert (before, len(watch.timers), world.notes.tally.recovered) == ((1, 0), 0, 1)
         assert world.asked[-1][0] == pytest.approx(allowed_at + VISIBILITY_S, abs=0.1)
         assert world.refusals == [], "that it came too late is what it was to say"
+
+
+async def test_what_the_replica_was_refused_besides_lets_live_workers_come_first_too() -> None:
+    """Nothing was due while it was refused: no call of ours that recovers has met it."""
+    world = World()
+    world.of_replica.denied("registration")
+    await anyio.sleep(1)  # the clock is past what is too late
+    async with world.watching() as watch:
+        await anyio.sleep(VISIBILITY_S - 0.1)
+        assert (set(world.not_after), len(watch.timers), world.notes.tally.recovered) == ({TOO_LATE_MS}, 1, 0)
+        assert not world.of_replica.is_open
+
+
+async def test_a_call_that_waited_for_room_while_a_wait_began_is_not_made() -> None:
+    """Several calls may be under way: each of them was due, and the answer to one says that the others have to wait."""
+    world = World()
+    world.denials.denied(RECOVERING)
+
+    async def answers_late() -> None:
+        await anyio.sleep(1)
+
+    world.does = answers_late
+    await anyio.sleep(1)
+    async with world.watching() as watch:
+        for n in range(2, 6):
+            watch.timers.arm(b"%d-0" % n, monotonic_ms())
+            watch._wake_if_earlier()
+            await anyio.sleep(0.2)
+        await anyio.sleep(VISIBILITY_S - 3)
+        assert (set(world.not_after), world.notes.tally.recovered) == ({TOO_LATE_MS}, 0)
 
 
 async def test_a_call_that_is_made_out_of_contact_must_not_run_once_the_outage_would_count() -> None:

@@ -31,7 +31,7 @@ class Settling:
 
     entry_id: str
     verb: str
-    times: int
+    times: Word
     data: str
     others: tuple[Word, ...]
     """Reason, error, delay and traceback, which an ack has not."""
@@ -346,7 +346,7 @@ def item(
     one: str,
     verb: str,
     *,
-    times: int = 1,
+    times: Word = 1,
     reason: str = "max_deliveries",
     error: str = "",
     data: str = "",

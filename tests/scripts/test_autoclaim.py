@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.scripts.scene import BINARY, FENCE, TOO_MANY, Scene, Word, dead, entry_id, ready, shown
 from tests.support.dump import BASE_MS, Shown
@@ -463,6 +464,17 @@ async def test_a_call_that_the_server_runs_too_late_does_nothing_and_tells_the_t
     late, at = await scene.autoclaim(not_after_ms=await scene.now_ms() - 1_000)
     assert (late, abs(at - await scene.now_ms()) < 5_000) == (b"late", True)
     assert await scene.state() == before
+
+
+async def test_a_call_that_is_too_late_says_whether_writes_are_taken(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(ResponseError, match="NOREPLICAS"):
+            await scene.autoclaim(not_after_ms=0)
+    finally:
+        await scene.client.config_set("min-replicas-to-write", 0)
+    assert (await scene.autoclaim(not_after_ms=0))[0] == b"late"
 
 
 async def test_a_second_group_forbids_copies_in_the_stream(scene: Scene) -> None:

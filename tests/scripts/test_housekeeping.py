@@ -1,5 +1,6 @@
 """keep_house, restore_group, count_after, pause_group, register_replica, write_events: what is tidied and reported."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from redis.asyncio import Redis
 
 from tests.scripts.scene import FENCE, Scene, entry_id, rows
 from tests.support.dump import dump
+from workers.protocol.calls import Step, clock_word
 from workers.protocol.scripts import load_script
 
 pytestmark = pytest.mark.anyio
@@ -14,21 +16,31 @@ pytestmark = pytest.mark.anyio
 STALE = [None, "reaper:8:bob", "reaper:6:bob", "reaper:7:bob", "other:7:alice"]
 
 
-async def keep_house(scene: Scene, silence_ms: int | str = "", *, fence: str = FENCE) -> Any:
+async def keep_house(
+    scene: Scene,
+    silence_ms: int | str = "",
+    *,
+    fence: str = FENCE,
+    steps: Sequence[Step] = (),
+    caller: str = "alice",
+    again: bool = False,
+) -> Any:
     """Run ``keep_house``."""
     keys = scene.keys
     return await load_script("workers.protocol", "keep_house").run(
         scene.client,
         [keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes],
-        [fence, keys.group, silence_ms, 1, 1_000, 7],
+        [fence, keys.group, silence_ms, 1, 1_000, 7, clock_word(0, steps), caller, int(again)],
     )
 
 
-async def restore(scene: Scene, *ids: str, made: int = 0) -> Any:
+async def restore(scene: Scene, *ids: str, made: int = 0, steps: Sequence[Step] = ()) -> Any:
     """Run ``restore_group``; when the group was made is left out, and who made it."""
     keys = scene.keys
     reply = await load_script("reaper", "restore_group").run(
-        scene.client, [keys.stream, keys.fence, keys.agreement], [FENCE, keys.group, "restored", 60_000, made, *ids]
+        scene.client,
+        [keys.stream, keys.fence, keys.agreement],
+        [FENCE, keys.group, "restored", 60_000, clock_word(made, steps), *ids],
     )
     return reply[:2]
 
@@ -133,6 +145,19 @@ async def test_words_that_a_leader_may_still_want_to_see_are_kept(
     assert await scene.client.hexists(scene.keys.agreement, "member:w1") == is_kept
 
 
+async def test_a_step_of_the_clock_is_in_no_silence_and_ends_no_word(scene: Scene) -> None:
+    """Else a worker that holds nothing just now has no word when it is handed the next job (seed 5100314)."""
+    await scene.client.xgroup_createconsumer("orders", "billing", "w1")
+    words = {"member:w1": -7_200_000 + 700_000, "member:gone": -7_200_000 + 20_000}
+    now = await scene.now_ms()
+    await scene.agree(**{field: f"1,30000,3,{now + for_ms}," for field, for_ms in words.items()})
+    step = Step(now - 7_201_000, 7_200_000)
+    assert await keep_house(scene, 3_600_000, steps=[step]) == [b"ok", 0, 0, 0]
+    assert await scene.client.hexists(scene.keys.agreement, "member:w1")
+    assert await keep_house(scene) == [b"ok", 0, 0, 1, b"gone"], "who has not seen the step"
+    assert not await scene.client.hexists(scene.keys.agreement, "member:w1")
+
+
 async def test_a_destroyed_group_is_recreated_where_it_was_with_what_it_held(scene: Scene) -> None:
     for _ in range(4):
         await scene.add()
@@ -147,6 +172,22 @@ async def test_a_destroyed_group_is_recreated_where_it_was_with_what_it_held(sce
     assert await scene.recover(entry_id(1)) == [b"made"], "the group is another one"
     made = int((await scene.client.hget(scene.keys.agreement, "made")) or 0)
     assert rows(await scene.recover(entry_id(1), made=made)) == [(1, "restored", entry_id(1), 1)]
+
+
+@pytest.mark.parametrize("known", ["9-2", "5-9"])
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_in_a_stream_that_was_made_anew_the_group_begins_anew(scene: Scene, known: str, is_there: bool) -> None:
+    """With IDs of the producer's own they lie below what was known, and nobody would ever read them."""
+    await scene.client.delete("orders")
+    await scene.agree(last_id=known)
+    if is_there:
+        await scene.add(at="5-1")
+    assert await restore(scene, "9-1") == [b"ok", 0]
+    if not is_there:
+        await scene.add(at="5-1")
+    reply: Any = await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
+    assert [one for one, _ in reply[0][1]] == [b"5-1"]
+    assert await scene.client.hget(scene.keys.agreement, "made_from") == b"0"
 
 
 async def test_what_will_be_delivered_anew_anyway_is_not_put_back(scene: Scene) -> None:
@@ -190,14 +231,22 @@ async def test_what_somebody_holds_already_is_not_taken_from_him(scene: Scene) -
     assert await scene.pending() == [(entry_id(1), "w1", 1)]
 
 
-@pytest.mark.parametrize(("for_ms", "least", "most"), [(35_000, 0, 59_999), (-1, 60_000, 10**9)])
+@pytest.mark.parametrize(
+    ("for_ms", "by_ms", "least", "most"),
+    [
+        (35_000, 0, 0, 59_999),
+        (-1, 0, 60_000, 10**9),
+        (20_000 - 3_600_000, 3_600_000, 0, 59_999),  # its word has ended by a step of the clock alone
+    ],
+)
 async def test_while_workers_of_ours_live_they_get_time_to_take_back_what_they_run(
-    scene: Scene, for_ms: int, least: int, most: int
+    scene: Scene, for_ms: int, by_ms: int, least: int, most: int
 ) -> None:
     await scene.add()
     await scene.agree(last_id=entry_id(1), **{"member:w1": f"1,60000,3,{await scene.now_ms() + for_ms},"})
     await scene.client.xgroup_destroy("orders", "billing")
-    await restore(scene, entry_id(1))
+    steps = [Step(await scene.now_ms() - by_ms - 15_000, by_ms)] if by_ms else []
+    await restore(scene, entry_id(1), steps=steps)
     (idle_ms,) = (await scene.idle_ms()).values()
     assert least <= idle_ms <= most
 
@@ -354,6 +403,24 @@ async def test_a_word_that_has_ended_and_whose_consumer_is_gone_is_told_once(sce
     ((event, job, data),) = (await scene.state())["{orders}:journal"]
     assert (event, job, data.keys() - told.keys()) == ("lost_consumer", "", {"until_ms"})
     assert {name: data[name] for name in told} == told
+
+
+async def test_what_was_told_by_a_reply_that_was_lost_is_told_again_to_whoever_asked(scene: Scene) -> None:
+    ended = f"1,30000,3,{await scene.now_ms() - 1_000},"
+    await keep_house(scene)  # how it was before is seen
+    await scene.client.xgroup_destroy("orders", "billing")
+    await made_again(scene)
+    await scene.agree(**{"member:gone": ended})
+    told = [b"ok", 0, 1, 1, b"gone"]
+    assert await keep_house(scene) == told
+    assert await keep_house(scene, caller="bob", again=True) == [b"ok", 0, 0, 0], "he was told nothing"
+    assert await keep_house(scene, again=True) == told
+    assert await keep_house(scene, again=True) == told, "that reply was lost as well"
+    await scene.agree(**{"member:later": ended})
+    assert await keep_house(scene, again=True) == [b"ok", 0, 1, 2, b"later", b"gone"]
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+    assert not await scene.client.hexists(scene.keys.agreement, "house_told")
+    assert await keep_house(scene, again=True) == [b"ok", 0, 0, 0]
 
 
 async def held_by(scene: Scene, consumer: str, *, seen_by: str) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.scripts.scene import BINARY, FENCE, TOO_MANY, Scene, Word, dead, details, entry_id, ready, rows, shown
 from tests.support.dump import BASE_MS
@@ -281,6 +282,17 @@ async def test_a_call_that_the_server_runs_too_late_does_nothing(scene: Scene) -
     seconds, _ = await scene.client.time()
     assert await scene.recover(E1, not_after_ms=seconds * 1_000 - 1) == [b"late"]
     assert await scene.state() == before
+
+
+async def test_a_call_that_is_too_late_says_whether_writes_are_taken(scene: Scene) -> None:
+    await scene.stalled()
+    await scene.client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(ResponseError, match="NOREPLICAS"):
+            await scene.recover(E1, not_after_ms=0)
+    finally:
+        await scene.client.config_set("min-replicas-to-write", 0)
+    assert await scene.recover(E1, not_after_ms=0) == [b"late"]
 
 
 async def test_a_paused_group_is_left_alone(scene: Scene) -> None:

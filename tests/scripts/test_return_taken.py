@@ -35,7 +35,7 @@ async def taken(scene: Scene, *, times: int = 1) -> str:
     return one
 
 
-async def extend(scene: Scene, one: str, times: int, consumer: str = "w1") -> int:
+async def extend(scene: Scene, one: str, times: Word, consumer: str = "w1") -> int:
     words: list[Word] = ["billing", consumer, 0, 1_000, one, times, one, "{}"]
     script = load_script("workers.protocol", "extend_visibility")
     keys = ["orders", scene.keys.journal, scene.keys.agreement, "orders"]
@@ -43,7 +43,7 @@ async def extend(scene: Scene, one: str, times: int, consumer: str = "w1") -> in
     return int(reply[0])
 
 
-async def hold_again(scene: Scene, one: str, times: int, consumer: str = "w1") -> int:
+async def hold_again(scene: Scene, one: str, times: Word, consumer: str = "w1") -> int:
     reply: Any = await load_script("workers.protocol", "hold_again").run(
         scene.client, ["orders", "orders", scene.keys.agreement], ["billing", consumer, one, times]
     )
@@ -109,6 +109,68 @@ async def test_what_waited_in_the_schedule_waits_again(scene: Scene) -> None:
     assert await return_taken(scene, one, 2) == 1
     assert await scene.pending() == [(one, WAITING, 2)]
     assert {**await scene.state(), "orders": waiting["orders"]} == waiting
+
+
+# ---- before it is given back
+
+TO_BE_ASKED_AGAIN, TAKEN = 5, 5
+HELD_TO_BE_ASKED_AGAIN = 2
+
+
+async def says(scene: Scene, one: str, *, proven_ago_ms: int, times: int = 1) -> tuple[Any, int, int]:
+    """Return what its worker hears that settles it, extends it, and would hold it again."""
+    count = f"{times},{await scene.now_ms() - proven_ago_ms}"
+    settled = await scene.settle(item(one, "ack", times=count))
+    return settled, await extend(scene, one, count), await hold_again(scene, one, count)
+
+
+@pytest.mark.parametrize("thief", ["thief", "w1"], ids=["another reader", "its own next read"])
+@pytest.mark.parametrize("proven_ago_ms", [100, -60_000], ids=["lately", "before the clock was set back"])
+async def test_until_it_is_given_back_nothing_is_told_to_whoever_lives_and_has_it(
+    scene: Scene, proven_ago_ms: int, thief: str
+) -> None:
+    """Else what it has done is refused, and what it runs taken from it: jobs of one delivery die (seed 5301966)."""
+    await scene.agree(**{"member:w1": "1,30000,3,9999999999999,"})
+    one = await scene.stalled()
+    await scene.client.execute_command("XCLAIM", "orders", "billing", thief, 0, one)
+    before = await scene.pending()
+    heard = await says(scene, one, proven_ago_ms=proven_ago_ms)
+    assert heard == ([TO_BE_ASKED_AGAIN], TAKEN, HELD_TO_BE_ASKED_AGAIN)
+    assert await scene.pending() == before == [(one, thief, 2)]
+    assert await return_taken(scene, one, 1, consumer=thief) == 1
+    assert await scene.settle(item(one, "ack")) == 1
+    assert await scene.pending() == []
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [
+        ("it was silent for too long", {"proven_ago_ms": 25_000}),
+        ("it was delivered twice since", {"times": 0}),
+        ("copies are made there", {"policy": "stream"}),
+        ("it has given no word", {"word": None}),
+        ("it has begun anew since", {"word": "1,30000,3,9999999999999,{now},"}),
+        ("it was laid aside", {"thief": "ready-by-reaper"}),
+    ],
+)
+async def test_what_was_taken_by_right_is_refused(scene: Scene, what: str, changed: dict[str, Any]) -> None:
+    word = changed.get("word", "1,30000,3,9999999999999,")
+    if word:
+        await scene.agree(**{"member:w1": word.format(now=await scene.now_ms())})
+    await scene.agree(policy=changed.get("policy", "in-place"))
+    one = await scene.stalled()
+    await scene.client.execute_command("XCLAIM", "orders", "billing", changed.get("thief", "thief"), 0, one)
+    heard = await says(scene, one, proven_ago_ms=changed.get("proven_ago_ms", 100), times=changed.get("times", 1))
+    assert heard == ([REFUSED], REFUSED, 0), what
+
+
+async def test_where_the_reply_to_a_settlement_was_lost_it_may_have_been_given_back_and_taken_by_right(
+    scene: Scene,
+) -> None:
+    await scene.agree(**{"member:w1": "1,30000,3,9999999999999,"})
+    one = await taken(scene)
+    count = f"1,{await scene.now_ms() - 100}"
+    assert await scene.settle(item(one, "nack", times=count), reply_was_lost=True) == [3]
 
 
 async def given_back_by_a_stranger(scene: Scene) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.scripts.scene import Scene, item
+from workers.protocol.calls import Step, clock_word
 
 pytestmark = pytest.mark.anyio
 
@@ -135,6 +136,70 @@ async def test_a_nack_counts_against_the_limit_that_the_worker_knew(scene: Scene
         await scene.settle(item(entry_id, "nack", times=2), consumer=consumer)
     state = await scene.state()
     assert [entry[2] for entry in state["{orders}:dead:billing"]["entries"]] == ["2"]
+
+
+# ---- a step of the clock
+
+HOUR_MS = 3_600_000
+
+
+async def set_ahead(scene: Scene, ago_ms: int, by_ms: int = HOUR_MS) -> str:
+    """Return what who has seen it says of a clock that was set ahead so long ago."""
+    return clock_word(10**15, [Step(await scene.now_ms() - ago_ms - by_ms, by_ms)])
+
+
+@pytest.mark.parametrize("embeds", [False, True])
+@pytest.mark.parametrize(
+    ("for_ms", "is_left_alone"),
+    [
+        (60_000, True),  # given since
+        (20_000 - HOUR_MS, True),  # given before, and would last
+        (-20_000 - HOUR_MS, False),  # would have ended by now
+        (-40_000 - HOUR_MS, False),  # had ended when the clock was set
+    ],
+)
+async def test_a_step_of_the_clock_ends_nobodys_word(
+    scene: Scene, for_ms: int, is_left_alone: bool, embeds: bool
+) -> None:
+    """Else a worker is judged by a timeout that it has never heard of, until it has joined again (seed 5100314)."""
+    await embedded(scene)
+    await says(scene, OURS, 120_000, for_ms=for_ms)
+    entry_id = await scene.add()
+    await scene.deliver(entry_id, consumer=OURS, idle_ms=20_000)
+    clock = await set_ahead(scene, 30_000)
+    if embeds:
+        await scene.autoclaim(consumer="w2", room=10, not_after_ms=clock)
+        taken = [owner for _, owner, _ in await scene.pending()] == ["w2"]
+    else:
+        taken = (await recovered(scene, entry_id, not_after_ms=clock))[0] == READY
+    assert taken != is_left_alone
+
+
+async def test_what_was_given_since_the_clock_was_set_ends_when_it_says(scene: Scene) -> None:
+    await says(scene, OURS, 3_600_000, for_ms=-1_000)
+    entry_id = await scene.add()
+    await scene.deliver(entry_id, consumer=OURS, idle_ms=20_000)
+    assert (await recovered(scene, entry_id, not_after_ms=await set_ahead(scene, 1_800_000)))[0] == READY
+
+
+@pytest.mark.parametrize(("for_ms", "code"), [(5_000 - HOUR_MS, NOT_DUE), (-5_000 - HOUR_MS, READY)])
+async def test_nor_does_it_end_what_was_agreed_on_before(scene: Scene, for_ms: int, code: int) -> None:
+    await shortened(scene, former_visibility_ms=120_000, for_ms=for_ms)
+    entry_id = await scene.add()
+    await scene.deliver(entry_id, consumer=OURS, idle_ms=20_000)
+    assert (await recovered(scene, entry_id, not_after_ms=await set_ahead(scene, 15_000)))[0] == code
+
+
+@pytest.mark.parametrize(("first", "last", "code"), [(0, 2, NOT_DUE), (0, 1, READY), (1, 2, READY)])
+async def test_a_word_outlasts_each_of_several_steps_and_a_short_one_as_well(
+    scene: Scene, first: int, last: int, code: int
+) -> None:
+    await says(scene, OURS, 120_000, for_ms=10_000 - HOUR_MS - 40_000)
+    entry_id = await scene.add()
+    await scene.deliver(entry_id, consumer=OURS, idle_ms=20_000)
+    now = await scene.now_ms()
+    steps = [Step(now - HOUR_MS - 60_000, HOUR_MS), Step(now - 50_000, 40_000)][first:last]
+    assert (await recovered(scene, entry_id, not_after_ms=clock_word(10**15, steps)))[0] == code
 
 
 # ---- embedded

@@ -193,6 +193,9 @@ class OurWorker(Actor):
     def __init__(self, world: "World", role: str) -> None:
         super().__init__(world, role)
         self._worker: WorkerProcess | None = None
+        self._taken: dict[Held, float] = {}
+        """What somebody has taken who could not know better, and when it was proven before: to him it had stalled, and
+        whoever is handed it next has not taken it."""
 
     @property
     def _settings(self) -> WorkerSettings:
@@ -269,7 +272,12 @@ class OurWorker(Actor):
                 continue  # the server has lost that it was ever handed out to it
             silent_s = self.world.loop.now - one.proven  # its own clock may have stood still meanwhile
             lives_by_s = self.lives_by_s
-            if silent_s + self.world.step_unseen_by_caller_s(one.proven) < lives_by_s:
+            if silent_s >= lives_by_s or self._taken.get(one) == one.proven:
+                continue
+            if silent_s + self.world.step_unseen_by_caller_s(one.proven) >= lives_by_s:
+                self._taken[one] = one.proven
+                self.world.ledger.blame(Execution(one.job.id, one.job.generation))
+            else:
                 yield (
                     f"I8: job {one.job.id} was taken from {process.name}, which proved {silent_s:.3f} s ago that it "
                     f"has it, and may be silent for {lives_by_s:g} s"
@@ -343,7 +351,7 @@ class BeatingTask:
                 step = next(self._steps)
                 continue
             try:
-                answer = await self._extend.run(client, step.source.key, step.jobs, step.proof)
+                answer = await self._extend.run(client, step.source.key, step.jobs, step.proofs)
             except (RedisError, OSError) as error:
                 if is_contact_error(error):
                     await client.connection_pool.disconnect()

@@ -90,12 +90,13 @@ class Drops:
     def refused(self, process: str, job: str, dated_from: float) -> None:
         """Note that a process is told that a job is not its own: all that it has to show is older than its word.
 
-        So it is where the server's clock was set ahead since, and the first beat after finds that out: it may as well
-        be the process's machine that was suspended, and the job somebody else's meanwhile (seed 9990).
+        So it is where the server's clock was set since, and the first beat after finds that out. Ahead: it may as well
+        be the process's machine that was suspended, and the job somebody else's meanwhile (seed 9990). Back: its proof
+        is of the future (seeds 6000436 and 6000649 with reloads).
         """
         for name, dropped in self._held_by(process):
-            ahead_at = (at for at, seconds in self._world.clock.steps if seconds > 0)
-            if name == job and dropped.proven < max(dated_from, *ahead_at, -inf):
+            set_at = (at for at, _ in self._world.clock.steps)
+            if name == job and dropped.proven < max(dated_from, *set_at, -inf):
                 self._world.ledger.lost.add(job)
 
     def forgotten(self) -> None:

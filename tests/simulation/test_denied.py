@@ -10,6 +10,7 @@ import pytest
 from tests.simulation.play import play
 from tests.simulation.plays import Act
 from tests.simulation.story import CLAIM, EMBEDDED, IN_PLACE, REAPER, NewJob, Setting, Step, Story
+from tests.simulation.world import WRITE
 
 SEEDS = range(589872, 589872 + 5)
 """Without a wait after the refusal, some of these go wrong in each setting."""
@@ -37,6 +38,55 @@ STORY = Story(
 )
 def test_nobody_is_given_up_as_rights_are_given_back(setting: Setting, seed: int) -> None:
     assert play(replace(STORY, seed=seed, setting=setting)).violations == ()
+
+
+LONG_JOBS = tuple(NewJob(10.0 + i * 7, i % 3, (Act("ok", 160.0 + i * 11),)) for i in range(5))
+SIDE_BY_SIDE = replace(LED, concurrency=4)
+BY_WORKERS = replace(SIDE_BY_SIDE, recovery=EMBEDDED, workers=2, bare_workers=0)
+
+
+@pytest.mark.parametrize("seconds", [118.0, 125.0, 183.2])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "setting",
+    [
+        SIDE_BY_SIDE,
+        replace(SIDE_BY_SIDE, election=True),
+        BY_WORKERS,
+        replace(BY_WORKERS, version="8.6", recovery=CLAIM, redelivery=IN_PLACE),
+    ],
+    ids=["without an election", REAPER, EMBEDDED, CLAIM],
+)
+def test_nobody_is_given_up_as_writes_are_taken_again(setting: Setting, seed: int, seconds: float) -> None:
+    """A server that lacks replicas, or cannot write its disk, is there, and answers who reads."""
+    step = Step(60.0, "deny", seconds=seconds, value=WRITE)
+    story = replace(STORY, seed=seed, setting=setting, jobs=LONG_JOBS, steps=(step,), length_s=600.0)
+    assert play(story).violations == ()
+
+
+def test_nobody_is_given_up_as_the_right_to_look_is_given_back() -> None:
+    """Where nothing else was asked for meanwhile, the scan alone finds that it is refused (seed 6011275, reloads)."""
+    setting = Setting(
+        version="6.2", redelivery="retry-stream", visibility_s=600.0, max_deliveries=1, lease_s=600.0, workers=2,
+        bare_workers=0, replicas=3, election=True, concurrency=4, journal="settlements", delete_settled=True,
+    )  # fmt: skip
+    jobs = (
+        NewJob(533.9, 5, (Act("ok", 173.7),)),
+        NewJob(848.3, 6, (Act("ok", 1410.9),)),
+        NewJob(2201.7, 7, (Act("ok", 19.2),), bare=True),
+        NewJob(2201.7, 8, (Act("ok", 724.6),)),
+        NewJob(411.5, 11, (Act("ok", 705.8),)),
+    )
+    steps = (
+        Step(766.2, "memory", seconds=571.1),
+        Step(1024.9, "deny", seconds=144.1, value="evalsha"),
+        Step(1625.0, "clock", value=3600.0),
+        Step(1625.9, "visibility", value={"visibility_timeout": 150.0}),
+        Step(2639.3, "stop", "worker-2", 209.5),
+        Step(3048.8, "deny", seconds=1070.4, value="xpending"),
+    )
+    story = Story(seed=6011275, setting=setting, jobs=jobs, steps=steps, length_s=3393.6)
+    assert play(story).violations == ()
 
 
 def test_a_retry_in_place_that_nobody_may_journal_counts_as_little_as_any_other() -> None:

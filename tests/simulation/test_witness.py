@@ -157,6 +157,22 @@ def test_a_step_ahead_is_unknown_to_those_who_were_started_after_it_alone(make: 
     world.run(pass_time)
 
 
+@pytest.mark.parametrize(("by_s", "unseen_s"), [(1.0, 1.0), (5.0, 5.0), (5.1, 0.0), (-1.0, 0.0)])
+def test_a_step_of_a_few_seconds_is_told_from_a_slow_answer_by_nobody(make: Make, by_s: float, unseen_s: float) -> None:
+    world = make(Story(1, Setting(workers=1, replicas=1), (), (), 60.0))
+    world.begin()
+
+    async def pass_time() -> None:
+        await asyncio.sleep(5)
+        world.clock.step(by_s)
+        for since, expected in ((3.0, unseen_s), (7.0, 0.0)):
+            for caller in ("reaper-1#1", "worker-1#1"):
+                world.witness.caller = caller
+                assert world.step_unseen_by_caller_s(since) == expected
+
+    world.run(pass_time)
+
+
 @pytest.mark.parametrize(
     ("back_at", "ahead_at", "elected_at", "since", "unseen_s"),
     [

@@ -36,6 +36,7 @@ from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES
 from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.keys import RESTORED_CONSUMER
 from workers.protocol.messages import pair_up, read_metadata, text
+from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ DENIED = ("xreadgroup", "evalsha", "xpending", "xack", "xadd", "get", "set", "hg
 LISTS_CONSUMERS = b"\r\nCONSUMERS\r\n"
 """In the request of a leader that looks whose consumers are missing."""
 MOST_CLIENTS = 10_000
+WRITE = "write"
+"""What a server is told to let nobody do that lacks replicas (`min-replicas-to-write`)."""
 LOADS_AFTER_S = 0.1
 SUPERVISED_S = (1.0, 3.0)
 """How soon a process that ended by itself is started again."""
@@ -359,12 +362,17 @@ class World:
         """Return by how much the server's clock was set ahead after ``since``, before whose command runs was started.
 
         A process that starts after such a step knows of none (decision 28): what was touched before looks so much
-        older to it. Of all others it is asked that they know, but for a replica of what took back a step back before
-        it was elected, since it looked at the clock as a follower (seed 4000947).
+        older to it. Nobody tells a step of a few seconds from a slow answer (seed 4050844). Of all others it is asked
+        that they know, but for a replica of what took back a step back before it was elected, since it looked at the
+        clock as a follower (seed 4000947).
         """
         for actor in self.actors.values():
             if actor.process is not None and self.witness.caller.partition(" ")[0] == actor.process.name:
-                steps = (by_s for at, by_s in self.clock.steps if since < at <= actor.launched_at)
+                steps = (
+                    by_s
+                    for at, by_s in self.clock.steps
+                    if since < at and (at <= actor.launched_at or 0 < by_s * 1000 <= CLOCK_JUMP_MS)
+                )
                 undone_s = self._undone_between_looks_s(since) if actor.role.startswith("reaper") else 0.0
                 return max(0.0, sum(steps), undone_s)
         return 0.0
@@ -611,17 +619,25 @@ class World:
         self.server.flush_all()
         self.note_what_is_lost()
 
+    def _let_everybody(self, command: str, *, do: bool) -> None:
+        if command == WRITE:
+            self.server.lacks_replicas = not do
+        elif do:
+            self.server.grant("default", command)
+        else:
+            self.server.revoke("default", command)
+
     def deny(self, command: str, seconds: float) -> None:
-        """Take everybody the right to a command, for some time.
+        """Take everybody the right to a command (or, by `WRITE`, let the server take no writes), for some time.
 
         Nobody can prove his life then, and whoever was refused something knows. A process that starts as the right is
         given back does not: it finds what looks like the work of dead workers.
         """
         processes = {role: actor.incarnation for role, actor in self.actors.items()}
-        self.server.revoke("default", command)
+        self._let_everybody(command, do=False)
 
         def give_back() -> None:
-            self.server.grant("default", command)
+            self._let_everybody(command, do=True)
             others = {role: actor.incarnation for role, actor in self.actors.items()} != processes
             if others and seconds > min(self.visibilities):
                 for role in self.actors:

@@ -13,13 +13,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from workers.loop.claiming import SELF_RECOVERY_LEAST_MS, Claiming, claim_idle_ms
-from workers.loop.execution import ACKED
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.reading import Reader
-from workers.loop.settlement import _is_to_be_asked_again as is_to_be_asked_again
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.membership import Agreement
-from workers.protocol.calls.settlement import Result
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.meaning import NotSentError
 from workers.protocol.messages import (
@@ -293,30 +290,6 @@ async def test_what_is_claimed_and_runs_here_with_that_count_goes_on() -> None:
     held = await claiming.deliveries(send, 2 * CLAIM_READY_MS, 3.0)
     assert [one.job.raw_entry_id for one in held] == [b"2-1"]
     assert (source.holds(runs), runs.interruption, moved.interruption) == (True, None, Interruption.LOST)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(("times", "is_asked_again"), [(1, True), (2, False)])
-async def test_what_a_read_of_ours_takes_from_ourselves_is_settled_once_it_is_given_back(
-    times: int, is_asked_again: bool
-) -> None:
-    """Its settlement may be refused in between, and a job of one delivery would be given up though done (3100549)."""
-    claiming: Any = object.__new__(Claiming)
-    source = Source("orders", "orders", inf, None)
-    claiming._by_key, claiming._commands, claiming._consumer = {b"orders": source}, Returning(), "w1"
-    claiming._settings = WorkerSettings(stream="orders", group="billing")
-    claiming._membership = a_membership(both=(source,), join_again=lambda: None)
-    held = Held(source, b"1-1", (), times, 3, 0, 0.0)
-    source.hold(held)
-    settling_since = monotonic()
-    held.end(ACKED, settling_since, settling_since)
-
-    async def send(_: Sequence[str | int]) -> Any:
-        return [[b"orders", [[b"1-1", [], -1, 1]]]]
-
-    assert await claiming.deliveries(send, CLAIM_READY_MS, 3.0) == []
-    assert is_to_be_asked_again(held, Result.REFUSED, settling_since) is is_asked_again
-    assert not is_to_be_asked_again(held, Result.REFUSED, monotonic() + 1), "it was asked after that"
 
 
 class Settling(NothingNoted):

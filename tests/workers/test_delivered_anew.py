@@ -16,7 +16,7 @@ from workers.loop import settlement
 from workers.loop.execution import ACKED
 from workers.loop.held import Held, Interruption, Source
 from workers.loop.proof import ProofOfLife
-from workers.protocol.calls.settlement import Extension, Extensions, Proof, Settled, settle
+from workers.protocol.calls.settlement import Extension, Extensions, Settled, settle
 from workers.protocol.meaning import TooLateError
 from workers.runtime.clock import monotonic
 from workers.worker import Worker
@@ -124,23 +124,22 @@ async def test_what_redis_cannot_tell_since_the_call_was_late_is_asked_for_again
     server: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """A server that has restarted knows no script: the second attempt says what the first one said (seed 13473)."""
-    handler, prove = Handler(), ProofOfLife.of
+    handler, until_ms = Handler(), ProofOfLife._until_ms
     worker = make_worker(server.url, handler, recovery="embedded", visibility_timeout=600)
-    late: list[Proof] = []
+    late: list[int] = []
 
-    def of(proof: ProofOfLife, batch: Sequence[Held]) -> Proof:
-        said = prove(proof, batch)
+    def late_twice(proof: ProofOfLife) -> int:
         if len(late) < 2:
-            late.append(said._replace(until_ms=1))
+            late.append(1)
             return late[-1]
-        return said
+        return until_ms(proof)
 
     await enqueue(client, 1)
     async with running(worker):
         await wait_until(lambda: handler.started, "it runs")
         [held] = in_hand(worker)
         await client.xgroup_delconsumer(KEYS.stream, KEYS.group, worker.consumer)
-        monkeypatch.setattr(ProofOfLife, "of", of)
+        monkeypatch.setattr(ProofOfLife, "_until_ms", late_twice)
         process = worker.process
         assert process is not None
         if what == "extending":

@@ -16,6 +16,7 @@ from workers import Worker
 from workers.protocol.calls import recovery
 from workers.protocol.messages import Redelivery, text
 from workers.runtime.clock import monotonic
+from workers.runtime.clock_steps import CLOCK_JUMP_MS
 
 pytestmark = pytest.mark.anyio
 
@@ -148,12 +149,12 @@ async def test_what_was_before_a_leap_of_the_clocks_is_no_later_than_either_tell
         membership._word_stands = (0, -inf)
         now = monotonic()
         before = membership.server_ms(now)
-        membership.set_clock(before + 498_000, now)
+        membership._set_clock(before + 498_000, now)
         leapt = monotonic()
         assert now < membership.dated_from <= leapt, "all is to be proven again"
         assert membership.server_ms(now) == pytest.approx(before, abs=50)
         assert membership.server_ms(leapt) == pytest.approx(before + 498_000, abs=2_000)
-        membership.set_clock(membership.now_ms() - 3_600_000, leapt)  # a step back: all looks older, or of the future
+        membership._set_clock(membership.now_ms() - 3_600_000, leapt)  # a step back: all looks older, or of the future
         assert membership.server_ms(now) == pytest.approx(before + 498_000 - 3_600_000, abs=2_000)
 
 
@@ -169,7 +170,7 @@ async def joins_again(worker: Worker, answers: Callable[[], int], *, hours: int)
     assert worker.process is not None
     membership = worker.process._context.membership
     joined, answered = membership.joins, answers()
-    membership.set_clock(membership.now_ms() + hours * 3_600_000, monotonic())  # as it was until now
+    membership._set_clock(membership.now_ms() + hours * 3_600_000, monotonic())  # as it was until now
     await wait_until(
         lambda: membership.joins > joined or answers() >= answered + ENOUGH, "it has joined again", progress=answers
     )
@@ -213,6 +214,20 @@ async def test_a_walk_tells_that_the_servers_clock_was_set(
         assert await joins_again(worker, lambda: walks, hours=hours)
 
 
+@pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000, 4_000, -4_000])
+async def test_whoever_notes_the_servers_time_finds_out_that_its_clock_was_set(server: RedisServer, by_ms: int) -> None:
+    """A read that takes what stalled notes it, too, and nothing is left to find out by the next beat (5100314)."""
+    worker = make_worker(server.url, accept, visibility_timeout=600, **SELDOM)
+    async with running(worker):
+        assert worker.process is not None
+        membership = worker.process._context.membership
+        joined = membership.joins
+        membership.set_clock(membership.now_ms() + by_ms, monotonic())
+        assert membership._again.is_set() is (abs(by_ms) > CLOCK_JUMP_MS)
+        if abs(by_ms) > CLOCK_JUMP_MS:
+            await wait_until(lambda: membership.joins > joined, "its word is given anew")
+
+
 async def test_where_the_timeout_becomes_longer_what_the_shorter_one_may_have_taken_is_not_trusted(
     server: RedisServer, client: Redis
 ) -> None:
@@ -220,11 +235,11 @@ async def test_where_the_timeout_becomes_longer_what_the_shorter_one_may_have_ta
         process = worker.process
         assert process is not None
         membership = process._context.membership
-        assert membership.trusted_from == -inf
+        joined = membership.dated_from
         await client.hset(KEYS.agreement, "visibility_ms", 60_000)
         await wait_until(lambda: membership.visibility_s == 60, "a longer one is agreed on")
-        trusted_from = membership.trusted_from
-        assert -inf < trusted_from <= monotonic() - 5
+        dated_from = membership.dated_from
+        assert joined < dated_from <= monotonic()
         await client.hset(KEYS.agreement, "visibility_ms", 30_000)
         await wait_until(lambda: membership.visibility_s == 30, "a shorter one is agreed on")
-        assert membership.trusted_from == trusted_from
+        assert membership.dated_from == dated_from

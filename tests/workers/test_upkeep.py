@@ -15,7 +15,7 @@ from workers.protocol.calls import Journal
 from workers.protocol.calls.refusals import Refusal, RefusalKind
 from workers.protocol.calls.upkeep import AGREEMENT, Authority, Kept, Moved, Released, move_due, release_suspects
 from workers.protocol.messages import Redelivery
-from workers.upkeep.house import tidy
+from workers.upkeep.house import House
 from workers.upkeep.schedules import LATEST_LOOK_S, LOOKS_PER_SIGN, Schedules
 from workers.upkeep.suspects import POLL_S, Suspects
 
@@ -235,7 +235,7 @@ async def test_whoever_may_keeps_house(scene: Scene, authority: Authority, caplo
     began = await scene.now_ms()
     while await scene.now_ms() < began + 3:
         pass
-    kept = await tidy(scene.client, scene.keys, authority, JOURNAL, timedelta(milliseconds=1))
+    kept = await House(scene.client, scene.keys, authority, JOURNAL, timedelta(milliseconds=1)).tidy()
     assert kept == Kept((b"silent",), is_remade=False, by_stranger=False)
     assert await scene.client.hget(scene.keys.agreement, "last_id") == last.encode()
     assert caplog.messages == ["orders/billing: deleted 1 silent consumers"]
@@ -253,7 +253,7 @@ async def test_nobody_else_may(scene: Scene, authority: Authority) -> None:
     client, keys = scene.client, scene.keys
     refusals = [
         await move_due(client, keys, authority, Redelivery.STREAM, NO_JOURNAL),
-        await tidy(client, keys, authority, NO_JOURNAL, None),
+        await House(client, keys, authority, NO_JOURNAL, None).tidy(),
         await release_suspects(client, keys, authority, Redelivery.STREAM, NO_JOURNAL),
     ]
     assert refusals == [STALE] * 3

@@ -25,12 +25,13 @@ from workers.embedded.telling import Telling
 from workers.embedded.walk import LONGEST_SPACING_S, SHORTEST_SPACING_S, SPACING_PART, Walk
 from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Held, Source
+from workers.loop.reading import READING
 from workers.loop.stalled import StalledDeliveries
 from workers.protocol.calls.recovery import START, EndOfPage, Page, autoclaim
 from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.connection import KeptConnection
 from workers.protocol.events import EventName
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.meaning import is_refused_to_workers
 from workers.protocol.messages import FIELD_VISIBILITY_MS, text, whole_number
 from workers.runtime.clock import monotonic, monotonic_ms
 from workers.runtime.contact import Contact
@@ -122,7 +123,7 @@ class Autoclaim(Part, StalledDeliveries):
         try:
             call = await self._next_call(room)
         except ResponseError as error:
-            if meaning_of(error) is Meaning.DENIED:
+            if is_refused_to_workers(error):
                 self._contact.denials.denied(RECOVERING)
             raise
         if call is None:
@@ -261,13 +262,17 @@ class Autoclaim(Part, StalledDeliveries):
         """Note that Redis owes an answer, after ``wait_s`` at the latest."""
         self._contact.ask(wait_s)
 
-    def redis_answered(self) -> None:
-        """Note that it answered."""
+    def redis_answered(self, *, was_read: bool) -> None:
+        """Note that it answered; ``was_read``: a read, which it serves only where it takes writes."""
         self._contact.answered()
+        if was_read:
+            self._contact.denials.answered(READING, monotonic_ms())
 
     def redis_failed(self, error: BaseException) -> None:
         """Note that it did not, or refused."""
         self._contact.failed(error)
+        if is_refused_to_workers(error):
+            self._contact.denials.denied(READING)
 
     def were_delivered(self, deliveries: Sequence[Held]) -> None:
         """Refuse a job's own visibility timeout, with one warning: the pending entries list shows no fields."""
@@ -294,7 +299,6 @@ class Autoclaim(Part, StalledDeliveries):
                 await self._membership.join()
             case RefusalKind.LATE:
                 logger.info("%s: a recovery call came too late to the server and did nothing", pair)
-                self._membership.heard(refusal.server_ms, self._asked_at)
                 self._membership.set_clock(refusal.server_ms, self._asked_at)
                 self._contact.answered(refusal.server_ms)
             case RefusalKind.PAUSED:

@@ -8,6 +8,7 @@ are collected, every worker also looks at what the gauges of the group show.
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import anyio
 from redis.exceptions import RedisError
@@ -17,7 +18,7 @@ from workers.protocol.calls.refusals import Refusal, RefusalKind, explained
 from workers.protocol.calls.sight import look_at_group
 from workers.protocol.calls.upkeep import AGREEMENT, Moved, Released, move_due, release_suspects
 from workers.protocol.events import EventName
-from workers.protocol.meaning import Meaning, meaning_of
+from workers.protocol.meaning import is_refused_to_workers
 from workers.protocol.messages import text
 from workers.runtime.clock import monotonic
 from workers.runtime.contact import Contact
@@ -26,7 +27,7 @@ from workers.runtime.pauses import pause_s
 from workers.telemetry import names as telemetry
 from workers.telemetry.gauges import LOOK_INTERVAL_S, GroupGauges, Known
 from workers.telemetry.instruments import GRACE_ACTIVE
-from workers.upkeep.house import tidy
+from workers.upkeep.house import House
 from workers.upkeep.schedules import Schedules
 from workers.upkeep.suspects import Suspects
 
@@ -53,6 +54,13 @@ class Upkeep(Part):
         self.suspects.wake()  # some may have been parked before we came
         self._problem = ""
         self._contact = contact
+        self._house = House(
+            context.commands,
+            self._keys,
+            replace(AGREEMENT, holder=context.consumer),
+            self._journal,
+            context.settings.consumer_retention,
+        )
         self._gauges = GroupGauges(lambda: context.membership.recovers, self._known)
 
     async def run(self) -> None:
@@ -89,7 +97,7 @@ class Upkeep(Part):
             except (RedisError, OSError) as error:
                 failures += 1
                 self._reporter.failed(part, error)
-                if meaning_of(error) is Meaning.DENIED:
+                if is_refused_to_workers(error):
                     self._contact.denials.denied(part)
                 await anyio.sleep(pause_s(failures))
 
@@ -126,8 +134,7 @@ class Upkeep(Part):
     # ---- the house
 
     async def _keep_house(self) -> Refusal | None:
-        retention = self._settings.consumer_retention
-        kept = await tidy(self._commands, self._keys, AGREEMENT, self._journal, retention)
+        kept = await self._house.tidy(self._membership.steps.ahead)
         if isinstance(kept, Refusal):
             return kept
         self._reporter.works(TIDYING)

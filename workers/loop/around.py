@@ -14,6 +14,7 @@ from anyio import from_thread
 from workers.loop.handlers import Handler, Invoke, come_to, invoker, is_async
 from workers.loop.job import Job
 from workers.protocol.errors import ConfigurationError
+from workers.runtime.forks import FORKS, end_child
 
 Around = Callable[[Job], AsyncIterator[None]] | Callable[[Job], Iterator[None]]
 """``async def`` or ``def``, with one ``yield``."""
@@ -56,9 +57,12 @@ def _inside(manager: Callable[[Job], AbstractAsyncContextManager[None]], invoke:
     async def call(job: Job) -> object:
         context = manager(job)
         await context.__aenter__()
+        forks = FORKS[0]
         try:
             answer = await come_to(await invoke(job))
+            end_child(forks)  # what is around is to end once, in the process that began it
         except BaseException as error:
+            end_child(forks, error)
             await context.__aexit__(type(error), error, error.__traceback__)
             raise  # whatever was made of it there
         await context.__aexit__(*_as_raised(answer))
@@ -71,11 +75,14 @@ def _inside_plain(manager: Callable[[Job], AbstractContextManager[None]], handle
     def call(job: Job) -> object:
         context = manager(job)
         context.__enter__()
+        forks = FORKS[0]
         try:
             answer = handler(job)
+            end_child(forks)
             if answer is not None:
                 answer = from_thread.run(come_to, answer)
         except BaseException as error:
+            end_child(forks, error)
             context.__exit__(type(error), error, error.__traceback__)
             raise
         context.__exit__(*_as_raised(answer))

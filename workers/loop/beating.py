@@ -31,7 +31,7 @@ class Extending(NamedTuple):
 
     source: Source
     batch: Sequence[Held]
-    proof: Proof
+    proofs: Sequence[Proof]
 
     @property
     def jobs(self) -> list[Job]:
@@ -95,7 +95,7 @@ class BeatingThread:
                     step = next(self._steps)
                     continue
                 try:
-                    answer = self._extend.run_blocking(client, step.source.key, step.jobs, step.proof)
+                    answer = self._extend.run_blocking(client, step.source.key, step.jobs, step.proofs)
                 except (RedisError, OSError) as error:
                     if is_contact_error(error):
                         client.connection_pool.disconnect()

@@ -95,9 +95,6 @@ class Claiming(Part):
             raise
         self._answer = Answer(parse_claim_reply(reply), idle_ms, asked_at)
         self._reply_was_lost = False
-        for entry in self._answer.entries:
-            if entry.deliveries_before:
-                self._by_key[entry.stream].is_taken(entry.entry_id, entry.deliveries_before)
         return await self.left()
 
     @property

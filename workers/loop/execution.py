@@ -13,6 +13,7 @@ from workers.backoff import AT_ONCE, Backoff
 from workers.loop.handlers import Invoke, come_to
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Outcome, Verdict
+from workers.runtime.forks import FORKS, end_child
 from workers.runtime.settings import delay_in_ms
 from workers.runtime.user_code import ends, exits_in
 
@@ -68,14 +69,19 @@ async def execute(
     ``runner`` is the task that calls this, from who knows it: to ask for it costs as much as all the rest.
     SystemExit and KeyboardInterrupt end the process, wherever they are raised; every other exception is a verdict:
     libraries in other languages raise BaseException, too, and workers would die of such a job one after the other.
+    A process that the handler has forked has no verdict: it ends.
     """
     task = runner or asyncio.current_task()
+    forks = FORKS[0]
     try:
         answer = await invoke(job)
         if answer is not None:
             answer = await come_to(answer)
+        if FORKS[0] != forks:
+            end_child(forks)
         return ACKED if answer is None else judge(job, answer, backoff)
     except BaseException as error:
+        end_child(forks, error)
         if not ends(error, task):
             return judge(job, error, backoff)
         exits = exits_in(error)

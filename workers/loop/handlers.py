@@ -16,6 +16,7 @@ from anyio import CapacityLimiter, to_thread
 
 from workers.loop.job import Job
 from workers.protocol.errors import ConfigurationError
+from workers.runtime.forks import FORKS, end_child
 
 Handler = Callable[[Job], Any]
 """What a program gives us: ``async def handle(job)``, or a plain ``def`` that then runs in a thread."""
@@ -94,10 +95,17 @@ def invoker(handler: Handler, concurrency: int) -> Invoke:
     threads = CapacityLimiter(concurrency)
 
     def call(job: Job) -> object:
+        forks = FORKS[0]
         try:
-            return handler(job)
+            answer = handler(job)
+            end_child(forks)  # in a thread of its own, it would wait for ever, and its parent for it
         except GeneratorExit as error:  # thrown into the task that waits for it, it would close every coroutine there
+            end_child(forks, error)
             raise RuntimeError("the handler raised GeneratorExit") from error
+        except BaseException as error:
+            end_child(forks, error)
+            raise
+        return answer
 
     async def call_in_thread(job: Job) -> object:
         return await to_thread.run_sync(call, job, abandon_on_cancel=True, limiter=threads)

@@ -221,10 +221,10 @@ class Heartbeat(Part):
         self._call_in_loop(self._answer)
         if loop_hangs and any(held.is_overdue(now) for _, deliveries in self._in_hand() for held in deliveries):
             return False
-        for source, batch in self._due(now, period_s):
+        for source, batch in self._due(now, period_s, loop_hangs=loop_hangs):
             asked_at = monotonic()
             try:
-                answer = yield Extending(source, batch, self._proof.of(batch))
+                answer = yield Extending(source, batch, self._proof.of_each(batch))
             except RedisError as error:
                 if not self._membership.is_gone(source, error):
                     raise
@@ -240,11 +240,11 @@ class Heartbeat(Part):
     def _in_hand(self) -> list[tuple[Source, list[Held]]]:
         return [(source, list(source.deliveries.values())) for source in self._sources]
 
-    def _due(self, now: float, period_s: float) -> Iterator[tuple[Source, list[Held]]]:
+    def _due(self, now: float, period_s: float, *, loop_hangs: bool = False) -> Iterator[tuple[Source, list[Held]]]:
         """Yield what has to be extended, in calls."""
         before = max(now - period_s / 2, self._membership.dated_from)  # else the next beat is early enough
         for source, deliveries in self._in_hand():
-            for batch in _batches([held for held in deliveries if _is_due(held, now, before)]):
+            for batch in _batches([held for held in deliveries if _is_due(held, now, before, loop_hangs=loop_hangs)]):
                 yield source, batch
 
     def _call_in_loop(self, function: Any, *arguments: Any) -> None:
@@ -256,9 +256,11 @@ class Heartbeat(Part):
             raise LoopIsClosedError from error
 
 
-def _is_due(held: Held, now: float, before: float) -> bool:
-    """Tell whether what was proven ``before`` then is to be proven now."""
-    if held.stage is ENDED or held.interruption is not None or held.is_overdue(now):
+def _is_due(held: Held, now: float, before: float, *, loop_hangs: bool) -> bool:
+    """Tell whether what was proven ``before`` then is to be proven now; what has ended waits for the loop alone."""
+    if held.stage is ENDED and not loop_hangs:
+        return False
+    if held.interruption is not None or held.is_overdue(now):
         return False
     return held.proven < before
 

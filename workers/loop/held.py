@@ -107,12 +107,6 @@ class Source:
             *((entry_id, 0) for entry_id in self.kept),
         ]
 
-    def is_taken(self, entry_id: bytes, times_delivered: int) -> None:
-        """Note that a read of ours has taken what is in hand here: until it is given back, a refusal says nothing."""
-        held = self.deliveries.get(entry_id)
-        if held is not None and held.job.times_delivered == times_delivered:
-            held.again_at = monotonic()
-
     def forget(self, held: "Held") -> None:
         """Note that a delivery is settled; a later one of the same entry stays."""
         entry_id = held.job.raw_entry_id
@@ -163,8 +157,7 @@ class Held:
     started: float
     """When the handler began, on the monotonic clock; not set before."""
     again_at: float
-    """When the same delivery came once more, or a read of ours took it, on the monotonic clock: what was refused before
-    may be ours by now."""
+    """When the same delivery came once more, on the monotonic clock: what was refused before may be ours by now."""
     proven: float
     """When Redis last heard of the delivery from us, on the monotonic clock: never later than it really was."""
     verdict: Verdict

@@ -31,6 +31,9 @@ from workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
+OLD = 0.5
+"""In so many visibility timeouts a proof of life is too old to begin with: two thirds are as long as it shows anything,
+where somebody deletes our consumer, and a call that settles many says of all what is true of the oldest."""
 STAND_BY_JITTER_S = 0.2
 """So that embedded workers do not all ask at once whether the reaper is gone."""
 WORD_SLACK_S = COMMAND_TIMEOUT_S
@@ -96,9 +99,6 @@ class Membership:
         """All of it is agreed on: no leader is about to come and say the rest, how jobs are given back above all."""
         self._lives_by_ms = 0
         self.visibility_s = inf
-        self.trusted_from = -inf
-        """What was proven before, on our monotonic clock, may have been taken by a shorter visibility timeout, which
-        was agreed on until lately."""
         self._again = anyio.Event()
         self._clock_offset_ms = 0.0
         self._leaps: tuple[tuple[float, float], ...] = ()
@@ -107,7 +107,8 @@ class Membership:
         """Since when our word stands, by the server's clock, and from when on we knew, by ours."""
         self.dated_from = -inf
         """From which moment of our monotonic clock on proofs of life are known to be later than our word, by the
-        server's clock as it is. What was proven before is to be proven again. Read in another thread."""
+        server's clock as it is. What was proven before is to be proven again: it may have been taken by a shorter
+        timeout, which was agreed on until lately. Read in another thread."""
         self.steps = ClockSteps()
         """How the server's clock was set meanwhile."""
         self._warned = ""
@@ -162,7 +163,12 @@ class Membership:
         return max(about, since_ms) if moment >= known_at else min(about, since_ms - 1)
 
     def set_clock(self, server_ms: int, asked: float) -> None:
-        """Note what time the server has, as it answered to what was asked at ``asked`` (monotonic).
+        """Note what time the server has, as it answered to what was asked at ``asked`` (monotonic); see `heard`."""
+        self.heard(server_ms, asked)
+        self._set_clock(server_ms, asked)
+
+    def _set_clock(self, server_ms: int, asked: float) -> None:
+        """Note the server's time.
 
         An answer that was long on its way, perhaps since we were paused with it at hand, says nothing of steps.
         """
@@ -226,13 +232,17 @@ class Membership:
             self._lives_by_ms = self.agreement.visibility_ms
             self.join_again()
 
+    def shows_from(self, now: float) -> float:
+        """Return from which moment on a proof of life has something to show for a delivery's being ours."""
+        return max(now - self.visibility_s * OLD, self.dated_from)
+
     @property
     def has_to_prove(self) -> bool:
         """Tell whether a shorter visibility timeout waits for `lived_by`. Read in another thread."""
         return self._lives_by_ms > self.agreement.visibility_ms
 
     def _take(self, joined: Joined, asked: float) -> None:
-        self.set_clock(joined.server_ms, asked)
+        self._set_clock(joined.server_ms, asked)
         if joined.word_since_ms != self._word_stands[0]:
             self.dated_from = monotonic()
             self._word_stands = (joined.word_since_ms, self.dated_from)
@@ -244,10 +254,7 @@ class Membership:
         leaders = by_workers or (joined.redelivery and joined.max_deliveries and joined.recovery)
         self._is_whole = bool(joined.visibility_ms and leaders)
         self._lives_by_ms = max(self._lives_by_ms, agreement.visibility_ms)
-        visibility_s = agreement.visibility_timeout.total_seconds()
-        if visibility_s > self.visibility_s:
-            self.trusted_from = max(self.trusted_from, monotonic() - self.visibility_s)
-        self.visibility_s = visibility_s
+        self.visibility_s = agreement.visibility_timeout.total_seconds()
         self.sources = (self.main, self.retries) if agreement.reads_retries else (self.main,)
         self._served_s = joined.served_ms / 1000
         if self._served_s:

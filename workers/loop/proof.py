@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from workers.loop.held import Held, Source
+from workers.loop.held import ENDED, Held, Source
 from workers.loop.job import Job
 from workers.protocol.calls.settlement import Extend, Extension, Extensions, Proof
 from workers.protocol.connection import COMMAND_TIMEOUT_S, KeptConnection
 from workers.runtime.clock import monotonic
+
+UNPROVEN = frozenset({Extension.REFUSED, Extension.TAKEN})
+"""After these, Redis has heard nothing of the delivery from us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +23,16 @@ class ProofOfLife:
     """Returns the server's time, in ms, of a moment on the monotonic clock."""
 
     def of(self, batch: Iterable[Held]) -> Proof:
-        """Return what a call that is made now says of ``batch``."""
-        proven_ms = self.server_ms(min([held.proven for held in batch]))
-        return Proof(proven_ms, self.server_ms(monotonic()) + round(COMMAND_TIMEOUT_S * 1000))
+        """Return what a call that is made now says of all of ``batch``: what is true of the oldest proof."""
+        return Proof(self.server_ms(min([held.proven for held in batch])), self._until_ms())
+
+    def of_each(self, batch: Iterable[Held]) -> list[Proof]:
+        """Return what a call that is made now says of each of ``batch``."""
+        until_ms = self._until_ms()
+        return [Proof(self.server_ms(held.proven), until_ms) for held in batch]
+
+    def _until_ms(self) -> int:
+        return self.server_ms(monotonic()) + round(COMMAND_TIMEOUT_S * 1000)
 
     async def prove(self, held: Held) -> bool:
         """Extend one delivery; returns False where it is not ours."""
@@ -34,7 +44,7 @@ class ProofOfLife:
     async def extend_many(self, source: Source, batch: Sequence[Held]) -> Extensions:
         """Extend deliveries of one source; returns what came of each."""
         asked_at = monotonic()
-        answer = await self.extend.run(self.connection, source.key, [held.job for held in batch], self.of(batch))
+        answer = await self.extend.run(self.connection, source.key, [held.job for held in batch], self.of_each(batch))
         self.note(batch, answer, asked_at)
         return answer
 
@@ -42,18 +52,20 @@ class ProofOfLife:
         """Note what came of a call that extended many, and was made at ``asked_at``.
 
         That one vanished is a proof as well: nobody had it then, and nobody takes what is pending for nobody. But not
-        by a clock that was set back: this one would be of the future, and the one before may still count.
+        by a clock that was set back: this one would be of the future, and the one before may still count. Nor of what
+        has ended by now: perhaps it was settled, and what tells of that is looked for behind the last proof.
         """
         is_set_back = answer.server_ms < self.server_ms(asked_at)
         for held, result in zip(batch, answer.results, strict=True):
-            if result is not Extension.REFUSED and not (is_set_back and result is Extension.VANISHED):
+            is_unsaid = result is Extension.VANISHED and (is_set_back or held.stage is ENDED)
+            if result not in UNPROVEN and not is_unsaid:
                 held.prove(asked_at)
 
     async def hold_again(self, source: Source, batch: Sequence[Held]) -> list[bool]:
         """Take back deliveries that vanished; return of each whether it is ours again."""
         asked_at = monotonic()
         results = await self.extend.hold_again(
-            self.connection, source.key, [held.job for held in batch], self.of(batch)
+            self.connection, source.key, [held.job for held in batch], self.of_each(batch)
         )
         for held, ours in zip(batch, results, strict=True):
             if ours:

@@ -125,7 +125,7 @@ class Reader(Part):
         else:
             deliveries = await self._count_read(self._read(free))
             self.has_read = was_read = True
-        self._stalled.redis_answered()
+        self._stalled.redis_answered(was_read=was_read)
         hold_all(deliveries)
         for source in self._membership.both:
             source.is_read()

@@ -13,6 +13,7 @@ from workers.loop.execution import GIVEN_UP, HANDED_BACK, REASON_TIMEOUT, execut
 from workers.loop.heartbeat import Heartbeat
 from workers.loop.held import QUEUED, Held, Interruption
 from workers.loop.journal import JournalWriter
+from workers.loop.membership import OLD
 from workers.loop.settlement import Settlements
 from workers.protocol.calls.settlement import Outcome, Verdict
 from workers.protocol.events import EventName
@@ -47,15 +48,17 @@ class Runner(Part):
 
         Every job pays for this: nothing is called that need not be.
 
-        What was not extended for a visibility timeout may have been recovered by somebody: then Redis is asked first.
-        So it is before a job has its last delivery: should we die of it, it is known that it had reached us.
+        What Redis has not heard of for half a visibility timeout, or since our word stands, may have been recovered by
+        somebody, or has soon nothing to show for being ours: then it is asked first. So it is before a job has its last
+        delivery: should we die of it, it is known that it had reached us.
         """
         verdict: Verdict | None = None
         job, settlements = held.job, self._settlements
         try:
             membership = self._membership
             is_last = job.deliveries > 1 and job.deliveries >= membership.agreement.max_deliveries
-            is_old = held.proven < began - membership.visibility_s or held.proven < membership.trusted_from
+            # As `Membership.shows_from` has it; written out, for each job pays for it.
+            is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
             if (is_last or is_old) and not await self._heartbeat.still_owns(held):
                 return monotonic()
             if held.is_used_up:
@@ -66,7 +69,7 @@ class Runner(Part):
                 self._journal.note(EventName.STARTED, job)  # it stands there even if the handler kills us
                 await self._journal.wait_until_sent()
                 began = monotonic()  # long ago, where another handler blocked the event loop meanwhile
-                is_old = held.proven < began - membership.visibility_s or held.proven < membership.trusted_from
+                is_old = held.proven < began - membership.visibility_s * OLD or held.proven < membership.dated_from
                 if is_old and not await self._heartbeat.still_owns(held):
                     return monotonic()
             held.begin(began, runner)

@@ -160,6 +160,7 @@ class Settlements(Part):
         if pile.reply_was_lost:  # never mixed with new ones: a new one is not "unknown"
             size = min(size, pile.reply_was_lost)
         batch = list(islice(pile.waiting, size))
+        cut_by_proofs(batch, self._membership.shows_from(monotonic()))
         if [held.verdict for held in batch].count(ACKED) < size:
             _cut(batch)
         return in_order(batch, _entry_id)
@@ -286,6 +287,16 @@ class _Nothing(NamedTuple):
 
 
 _NOTHING = _Nothing(_NoDelivery(), ACKED, 0)
+
+
+def cut_by_proofs(batch: list[Held], shows_from: float) -> None:
+    """Leave the last ones out where not all have been proven since then: have something to show for being ours.
+
+    A call says of all what is true of the oldest proof, and some may have ended long ago, while the loop hung.
+    """
+    are_old = [held.proven < shows_from for held in batch]
+    if True in are_old and False in are_old:
+        del batch[are_old.index(not are_old[0]) :]
 
 
 def _cut(batch: list[Held]) -> None:

@@ -45,8 +45,8 @@ class StalledDeliveries:
     def redis_is_asked(self, wait_s: float = 0.0) -> None:
         """Note that Redis owes an answer, after ``wait_s`` at the latest."""
 
-    def redis_answered(self) -> None:
-        """Note that it answered."""
+    def redis_answered(self, *, was_read: bool) -> None:
+        """Note that it answered; ``was_read``: a read, which it serves only where it takes writes."""
 
     def redis_failed(self, error: BaseException) -> None:
         """Note that it did not, or refused."""

@@ -82,6 +82,7 @@ _CODES: dict[type[BaseException], str] = {
     AskError: "ASK",
 }
 _LOCKED_OUT = re.compile(r"^-?(NOAUTH|WRONGPASS) ")
+_NO_WRITES = re.compile(r"(^|-)(NOREPLICAS|MISCONF|BUSY) ")
 _DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |ACL failure in script|[Nn]o permissions to ")
 _CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
 _SAID_BY_THE_SERVER = re.compile(r"max number of clients reached")
@@ -142,6 +143,15 @@ def takes_no_more_clients(error: BaseException) -> bool:
 def is_nothing_there(error: object) -> bool:
     """Tell whether a server that was asked for a key of ours answered that there is none, or something foreign."""
     return isinstance(error, ResponseError) and _NOTHING_THERE.search(str(error)) is not None
+
+
+def is_refused_to_workers(error: BaseException) -> bool:
+    """Tell whether what is refused to us may be refused to workers, too, who then can neither settle nor extend.
+
+    It is for want of a right, which they may have lost with us, or the server serves nobody's writes: it has too few
+    replicas (``min-replicas-to-write``), cannot write its disk, or runs somebody's script for long.
+    """
+    return meaning_of(error) is Meaning.DENIED or _NO_WRITES.search(str(error)) is not None
 
 
 def is_wrong_type(error: object) -> bool:

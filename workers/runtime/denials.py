@@ -4,11 +4,14 @@ A user whose rights are withdrawn can be that of the workers, too: then nobody c
 rights given back everything looks idle while its worker lives, as after an outage. But a server that refuses is there,
 and other commands may succeed all along. So after a refusal recovery asks first for nothing: with a call that comes
 too late to do anything. Its answer says that the right is there again, and from then on live workers come first.
+
+A server that takes nobody's writes (`workers.protocol.meaning.is_refused_to_workers`) is the same case: it is there, it
+answers those who read, and no worker can settle or extend.
 """
 
 TOO_LATE_MS = 0
 """When a recovery call has to have run that is to do nothing: any server's clock is past it."""
-RECOVERING = "recovering"
+RECOVERING, SCANNING = "recovering", "scanning"
 WHY_DENIED = "Redis did not allow our calls"
 
 

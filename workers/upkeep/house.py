@@ -1,14 +1,17 @@
 """What is tidied now and then. Everything that touches the owner's stream is opt-in."""
 
 import logging
+from collections.abc import Iterable
 from datetime import timedelta
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
-from workers.protocol.calls import Journal
+from workers.protocol.calls import Journal, Step
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.calls.upkeep import Authority, Kept, keep_house
 from workers.protocol.keys import GroupKeys, is_worker
+from workers.protocol.meaning import was_not_run
 from workers.protocol.messages import on_one_line
 from workers.runtime.settings import to_ms
 
@@ -24,18 +27,45 @@ HELD_AND_GONE = (
 )
 
 
-async def tidy(
-    client: Redis, keys: GroupKeys, authority: Authority, journal: Journal, retention: timedelta | None
-) -> Kept | Refusal:
-    """Note where the group stands, and delete consumers that were silent for ``retention`` (None: none).
+class House:
+    """One group's house, as one caller keeps it: by a leader's authority, or as embedded workers may."""
 
-    Returns what was found, or why it was refused. Raises what redis-py raises.
-    """
-    kept = await keep_house(client, keys, authority, journal, silence_ms=to_ms(retention) if retention else None)
-    if isinstance(kept, Refusal):
+    def __init__(
+        self, client: Redis, keys: GroupKeys, authority: Authority, journal: Journal, retention: timedelta | None
+    ) -> None:
+        """Consumers that were silent for ``retention`` are deleted; None = none are."""
+        self._client = client
+        self._keys = keys
+        self._authority = authority
+        self._journal = journal
+        self._silence_ms = to_ms(retention) if retention else None
+        self._reply_was_lost = False
+
+    async def tidy(self, steps: Iterable[Step] = ()) -> Kept | Refusal:
+        """Note where the group stands, and delete silent consumers.
+
+        ``steps`` are those of the server's clock that the caller has seen. Returns what was found, also what an earlier
+        call has found whose reply was lost, or why it was refused. Raises what redis-py raises.
+        """
+        try:
+            kept = await keep_house(
+                self._client,
+                self._keys,
+                self._authority,
+                self._journal,
+                silence_ms=self._silence_ms,
+                steps=steps,
+                again=self._reply_was_lost,
+            )
+        except (RedisError, OSError) as error:
+            self._reply_was_lost = self._reply_was_lost or not was_not_run(error)
+            raise
+        self._reply_was_lost = False
+        if isinstance(kept, Refusal):
+            return kept
+        pair = self._keys.pair
+        if kept.deleted:
+            logger.info("%s: deleted %d silent consumers", pair, len(kept.deleted))
+        for consumer in kept.lost:
+            logger.warning(SOMEBODY_DELETED if is_worker(consumer) else HELD_AND_GONE, pair, on_one_line(consumer))
         return kept
-    if kept.deleted:
-        logger.info("%s: deleted %d silent consumers", keys.pair, len(kept.deleted))
-    for consumer in kept.lost:
-        logger.warning(SOMEBODY_DELETED if is_worker(consumer) else HELD_AND_GONE, keys.pair, on_one_line(consumer))
-    return kept

@@ -57,6 +57,8 @@ MODULES = {
     "workers/protocol/nodes": ["protocol/test_nodes"],
     "workers/protocol/sentinels": ["protocol/test_sentinels", "faults/test_failover"],
     "workers/upkeep/schedules": ["reaper/test_service", "faults/test_schedule"],
+    "workers/upkeep/house": ["workers/test_upkeep", "scripts/test_housekeeping", "faults/test_housekeeping"],
+    "reaper/recovery/dropped": ["operator/test_many_in_an_entry", "faults/test_housekeeping"],
     "workers/runtime/grace": ["reaper/test_grace", "reaper/test_trust", "workers/test_contact"],
     "workers/runtime/output_files": ["operator/test_output_files"],
 }  # fmt: skip

@@ -28,6 +28,7 @@ _ = (control, group_commands, hashes, keys, read_commands, sorted_sets, stream_c
 
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 READ_ONLY = "READONLY You can't write against a read only replica."
+NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 LOADING = "LOADING Redis is loading the dataset in memory"
 NO_SCRIPT = "NOSCRIPT No matching script. Please use EVAL."
 DEMOTED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
@@ -44,6 +45,8 @@ class ModelServer(Core):
         self.scripts: set[bytes] = set()
         self.passwords: dict[str, bytes | None] = {"default": password}
         self.denied: dict[str, set[str]] = {}
+        self.lacks_replicas = False
+        """``min-replicas-to-write`` is not met: nobody's writes are taken."""
         self.max_clients = 10_000
         self.is_full = self.is_replica = self.is_loading = False
         self.settings = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendonly": "yes", "save": ""}
@@ -235,7 +238,7 @@ class ModelServer(Core):
 
     def _refused_now(self, session: Session, found: Command) -> str | None:
         """Return why the server does not run a command in its state."""
-        if not (self.is_full or self.is_replica or self.is_loading):
+        if not (self.is_full or self.is_replica or self.is_loading or self.lacks_replicas):
             return None
         kinds = {self._kind(found)}
         if found.name == "exec":
@@ -245,6 +248,8 @@ class ModelServer(Core):
             return OUT_OF_MEMORY  # a transaction takes memory while it waits
         if self.is_replica and kinds & {"grow", "write"}:
             return READ_ONLY
+        if self.lacks_replicas and kinds & {"grow", "write"}:
+            return NO_REPLICAS
         if self.is_loading and kinds != {"control"}:
             return LOADING
         return None
@@ -321,6 +326,8 @@ class ModelServer(Core):
         if found.writes:
             if self.is_replica:
                 raise CallRefusedError(READ_ONLY, f"-{READ_ONLY}\r\n")
+            if self.lacks_replicas:
+                raise CallRefusedError(NO_REPLICAS, f"-{NO_REPLICAS}\r\n")
             if self.is_full and self._kind(found) == "grow" and not self._script_wrote:
                 raise CallRefusedError(OUT_OF_MEMORY, f"-{OUT_OF_MEMORY}\r\n")
             self._script_wrote = True

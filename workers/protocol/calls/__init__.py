@@ -58,6 +58,6 @@ class Step(NamedTuple):
     by_ms: int
 
 
-def clock_word(not_after_ms: int, steps: Iterable[Step]) -> str:
-    """Say until when a call may run, by the server's clock, and what steps are in no idle time: as scripts read it."""
-    return ",".join([str(not_after_ms), *(f"{step.before_ms}+{step.by_ms}" for step in steps)])
+def clock_word(instant_ms: int, steps: Iterable[Step]) -> str:
+    """Say an instant of the server's clock, and what steps are in no idle time: as scripts read it (`read_clock`)."""
+    return ",".join([str(instant_ms), *(f"{step.before_ms}+{step.by_ms}" for step in steps)])

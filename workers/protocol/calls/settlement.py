@@ -84,7 +84,8 @@ class Result(IntEnum):
     """Not pending, and an earlier reply was lost."""
     HELD = 4
     LATE = 5
-    """Not pending, and the call came when what it says counted no more: to be made again."""
+    """To be asked again: not pending, and the call came when what it says counted no more; or a read has just taken it,
+    and will give it back."""
 
 
 class Settled(NamedTuple):
@@ -221,10 +222,10 @@ def _add_acks(words: list[Word], run: Sequence[Ended[DeliveryT]], facts: "Facts[
 
 
 class Proof(NamedTuple):
-    """What a call says of how lately its deliveries were proven alive, in ms by the server's clock."""
+    """What a call says of how lately deliveries were proven alive, in ms by the server's clock."""
 
     since_ms: int
-    """All of them then, or later."""
+    """Then, or later; of many that are settled: all of them."""
     until_ms: int
     """So long that counts: by then whoever made the call has given it up, and may have settled them by another one."""
 
@@ -246,6 +247,10 @@ class Extension(IntEnum):
     PAYLOAD_GONE = 2
     VANISHED = 3
     """Somebody deleted our consumer, or the group; nobody else has the delivery."""
+    LATE = 4
+    """To be asked again; never handed out, since all of a call is."""
+    TAKEN = 5
+    """A read has just taken it, as the server's clock was set back, and will give it back: neither proven nor lost."""
 
 
 _EXTENSIONS = tuple(Extension)
@@ -271,25 +276,25 @@ class Extend(Generic[DeliveryT]):
     """Says what is journalled of one."""
 
     async def run(
-        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proof: Proof
+        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]
     ) -> Extensions:
         """Extend them, from the event loop."""
-        words = self._words(deliveries, proof)
+        words = self._words(deliveries, proofs)
         return _extensions(await EXTEND_VISIBILITY.run(client, self._places(source), words))
 
     def run_blocking(
-        self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT], proof: Proof
+        self, client: "redis.Redis", source: str, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]
     ) -> Extensions:
         """Extend them, from a thread that may block."""
-        words = self._words(deliveries, proof)
+        words = self._words(deliveries, proofs)
         return _extensions(EXTEND_VISIBILITY.run_blocking(client, self._places(source), words))
 
     async def hold_again(
-        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proof: Proof
+        self, client: Redis | KeptConnection, source: str, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]
     ) -> list[bool]:
         """Make deliveries that vanished ours again (``hold_again.lua``); tell of each whether it is."""
         words: list[Word] = [self.keys.group, self.consumer]
-        for delivery in deliveries:
+        for delivery, proof in zip(deliveries, proofs, strict=True):
             words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}")
         keys = self.keys
         places = source, keys.stream, keys.agreement, keys.suspects, keys.notes
@@ -299,17 +304,16 @@ class Extend(Generic[DeliveryT]):
     def _places(self, source: str) -> tuple[str, ...]:
         return (source, self.keys.journal, self.keys.agreement, self.keys.stream, self.keys.suspects)
 
-    def _words(self, deliveries: Sequence[DeliveryT], proof: Proof) -> list[Word]:
-        proven = _suffix(proof)
+    def _words(self, deliveries: Sequence[DeliveryT], proofs: Sequence[Proof]) -> list[Word]:
         words: list[Word] = [self.keys.group, self.consumer, *self.journal]
-        for delivery in deliveries:
+        for delivery, proof in zip(deliveries, proofs, strict=True):
             facts = self.facts(delivery) if self.journal.writes else b""
-            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{proven}", delivery.raw_id, facts)
+            words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}", delivery.raw_id, facts)
         return words
 
 
-_EXTENDED_TOO_LATE, _HELD_TOO_LATE = 4, 2
-"""As ``extend_visibility.lua`` and ``hold_again.lua`` say that nothing can be told of a delivery, for now."""
+_HELD_TOO_LATE = 2
+"""As ``hold_again.lua`` says that nothing can be told of a delivery, for now."""
 
 
 def _in_time(codes: Sequence[int], too_late: int) -> Sequence[int]:
@@ -320,7 +324,7 @@ def _in_time(codes: Sequence[int], too_late: int) -> Sequence[int]:
 
 def _extensions(reply: Sequence[int]) -> Extensions:
     *codes, server_ms = reply
-    _in_time(codes, _EXTENDED_TOO_LATE)
+    _in_time(codes, Extension.LATE)
     return Extensions([_EXTENSIONS[code] for code in codes], server_ms)
 
 

@@ -1,10 +1,11 @@
 """What is done for a whole group, by whoever may: a leader with its fence, or embedded workers by agreement."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from workers.protocol.calls import CALL_BYTES, Journal
+from workers.protocol.calls import CALL_BYTES, Journal, Step, clock_word
 from workers.protocol.calls.refusals import Refusal, read_refusal
 from workers.protocol.keys import GroupKeys
 from workers.protocol.messages import Redelivery, text
@@ -134,13 +135,32 @@ class Kept:
 
 
 async def keep_house(
-    client: Redis, keys: GroupKeys, authority: Authority, journal: Journal, *, silence_ms: int | None
+    client: Redis,
+    keys: GroupKeys,
+    authority: Authority,
+    journal: Journal,
+    *,
+    silence_ms: int | None,
+    steps: Iterable[Step] = (),
+    again: bool = False,
 ) -> Kept | Refusal:
-    """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``)."""
+    """Note where the group stands, and delete consumers that were silent for longer (``keep_house.lua``).
+
+    ``steps`` of the server's clock are in no silence. ``again``: the reply to this caller's last call was lost.
+    """
     reply = await KEEP_HOUSE.run(
         client,
         (keys.stream, keys.fence, keys.agreement, keys.journal, keys.retry, keys.notes),
-        (authority.fence, keys.group, silence_ms or "", *journal, authority.token),
+        (
+            authority.fence,
+            keys.group,
+            silence_ms or "",
+            *journal,
+            authority.token,
+            clock_word(0, steps),
+            authority.holder,
+            int(again),
+        ),
     )
     if reply[0] != b"ok":
         return read_refusal(reply)

@@ -61,13 +61,15 @@ if agreed[5] == '1' then
 end
 local at, not_after, steps = now_ms(), read_clock(ARGV[8])
 if at > not_after then
+  open_for_writing(source, group) -- the answer says that writes are served again, and the list may be read
+  redis.call('XPENDING', source, group, '-', '+', 1)
   return { 'late', at }
 end
 local policy = agreed[1] or ARGV[5]
 local visibility = math.max(1, whole_number(agreed[2], tonumber(ARGV[3])))
 local agreed_limit = math.max(1, whole_number(agreed[3], tonumber(ARGV[4])))
 local max_deliveries = agreed_limit -- while a row is looked at whose worker has joined with a higher one: that
-local terms_of = terms_by_consumer(agreement, visibility, agreed_limit, at)
+local terms_of = terms_by_consumer(agreement, visibility, agreed_limit, at, steps)
 
 local abandoned = {}
 for i = first, #ARGV do

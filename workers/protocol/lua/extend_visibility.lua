@@ -16,7 +16,8 @@
 -- Returns one result an item: 1 extended, 0 refused (the delivery is not ours any more), 2 payload gone (trimmed or
 -- deleted by somebody; left as it is, since from 7.0 on XCLAIM would drop it from the pending entries list unseen), 3 vanished:
 -- somebody deleted the consumer or the group, and nobody else has the delivery (hold_again.lua makes it ours again), 4 not pending for
--- this consumer, and the call came too late to be believed: to be asked again.
+-- this consumer, and the call came too late to be believed: to be asked again; 5 a read has just taken it, as the clock was set back, and
+-- will give it back (is_taken): neither extended nor lost.
 -- Where KEYS[3] is named, the server's time (ms) stands behind them.
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XCLAIM alone would take any entry.
@@ -27,7 +28,7 @@ local source, journal, agreement, stream, suspects = KEYS[1], KEYS[2], KEYS[3], 
 local group, consumer = ARGV[1], ARGV[2]
 local write_journal, maxlen = ARGV[3] == '1', ARGV[4]
 
-local REFUSED, EXTENDED, PAYLOAD_GONE, VANISHED, LATE = 0, 1, 2, 3, 4
+local REFUSED, EXTENDED, PAYLOAD_GONE, VANISHED, LATE, TAKEN = 0, 1, 2, 3, 4, 5
 local ITEM = 4
 local first = 5
 local items = (#ARGV - first + 1) / ITEM
@@ -45,7 +46,7 @@ local function judge(entry_id, times, proven, is_late, left)
     return VANISHED
   end
   if not row or row[4] ~= times then
-    return REFUSED
+    return agreement and is_taken(source, group, agreement, consumer, entry_id, times, proven) and TAKEN or REFUSED
   end
   if #redis.call('XRANGE', source, entry_id, entry_id) == 0 then
     return PAYLOAD_GONE

@@ -12,7 +12,8 @@
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3…] per item: entry ID, its delivery count, and behind commas when
 -- it was proven alive last and until when that counts (server's ms; may be left out: what is told apart by the first alone is refused then)
 --
--- Returns one number an item: 1 ours (again, or still), 0 not ours any more, 2 the call came too late to tell: to be asked again.
+-- Returns one number an item: 1 ours (again, or still), 0 not ours any more, 2 the call came too late to tell, or a read
+-- has just taken it, as the clock was set back, and will give it back (is_taken): to be asked again.
 -- Raises NOGROUP where the group is gone.
 -- Fence: none; nothing is taken from anybody but the leader that has put it back for whoever comes.
 
@@ -40,9 +41,10 @@ for i = first, #ARGV, 2 do
   local entry_id, result = ARGV[i], 0
   local times, proven, is_late = read_count(ARGV[i + 1])
   local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
-  if row and row[2] == consumer then
-    result = row[4] == times and 1 or 0
-  elseif is_late then
+  local is_ours = row and row[2] == consumer
+  if is_ours and row[4] == times then
+    result = 1
+  elseif (is_late and not is_ours) or is_taken(source, group, agreement, consumer, entry_id, times, proven) then
     result = 2
   elseif has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
     hold_again(source, group, consumer, entry_id, times)

@@ -53,14 +53,14 @@ local function create_group(key, id)
   return true
 end
 
--- A group that was destroyed goes on where it was last known to be, if the stream is still the same one.
+-- A group that was destroyed goes on where it was last known to be, if the stream is still the same one (as in restore_group.lua).
 local function start_id()
   local remembered = redis.call('HGET', agreement, 'last_id')
   if not remembered or redis.call('EXISTS', stream) == 0 then
     return ARGV[2]
   end
   local last_id = info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id')
-  return entry_ms(last_id) < entry_ms(remembered) and ARGV[2] or remembered
+  return is_after(remembered, last_id) and ARGV[2] or remembered
 end
 
 local start = start_id()
@@ -124,15 +124,7 @@ if consumer ~= '' then
   local field = 'member:' .. consumer
   -- Before 7.2 a read that finds nothing makes none: a word whose consumer is missing is to say that somebody deleted it.
   redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, consumer)
-  local given = redis.call('HGET', agreement, field)
-  if not given then
-    local held_by = {}
-    for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
-      held_by[info_field(info, 'name')] = info_field(info, 'pending')
-    end
-    forget_words(agreement, at, held_by)
-  end
-  local former = read_word(given or '')
+  local former = read_word(redis.call('HGET', agreement, field) or '')
   local visibility = math.max(whole_number(agreed[2], nil) or tonumber(knew[2]), tonumber(ARGV[11]))
   -- What it has proved by a shorter timeout says less than the longer one would make of it. And while its word counted no more, it
   -- was judged by what was agreed on: by less than it says, perhaps, as long as that is not what it knew.

@@ -22,6 +22,8 @@
 -- KEYS[6] notes      {orders}:notes:billing   hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] fence of the caller ('' = an embedded worker's, which has none)  ARGV[2] group  ARGV[3] silence in ms after which a consumer goes ('' = never)
 -- ARGV[4] journal: '1' = write events  ARGV[5] journal's MAXLEN  ARGV[6] the caller's token
+-- ARGV[7] 0, and steps of the clock, which are in no silence and end no word (read_clock; may be left out: none is known)
+-- ARGV[8] who the caller is  ARGV[9] '1' = the reply to his last call was lost: what that told is told again (may be left out)
 --
 -- Returns {'ok', consumers deleted, was the group made again since the last look: 0 no, 1 by one of ours, 2 by
 -- somebody else; consumers that somebody else has deleted, told for the first time; names of the consumers deleted…, and of
@@ -33,6 +35,7 @@
 local stream, fence, agreement, journal, retry, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local own, group, silence = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local write_journal, maxlen, token = ARGV[4] == '1', ARGV[5], ARGV[6]
+local _, steps = read_clock(ARGV[7] or '0')
 local MOST = 1000 -- consumers that are deleted, or told of, in one call; the others follow with the next
 local NOTES = 1000 -- looked at in one call
 
@@ -50,6 +53,7 @@ for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   end
 end
 
+local at = now_ms()
 local deleted, held_by, restored, longest = {}, {}, nil, 0
 local HOLDS = 'holds:'
 local is_there, holders, holds = {}, {}, {} -- holders: those who give no word
@@ -65,7 +69,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
     restored = pending
   elseif name == READY_CONSUMER or name == WAITING_CONSUMER then
     held_by[name] = pending
-  elseif silence and pending == 0 and #deleted < MOST and info_field(info, 'idle') > silence then
+  elseif silence and pending == 0 and #deleted < MOST and without_steps(info_field(info, 'idle'), at, steps) > silence then
     redis.call('XGROUP', 'DELCONSUMER', stream, group, name)
     redis.call('HDEL', agreement, 'member:' .. name)
     deleted[#deleted + 1] = name
@@ -74,7 +78,7 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
   end
 end
 
-local at, absent = now_ms(), {}
+local absent = {}
 local function tell_gone(consumer, tail)
   absent[#absent + 1] = consumer
   if write_journal then
@@ -84,10 +88,15 @@ local function tell_gone(consumer, tail)
   end
 end
 
-forget_words(agreement, at, held_by)
+-- Removes the words that have counted no more for long, of consumers that hold nothing: whoever wanted to see them has. One whose
+-- consumer is missing is kept until that is told, else its deliveries would have gone in silence.
+local WORD_KEPT_MS, TOLD = 600000, 'told' -- longer than from one look at the house to the next
 each_word(agreement, function(field, word)
   local consumer = string.sub(field, 8)
-  if not held_by[consumer] and word.until_ms <= at and word.mismatch ~= TOLD and #absent < MOST then
+  local held, ended_ms = held_by[consumer], word and at - end_behind_steps(word.until_ms, steps)
+  if not word or (ended_ms >= WORD_KEPT_MS and (held == 0 or (not held and word.mismatch == TOLD))) then
+    redis.call('HDEL', agreement, field)
+  elseif not held and ended_ms >= 0 and word.mismatch ~= TOLD and #absent < MOST then
     word.mismatch = TOLD
     redis.call('HSET', agreement, field, written_word(word))
     tell_gone(consumer, ',"visibility_ms":' .. string.format('%.0f', word.visibility)
@@ -171,6 +180,24 @@ if position and not is_marked then
   is_marked = type(redis.pcall('XGROUP', 'CREATECONSUMER', stream, group, RESTORED_CONSUMER)) == 'number'
 end
 redis.call('HSET', agreement, 'made_seen', redis.call('HGET', agreement, 'made') or '0')
+
+-- What is told once is noted until whoever was told comes again: the reply may be lost.
+local TOLD_TO, EACH = 'house_told', '%z([^%z]*)'
+local caller = ARGV[8] or ''
+local before = redis.call('HGET', agreement, TOLD_TO) or ''
+local was_told = before ~= '' and string.match(before, '^[^%z]*') == caller
+if ARGV[9] == '1' and was_told then
+  local tell = string.gmatch(before, EACH)
+  remade = math.max(remade, tonumber(tell()) or 0)
+  for consumer in tell do
+    absent[#absent + 1] = consumer
+  end
+end
+if remade > 0 or absent[1] then
+  redis.call('HSET', agreement, TOLD_TO, table.concat({ caller, remade, unpack(absent) }, '\0'))
+elseif was_told then
+  redis.call('HDEL', agreement, TOLD_TO)
+end
 if is_marked then
   redis.call('HSET', agreement, 'marked', string.format('%.0f', at))
 else

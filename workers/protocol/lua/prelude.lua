@@ -50,14 +50,14 @@ local function info_field(info, name)
   end
 end
 
--- Reads what a caller says of the server's clock: until when its call may run (ms), and, where it has seen it set ahead, behind a
--- comma each what it would have shown then, and by how much it was set: `1700000000000,1699999000000+3600000`.
+-- Reads what a caller says of the server's clock: an instant (until when its call may run, mostly), in ms, and, where it has seen it set
+-- ahead, behind a comma each what it would have shown then, and by how much it was set: `1700000000000,1699999000000+3600000`.
 local function read_clock(word)
   local steps = {}
   for before, by in string.gmatch(word, ',(%d+)%+(%d+)') do
     steps[#steps + 1] = { tonumber(before), tonumber(by) }
   end
-  return tonumber(string.match(word, '^%d+')), steps
+  return tonumber(string.match(word, '^%-?%d+')), steps
 end
 
 -- Takes the steps of the clock out of the idle time of what was touched before them. What is left is never 0: that says that a
@@ -70,6 +70,19 @@ local function without_steps(idle, at, steps)
     end
   end
   return idle
+end
+
+-- Puts the steps of the clock behind the end of what was to last for a while, and was begun before them: none ends it early. When it was
+-- begun is not known, but that what was begun behind a step ends later than that was long: so what ends soon after a short one may last
+-- for ten minutes more.
+local LASTS_MS = 600000
+local function end_behind_steps(until_ms, steps)
+  for _, step in ipairs(steps) do
+    if until_ms - step[1] <= math.max(step[2], LASTS_MS) then
+      until_ms = until_ms + step[2]
+    end
+  end
+  return until_ms
 end
 
 local function entry_ms(entry_id)
@@ -138,18 +151,21 @@ end
 -- the group's values are lower by now, its own hold for what it has in hand: until it has joined anew, or its word counts no
 -- more. Who has given no word is judged by what was agreed on before for one refresh interval after a change; where
 -- nothing is known of that (the first agreement, or it was lost), workers of ours, known by their names, are left alone
--- for so long. Returns a function from consumer to {visibility_ms, max_deliveries, until when these hold at least}.
+-- for so long. `steps` of the clock, as far as the caller has seen any, end none of this (left out: none).
+-- Returns a function from consumer to {visibility_ms, max_deliveries, until when these hold at least}.
 local OUR_CONSUMER = '%.' .. string.rep('%x', 12) .. '$'
 local UNKNOWN_MS = 3600000 -- what shows no life for so long belongs to nobody, whatever its worker went by
-local function terms_by_consumer(agreement, visibility, max_deliveries, at)
+local function terms_by_consumer(agreement, visibility, max_deliveries, at, steps)
   local known, former = {}, nil
+  steps = steps or {}
   local function find(consumer)
     local word = read_word(redis.call('HGET', agreement, 'member:' .. consumer))
-    if word and word.until_ms > at then
-      return { math.max(visibility, word.visibility), math.max(max_deliveries, word.max_deliveries), word.until_ms }
+    local word_until = word and end_behind_steps(word.until_ms, steps)
+    if word and word_until > at then
+      return { math.max(visibility, word.visibility), math.max(max_deliveries, word.max_deliveries), word_until }
     end
     former = former or redis.call('HMGET', agreement, 'former_until', 'former_visibility_ms', 'former_max_deliveries')
-    local until_ms = whole_number(former[1], 0)
+    local until_ms = end_behind_steps(whole_number(former[1], 0), steps)
     if word or until_ms <= at then
       return { visibility, max_deliveries, math.huge }
     end
@@ -180,26 +196,11 @@ local function each_word(agreement, visit)
   end
 end
 
--- Removes the words that have counted no more for long, of consumers that hold nothing: whoever wanted to see them has. One whose
--- consumer is missing is kept until that is told (keep_house.lua), else its deliveries would have gone in silence.
--- `held_by`: how many deliveries each consumer holds.
-local WORD_KEPT_MS = 600000 -- longer than from one look at the house to the next
-local TOLD = 'told'
-local function forget_words(agreement, at, held_by)
-  each_word(agreement, function(field, word)
-    local held = held_by[string.sub(field, 8)]
-    local is_done = held == 0 or (not held and word and word.mismatch == TOLD)
-    if not word or (is_done and word.until_ms + WORD_KEPT_MS <= at) then
-      redis.call('HDEL', agreement, field)
-    end
-  end)
-end
-
 -- Tells whether some worker's word counts now: it lives, and may run what is put back.
-local function some_word_counts(agreement, at)
+local function some_word_counts(agreement, at, steps)
   local counts = false
   each_word(agreement, function(_, word)
-    counts = counts or (word ~= nil and word.until_ms > at)
+    counts = counts or (word ~= nil and end_behind_steps(word.until_ms, steps) > at)
   end)
   return counts
 end
@@ -709,28 +710,40 @@ local RESTORED_CONSUMER = 'restored-by-reaper'
 local function was_returned(row, times)
   return row and row[2] == RETURNED_CONSUMER and row[4] == times
 end
-local has_vanished
+local has_vanished, is_taken
 do
-  local function was_proven_lately(proven, visibility)
-    local ago = proven and now_ms() - proven
-    return ago and ago >= 0 and ago * 3 <= visibility * 2
+  -- What a consumer's worker has joined with, or nothing where it gives no word. It may be silent for the shorter of what others judge
+  -- it by, and what it has gone by itself: a longer timeout that was agreed on while it was silent says nothing of who took its
+  -- deliveries before.
+  local function terms_of_word(agreement, consumer)
+    local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'visibility_ms', 'recovery', 'member:' .. consumer)
+    local word = read_word(agreed[5])
+    if not word then
+      return nil
+    end
+    local visibility, limit = whole_number(agreed[3], word.visibility), whole_number(agreed[2], word.max_deliveries)
+    local terms = terms_by_consumer(agreement, visibility, limit, now_ms())(consumer)
+    return {
+      silence = math.min(terms[1], word.visibility), max_deliveries = terms[2], since = word.since,
+      policy = agreed[1], has_rules = agreed[1] or agreed[4] == 'embedded',
+    }
   end
+
+  local function was_proven_lately(proven, terms)
+    local ago = proven and now_ms() - proven
+    return ago and ago >= 0 and ago * 3 <= terms.silence * 2 and proven >= terms.since
+  end
+
   has_vanished = function(source, stream, group, agreement, consumer, entry_id, times, proven)
     local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
     if was_returned(row, times) then
       return true
     end
-    local agreed = redis.call('HMGET', agreement, 'policy', 'max_deliveries', 'visibility_ms', 'recovery', 'member:' .. consumer)
-    local word = read_word(agreed[5])
-    if not word then
+    local terms = terms_of_word(agreement, consumer)
+    if not terms then
       return false
     end
-    local visibility, limit = whole_number(agreed[3], word.visibility), whole_number(agreed[2], word.max_deliveries)
-    local terms = terms_by_consumer(agreement, visibility, limit, now_ms())(consumer)
-    local has_rules = agreed[1] or agreed[4] == 'embedded'
-    -- By the shorter of what others judge it by, and what it has gone by itself: a longer timeout that was agreed on while it was
-    -- silent says nothing of who took its deliveries before.
-    local is_safe = has_rules and was_proven_lately(proven, math.min(terms[1], word.visibility)) and proven >= word.since
+    local is_safe = terms.has_rules and was_proven_lately(proven, terms)
     if source == stream and not is_safe then
       return false
     end
@@ -743,7 +756,19 @@ do
         return false -- the server has lost that it was ever delivered: it is ready, and will be delivered anew
       end
     end
-    return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms[2]) < terms[2]
+    return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms.max_deliveries) < terms.max_deliveries
+  end
+
+  -- Tells whether a read with CLAIM has just taken a delivery from whoever lives and says that it is his, its own reads included: to the
+  -- server what was handed out in the future is idle for longer than anything. It will be given back (return_taken.lua), so nothing is
+  -- told of it until then. One that was taken by right was given no proof of for longer than this.
+  is_taken = function(source, group, agreement, consumer, entry_id, times, proven)
+    local row = proven and redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
+    if not row or row[4] ~= times + 1 or laid_aside_as(row[2]) then
+      return false
+    end
+    local terms = terms_of_word(agreement, consumer)
+    return terms and terms.policy == 'in-place' and (proven > now_ms() or was_proven_lately(proven, terms))
   end
 end
 

@@ -32,7 +32,8 @@
 -- Returns the number of items where every one was acknowledged, else an array of one result an item: 1 done (acked, made ready
 -- again, or scheduled), {2, dead letter's ID} dead-lettered, 0 refused (the delivery is not ours any more), 3 unknown (not
 -- pending, an earlier reply was lost, and neither its entry nor the journal shows that nothing was done), {4, why} held (could not be copied: several_groups | explicit_ids | an error's text;
--- stays pending), 5 not pending for us, and the call came too late to be believed: to be made again.
+-- stays pending), 5 to be asked again: not pending for us, and the call came too late to be believed; or a read has just taken it,
+-- as the clock was set back, and will give it back (is_taken).
 -- Raises NOGROUP where the group is gone.
 -- Fence: the entry is pending for this consumer *and* with this delivery count. XACK alone is no owner check.
 
@@ -441,7 +442,7 @@ while words[run] do
     if pending(entry_id) ~= times and not taken_back(entry_id, verb, times, proven) then
       if is_unknown(entry_id, times) then
         results[n_items] = UNKNOWN
-      elseif is_late and not pending(entry_id) then
+      elseif (is_late and not pending(entry_id)) or is_taken(source, group, agreement, consumer, entry_id, times, proven) then
         results[n_items] = LATE
       else
         results[n_items] = REFUSED
