@@ -13,7 +13,9 @@ Spark's tasks, two thirds of them the six passes over the lake, the others some 
 the first time; 4 s Java's compiler, 2 s Python, 1 s garbage collections; the rest makes plans of questions. A fifth of
 the tasks' time goes into taking texts out of rows, for lack of the better compiler, which costs more than it saves
 below some ten million events. Also tried: no code generation for small questions, fewer parts, no adaptive plans, no
-compression of shuffles, other garbage collectors, smaller young generations: as slow, or slower.
+compression of shuffles, other garbage collectors, smaller young generations, a larger heap from the start, the better
+compiler for generated code and its readers only, adding up jobs only after the shuffle, durations without arrays,
+sorting jobs by hashes: as slow, or slower.
 """
 
 import sys

@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException, PySparkRuntimeError
 from pyspark.sql import DataFrame
 
 from reaper.pipeline.analysis.activity import Extent
-from reaper.pipeline.report import findings
+from reaper.pipeline.report import findings, queries
 from reaper.pipeline.report.errors import NoAnswersError
 from reaper.pipeline.report.findings import MOST_UNANSWERED, Findings
 from reaper.pipeline.report.queries import Shelf, Tables
@@ -81,11 +81,12 @@ def test_too_few_answers_are_a_sentence() -> None:
     assert str(error) == "Spark did not answer 5 of 28 questions: out of memory"
 
 
-def ask_of(monkeypatch: pytest.MonkeyPatch, **asked: Question) -> Findings:
-    """Ask these questions instead of the report's."""
+def ask_of(monkeypatch: pytest.MonkeyPatch, *order: str, **asked: Question) -> Findings:
+    """Ask these questions instead of the report's, their rows in this order."""
     monkeypatch.setattr(findings, "extent", lambda _: Extent(1_000, 61_000, 7))
-    monkeypatch.setattr(findings, "questions", lambda *_: iter(asked.items()))
     nothing = cast("Any", None)
+    whole = [queries.Question(name, cast("DataFrame", question), order) for name, question in asked.items()]
+    monkeypatch.setattr(findings, "questions", lambda *_: iter(whole))
     return findings.ask(Tables(nothing, nothing, nothing, nothing), {"lake": "l"}, Shelf(), lambda _: None)
 
 
@@ -94,6 +95,14 @@ def test_a_question_that_stays_open_takes_no_page_away(monkeypatch: pytest.Monke
     assert found.tables == {"one": [{"n": 1, "recursive": True}], "other": []}
     assert found.about["unanswered"] == {"other": "no such column"}
     assert (found.about["first_ms"], found.about["events"], found.about["period_ms"]) == (1_000, 7, 1_000)
+
+
+def test_rows_are_in_order_as_spark_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"group": "b", "n": 1}, {"group": None, "n": 3}, {"group": "b", "n": None}, {"group": "a", "n": 2}]
+    monkeypatch.setattr(findings, "collect_rows", lambda _: rows)
+    found = ask_of(monkeypatch, "group", "n", one=Question())
+    assert found.tables["one"] == [rows[1], rows[3], rows[2], rows[0]]
+    assert ask_of(monkeypatch, one=Question()).tables["one"] == rows
 
 
 def test_where_many_stay_open_there_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:

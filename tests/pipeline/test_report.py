@@ -58,10 +58,10 @@ def test_no_question_sorts_to_aggregate(spark: SparkSession, lake: str, capsys: 
     tune(spark, embedded=False)
     with shelf() as kept, ThreadPoolExecutor(1) as threads:
         tables = read_tables(spark, lake, Scope(groups=("billing",)))
-        asked = dict(questions(tables, lambda: Extent(0, 60_000, 1_000), kept.keep, threads.submit))
+        asked = list(questions(tables, lambda: Extent(0, 60_000, 1_000), kept.keep, threads.submit))
         capsys.readouterr()
-        for question in asked.values():
-            question.explain()
+        for question in asked:
+            question.answer.explain()
     plans = capsys.readouterr().out
     assert plans.count("== Physical Plan ==") == len(asked)
     assert "HashAggregate" in plans

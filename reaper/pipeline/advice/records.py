@@ -136,11 +136,11 @@ def process_times(counted: DataFrame) -> DataFrame:
 
     ``counted``: see `activity`; ``strangers``: how many of them are none of ours.
     """
-    alive_s = (F.max("last_settled_ms") - F.min("first_settled_ms")) / 1000
+    alive_ms = F.max("last_settled_ms") - F.min("first_settled_ms")
     settled = counted.where(F.col("first_settled_ms").isNotNull() & F.col("group").isNotNull())
-    alive = settled.groupBy(*GROUP, "consumer").agg(alive_s.alias("alive_s"))
+    alive = settled.groupBy(*GROUP, "consumer").agg(alive_ms.alias("alive_ms"))
     strangers = F.count_if(~F.col("consumer").rlike(_OURS)).alias("strangers")
-    return alive.groupBy(*GROUP).agg(F.sum("alive_s").alias("process_s"), strangers)
+    return alive.groupBy(*GROUP).agg((F.sum("alive_ms") / 1000).alias("process_s"), strangers)
 
 
 def timeouts_in_force(events: DataFrame) -> DataFrame:

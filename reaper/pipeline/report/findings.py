@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from reaper.pipeline.analysis.activity import extent
 from reaper.pipeline.report.errors import NoAnswersError
-from reaper.pipeline.report.queries import LISTED, Shelf, Tables, choose_period, questions
+from reaper.pipeline.report.queries import LISTED, Question, Shelf, Tables, choose_period, questions
 from reaper.pipeline.spark.collecting import collect_rows
 
 Row = dict[str, Any]
@@ -57,9 +57,9 @@ def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[
     with ThreadPoolExecutor(AT_A_TIME) as threads:
         reach = threads.submit(extent, tables.events)
         pending: dict[Future[Rows], str] = {}
-        for name, question in questions(tables, reach.result, shelf.keep, threads.submit):
-            pending[threads.submit(collect_rows, question)] = name
-            tell(f"{len(pending)} questions asked: {name.replace('_', ' ')}")
+        for question in questions(tables, reach.result, shelf.keep, threads.submit):
+            pending[threads.submit(_answer, question)] = question.name
+            tell(f"{len(pending)} questions asked: {question.name.replace('_', ' ')}")
         unanswered: dict[str, str] = {}
         for number, answer in enumerate(as_completed(pending), start=1):
             if failure := _failure(answer):
@@ -78,6 +78,12 @@ def ask(tables: Tables, about: Mapping[str, Any], shelf: Shelf, tell: Callable[[
         "unanswered": unanswered,
     }
     return Findings({**about, **told}, answers)
+
+
+def _answer(question: Question) -> Rows:
+    """Return the rows in order: nulls first, as Spark has them."""
+    rows = collect_rows(question.answer)
+    return sorted(rows, key=lambda row: [(row[name] is not None, row[name]) for name in question.order])
 
 
 def _failure(answer: "Future[Rows]") -> str:

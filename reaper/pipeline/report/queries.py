@@ -8,11 +8,13 @@ To put a question into words takes Spark's driver about as long as to answer a s
 while those before them are being answered.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import starmap
+from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -35,8 +37,10 @@ from reaper.pipeline.analysis.quantiles import curve
 FEW = 2_000_000
 """Troubled jobs that fit into memory: their hashes are sent to every executor (some 50 bytes each), and what is known
 of them is joined by hash. More are shuffled, sorted and merged."""
-FEW_EVENTS = 5_000_000
-"""Of so many one task can count, whatever they are."""
+FEW_EVENTS = 10_000_000
+"""Of so many one task can count, whatever they are: what is counted in one part is asked without a shuffle."""
+VERY_FEW = 20_000
+"""Troubled jobs of which one task can do everything: that saves a shuffle, and a stage, in each of its questions."""
 MOST_CLUSTERS = 200
 LISTED = 10_000
 """Jobs that are named one by one, at most; all are counted."""
@@ -47,8 +51,17 @@ _PERIODS_MS = [unit * n for unit, ns in (
 MOST_PERIODS = 120
 """Points of a course over time."""
 
-Questions = Iterator[tuple[str, DataFrame]]
-"""Names and what is asked."""
+
+class Question(NamedTuple):
+    """What is asked."""
+
+    name: str
+    answer: DataFrame
+    order: Sequence[str] = ()
+    """The columns that its rows are put in order by once they are here: Spark would take two more jobs for it."""
+
+
+Questions = Iterator[Question]
 
 
 def choose_period(span_ms: int) -> int:
@@ -111,42 +124,43 @@ def questions(
     few_events = extent().events <= FEW_EVENTS
     tallied = keep(_together(durations.duration_tally(events, advisor.part_of(extent().span_ms)), few_events))
     yield from _of_durations(tallied)
-    rare = keep(activity.rare_events(events))
+    rare = activity.rare_events(events)
+    rare = keep(rare.repartition(1) if few_events else rare)
     yield from _of_rare_events(rare)
     counted = keep(_together(activity.activity(events, choose_period(extent().span_ms)), few_events))
     yield from _of_activity(counted)
-    yield "dead_letter_clusters", _newest_clusters(tables.dead_letters, rare)
-    yield "malformed", tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries"))
+    yield Question("dead_letter_clusters", _newest_clusters(tables.dead_letters, rare))
+    yield Question("malformed", tables.malformed.groupBy("stream", "reason").agg(F.count("*").alias("entries")))
     few = how_many.result() <= FEW
-    told = keep(_told(events, troubled, few))
+    told = keep(_told(events, troubled, how_many.result()))
     yield from _of_histories(told, keep, few, few_events)
     aside = durations.skewed_durations(tallied), recovery.skewed_recoveries(told), activity.groupless(counted)
-    yield "skewed", reduce(DataFrame.unionByName, aside, activity.misdated(tables.misdated))
-    yield from advisor.questions(counted, tallied, rare, told).items()
+    yield Question("skewed", reduce(DataFrame.unionByName, aside, activity.misdated(tables.misdated)))
+    yield from starmap(Question, advisor.questions(counted, tallied, rare, told).items())
 
 
 def _of_durations(tallied: DataFrame) -> Questions:
     kinds = [*durations.KIND, "measure"]
-    yield "durations", durations.durations(tallied).orderBy(*kinds)
-    yield "duration_curves", curve(durations.told_apart(tallied), kinds, "ms").orderBy(*kinds, "below")
+    yield Question("durations", durations.durations(tallied), kinds)
+    yield Question("duration_curves", curve(durations.told_apart(tallied), kinds, "ms"), [*kinds, "below"])
 
 
 def _of_rare_events(rare: DataFrame) -> Questions:
-    yield "scanned_durations", durations.scanned_durations(durations.scanned_ages(rare)).orderBy(*GROUP)
-    yield "refused_writes", integrity.refused_writes(rare)
-    yield "terms", leadership.terms(rare).orderBy("stream", "began_ms")
+    yield Question("scanned_durations", durations.scanned_durations(durations.scanned_ages(rare)), GROUP)
+    yield Question("refused_writes", integrity.refused_writes(rare), [*GROUP, "verb", "of"])
+    yield Question("terms", leadership.terms(rare), ["stream", "began_ms"])
 
 
 def _of_activity(counted: DataFrame) -> Questions:
-    yield "extents", activity.extents(counted).orderBy("stream")
+    yield Question("extents", activity.extents(counted), ["stream"])
     of_groups = counted.where(F.col("group").isNotNull())
     counts = activity.event_counts(of_groups)
-    yield "event_counts", counts.orderBy(*GROUP, "event")
-    yield "foreign_groups", durations.foreign_groups(counts)
-    yield "deliveries_until_done", activity.deliveries_until_done(of_groups).orderBy(*GROUP, "delivery")
+    yield Question("event_counts", counts, [*GROUP, "event"])
+    yield Question("foreign_groups", durations.foreign_groups(counts))
+    yield Question("deliveries_until_done", activity.deliveries_until_done(of_groups), [*GROUP, "delivery"])
     by_worker = stalls.stalls_by_worker(of_groups)
-    yield "stalls_by_worker", by_worker.orderBy(F.desc("stalls"), *GROUP, "worker").limit(LISTED)
-    yield "stalls_over_time", stalls.stalls_over_time(of_groups).orderBy(*GROUP, "period")
+    yield Question("stalls_by_worker", by_worker.orderBy(F.desc("stalls"), *GROUP, "worker").limit(LISTED))
+    yield Question("stalls_over_time", stalls.stalls_over_time(of_groups), [*GROUP, "period"])
 
 
 def _newest_clusters(letters: DataFrame, rare: DataFrame) -> DataFrame:
@@ -154,8 +168,10 @@ def _newest_clusters(letters: DataFrame, rare: DataFrame) -> DataFrame:
     return clusters.orderBy(F.desc("n"), *dead_letters.CLUSTER).limit(MOST_CLUSTERS)
 
 
-def _told(events: DataFrame, troubled: DataFrame, few: bool) -> DataFrame:
-    told = histories.histories(events, F.broadcast(troubled) if few else troubled)
+def _told(events: DataFrame, troubled: DataFrame, how_many: int) -> DataFrame:
+    told = histories.histories(events, F.broadcast(troubled) if how_many <= FEW else troubled)
+    if how_many <= VERY_FEW:
+        return told.repartition(1)
     # Nearly every question is about jobs: with all that is told of one in one part, none has to shuffle it again.
     return told.repartition(int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1), *JOB)
 
@@ -172,17 +188,17 @@ def _together(counted: DataFrame, few_events: bool) -> DataFrame:
 def _of_histories(told: DataFrame, keep: Callable[[DataFrame], DataFrame], few: bool, few_events: bool) -> Questions:
     deliveries = keep(histories.deliveries(told))
     recoveries = keep(recovery.recoveries(told, deliveries.hint(BY_HASH) if few else deliveries))
-    yield "recovery_counts", recovery.recovery_counts(recoveries).orderBy(*recovery.CAUSE)
+    yield Question("recovery_counts", recovery.recovery_counts(recoveries), recovery.CAUSE)
     unsettled = keep(integrity.unsettled_jobs(told, few=few))
-    yield "unsettled", unsettled.groupBy(*GROUP, "event").agg(F.count("*").alias("jobs")).orderBy(*GROUP, "event")
+    yield Question("unsettled", unsettled.groupBy(*GROUP, "event").agg(F.count("*").alias("jobs")), [*GROUP, "event"])
     starts = keep(integrity.second_starts(deliveries))
-    yield "second_starts", integrity.second_start_counts(starts).orderBy(*GROUP, "cause")
+    yield Question("second_starts", integrity.second_start_counts(starts), [*GROUP, "cause"])
     tallied = keep(_together(recovery.recovery_tally(recoveries), few_events))
     by_mode = [*GROUP, "mode", "measure"]
-    yield "recovery_times", recovery.recovery_times(tallied).orderBy(*recovery.CAUSE, "measure")
-    yield "recovery_curves", curve(tallied, by_mode, "ms").orderBy(*by_mode, "below")
+    yield Question("recovery_times", recovery.recovery_times(tallied), [*recovery.CAUSE, "measure"])
+    yield Question("recovery_curves", curve(tallied, by_mode, "ms"), [*by_mode, "below"])
     twice = keep(integrity.duplicates(deliveries, starts))
-    yield "duplicates", integrity.duplicate_counts(twice).orderBy(*GROUP, "cause")
-    yield "duplicate_jobs", twice.orderBy(*JOB).limit(LISTED)
-    yield "unsettled_jobs", unsettled.orderBy("at_ms", *JOB).limit(LISTED)
-    yield "lost_payloads", integrity.lost_payloads(told).groupBy(*GROUP).agg(F.count("*").alias("entries"))
+    yield Question("duplicates", integrity.duplicate_counts(twice), [*GROUP, "cause"])
+    yield Question("duplicate_jobs", twice.orderBy(*JOB).limit(LISTED))
+    yield Question("unsettled_jobs", unsettled.orderBy("at_ms", *JOB).limit(LISTED))
+    yield Question("lost_payloads", integrity.lost_payloads(told).groupBy(*GROUP).agg(F.count("*").alias("entries")))
