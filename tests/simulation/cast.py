@@ -272,7 +272,10 @@ class OurWorker(Actor):
                 continue  # the server has lost that it was ever handed out to it
             silent_s = self.world.loop.now - one.proven  # its own clock may have stood still meanwhile
             lives_by_s = self.lives_by_s
-            if silent_s >= lives_by_s or self._taken.get(one) == one.proven:
+            is_proof_lost = self.world.has_lost_what_was_written(
+                one.proven
+            )  # the server knows the one before (5334843)
+            if silent_s >= lives_by_s or is_proof_lost or self._taken.get(one) == one.proven:
                 continue
             if silent_s + self.world.step_unseen_by_caller_s(one.proven) >= lives_by_s:
                 self._taken[one] = one.proven

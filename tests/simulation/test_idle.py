@@ -111,17 +111,25 @@ class Idle:
 def idle(*, workers: int = 0, replicas: int = 1, **changes: Any) -> Iterator[Idle]:
     """Make a world; ``changes`` are settings of the replicas."""
     story = Story(1, Setting(workers=workers, replicas=replicas), (), (), 60.0)
-    with undisturbed(), drawn_from("idle"):
-        world = World(story)
-        world.command("XGROUP", "CREATE", STREAM, GROUP, "0", "MKSTREAM")
-        for actor in world.actors.values():
-            if isinstance(actor, Actor):
-                actor.settings = ReaperSettings(**{"redis_url": URL, "groups": KEYS.pair, "name": actor.role} | changes)
-        with going_by(world.loop.time), as_in_312(world.loop):
-            try:
-                yield Idle(world)
-            finally:
-                world.end()
+    with undisturbed(), drawn_from("idle"), _made(story, changes) as place:
+        yield place
+
+
+@contextmanager
+def _made(story: Story, changes: dict[str, Any]) -> Iterator[Idle]:
+    """Make the world, and let go of all of it in the end: who collects what is left finds nobody who has it."""
+    world = World(story)
+    world.command("XGROUP", "CREATE", STREAM, GROUP, "0", "MKSTREAM")
+    for actor in world.actors.values():
+        if isinstance(actor, Actor):
+            actor.settings = ReaperSettings(**{"redis_url": URL, "groups": KEYS.pair, "name": actor.role} | changes)
+    place = Idle(world)
+    with going_by(world.loop.time), as_in_312(world.loop):
+        try:
+            yield place
+        finally:
+            world.end()
+            vars(place).clear()
 
 
 def settle(place: Idle) -> None:

@@ -219,3 +219,20 @@ def test_what_stands_still_while_nothing_befalls_anybody_is_met_and_that_status_
 
     world.run(watch)
     assert [sentence.partition(" ")[0] for sentence in world.findings.sentences] == ["I6:", "S:"]
+
+
+def test_a_proof_that_the_server_has_lost_is_none(make: Make) -> None:
+    """It knows the one before, and the worker may be cut off from it until that is too old (seed 5334843)."""
+    world = make(Story(1, Setting(workers=1, replicas=1), (), (), 60.0))
+    world.begin()
+
+    async def pass_time() -> None:
+        await asyncio.sleep(20)
+        world.restart_server(1.0, lose_last_ms=5_000)
+        await asyncio.sleep(20)
+        world.fail_over(1.0, lag_ms=1_000)
+        await asyncio.sleep(5)
+
+    world.run(pass_time)
+    times = (14.9, 15.1, 19.9, 20.1, 38.9, 39.1, 40.1)
+    assert [world.has_lost_what_was_written(at) for at in times] == [False, True, True, False, False, True, False]

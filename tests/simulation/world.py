@@ -148,6 +148,8 @@ class World:
         """Sources whose group was destroyed, or may be taken for another one by the next leader's look."""
         self._unheld: dict[tuple[str, bytes, bytes], float] = {}
         """By consumer, stream and entry: when the server lost that the one has the other."""
+        self._writes_lost: list[tuple[float, float]] = []
+        """From when to when the server has lost what it wrote."""
         self._for_nothing: Counter[Execution] = Counter()
         """How many deliveries of a job whose end the server has lost."""
         self.tellings: list[Telling] = []
@@ -440,6 +442,7 @@ class World:
         held = self._holders()
         self.server.restart(lose_last_ms)
         if lose_last_ms:
+            self._writes_lost.append((self.loop.now - lose_last_ms / 1000, self.loop.now))
             self.note_what_is_lost()
             self._blame_what_was_settled_for_nothing(held)
             self._note_what_nobody_holds()
@@ -459,6 +462,7 @@ class World:
         self.server = self._watched(self.server.copy(lag_ms=lag_ms))
         self.server.readonly(is_replica=False)
         self.later(seconds, self._server_is_back)
+        self._writes_lost.append((self.loop.now - lag_ms / 1000, self.loop.now))
         self.note_what_is_lost()
         self._blame_what_was_settled_for_nothing(held)
         self._note_what_nobody_holds()
@@ -497,6 +501,10 @@ class World:
             and (group := stream.groups.get(GROUP.encode())) is not None
             for number, row in group.pending.values.items()
         }
+
+    def has_lost_what_was_written(self, at: float) -> bool:
+        """Tell whether the server has lost what it wrote then: a proof of life, too."""
+        return any(since <= at <= until for since, until in self._writes_lost)
 
     def unheld_since(self, consumer: str, key: bytes, entry_id: bytes) -> float:
         """Return when the server lost that a consumer has a delivery; minus infinity: never."""
