@@ -224,17 +224,8 @@ async def test_nothing_is_settled_of_a_job_that_was_taken_from_its_handler(clock
     assert settled.verdicts == []
 
 
-@pytest.mark.parametrize("answers", [True, False])
-@pytest.mark.parametrize("is_overdue", [True, False])
-async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_is_extended(
-    clock: Clock, answers: bool, is_overdue: bool
-) -> None:
-    redis = Redis(clock)
-    held = hold(redis)
-    hold(redis, 2, held.source)
-    held.job.timeout_s = 5.0 if is_overdue else 10 * VISIBILITY_S
-    held.begin(clock.now, None)
-    heartbeat = Heartbeat(context_of(held, redis))
+def beats_of(heartbeat: Heartbeat, clock: Clock, *, answers: bool) -> list[float]:
+    """Have it beat for a visibility timeout; return when it extended. The event loop ``answers``, or hangs."""
 
     def call_in_loop(function: Any, *arguments: Any) -> None:
         if answers:
@@ -252,6 +243,20 @@ async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_i
         else:
             clock.now += step
             step = next(steps)
+    return extended
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("is_overdue", [True, False])
+async def test_where_the_event_loop_hangs_behind_a_job_that_is_overdue_nothing_is_extended(
+    clock: Clock, answers: bool, is_overdue: bool
+) -> None:
+    redis = Redis(clock)
+    held = hold(redis)
+    hold(redis, 2, held.source)
+    held.job.timeout_s = 5.0 if is_overdue else 10 * VISIBILITY_S
+    held.begin(clock.now, None)
+    extended = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers)
     period_s = VISIBILITY_S / BEATS
     assert extended == ([period_s] if is_overdue and not answers else [period_s, 2 * period_s])
 
@@ -265,24 +270,7 @@ async def test_what_has_ended_is_extended_while_another_handler_keeps_its_verdic
     held = hold(redis)
     held.begin(clock.now, None)
     held.end(Verdict(Outcome.ACK), clock.now, clock.now)
-    heartbeat = Heartbeat(context_of(held, redis))
-
-    def call_in_loop(function: Any, *arguments: Any) -> None:
-        if answers:
-            function(*arguments)
-
-    loop: Any = SimpleNamespace(call_soon_threadsafe=call_in_loop)
-    heartbeat._loop = loop
-    extended: list[float] = []
-    began, steps = clock.now, heartbeat.steps()
-    step = next(steps)
-    while clock.now < began + VISIBILITY_S:
-        if isinstance(step, Extending):
-            extended.append(clock.now - began)
-            step = steps.send(Extensions([Extension.EXTENDED] * len(step.jobs), round(clock.now * 1000)))
-        else:
-            clock.now += step
-            step = next(steps)
+    extended = beats_of(Heartbeat(context_of(held, redis)), clock, answers=answers)
     assert extended == ([] if answers else [2 * VISIBILITY_S / BEATS])
 
 
