@@ -71,18 +71,22 @@ def walk_to(link: Link, backlog: Backlog, limit: int, page_size: int, keeper: Ke
     else:
         end = at
         steps.pop()
-    whole = len(places) > 1 and _is_whole(start, first, look_at(link, [backlog.stream])[backlog.stream])
+    whole = first is not None and len(places) > 1 and _is_whole(link, backlog.stream, start, first)
     return Walk(end, walked, tuple(steps), tuple(places if whole else ()))
 
 
-def _is_whole(start: Position, first: Id | None, state: State | None) -> bool:
+def _is_whole(link: Link, stream: str, start: Position, first: Id) -> bool:
     """Tell by what a stream is like after a walk that nothing was trimmed before the walk could read it.
 
-    Redis trims from the head. Where it has come as far as the first entry of the walk, tasks read and judge.
+    Redis trims from the head. Where it has come as far as the first entry of the walk, or where the entry that was read
+    last is missing among older ones (another stream has its name), tasks read and judge.
     """
-    if state is None or state.first is None or first is None or state.first > first:
+    anchor = show_id(start.id)
+    is_there = not start.is_anchor or bool(link.ask_one("XRANGE", key_of(stream), anchor, anchor))
+    state = look_at(link, [stream])[stream]
+    if state is None or state.first is None or state.first > first:
         return False
-    return find_loss(start, state) is None
+    return (is_there or state.first > start.id) and find_loss(start, state) is None
 
 
 def cut_walk(stream: str, lower: Position, walk: Walk, parts: int, keeper: Keeper) -> list[StreamRange]:
