@@ -43,6 +43,12 @@ def stage(layout: Layout, table: str, jobs: dict[date, list[str]]) -> Path:
     return folder
 
 
+def plan(layout: Layout, batch: int) -> None:
+    """Write down the range of a batch, as Spark does before it begins."""
+    (layout.checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (layout.checkpoint / "offsets" / str(batch)).write_text("v1\n{}\n{}")
+
+
 def add(layout: Layout, batch: int, jobs: dict[date, list[str]], table: str = "events", fence: int = 0) -> None:
     """Publish a batch."""
     files = staged_files(layout, table, jobs)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import threading
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
@@ -266,6 +268,38 @@ def test_dead_letters_that_are_redriven_or_deleted_stop_nothing(
     write_dead_letter(redis_server, "job-5")
     assert run(spark, redis_server, layout).dead_letters == 1
     assert [row.job for row in read_dead_letters(spark, tmp_path).orderBy("id").collect()] == ["job-1", "job-5"]
+
+
+def test_a_checkpoint_that_goes_while_it_runs_ends_it_and_nothing_is_taken_for_what_is_there(
+    spark: SparkSession, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    layout = lake_at(tmp_path)
+    write_events(redis_server, 3)
+
+    def harm(progress: Progress) -> None:
+        if progress.events == 3 and layout.checkpoint.exists():
+            shutil.rmtree(layout.checkpoint)
+            write_events(redis_server, 3, start=3)
+
+    with pytest.raises(ConfigurationError, match=r"its checkpoint .* is gone"):
+        run(spark, redis_server, layout, Run(stop=Hurry(), tell=harm))
+    assert len(rows(tmp_path)) == 3
+
+
+def test_what_cannot_be_read_for_a_moment_is_tried_again(tmp_path: Path) -> None:
+    """Not only what Spark says: also what is asked of the lake beside it."""
+    layout = lake_at(tmp_path)
+    failures: list[Exception] = [OSError(5, "Input/output error"), DeltaError("Generic S3 error: connection refused")]
+
+    def start() -> StreamingQuery:
+        if failures:
+            raise failures.pop()
+        stop.set()
+        raise StreamingQueryException("over")
+
+    stop = Hurry()
+    done = Supervisor(start, layout, Run(stop=stop), Upkeep(layout, 1, None)).run()
+    assert done.restarts == 2
 
 
 def test_a_lake_that_is_being_filled_is_not_filled_by_another(redis_server: RedisServer, tmp_path: Path) -> None:

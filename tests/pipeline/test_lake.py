@@ -18,7 +18,7 @@ from reaper.pipeline.lake.delta import LakeTable, ReplacedError
 from reaper.pipeline.lake.events import RAW
 from reaper.pipeline.lake.files import WRITTEN, FileWriter
 from reaper.pipeline.lake.ingest import install_fence
-from reaper.pipeline.lake.layout import COUNTS_KEPT, Layout
+from reaper.pipeline.lake.layout import COUNTS_KEPT, Layout, flush
 from reaper.pipeline.lake.schema import DEAD_LETTERS, EVENTS, MALFORMED
 from reaper.pipeline.lake.tables import (
     LakeBusyError,
@@ -33,7 +33,7 @@ from reaper.pipeline.lake.tables import (
     with_state,
 )
 from tests.pipeline.journals import ask_duckdb
-from tests.pipeline.lakes import DAY, add, jobs_in, open_table, staged_files
+from tests.pipeline.lakes import DAY, add, jobs_in, open_table, plan, staged_files
 from workers.protocol.errors import ConfigurationError
 
 DAY_MS = 86_400_000
@@ -51,6 +51,8 @@ def empty_lake(folder: Path) -> Layout:
     made = lake_at(folder)
     create_tables(made)
     assert install_fence(made) == FENCE
+    for number in range(2):
+        plan(made, number)
     return made
 
 
@@ -81,7 +83,7 @@ def folder_of(layout: Layout) -> Path:
 
 
 def writer(layout: Layout, fence: int = FENCE) -> BatchWriter:
-    return BatchWriter(layout, fence, folder_of(layout))
+    return BatchWriter(layout, layout.name(), fence, folder_of(layout))
 
 
 def test_spark_duckdb_and_polars_read_the_same_from_a_lake_as_it_lies(spark: SparkSession, layout: Layout) -> None:
@@ -147,6 +149,17 @@ def test_an_ingester_that_was_replaced_publishes_nothing(spark: SparkSession, la
     assert read_malformed(spark, layout.root).schema.simpleString() == MALFORMED.simpleString()
 
 
+def test_an_ingester_whose_lake_was_removed_and_made_anew_publishes_nothing(
+    spark: SparkSession, layout: Layout
+) -> None:
+    late, told = writer(layout), batch(spark, layout, 0, 5)
+    (layout.state / "name").unlink()
+    layout.create()
+    with pytest.raises(ReplacedError, match="made anew"):
+        late(told, 0)
+    assert read_events(spark, layout.root).count() == 0
+
+
 def test_an_ingester_that_is_replaced_at_this_moment_publishes_nothing(layout: Layout) -> None:
     table, staged = open_table(layout), staged_files(layout, "events", {DAY: ["job"]})
     install_fence(layout)  # after the handle was made by which the fence is looked at
@@ -170,7 +183,7 @@ def test_an_attempt_that_goes_on_beside_its_successor_adds_nothing(layout: Layou
 
 
 def test_a_commit_is_on_the_disk_before_it_is_taken_for_safe(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    flush, flushed = delta._flush, []
+    flushed: list[str] = []
 
     def note(path: Path) -> None:
         flush(path)
@@ -178,7 +191,7 @@ def test_a_commit_is_on_the_disk_before_it_is_taken_for_safe(layout: Layout, mon
 
     table = open_table(layout)
     add(layout, 0, {DAY: ["beside"]}, fence=FENCE)
-    monkeypatch.setattr(delta, "_flush", note)
+    monkeypatch.setattr(delta, "flush", note)
     table.adopt([], checkpoint="another", batch=0)
     logs = sorted(path.name for path in Path(layout.table("events"), "_delta_log").glob("*.json"))
     assert {*logs[-2:], "_delta_log"} == set(flushed)

@@ -355,7 +355,7 @@ def test_a_lost_end_stops_the_query(server: RedisServer) -> None:
 
 @pytest.mark.parametrize("limits", [{}, {"maxEntriesPerTrigger": 4}, {"maxEntriesPerTrigger": 4, "partitions": 3}])
 def test_a_lost_end_under_new_entries_is_noticed_by_the_missing_anchor(
-    server: RedisServer, limits: dict[str, int]
+    server: RedisServer, limits: dict[str, Any]
 ) -> None:
     """Also where tasks are handed what the planner of a limited batch has read on its way."""
     add(server, 1, 2, 3, 4)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from reaper.pipeline.lake.delta import LakeTable
+from reaper.pipeline.lake.delta import LakeTable, ReplacedError
 from reaper.pipeline.lake.layout import TABLES, Layout, remove
 from reaper.pipeline.spark.collecting import collect_rows
 
@@ -28,6 +28,8 @@ class BatchWriter:
     """Called with each micro-batch and its number (``foreachBatch``); a replay of a batch changes nothing."""
 
     layout: Layout
+    name: str
+    """What the lake's state called itself when the ingester began: numbers of batches are that checkpoint's."""
     fence: int
     """The ingester's number; once another one has begun, nothing is published any more."""
     folder: Path
@@ -49,8 +51,10 @@ class BatchWriter:
         return staged
 
     def _publish(self, staged: Mapping[str, Staged], number: int) -> None:
-        checkpoint = self.layout.name()
+        if self.layout.name() != self.name:
+            raise ReplacedError("the lake was removed and made anew while it was being filled")
+        self.layout.flush_plan(number)
         for table in (name for name in TABLES if name == TABLES[0] or staged[name].rows):  # the first tells the fence
             lake_table = LakeTable(self.layout.table(table))
-            lake_table.publish(staged[table].files, checkpoint=checkpoint, batch=number, fence=self.fence)
+            lake_table.publish(staged[table].files, checkpoint=self.name, batch=number, fence=self.fence)
         self.layout.note_counts(number, *(staged[table].rows for table in TABLES))

@@ -29,6 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from reaper.pipeline.lake.files import PARTITION, ROWS_TOGETHER, parquet_writer
+from reaper.pipeline.lake.layout import flush
 
 FENCE = "ingester"
 """Application transaction whose version is the number of the ingester that may commit."""
@@ -160,9 +161,9 @@ class LakeTable:
             target = Path(self.address, name)
             target.parent.mkdir(exist_ok=True)
             os.utime(file)  # from now on a clean-up may find it, and spares what is young
-            _flush(file)
+            flush(file)
             file.rename(target)
-            _flush(target.parent)
+            flush(target.parent)
         return _action(name, size, rows, day)
 
     def _commit(self, actions: Sequence[AddAction | RemoveAction], *transactions: Transaction) -> None:
@@ -179,8 +180,8 @@ class LakeTable:
         """Put our commit on the disk, and what others have committed beside it."""
         log = Path(self.address, "_delta_log")
         for version in range(since + 1, self._delta.version() + 1):
-            _flush(log / f"{version:020}.json")
-        _flush(log)
+            flush(log / f"{version:020}.json")
+        flush(log)
 
     # --- what maintenance does ------------------------------------------------------------------------------------
 
@@ -213,7 +214,7 @@ class LakeTable:
                     held, waiting = [], 0
             writer.write_table(pa.Table.from_batches(held, schema))
         if not is_address(self.address):
-            _flush(Path(self.address, name))
+            flush(Path(self.address, name))
         return store.get_file_info(name).size, rows
 
     def drop_before(self, oldest: date) -> list[LakeFile]:
@@ -281,12 +282,3 @@ def _values(day: str) -> dict[str, str | None]:
 
 def _now_ms() -> int:
     return int(time() * 1000)
-
-
-def _flush(path: Path) -> None:
-    """Put a file or a folder on the disk: the journal may be trimmed behind it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

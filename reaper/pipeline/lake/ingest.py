@@ -29,14 +29,16 @@ import reaper.pipeline
 from reaper.pipeline import redis_stream
 from reaper.pipeline.lake.batches import BatchWriter
 from reaper.pipeline.lake.delta import LakeTable, ReplacedError
-from reaper.pipeline.lake.layout import TABLES, BatchCounts, Layout, remove, replace_text, spark_path
+from reaper.pipeline.lake.history import check_history
+from reaper.pipeline.lake.layout import TABLES, Layout, remove, replace_text, spark_path
 from reaper.pipeline.lake.maintenance import Upkeep
 from reaper.pipeline.lake.source import FILES, FOLDER, NAME, JournalSource
-from reaper.pipeline.lake.tables import LakeBusyError, check_generation, create_tables, only_ingester, with_state
+from reaper.pipeline.lake.tables import LakeBusyError, create_tables, only_ingester, with_state
 from reaper.pipeline.redis_stream.shipping import seal
 from reaper.pipeline.settings import PipelineSettings
 from reaper.pipeline.spark.failures import DISK_FULL, NO_SPACE, PYTHON_ENDED, all_words, python_has_ended
 from reaper.pipeline.spark.session import is_submitted
+from reaper.pipeline.storage import is_of_store, reason_of_store
 from workers.protocol.address import hide_password
 from workers.protocol.connection import check_server, commands_client
 from workers.protocol.errors import ConfigurationError, StreamReaperError
@@ -92,7 +94,7 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
     entries.
     """
     with only_ingester(with_state(layout)):
-        _check_checkpoint(layout)
+        check_history(layout, fail_on_data_loss=settings.fail_on_data_loss)
         if not settings.remote:
             anyio.run(_check_redis, settings)
         options = source_options(settings)
@@ -105,7 +107,7 @@ def ingest(settings: PipelineSettings, layout: Layout, open_session: Callable[[]
         travel_along()
         session.dataSource.register(seal(JournalSource))
         upkeep = Upkeep(layout, settings.target_mb * 1_000_000, settings.keep)
-        start = partial(_start_query, session, settings, layout, options, fence, run)
+        start = partial(_start_query, session, settings, layout, options, (layout.name(), fence), run)
         return Supervisor(start, layout, run, upkeep).run()
 
 
@@ -127,22 +129,6 @@ def redis_url(settings: PipelineSettings) -> str:
     if not url:
         raise ConfigurationError(f"redis_url_env names {settings.redis_url_env}, and this variable is not set here.")
     return url
-
-
-def _check_checkpoint(layout: Layout) -> None:
-    """Refuse a lake with rows that this checkpoint did not bring: everything would be ingested a second time."""
-    check_generation(layout)
-    addresses = [layout.table(table) for table in TABLES]
-    tables = [LakeTable(address) for address in addresses if LakeTable.is_at(address)]
-    if not any(table.files() for table in tables):
-        return
-    layout.create()
-    begun = any((layout.checkpoint / "offsets").glob("[0-9]*"))
-    if not begun or all(table.batch_of(layout.name()) is None for table in tables):
-        raise ConfigurationError(
-            f"the lake {layout.root} has data, but its checkpoint ({layout.checkpoint}) is gone, so nobody knows what "
-            "was ingested: restore it, or begin a new lake."
-        )
 
 
 def install_fence(layout: Layout) -> int:
@@ -203,13 +189,21 @@ def _address(settings: PipelineSettings) -> dict[str, str]:
 
 
 def _start_query(
-    session: SparkSession, settings: PipelineSettings, layout: Layout, options: dict[str, str], fence: int, run: Run
+    session: SparkSession,
+    settings: PipelineSettings,
+    layout: Layout,
+    options: dict[str, str],
+    ingester: tuple[str, int],
+    run: Run,
 ) -> StreamingQuery:
+    check_history(
+        layout, fail_on_data_loss=settings.fail_on_data_loss
+    )  # the query before this one may have failed of it
     _clear_torn_writes(layout.checkpoint)
     folder = layout.staging / f"batch-{uuid.uuid4().hex}"
     ours = {FOLDER: str(folder), FILES: str(settings.partitions)}
     written = session.readStream.format(NAME).options(**options, **ours).load()
-    writer = written.writeStream.foreachBatch(BatchWriter(layout, fence, folder))
+    writer = written.writeStream.foreachBatch(BatchWriter(layout, *ingester, folder))
     writer = writer.queryName("stream-reaper").option("checkpointLocation", spark_path(layout.checkpoint))
     if run.available_now:
         return writer.trigger(availableNow=True).start()
@@ -227,7 +221,7 @@ class Supervisor:
 
     def __init__(self, start: Callable[[], StreamingQuery], layout: Layout, run: Run, upkeep: Upkeep) -> None:
         self._start, self._layout, self._run, self._upkeep = start, layout, run, upkeep
-        self._before = newest_counts(layout)
+        self._before = layout.newest_counts()
         self._behind: int | None = None
         self._restarts = 0
 
@@ -239,7 +233,7 @@ class Supervisor:
             error = self._attempt()
             if error is None:
                 return self.progress()
-            if (now := newest_counts(self._layout).batch) > done:
+            if (now := self._layout.newest_counts().batch) > done:
                 failures, done, pauses = 0, now, growing_pauses()
             failures += 1
             self._restarts += 1
@@ -257,19 +251,28 @@ class Supervisor:
             return self._watch(self._start())
         except (PySparkException, Py4JJavaError) as error:  # Java has answered
             return None if self._run.stop.is_set() else error
-        except (Py4JError, OSError) as error:
+        except (Py4JError, ConnectionError) as error:
             if self._run.stop.is_set():  # a signal to all processes of a service ends Java by itself
                 return None
             raise IngestError(f"Spark's driver is gone, start again: {reason_of(error)}") from error
+        except Exception as error:
+            if not is_of_store(error):
+                raise
+            return None if self._run.stop.is_set() else error
 
     def _watch(self, query: StreamingQuery) -> Exception | None:
         looked = monotonic()
-        while query.isActive and not self._run.stop.is_set():
-            with suppress(StreamingQueryException):  # looked at below
-                query.awaitTermination(LOOK_EVERY_S)  # type: ignore[arg-type]  # typed as int, and taken as float
-            if monotonic() >= looked + TELL_EVERY_S:
-                self._look_at(query)
-                looked = monotonic()
+        try:
+            while query.isActive and not self._run.stop.is_set():
+                with suppress(StreamingQueryException):  # looked at below
+                    query.awaitTermination(LOOK_EVERY_S)  # type: ignore[arg-type]  # typed as int, and taken as float
+                if monotonic() >= looked + TELL_EVERY_S:
+                    self._look_at(query)
+                    looked = monotonic()
+        except OSError:  # what tells how far it is cannot be read
+            with suppress(ConnectionError):
+                query.stop()
+            raise
         if self._run.stop.is_set():
             query.stop()
             return None
@@ -280,11 +283,11 @@ class Supervisor:
         last = query.lastProgress
         self._behind = _behind(last.sources[0].latestOffset) if last else None
         self._run.tell(self.progress())
-        self._upkeep.look(newest_counts(self._layout).batch)
+        self._upkeep.look(self._layout.newest_counts().batch)
 
     def progress(self) -> Progress:
         """Return what the run has brought so far."""
-        now, before = newest_counts(self._layout), self._before
+        now, before = self._layout.newest_counts(), self._before
         return Progress(
             now.batch - before.batch,
             now.total_events - before.total_events,
@@ -301,13 +304,6 @@ def _behind(latest: str | None) -> int | None:
     if not isinstance(streams, dict):
         return None
     return sum(int(stream.get("behind", 0)) for stream in streams.values())
-
-
-def newest_counts(layout: Layout) -> BatchCounts:
-    """Return the counts of the newest batch; of a batch before all others where there is none."""
-    numbers = [int(path.stem) for path in layout.counts.glob("[0-9]*.json")]
-    found = layout.read_counts(max(numbers)) if numbers else None
-    return found or BatchCounts(-1, 0, 0, 0, 0, 0, 0)
 
 
 def growing_pauses() -> Iterator[float]:
@@ -343,6 +339,8 @@ def reason_of(error: Exception) -> str:
         return PYTHON_ENDED
     if NO_SPACE in words:
         return DISK_FULL
+    if is_of_store(error):
+        return reason_of_store(error)
     said = _CALLING.sub("", str(error).replace("\\n", "\n"))  # Java's answer may come as one line
     raised = _RAISED.findall(said)
     return f"{raised[-1][0]}: {raised[-1][1]}" if raised else (said.strip().splitlines() or ["?"])[0]

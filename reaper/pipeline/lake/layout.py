@@ -12,6 +12,7 @@ The state is a folder that every process of Spark sees, ``_ingest`` in a lake th
 
 import fcntl
 import json
+import os
 import re
 import shutil
 import uuid
@@ -115,6 +116,15 @@ class Layout:
         except FileNotFoundError:
             return None
 
+    def counted_batches(self) -> list[int]:
+        """Return the batches whose counts are known, `COUNTS_KEPT` at most, oldest first."""
+        return sorted(int(path.stem) for path in self.counts.glob("[0-9]*.json"))
+
+    def newest_counts(self) -> BatchCounts:
+        """Return the counts of the newest batch; of a batch before all others where there is none."""
+        batches = self.counted_batches()
+        return (batches and self.read_counts(batches[-1])) or BatchCounts(-1, 0, 0, 0, 0, 0, 0)
+
     def _counts_of(self, batch: int) -> Path:
         return self.counts / f"{batch}.json"
 
@@ -129,6 +139,18 @@ class Layout:
             yield
 
     # --- what Spark has noted ----------------------------------------------------------------------------------
+
+    def planned_batch(self) -> int | None:
+        """Return the newest batch whose range Spark has written down, or None where there is none."""
+        return max((int(path.name) for path in _numbered(self.checkpoint / "offsets")), default=None)
+
+    def flush_plan(self, batch: int) -> None:
+        """Put on the disk which entries ``batch`` holds: its rows must not outlive that. Raises OSError."""
+        plans = self.checkpoint / "offsets"
+        beside = (plans / f".{batch}.crc", self.checkpoint / "metadata")
+        files = (plans / str(batch), *(file for file in beside if file.exists()))
+        for path in (*files, plans, self.checkpoint, self.state):
+            flush(path)
 
     def committed_batch(self) -> int | None:
         """Return the newest batch that will never be replayed, or None where there is none."""
@@ -147,10 +169,20 @@ def _numbered(folder: Path) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Make ``path`` hold ``text``, in one step."""
+    """Make ``path`` hold ``text``, in one step, also where power fails."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
+    flush(draft)
     draft.replace(path)
+
+
+def flush(path: Path) -> None:
+    """Put a file or a folder on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def spark_path(path: str | Path) -> str:

@@ -57,8 +57,9 @@ def _migrate_table(layout: Layout, name: str) -> Migrated:
         number = int(batch.name.removeprefix("batch="))
         newest = number if newest is None else max(newest, number)
         files += [_link(file, draft, number) for file in sorted(batch.glob("date=*/*.parquet"))]
-    if newest is not None:
-        table.adopt(files, checkpoint=layout.name(), batch=newest)
+    counted = layout.newest_counts().batch  # all of it was published, though a table may have had nothing of it
+    if (known := max(counted, -1 if newest is None else newest)) >= 0:
+        table.adopt(files, checkpoint=layout.name(), batch=known)
     _put(draft, link)
     return Migrated(name, len(files), newest)
 

@@ -12,6 +12,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from reaper.pipeline.lake.history import check_history
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.settings import PipelineSettings
 from workers.protocol.address import hide_password
@@ -44,8 +45,10 @@ class Trimmed:
 async def trim(settings: PipelineSettings, layout: Layout, *, url: str, dead_letters: bool = False) -> list[Trimmed]:
     """Trim the journals that were ingested (and, where asked to, the dead-letter streams).
 
-    Raises ConfigurationError where nothing was ingested, or from another Redis, and UnreachableError.
+    Raises ConfigurationError where nothing was ingested, or from another Redis, or where the lake lacks what its
+    checkpoint says, and UnreachableError.
     """
+    check_history(layout)
     ingested = ingested_ends(layout)
     _check_source(layout, url)
     client = commands_client(url)
