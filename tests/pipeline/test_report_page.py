@@ -115,6 +115,45 @@ def test_a_page_about_much_stays_small_and_names_what_it_leaves_out() -> None:
     assert "the first 40 of 1,000; all are in the JSON file" in page
 
 
+def test_a_page_stays_small_whatever_names_are_like_and_however_many_groups_have_advice() -> None:
+    findings = _many()
+    longest = "n" * 10_000
+    group = {"stream": longest, "group": longest}
+    others = ("worker", "job", "pattern", "frame", "verb", "of", "event", "mode", "reason", "type", "holder")
+    texts = {*group, *others, "source_stream"}
+    for rows in findings.tables.values():
+        rows[:] = [row | dict.fromkeys(texts & row.keys(), longest) for row in rows]
+    cost = {"timeout_ms": 1, "total_s": 1.0}
+    advised = {
+        **group, "workers": "extending", "deliveries": 1, "crashes": 0, "rules": {}, "notes": [longest],
+        "recommended": cost, "verdict": longest, "interval": {"timeout_ms": [1, 2], "cost_s": [1, 2]}, "curve": [cost],
+        "types": {},
+    }  # fmt: skip
+    short = advised | {"stream": "s", "group": "g", "notes": [], "verdict": ""}
+    findings.advice = {"groups": [*[short] * 2_000, *[advised] * 3]}
+    findings.settings = "# why\n\n" + "[[groups]]\nvisibility_timeout = 1\n\n" * 20_000
+    findings.tables["foreign_groups"] = [_of("{s%d}:journal" % n) for n in range(5_000)]  # noqa: UP031
+    findings.tables["malformed"] = [{"stream": longest, "reason": longest, "entries": 1}]
+    findings.live = {"at": "now", "places": {}, "not_checked": 0,
+                     "lost": [_of(job=longest, event="delivered", at_ms=1)] * 1_000}  # fmt: skip
+    page = write_page(findings)
+    assert len(page.encode()) < 1_000_000
+    assert "n" * 1_001 not in page.partition('<script type="application/json"')[0]
+    left_out = _embedded(page)["rows_left_out"]
+    assert left_out["lost"] == 1_000
+    assert left_out["advice"] > 3
+    assert "reaper pipeline advise writes that of all" in page
+    assert "and 4,960 more" in page
+    settings = re.findall(r"visibility_timeout = 1\n\n?</code>", page)
+    assert settings, "it ends with a whole group"
+
+
+def test_long_names_that_begin_alike_are_told_apart() -> None:
+    one, other = ({"stream": "s", "group": "g" * 1_000 + end} for end in "ab")
+    assert words.pair(one) != words.pair(other)
+    assert len(words.pair(one)) < 200
+
+
 def _many() -> Findings:
     """Sixty groups, a thousand workers, two hundred terms, and long errors."""
     groups = [_of("{s%d}:journal" % n, f"g{n}") for n in range(60)]  # noqa: UP031 - braces are part of the key

@@ -25,6 +25,8 @@ Row = Mapping[str, Any]
 WIDTH_IN, PANEL_IN = 9.2, 2.9
 MOST_LINES = 6
 """Series in one chart: more cannot be told apart."""
+MOST_BARS = 40
+"""Bars of one chart: as many as a table has rows."""
 FEW_POINTS = 40
 """So many are marked one by one; a line through more of them is dense enough."""
 
@@ -241,7 +243,9 @@ def costs(name: str, groups: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def stacked_bars(name: str, title: str, bars: Mapping[str, Mapping[str, int]]) -> str:
-    """Draw one bar a row, stacked by what each part is: ``{row: {part: count}}``."""
+    """Draw one bar a row, stacked by what each part is: ``{row: {part: count}}``; the `MOST_BARS` longest."""
+    longest = sorted(bars, key=lambda row: -sum(bars[row].values()))[:MOST_BARS]
+    bars = {row: bar for row, bar in bars.items() if row in set(longest)}
     parts = sorted({part for bar in bars.values() for part in bar}, key=lambda part: -_sum_of(bars, part))
     shown = parts if len(parts) <= MOST_LINES else [*parts[: MOST_LINES - 1], "others"]
 

@@ -7,6 +7,9 @@ from typing import Any
 
 Row = Mapping[str, Any]
 
+LONGEST = 400
+"""Signs of what a cell shows: names and words from outside may have any length. The JSON file has all of it."""
+
 
 class Markup(str):
     """Text that is HTML already."""
@@ -54,7 +57,12 @@ def table(columns: Sequence[Column], rows: Sequence[Row], *, caption: str = "", 
 
 
 def _line(columns: Sequence[Column], row: Row) -> str:
-    return "<tr>" + "".join(f"<td{_class(column)}>{shown(column.cell(row))}</td>" for column in columns) + "</tr>"
+    cells = ((column, column.cell(row)) for column in columns)
+    return "<tr>" + "".join(f"<td{_class(column)}>{shown(_cut(words))}</td>" for column, words in cells) + "</tr>"
+
+
+def _cut(words: str) -> str:
+    return words if isinstance(words, Markup) or len(words) <= LONGEST else f"{words[:LONGEST]}…"
 
 
 def _class(column: Column) -> str:
@@ -74,6 +82,11 @@ def heading(title: str) -> Markup:
 def code(words: str) -> Markup:
     """Return something that is typed or read by a machine."""
     return Markup(f"<code>{escape(words)}</code>")
+
+
+def key(words: str) -> Markup:
+    """Return a name that machines have given, cut to what a cell shows."""
+    return code(_cut(words))
 
 
 def block(words: str) -> Markup:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any
 
 from reaper.pipeline.report import sections, words
@@ -12,6 +12,9 @@ from reaper.pipeline.report.findings import Findings, Rows
 
 EMBEDDED_BYTES = 15_000
 """How much of each table the page embeds as JSON: the page stays small, the JSON file has all."""
+
+ADVICE_BYTES = 150_000
+"""The same of what is advised, without its curves."""
 
 CONTENTS = {
     "recovery": "Recovery",
@@ -74,19 +77,23 @@ def _scope(findings: Findings) -> str:
 
 def _embedded(findings: Findings) -> str:
     document = findings.as_json()
-    tables = {name: _first_of(rows) for name, rows in findings.tables.items()}
-    left_out = {name: len(rows) - len(tables[name]) for name, rows in findings.tables.items()}
-    document |= {"tables": tables, "rows_left_out": {name: n for name, n in left_out.items() if n}}
-    advised = findings.advice.get("groups", [])
-    document["advice"] = {**findings.advice, "groups": [_without_curves(each) for each in advised]}
+    advised = [_without_curves(each) for each in findings.advice.get("groups", [])]
+    all_rows = {**findings.tables, "advice": advised, "lost": (findings.live or {}).get("lost", [])}
+    kept = {
+        name: _first_of(rows, ADVICE_BYTES if name == "advice" else EMBEDDED_BYTES) for name, rows in all_rows.items()
+    }
+    document["rows_left_out"] = {name: n for name, rows in all_rows.items() if (n := len(rows) - len(kept[name]))}
+    document["advice"] = {**findings.advice, "groups": kept.pop("advice")}
+    lost = kept.pop("lost")
+    document |= {"tables": kept, "live": findings.live and {**findings.live, "lost": lost}}
     # In a script element, only "</" and "<!" could end it or change how it is read.
     return _compact(document).replace("<", "\\u003c")
 
 
-def _first_of(rows: Rows) -> Rows:
-    """Return as many rows as `EMBEDDED_BYTES` hold."""
+def _first_of(rows: Rows, most_bytes: int) -> Rows:
+    """Return as many rows as ``most_bytes`` hold."""
     sizes = accumulate(len(_compact(row)) for row in rows)
-    return [row for row, size in zip(rows, sizes, strict=True) if size <= EMBEDDED_BYTES]
+    return [row for row, _ in takewhile(lambda pair: pair[1] <= most_bytes, zip(rows, sizes, strict=True))]
 
 
 def _without_curves(advice: Mapping[str, Any]) -> dict[str, Any]:

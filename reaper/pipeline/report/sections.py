@@ -9,9 +9,9 @@ from reaper.pipeline.report.findings import Findings, Row
 from reaper.pipeline.report.html import (
     Column,
     Markup,
-    code,
     figure,
     heading,
+    key,
     number,
     paragraph,
     section,
@@ -121,7 +121,9 @@ def _doubts(findings: Findings) -> Markup:
 
 def _sentence(count: int, meaning: str, details: set[str]) -> str:
     most = 3
-    shown = "; ".join(sorted(details)[:most]) + ("; …" if len(details) > most else "")
+    shown = "; ".join(detail[: html.LONGEST] for detail in sorted(details)[:most]) + (
+        "; …" if len(details) > most else ""
+    )
     return f"{count:,} {meaning}: {shown}." if count else ""
 
 
@@ -168,12 +170,20 @@ def recovery(findings: Findings) -> Markup:
                 "Overshoot is how long a delivery lay there after its visibility timeout had passed. The wait is from "
                 "the recovery until the job was started again; suspects wait by intention: they run one at a time."
             ),
-            figure(charts.distributions("recovery", panels, lambda row: f"{words.pair(row)} ({row['mode']})")),
+            figure(
+                charts.distributions(
+                    "recovery", panels, lambda row: f"{words.pair(row)} ({words.brief(str(row['mode']))})"
+                )
+            ),
             table(columns, _overshoots(findings), caption="Overshoot"),
             table(columns, waits, caption="Wait until the second start"),
             _early(counts),
         ],
     )
+
+
+def _recovered_by(row: Row) -> str:
+    return f"{words.pair(row)} ({words.brief(str(row['mode']))})"
 
 
 def _early(counts: Sequence[Row]) -> Markup:
@@ -242,7 +252,7 @@ def _unsettled(findings: Findings) -> list[Markup]:
         caption=f"Where they were in Redis at {findings.live['at']}",
     )  # fmt: skip
     lost = table(
-        [GROUP, text("job", lambda row: code(row["job"])), last_word,
+        [GROUP, text("job", lambda row: key(row["job"])), last_word,
          text("at (UTC)", lambda row: words.instant(row["at_ms"]))],
         findings.live["lost"], caption="Lost jobs, unless a worker that journals nothing has settled and deleted them",
     )  # fmt: skip
@@ -305,8 +315,13 @@ def _scanned(findings: Findings) -> list[Markup]:
             "running there; what was settled faster than leaders look is not seen, so short jobs are underrated."
         ),
         table([GROUP, text("its workers", whose), _n("seen to go", "n"), *map(bounds, ("p50", "p95", "p99"))], rows),
-        paragraph(f"Nothing is known of {', '.join(silent)}: no worker and no scan tells of it." if silent else ""),
+        paragraph(f"Nothing is known of {_listed(silent)}: no worker and no scan tells of it." if silent else ""),
     ]
+
+
+def _listed(names: Sequence[str], most: int = 40) -> str:
+    left = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + left
 
 
 RULES = ("2 x p95", "3 x worst", "configured")
@@ -348,9 +363,23 @@ def timeouts(findings: Findings) -> Markup:
             figure(charts.costs("timeouts", curves)),
             table(columns, groups),
             heading("As settings, for reaper run --config"),
-            html.block(findings.settings),
+            *_settings(findings.settings),
         ],
     )
+
+
+MOST_SETTINGS = 100_000
+"""Signs of settings that are written into the page."""
+
+
+def _settings(settings: str) -> list[Markup]:
+    """Return the settings, of as many groups as there is room for; names in them hold no ends of lines."""
+    if len(settings) <= MOST_SETTINGS:
+        return [html.block(settings)]
+    return [
+        html.block(settings[: settings.rfind("\n\n", 0, MOST_SETTINGS) + 1]),
+        paragraph("More groups have advice than there is room for here: reaper pipeline advise writes that of all."),
+    ]
 
 
 def _advised(row: html.Row) -> str:
@@ -388,7 +417,7 @@ def dead_letters(findings: Findings) -> Markup:
 
 
 MOST_CLUSTERS = 25
-_LONGEST_ERROR = 400
+_LONGEST_ERROR, _LONGEST_FACTS, _LONGEST_COMMAND = 400, 1_000, 2_000
 
 
 def _cluster(row: Row) -> Markup:
@@ -401,7 +430,9 @@ def _cluster(row: Row) -> Markup:
         f"{reason}{frame}{given_back}; {words.instant(row['first_ms'])} to {words.instant(row['last_ms'])} UTC. "
         f"The newest, job {row['job']}: {(row['error'] or 'no error')[:_LONGEST_ERROR]}"
     )
-    return Markup(f"{heading(title[:_LONGEST_ERROR])}{paragraph(facts)}{html.block(redrive_command(row))}")
+    command = redrive_command(row)
+    redrive = html.block(command) if len(command) <= _LONGEST_COMMAND else paragraph("Its names are too long to show.")
+    return Markup(f"{heading(title[:_LONGEST_ERROR])}{paragraph(facts[:_LONGEST_FACTS])}{redrive}")
 
 
 def _more(number: int, what: str) -> str:
@@ -416,7 +447,7 @@ def stalls(findings: Findings) -> Markup:
     period_ms = findings.about["period_ms"]
     columns = [
         GROUP,
-        text("worker", lambda row: code(row["worker"])),
+        text("worker", lambda row: key(row["worker"])),
         _n("processes", "processes"),
         _n("deliveries", "deliveries"),
         _n("stalled", "stalls"),
@@ -457,7 +488,7 @@ def leadership(findings: Findings) -> Markup:
     columns = [
         text("namespace", words.namespace),
         number("token", lambda row: str(row["token"])),
-        text("leader", lambda row: code(words.replica(row["holder"]))),
+        text("leader", lambda row: key(words.replica(row["holder"]))),
         text("from (UTC)", lambda row: words.instant(row["began_ms"])),
         number(
             "for", lambda row: words.duration(row["ended_ms"] - row["began_ms"]) if row["ended_ms"] else words.NOTHING
@@ -487,13 +518,13 @@ def _gap(row: html.Row) -> str:
 def about(findings: Findings) -> Markup:
     """What the report was made of."""
     journals = [
-        text("journal", lambda row: code(row["stream"])),
+        text("journal", lambda row: key(row["stream"])),
         _n("events", "events"),
         text("from (UTC)", lambda row: words.instant(row["first_ms"])),
         text("until (UTC)", lambda row: words.instant(row["last_ms"])),
     ]
     malformed = [
-        text("stream", lambda row: code(row["stream"])),
+        text("stream", lambda row: key(row["stream"])),
         text("reason", lambda row: row["reason"]),
         _n("entries", "entries"),
     ]

@@ -1,5 +1,6 @@
 """How the report writes names, times and numbers. Pure."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -8,6 +9,8 @@ from typing import Any
 from reaper.pipeline.report.live_check import stream_of_journal
 
 NOTHING = "\N{EN DASH}"
+LONGEST_NAME = 64
+"""Signs of a name that is shown whole."""
 _AMBIGUOUS = set('/"(\N{MIDDLE DOT}')
 _JOINT = " \N{MIDDLE DOT} "
 
@@ -32,8 +35,10 @@ def kind(row: Mapping[str, Any]) -> str:
 def _quoted(name: str) -> str:
     """Quote what could be taken for another name, and what begins as names that legends leave out.
 
-    Pages show no blanks at an end, several as one, and nothing of what turns or hides what follows.
+    Pages show no blanks at an end, several as one, and nothing of what turns or hides what follows. Long names are cut,
+    and told apart by a hash of them.
     """
+    name = brief(name)
     plain = name.isprintable() and name == " ".join(name.split())
     if plain and name[:1] not in ("", "_") and not set(name) & _AMBIGUOUS:
         return name
@@ -41,14 +46,21 @@ def _quoted(name: str) -> str:
     return "".join(sign if sign.isprintable() else f"\\u{ord(sign):04x}" for sign in escaped)
 
 
+def brief(name: str) -> str:
+    """Return a name that is not too long, and is no other one's."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME // 2]}… {hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
 def namespace(row: Mapping[str, Any]) -> str:
     """Return the namespace whose journal a row is from."""
-    return stream_of_journal(row["stream"])
+    return brief(stream_of_journal(row["stream"]))
 
 
 def replica(holder: str) -> str:
     """Return the replica behind a lease's holder, ``replica.nonce@TTL``."""
-    return holder.rpartition("@")[0].rpartition(".")[0] or holder
+    return brief(holder.rpartition("@")[0].rpartition(".")[0] or holder)
 
 
 def duration(ms: float | None) -> str:
