@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake.exceptions import CommitFailedError
@@ -102,8 +103,16 @@ def _join(table: LakeTable) -> None:
     table.join([file for file in table.files() if file.date == day(0)])
 
 
+def _join_last(table: LakeTable) -> None:
+    table.join([file for file in table.files() if file.date == day(DAYS - 1)])
+
+
 def _drop(table: LakeTable) -> None:
     table.drop_before(day(1))
+
+
+def _drop_all(table: LakeTable) -> None:
+    table.drop_before(day(DAYS))
 
 
 @pytest.mark.parametrize("first", [_join, _drop])
@@ -118,6 +127,29 @@ def test_of_two_who_rewrite_at_once_the_later_one_changes_nothing(
         second(late)
     assert jobs_in(layout) == after
     assert set(after.values()) == {1}
+
+
+@pytest.mark.parametrize("meanwhile", [_join_last, _drop_all])
+def test_what_another_rewrites_between_two_groups_is_not_joined_as_it_was(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[LakeTable], None]
+) -> None:
+    """At that moment: after a commit of ours, and before our look at what there is now."""
+    commit, after = LakeTable._commit, None
+
+    def commit_and_look_late(table: LakeTable, *what: Any) -> None:
+        nonlocal after
+        commit(table, *what)
+        if after is None:
+            after = jobs_in(layout)
+            meanwhile(open_table(layout))
+            after = jobs_in(layout)
+            table._delta.update_incremental()
+
+    monkeypatch.setattr(LakeTable, "_commit", commit_and_look_late)
+    with pytest.raises(LakeBusyError, match="somebody else has rewritten these files"):
+        compact(layout, LARGE)
+    assert jobs_in(layout) == after
+    assert set(after.values()) <= {1}
 
 
 def test_files_that_are_not_what_their_table_says_are_left_alone(layout: Layout) -> None:

@@ -188,8 +188,12 @@ class LakeTable:
     def join(self, files: Sequence[LakeFile]) -> None:
         """Put one file of the same rows into the place of ``files`` of one day.
 
-        Raises CommitFailedError where somebody else has rewritten files since the handle was made, and JoinError.
+        Raises CommitFailedError where somebody else has rewritten files since they were chosen, and JoinError.
         """
+        # A commit fails by itself of what others have committed since the handle's last look. But each commit of ours
+        # ends with such a look, which takes in what came in between.
+        if not {file.path for file in files} <= {file.path for file in self.files()}:
+            raise CommitFailedError("somebody else has rewritten these files")
         day = f"{PARTITION}={files[0].date}"
         name = f"{day}/{uuid.uuid4().hex}.parquet"
         size, rows = self._rewrite([file.path for file in files], name)
