@@ -1,9 +1,10 @@
 """What a task writes: a file for each day, and what it says of them."""
 
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,6 +61,23 @@ def test_rows_that_are_large_are_written_out_sooner(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(files, "BYTES_TOGETHER", 1)
     file, rows = told(tmp_path, *[letters(DAYS[0])] * 3)[DAYS[0]]
     assert (rows, pq.read_metadata(file).num_row_groups) == (3, 3)
+
+
+def test_a_stream_of_years_is_written_though_a_process_may_open_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "ROWS_TOGETHER", 300)
+    days = [DAYS[0] + timedelta(days=n) for n in range(300)]
+    _, most = before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    newest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (newest + 2 * files.MOST_OPEN, most))
+    try:
+        written = FileWriter(tmp_path).write([letters(*days), letters(*days), letters(DAYS[0])]).to_pylist()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert {Path(row["file"]) for row in written} == set(tmp_path.rglob("*.parquet"))
+    assert [len(written), sum(row["rows"] for row in written)] == [601, 601]
+    assert sum(pq.read_metadata(row["file"]).num_rows for row in written) == 601
 
 
 def test_a_task_without_rows_writes_no_file(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ ROWS_TOGETHER = 250_000
 """Rows that are held in memory while files are written: a row group."""
 BYTES_TOGETHER = 128_000_000
 """How much is held at most, where rows are large."""
+MOST_OPEN = 64
+"""Days whose files stay open for what comes: systems allow a process some thousand files. A stream may hold years."""
 _EACH_ITS_OWN = {"id", "at", "job", "entry", "enqueued_ms", "delivered_ms", "due_ms", "new_entry", "dead_letter"}
 """Columns whose values hardly ever return: a dictionary of them would hold them all, and be thrown away."""
 
@@ -56,6 +58,16 @@ class _Day:
         self.rows += rows.num_rows
         self.waiting = []
 
+    def close(self) -> None:
+        """End the file."""
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+
+
+_Days = dict[tuple[str, date], _Day]
+"""By table and day."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileWriter:
@@ -68,20 +80,21 @@ class FileWriter:
 
     def write(self, entries: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         """Write the rows of all entries; return what there is to say, as `WRITTEN`."""
-        days: dict[tuple[str, date], _Day] = {}
+        days: _Days = {}
+        ended: list[tuple[str, _Day]] = []
         try:
-            self._write(read_entries(entries), days)
+            self._write(read_entries(entries), days, ended)
         finally:
             for day in days.values():
-                if day.writer is not None:
-                    day.writer.close()
-        told = [(table, str(day.path), day.rows) for (table, _), day in days.items()]
+                day.close()
+        ended += ((table, day) for (table, _), day in days.items())
+        told = [(table, str(day.path), day.rows) for table, day in ended]
         columns = zip(*told, strict=True) if told else ((), (), ())
         types = (pa.string(), pa.string(), pa.int64())
         arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, ["table", "file", "rows"])
 
-    def _write(self, parts: Iterable[TableRows], days: dict[tuple[str, date], _Day]) -> None:
+    def _write(self, parts: Iterable[TableRows], days: _Days, ended: list[tuple[str, _Day]]) -> None:
         rows, size = 0, 0
         for table, batch in parts:
             for day, part in _by_day(batch):
@@ -91,11 +104,21 @@ class FileWriter:
                 days[key].waiting.append(part)
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows >= ROWS_TOGETHER or size >= BYTES_TOGETHER:
-                for each in days.values():
-                    each.write()
+                _write_out(days, ended)
                 rows, size = 0, 0
-        for each in days.values():
-            each.write()
+        _write_out(days, ended)
+
+
+def _write_out(days: _Days, ended: list[tuple[str, _Day]]) -> None:
+    """Write what waits. Where there are more days than may be open each file ends here, and later rows get another."""
+    many = len(days) > MOST_OPEN
+    for each in days.values():
+        each.write()
+        if many:
+            each.close()
+    if many:
+        ended += ((table, day) for (table, _), day in days.items())
+        days.clear()
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
