@@ -1,6 +1,7 @@
 """The advisor's arithmetic, without Spark: histograms, tails, costs worked out by hand, and the choice."""
 
 import math
+import tomllib
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
@@ -14,10 +15,22 @@ from reaper.pipeline.advice.costs import OfBare, OfExtending
 from reaper.pipeline.advice.crashes import OFTEN_S, SELDOM_S, crash_rate
 from reaper.pipeline.advice.drift import drift
 from reaper.pipeline.advice.families import Lognormal, Stretched, possible
+from reaper.pipeline.advice.fragment import as_toml
 from reaper.pipeline.advice.histogram import Bin, Histogram, bin_of, merged, of_bins, of_durations
-from reaper.pipeline.advice.model import Advice, Cost, GroupRecord, Record, Verdict, Weights, Workers
+from reaper.pipeline.advice.model import (
+    LONGEST_MS,
+    SHORTEST_MS,
+    Advice,
+    Cost,
+    GroupRecord,
+    Record,
+    Verdict,
+    Weights,
+    Workers,
+)
 from reaper.pipeline.advice.outlook import Outlook, outlook
 from reaper.pipeline.advice.tail import Excesses, Pareto, Tail, pareto_tails
+from reaper.settings import GroupSettings
 
 PLAIN = Weights()
 NOTHING = Histogram()
@@ -503,3 +516,38 @@ def test_where_every_job_was_cut_off_the_timeout_is_raised_all_the_same() -> Non
     advice = advise(watched_by_a_leader([9_000] * 100, 5_000, 0), PLAIN)
     assert advice.verdict is Verdict.TOO_SHORT
     assert advice.best.timeout_ms >= 10_000
+
+
+# ---- what nobody had thought of
+
+
+@pytest.mark.parametrize("workers", list(Workers))
+@pytest.mark.parametrize("values", [[0], [0] * 400, [0] * 400 + [5_000]])
+def test_jobs_that_take_no_time_have_advice_too(values: list[int], workers: Workers) -> None:
+    """Also as one type among others, and where those of the earlier half had taken some."""
+    none, some = Record(type="none", held=of_durations(values)), Record(type="some", held=of_durations([700] * 400))
+    halves = some.held, none.held
+    record = GroupRecord(stream="s", group="g", workers=workers, kinds=(none, some), halves=halves)
+    advice = advise_group(record, Weights())
+    assert set(advice.by_type) == {"none", "some"}
+    assert all(each.best.timeout_ms >= SHORTEST_MS for each in (advice.advice, *advice.by_type.values()))
+
+
+def test_no_pause_is_so_short_that_less_than_the_shortest_timeout_is_advised() -> None:
+    record = GroupRecord(
+        stream="s", group="g", workers=Workers.EXTENDING, kinds=(Record(held=of_durations([1] * 400)),)
+    )
+    assert advise(record, Weights(pause_ms=10)).best.timeout_ms >= SHORTEST_MS
+
+
+@pytest.mark.parametrize("configured_ms", [None, LONGEST_MS])
+def test_no_advice_is_longer_than_a_setting_may_be(configured_ms: int | None) -> None:
+    year_ms = 365 * 86_400_000
+    kind = Record(held=of_durations([1] * 400 + [year_ms] * 20), cut_off=of_durations([year_ms] * 30))
+    record = GroupRecord(
+        stream="s", group="g", workers=Workers.BARE, kinds=(kind,), doubtful=400, configured_ms=configured_ms
+    )
+    advice = advise_group(record, Weights(headroom=100))
+    assert advice.advice.best.timeout_ms <= LONGEST_MS
+    (group,) = tomllib.loads(as_toml([advice], Weights()))["groups"]
+    assert GroupSettings(**group).visibility_timeout

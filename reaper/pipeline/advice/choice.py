@@ -11,6 +11,7 @@ from reaper.pipeline.advice.drift import drift
 from reaper.pipeline.advice.histogram import Histogram, merged
 from reaper.pipeline.advice.model import (
     ENOUGH,
+    LONGEST_MS,
     MOST_STALLS,
     SHORTEST_MS,
     Advice,
@@ -64,7 +65,7 @@ def advise(record: GroupRecord, weights: Weights, *, intervals: bool = True) -> 
     timeout_ms = fair.best(basis.crashes())
     if verdict is Verdict.TOO_SHORT:
         timeout_ms = max(timeout_ms, 2 * (record.configured_ms or 0), 2 * cut_off.longest_ms)
-    best = fair.cost(round_up(math.ceil(timeout_ms)), basis.crashes())
+    best = fair.cost(min(round_up(math.ceil(timeout_ms)), LONGEST_MS), basis.crashes())
     timeouts, costs = _intervals(basis, best.timeout_ms, verdict) if intervals else (Interval(low=0, high=None),) * 2
     rules = {"2 x p95": 2 * held.quantile(0.95), "3 x worst": 3 * held.longest_ms, "configured": record.configured_ms}
     return Advice(

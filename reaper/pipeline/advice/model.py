@@ -17,9 +17,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from reaper.pipeline.advice.histogram import Histogram
+from workers.runtime.settings import LONGEST, to_ms
 
 SHORTEST_MS = 100
 """No timeout below it is advised: scans, clocks and networks need their time."""
+LONGEST_MS = to_ms(LONGEST)
+"""No setting may be longer: what is advised is to be read as settings."""
 LONGEST_OF_EXTENDING_MS = 600_000
 """Beyond it, fewer extensions are no gain worth speaking of."""
 EXTENSIONS_PER_TIMEOUT = 3
@@ -58,7 +61,7 @@ class Weights:
     @property
     def floor_ms(self) -> int:
         """The shortest timeout of extending workers: a pause may begin just before an extension was due."""
-        return math.ceil(self.pause_ms * EXTENSIONS_PER_TIMEOUT / (EXTENSIONS_PER_TIMEOUT - 1))
+        return max(SHORTEST_MS, math.ceil(self.pause_ms * EXTENSIONS_PER_TIMEOUT / (EXTENSIONS_PER_TIMEOUT - 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
