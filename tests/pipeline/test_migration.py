@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from reaper.pipeline.lake import migration
+from reaper.pipeline.lake.history import check_history
 from reaper.pipeline.lake.layout import Layout
 from reaper.pipeline.lake.migration import migrate
 from reaper.pipeline.lake.schema import TABLES
@@ -51,6 +52,14 @@ def test_nothing_is_lost_and_what_may_be_replayed_is_known(layout: Layout) -> No
     assert not (layout.state / "generations").exists()
     assert [done.files for done in migrate(layout)] == [0, 0, 0]
     assert jobs_in(layout) == JOBS
+
+
+def test_what_retention_had_taken_before_is_not_taken_for_lost(layout: Layout) -> None:
+    """The dead letters of the newest batch were dropped with their day, and with them the batch's folder."""
+    layout.note_counts(3, 2, 1, 0)
+    migrate(layout)
+    check_history(layout)
+    assert [open_table(layout, table).batch_of(layout.name()) for table in TABLES] == [3, 3, 3]
 
 
 def test_until_then_it_is_neither_read_nor_filled(layout: Layout) -> None:
