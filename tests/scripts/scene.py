@@ -109,6 +109,12 @@ class Scene:
         await self.deliver(added, times=times, consumer=consumer)
         return added
 
+    async def doomed(self, *flat: Word, times: int = 3, consumer: str = "w1") -> str:
+        """Add an entry that has had its last delivery, a suspect that was let out alone; returns its ID."""
+        added = await self.stalled(*flat, times=times, consumer=consumer)
+        await self.client.hset(self.keys.suspects, added, "stream")
+        return added
+
     async def agree(self, **values: Word) -> None:
         """Write into the group's agreement."""
         for name, value in values.items():
@@ -324,6 +330,7 @@ class Scene:
         room: int = 100,
         suspect_room: int = 0,
         max_deliveries: int = 3,
+        policy: str = "stream",
         journal: bool = True,
         after: str = "-",
     ) -> Any:
@@ -336,8 +343,8 @@ class Scene:
                 keys.schedule, keys.retry, keys.notes,
             ],
             [
-                keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, int(journal), 1_000,
-                after, *(word for one in in_flight for word in one),
+                keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, policy, int(journal),
+                1_000, after, *(word for one in in_flight for word in one),
             ],
         )  # fmt: skip
 
