@@ -18,8 +18,8 @@ FENCE = "reaper:7:alice"
 LONG_IDLE_MS = 60_000
 SUSPECT_SCORE = 2**52
 BINARY = b"\xff\x00\r\n\xc3("
-TOO_MANY = tuple(b"f%d" % number for number in range(7_200))
-"""Flat fields of an entry that Redis accepts and Lua's unpack() does not."""
+TOO_MANY = tuple(b"f%d" % number for number in range(20_200))
+"""Flat fields of an entry that Redis accepts and that is too large to be copied."""
 
 Word = str | bytes | int | float
 Item = tuple[Word, ...]

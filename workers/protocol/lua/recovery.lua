@@ -364,8 +364,16 @@ do
     local entry_id, n, new_entry = row[1], #fields, row[1]
     if in_place then
       lay_plain(entry_id, pile)
-    elseif n + READY_FIELDS > MAX_ARGUMENTS then
-      return nil, 'too many fields'
+    elseif n + READY_FIELDS > MAX_UNPACKED then
+      local job, why = open_entry(entry_id, fields), 'too many fields'
+      new_entry = nil
+      if may_be_ready(job, 0) then
+        new_entry, why = add_entry(target, ready_fields(job, row[4], pile.name))
+      end
+      if not new_entry then
+        return nil, why
+      end
+      finish(entry_id, deletes)
     else
       for i = 1, n do
         copy[i] = fields[i]
