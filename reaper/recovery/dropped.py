@@ -16,8 +16,8 @@ from redis.exceptions import ResponseError
 from reaper.recovery.writer import GroupWriter, PutBack, StillCounts
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.events import EventName, LifecycleEvent, events_of
-from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.keys import RESTORED_CONSUMER
+from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import text
 
 BATCH = 1_000

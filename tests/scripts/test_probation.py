@@ -360,8 +360,8 @@ async def test_what_failed_and_then_crashes_is_let_out_alone_before_it_is_given_
     assert await scene.settle(item(one, "nack", times=2)) == [DONE]
     for became, times in ((SUSPECTED, 3), (DEAD, 4)):
         if policy != "in-place":
-            [one], times = await read(scene, stream=source), 1
-        await scene.deliver(one, times=times, stream=source)
+            [one] = await read(scene, stream=source)
+        await scene.deliver(one, times=times if policy == "in-place" else 1, stream=source)
         if embedded:
             found = [row[0] for row in (await scene.autoclaim(source=source, policy=policy))[7]]
         else:

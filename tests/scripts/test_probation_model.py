@@ -226,8 +226,8 @@ class World:
                     KEYS.retry,
                 ],
                 [
-                    KEYS.group, process.consumer, old.consumer, "restart", 100, 0, MAX_DELIVERIES, self.policy, 0, 1_000,
-                    "-",
+                    KEYS.group, process.consumer, old.consumer, "restart", 100, 0, MAX_DELIVERIES, self.policy, 0,
+                    1_000, "-",
                 ],
             )  # fmt: skip
             assert reply[1] == 0, "suspects are parked where somebody lets them out"
