@@ -253,14 +253,14 @@ async def test_a_large_entry_takes_every_way_whole(scene: Scene, words: int) -> 
         assert rows(await scene.recover(entry))[0][0] == code
         if code == SUSPECTED:
             assert (await scene.release())[:3] == [b"ok", 0, 1]
-        newest: Any = (await scene.client.xrevrange(scene.keys.stream, count=1))[0]
-        assert tuple(map(text, newest[1]))[:more] == payload
+        newest: Any = await scene.client.xrevrange(scene.keys.stream, count=1)
+        assert tuple(map(text, newest[0][1]))[:more] == payload
         reply: Any = await scene.client.xreadgroup("billing", "w1", {scene.keys.stream: ">"})
         if reply:
             entry = text(reply[0][1][0][0])
             await scene.deliver(entry)
-    letter: Any = (await scene.client.xrange(scene.keys.dead))[0]
-    assert tuple(map(text, letter[1]))[:words] == payload
+    letters: Any = await scene.client.xrange(scene.keys.dead)
+    assert tuple(map(text, letters[0][1]))[:words] == payload
 
 
 async def test_scattered_entries_are_found_among_others(scene: Scene) -> None:
