@@ -51,13 +51,13 @@ async def explain_command(
 async def look_for(settings: ReaperSettings, job: str, pair: Wanted, depth: int) -> list[Explanation]:
     """Explain a job in every pair that may hold it."""
     async with connected(settings, pair) as (client, server):
-        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server)
-        explained = []
-        for keys in await find_pairs(client, settings, pair):
-            state = snapshot.group(keys.pair)
-            if state:
-                explained.append(explain(await find_job(client, keys, job, depth=depth), state, snapshot))
-        return explained
+        pairs = await find_pairs(client, settings, pair)
+        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, pairs)
+        return [
+            explain(await find_job(client, keys, job, depth=depth), state, snapshot)
+            for keys in pairs
+            if (state := snapshot.group(keys.pair))
+        ]
 
 
 def _nothing_found(job: str, found: list[Explanation], depth: int) -> str:

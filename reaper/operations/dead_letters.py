@@ -86,15 +86,22 @@ class DeadLetter:
             "at_ms": self.at_ms,
             "traceparent": self.traceparent,
             "tracestate": self.tracestate,
-            "fields": [[_json_value(name), _json_value(value)] for name, value in self.payload],
+            "fields": [[json_value(name), json_value(value)] for name, value in self.payload],
         }
 
 
-def _json_value(value: bytes) -> str | dict[str, str]:
+def json_value(value: bytes) -> str | dict[str, str]:
+    """Return a name or value of a field as JSON has it."""
+    return value.decode() if is_text(value) else {"base64": base64.b64encode(value).decode()}
+
+
+def is_text(value: bytes) -> bool:
+    """Tell whether bytes are UTF-8."""
     try:
-        return value.decode()
+        value.decode()
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
+        return False
+    return True
 
 
 def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:

@@ -23,7 +23,7 @@ from tests.scripts.scene import Scene, entry_id
 from tests.support.hostile import EVIL, EVIL_BYTES, EVIL_NAME, forged_lines, raw_characters
 from tests.support.servers import RedisServer
 from workers.protocol.keys import group_keys
-from workers.runtime.printing import _show_crash, printable, styled
+from workers.runtime.printing import LONGEST_LINE, _show_crash, printable, styled
 
 pytestmark = pytest.mark.anyio
 
@@ -212,6 +212,16 @@ def test_a_line_is_one_line_and_only_our_colours_are_colours() -> None:
     assert printable(styled("x\x1b[5m", "red", "bold")) == "\x1b[31;1mx\\x1b[5m\x1b[0m"
     assert printable("\x1b<:31>\x1b[31m") == "\\x1b<:31>\\x1b[31m"
     assert printable("\ud800\udcff \u202e") == "\\ud800\\udcff \\u202e"
+
+
+def test_a_line_is_no_longer_than_anybody_reads() -> None:
+    long = styled("x" * LONGEST_LINE, "bold") + "y" * 10 + styled("z" * 1_000, "red")
+    shown = printable(long)
+    assert [shown.count(character) for character in "xyz"] == [LONGEST_LINE, 0, 0]
+    assert " … (1,010 more characters)" in shown
+    assert shown.endswith("\x1b[0m")
+    assert printable("x" * LONGEST_LINE) == "x" * LONGEST_LINE
+    assert printable(long, None).count("z") == 1_000
 
 
 def test_a_crash_is_told_in_escapes(capsys: pytest.CaptureFixture[str]) -> None:
