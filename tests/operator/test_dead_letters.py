@@ -15,7 +15,7 @@ from tests.scripts.scene import Scene, entry_id
 from tests.support.servers import RedisServer
 from workers.protocol.connection import reader_client
 from workers.protocol.keys import group_keys
-from workers.protocol.messages import pair_up, parse_read_reply
+from workers.protocol.messages import pair_up, parse_read_reply, text
 from workers.runtime.printing import LONGEST_LINE
 
 pytestmark = pytest.mark.anyio
@@ -108,7 +108,7 @@ async def test_show_prints_no_more_than_anybody_reads_and_says_what_it_leaves_ou
     fields = {b"bin": bytes(range(256)) * 4_000, b"text": "é".encode() * 5_000, b"n" * 5_000: b"v"}
     many: dict[Any, Any] = {**fields, **{f"f{number}": "v" for number in range(500)}}
     many |= {"reaper.dead.error": "E" * 100_000, "reaper.consumers": "c," * 50_000}
-    dead = (await client.xadd(key, many)).decode()
+    dead = text(await client.xadd(key, many))
 
     answer = await reaper("dead-letters", "show", dead, *PAIR)
     assert max(map(len, answer.out.splitlines())) < LONGEST_LINE + 100
