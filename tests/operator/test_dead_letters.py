@@ -138,6 +138,14 @@ async def test_an_id_that_is_none_is_refused_with_an_example(reaper: Command) ->
     assert "'first' is no ID of a dead letter" in answer.err
 
 
+@pytest.mark.usefixtures("scene")
+async def test_an_id_that_redis_does_not_take_is_impossible_and_not_unreachable(reaper: Command) -> None:
+    for words in (("show",), ("purge", "--yes"), ("redrive",)):
+        answer = await reaper("dead-letters", *words, "18446744073709551616-0", *PAIR, "--json")
+        assert (answer.code, answer.data["status"]) == (2, "impossible")
+    assert (await reaper("explain", "18446744073709551616-0", *PAIR)).code == 1
+
+
 @pytest.mark.parametrize("more", [(), ("--reason", "max_deliveries")])
 @pytest.mark.usefixtures("scene")
 async def test_a_pair_where_an_id_belongs_is_told_where_it_goes(reaper: Command, more: Sequence[str]) -> None:
