@@ -40,6 +40,7 @@ from workers.protocol.meaning import (
 CODES = ("NOGROUP", "NOPERM", "WRONGTYPE", "NOAUTH", "WRONGPASS", "READONLY", "LOADING", "no permissions")
 HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/connecting.py"}
 """The second one is the data source of Spark, which needs nothing of ours but itself."""
+NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 
 
 @pytest.mark.parametrize(
@@ -177,8 +178,17 @@ def test_what_is_refused_to_everybody_is_told_from_what_is_refused_to_a_call(sai
     assert is_refused_to_workers(ResponseError(said))
 
 
-def test_where_a_script_met_it_is_nothing_for_people() -> None:
-    said = "NOREPLICAS Not enough good replicas to write. script: d9130c48412e2c2a, on @user_script:58."
+@pytest.mark.parametrize(
+    "said",
+    [
+        NO_REPLICAS,
+        NO_REPLICAS + " script: d9130c48412e2c2a, on @user_script:58.",
+        NO_REPLICAS + " script: on @user_script:58.",
+        "Error running script (call to f_1): @user_script:5: @user_script: 5: -" + NO_REPLICAS,
+    ],
+    ids=["itself", "Redis", "Valkey", "Redis 6.2"],
+)
+def test_where_a_script_met_it_is_nothing_for_people(said: str) -> None:
     assert in_words(ResponseError(said)) == "NOREPLICAS Not enough good replicas to write"
 
 

@@ -86,7 +86,10 @@ _CODES: dict[type[BaseException], str] = {
 _LOCKED_OUT = re.compile(r"^-?(NOAUTH|WRONGPASS) ")
 _NO_WRITES = re.compile(r"(^|-)(NOREPLICAS|MISCONF|BUSY) ")
 _NO_MEMORY = re.compile(r"(^|-)OOM ")
-_WHERE_IN_A_SCRIPT = re.compile(r" ?script: [0-9a-f]+, on @user_script:\d+\.?$")
+_WHERE_IN_A_SCRIPT = re.compile(
+    r"^Error running script \(call to f_\w+\): @user_script:\d+: (@user_script: ?\d+: )?-?"  # Redis 6.2
+    r"| ?script:( [0-9a-f]+,)? on @user_script:\d+\.?$"
+)
 _DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |ACL failure in script|[Nn]o permissions to ")
 _CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
 _SAID_BY_THE_SERVER = re.compile(r"max number of clients reached")
@@ -179,7 +182,7 @@ def in_words(error: object) -> str:
 
     ``error``: what redis-py raised, or the text that a script has given as the reason.
     """
-    said = _WHERE_IN_A_SCRIPT.sub("", str(error)).rstrip(".")
+    said = _WHERE_IN_A_SCRIPT.sub("", str(error)).rstrip(". ")
     if is_wrong_type(error):
         return f"{said} (`reaper doctor` names the key)"
     meaning = meaning_of(error) if isinstance(error, BaseException) else meaning_of_text(said)
