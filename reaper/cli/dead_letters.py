@@ -127,7 +127,7 @@ def _lines_of(letter: DeadLetter) -> list[str]:
     lines += ["", "fields"]
     lines += [f"  {_value(name)} = {_value(value)}" for name, value in letter.payload[:MOST_FIELDS]]
     left_out = len(letter.payload) - MOST_FIELDS
-    return lines + ([f"  … and {left_out:,} more fields: --json prints all"] if left_out > 0 else [])
+    return lines + ([f"  … and {counted(left_out, 'more field')}: --json prints all"] if left_out > 0 else [])
 
 
 def _value(value: bytes) -> str:

@@ -115,7 +115,7 @@ async def test_show_prints_no_more_than_anybody_reads_and_says_what_it_leaves_ou
     assert "(1,024,000 bytes in all: --json prints them)" in answer.out
     assert f'"{"é" * 500}" … (10,000 bytes in all: --json prints them)' in answer.out
     assert answer.out.splitlines()[-1] == "  … and 303 more fields: --json prints all"
-    assert "E … (95," in answer.out
+    assert "E … (95" in answer.out
 
     whole = (await reaper("dead-letters", "show", dead, *PAIR, "--json")).data
     assert len(whole["fields"]) == 503

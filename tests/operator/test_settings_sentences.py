@@ -272,3 +272,11 @@ def test_bytes_that_are_no_text_are_refused_where_no_file_is_named(name: str, tm
     )
     flags = {"actions_token_file": "a\udcff", "health_port": "0"}
     assert load_settings(ReaperSettings, flags=flags).actions_token_file == flags["actions_token_file"]
+
+
+def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"file /dev/zero holds more than 1,000,000 bytes: name a file"):
+        load_settings(ReaperSettings, file=Path("/dev/zero"))
+    monkeypatch.setenv("REAPER_REDIS_URL_FILE", "/dev/zero")
+    with pytest.raises(ConfigurationError, match=r"file /dev/zero holds more than 1,000,000 bytes: name a file"):
+        load_settings(ReaperSettings)

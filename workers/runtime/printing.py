@@ -9,6 +9,7 @@ of how much is left out: ``--json`` has it whole.
 import errno
 import io
 import json
+import os
 import re
 import secrets
 import sys
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 
 import click
 
-from workers.protocol.messages import on_one_line
+from workers.protocol.messages import counted, on_one_line
 
 _SECRET = secrets.token_hex(8)
 """Of this process alone: text from outside cannot hold a mark."""
@@ -54,7 +55,7 @@ def _cut(words: list[str], longest: int) -> Iterator[str]:
             left -= len(one)
             yield one
             continue
-        yield f"{one[:left]} … ({sum(map(len, words[number:])) - left:,} more characters)"
+        yield f"{one[:left]} … ({counted(sum(map(len, words[number:])) - left, 'more character')})"
         yield from [""] * (len(words) - number - 1)
         return
 
@@ -91,6 +92,18 @@ def give_up_writing(error: OSError) -> NoReturn:
     sys.stdout = io.StringIO()  # Python, too, writes to it at its end, and would complain
     click.echo(f"error: standard output cannot be written to: {error.strerror}.", err=True)
     raise SystemExit(UNWRITABLE_EXIT) from error
+
+
+def keep_standard_places() -> None:
+    """Have nothing else get the numbers of standard input, output and error where one of them is closed.
+
+    A connection to Redis would, and whoever writes to that number would write into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
 
 
 def show_crashes() -> None:

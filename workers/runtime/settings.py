@@ -51,6 +51,8 @@ def _check_duration(value: timedelta) -> timedelta:
     return value
 
 
+LARGEST_FILE = 1_000_000
+"""In bytes; of what is read for settings, or for one of them. A device may have no end."""
 FILE_SUFFIX = "_FILE"
 """End of the variables that name a file with a value instead of holding it."""
 
@@ -190,7 +192,7 @@ def load_settings(
 
 def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        values = tomllib.loads(_text_in(file))
     except OSError as error:
         raise ConfigurationError(f"settings file {file} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -199,6 +201,15 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
         if name not in kind.model_fields:
             raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, kind.model_fields)}")
     return values
+
+
+def _text_in(file: Path) -> str:
+    """Return what a file holds. Raises OSError, UnicodeDecodeError, or ConfigurationError where it has no end."""
+    with file.open("rb") as opened:
+        found = opened.read(LARGEST_FILE + 1)
+    if len(found) > LARGEST_FILE:
+        raise ConfigurationError(f"file {file} holds more than {LARGEST_FILE:,} bytes: name a file of settings.")
+    return found.decode()
 
 
 def _in_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -222,7 +233,7 @@ def _read_value(variable: str) -> str:
     """Return what is in the file that ``variable`` names, without white space around it. Raises ConfigurationError."""
     file = Path(os.environ[variable])
     try:
-        value = file.read_text(encoding="utf-8").strip()
+        value = _text_in(file).strip()
     except OSError as error:
         raise ConfigurationError(f"file {file}, which {variable} names, cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
