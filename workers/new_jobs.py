@@ -17,7 +17,7 @@ expected, mypy takes it for a mapping to objects."""
 
 DEFAULT_MAX_BYTES = 1_048_576
 MAX_FIELDS = 3_400
-"""Fields of a job: more could not be copied when it is redelivered (``MAX_ARGUMENTS`` in ``prelude.lua``)."""
+"""Fields of a job: more cannot be handed on by ``enqueue.lua`` (``MAX_UNPACKED`` in ``prelude.lua``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 -- says that it was somebody else, and what it held is put back. Not while the word counts: a worker that lives holds again by
 -- itself what it runs (hold_again.lua), and what it has settled since must not run again. Without a word a consumer of ours has
 -- left by itself. A foreign worker gives no word: whether it acknowledged and went, or was deleted, nobody can know. That is
--- told, and nothing is done.
+-- told, and nothing is done. What was put back before is nobody's until a worker of ours takes it, or we do: it is put back again.
 --
 -- KEYS[1] source     orders, or {orders}:retry:billing   stream whose pending entries are meant
 -- KEYS[2] fence      {orders}:fence:billing              string
@@ -60,7 +60,7 @@ if not position then -- else nothing would seem to be lost
   return redis.error_reply("NOGROUP No such consumer group '" .. group .. "' for key '" .. source .. "'")
 end
 local at, given = now_ms(), redis.call('HGET', agreement, 'member:' .. consumer)
-local is_certain, word = given ~= false, read_word(given or '')
+local is_certain, word = given ~= false or consumer == RESTORED_CONSUMER, read_word(given or '')
 if not is_certain and string.find(consumer, OUR_CONSUMER) then
   return { 'ok', 0, 0 }
 end

@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 from reaper.recovery.writer import GroupWriter, PutBack, StillCounts
 from workers.protocol.calls.refusals import Refusal
 from workers.protocol.events import EventName, LifecycleEvent, events_of
+from workers.protocol.keys import RESTORED_CONSUMER
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import text
 
@@ -27,6 +28,7 @@ BEGINNING = b"0-0"
 
 SETTLED = frozenset({EventName.ACKED, EventName.NACKED, EventName.HANDED_BACK, EventName.DEAD_LETTERED})
 """After these, a delivery is nobody's."""
+_RESTORED = RESTORED_CONSUMER.encode()
 _ENTRY = re.compile(rb'"(\d+-\d+)"')
 
 
@@ -116,7 +118,8 @@ class Dropped:
         missing, total = self._missing[source, consumer], PutBack(0, 0)
         answer = await self._writer.put_back(source, consumer, (), made=made)
         if isinstance(answer, PutBack):
-            for entry_id in await self.settled(missing.ids, missing.journal_at, by=text(consumer)):
+            by = None if consumer == _RESTORED else text(consumer)  # from ours, whoever runs it takes it
+            for entry_id in await self.settled(missing.ids, missing.journal_at, by=by):
                 del missing.ids[entry_id]
         while isinstance(answer, PutBack) and missing.ids:
             batch = list(islice(missing.ids, BATCH))

@@ -7,7 +7,7 @@ goes on with what the one before it knew.
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -369,7 +369,7 @@ class GroupWatch:
             elif kept.is_remade and not self._has_scanned:
                 self._group_was_lost(put_back=0, dropped=0)
             else:
-                await self._look_for_dropped(was_calm=was_calm)
+                await self._look_for_dropped(kept.lost, was_calm=was_calm)
             for source in self._sources.values():
                 source.scanner.forget_gone()
             self._journal_at = journal_at
@@ -384,10 +384,11 @@ class GroupWatch:
         self._has_scanned = True
         self._scanned.clear()
 
-    async def _look_for_dropped(self, *, was_calm: bool) -> None:
+    async def _look_for_dropped(self, lost: Collection[bytes], *, was_calm: bool) -> None:
         """Put back what consumers held that somebody deleted since the full scan before, and tell of it.
 
-        Where it ``was_calm`` since then, none has held anything.
+        Those that are ``lost`` may be there again: ours is made anew at once. Where it ``was_calm`` since then, none
+        has held anything.
         """
         for key, source in list(self._sources.items()):
             if not self._has_scanned:
@@ -397,7 +398,7 @@ class GroupWatch:
                 continue
             consumers = await self._writer.consumers(key)
             self._notes.consumers_seen(consumers, monotonic_ms())
-            absent = source.scanner.held_by_absent(consumers)
+            absent = source.scanner.held_by_absent([one for one in consumers if one not in lost])
             self._dropped.note(key, absent, self._journal_at)
         for key, consumer in self._dropped.waiting(self._sources):
             result = await self._dropped.put_back(key, consumer, made=self._made)

@@ -180,6 +180,13 @@ class Case:
         assert [text(entry_id) for entry_id in read] == jobs, "something else was ready"
         return jobs
 
+    async def doomed(self, count: int) -> list[str]:
+        """Add jobs that had their last delivery long ago: suspects that were let out, each alone; returns their IDs."""
+        jobs = [job for number in range(count) for job in await self.stalled(1, times=3, consumer=f"alone-{number}")]
+        for job in jobs:
+            await self.client.hset(self.keys.suspects, job, "stream")
+        return jobs
+
     async def age(self, idle_ms: int, *consumers: str) -> list[str]:
         """Set how long nobody has extended what ``consumers`` (all) hold; return entry IDs."""
         aged = []

@@ -255,6 +255,29 @@ async def test_a_mark_that_is_deleted_alone_is_no_other_group(case: Case) -> Non
     assert [entry for entry, _, _ in await case.pending()] == jobs
 
 
+async def test_what_was_put_back_is_put_back_again_where_our_consumer_is_deleted(case: Case) -> None:
+    jobs = await case.enqueue(3)
+    await case.read(OURS, count=3)
+    [old] = await case.stalled(1)  # so that the group is known to be the one that it was
+    await case.client.hset(case.keys.agreement, "paused", "1")  # what is put back waits
+    async with leading(quick_settings(case.server)):
+        await give_word(case, OURS)
+        await scanned_fully(case, 4)
+        await drop(case, OURS, acknowledged=jobs[1], journalled=True)
+        await case.wait_for_report(lambda report: report.put_back == 2, "what it held is put back")
+        await wait_until(lambda: _is_noted(case), "it is known who holds it")
+        await scanned_fully(case, 3)
+        await drop(case, RESTORED_CONSUMER, acknowledged=jobs[2], journalled=True)
+        await case.wait_for_report(lambda report: report.put_back == 3, "what was not settled is put back again")
+        await case.client.hdel(case.keys.agreement, "paused")
+        await case.make_overdue(RESTORED_CONSUMER)
+        assert sorted(await case.work_off(nothing_left)) == sorted([jobs[0], old])
+
+
+async def _is_noted(case: Case) -> bool:
+    return bool(await case.client.hexists(case.keys.agreement, f"holds:{RESTORED_CONSUMER}"))
+
+
 async def _has_mark(case: Case) -> bool:
     consumers: Any = await case.client.xinfo_consumers("orders", "billing")
     return RESTORED_CONSUMER in {text(consumer["name"]) for consumer in consumers}

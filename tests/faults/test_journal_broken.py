@@ -18,7 +18,7 @@ from workers.runtime.callbacks import Report
 
 pytestmark = pytest.mark.anyio
 
-TOO_MANY_FIELDS = 4_000
+TOO_MANY_FIELDS = 10_100
 """Pairs in an entry that no script can copy: ``unpack`` fails."""
 
 
@@ -191,7 +191,6 @@ async def test_metadata_that_makes_no_sense_is_read_as_none(server: RedisServer,
 
     async with scene.running_reaper(server.url), scene.running_worker(server.url, note):
         await scene.nothing_left(client)
-    assert {job.id for job in seen} == {*good, *others}, "each is run once more"
-    assert {(job.deliveries, job.generation) for job in seen} == {(2, 0)}
-    (letter,) = (await read_state(client, scene.KEYS)).dead
-    assert (letter.job, letter.deliveries) == (boastful, 3), "however many deliveries are claimed, one was its own"
+    assert {job.id for job in seen} == {*good, *others, boastful}, "each is run once more"
+    numbers = {job.id: (job.deliveries, job.generation) for job in seen}
+    assert numbers == {job: (3 if job == boastful else 2, 0) for job in numbers}, "what is claimed convicts nobody"

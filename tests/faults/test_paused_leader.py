@@ -57,7 +57,7 @@ class Stalled:
         """Let the jobs stall."""
         self.redelivered = await self.case.stalled(30, times=1, consumer="w1")
         self.suspects = await self.case.stalled(3, times=2, consumer="w2")
-        self.poison = await self.case.stalled(2, times=3, consumer="w3")
+        self.poison = await self.case.doomed(2)
 
     def is_recovered(self, state: FinalState) -> bool:
         """Tell whether everything stalled was recovered; suspects are let out one at a time."""

@@ -1,4 +1,4 @@
-"""Makes dead letters as the leader makes them: by ``recover_entries``, from entries delivered once too often."""
+"""Makes dead letters as the leader makes them: by ``recover_entries``, from suspects that were let out."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ USER_FIELDS = ("b", b"\xff\x00\r\n\xc3(", "a", "1", "b", "again", "traceparent",
 
 async def give_up(scene: Scene, *flat: Word) -> str:
     """Dead-letter one job with these user fields; returns the dead letter's ID."""
-    entry = await scene.stalled(*(flat or USER_FIELDS), times=3)
+    entry = await scene.doomed(*(flat or USER_FIELDS))
     reply = await scene.recover(entry)
     assert reply[1][0] == 3, reply
     return text(reply[1][1])

@@ -53,6 +53,7 @@ async def test_a_redriven_job_is_the_next_generation_with_its_fields_byte_for_by
         "orders": {"entries": [(entry_id(1), *user), ("new-1", *user, *ours)], "billing": []},
         "{orders}:dead:billing": {"entries": []},
         "{orders}:fence:billing": "reaper:7:alice",
+        "{orders}:group:billing": {"suspects_settled": "0"},
     }
 
 

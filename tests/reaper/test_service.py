@@ -216,7 +216,7 @@ async def test_what_happens_is_reported_in_order_with_its_facts(
 async def test_a_last_delivery_that_stalls_is_reported_as_a_dead_letter(
     server: RedisServer, client: Redis, scene: Scene
 ) -> None:
-    stalled = await scene.stalled(times=3)
+    stalled = await scene.doomed()
     heard = Heard(reaper := Reaper(settings_for(server)))
     async with reaper:
         await wait_until(lambda: "dead_lettered" in heard.names, "the job is dead-lettered")

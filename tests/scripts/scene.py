@@ -18,8 +18,8 @@ FENCE = "reaper:7:alice"
 LONG_IDLE_MS = 60_000
 SUSPECT_SCORE = 2**52
 BINARY = b"\xff\x00\r\n\xc3("
-TOO_MANY = tuple(b"f%d" % number for number in range(7_200))
-"""Flat fields of an entry that Redis accepts and Lua's unpack() does not."""
+TOO_MANY = tuple(b"f%d" % number for number in range(20_200))
+"""Flat fields of an entry that Redis accepts and that is too large to be copied."""
 
 Word = str | bytes | int | float
 Item = tuple[Word, ...]
@@ -107,6 +107,12 @@ class Scene:
         """Add an entry and deliver it long ago; returns its ID."""
         added = await self.add(*flat)
         await self.deliver(added, times=times, consumer=consumer)
+        return added
+
+    async def doomed(self, *flat: Word, times: int = 3, consumer: str = "w1") -> str:
+        """Add an entry that has had its last delivery, a suspect that was let out alone; returns its ID."""
+        added = await self.stalled(*flat, times=times, consumer=consumer)
+        await self.client.hset(self.keys.suspects, added, "stream")
         return added
 
     async def agree(self, **values: Word) -> None:
@@ -324,6 +330,7 @@ class Scene:
         room: int = 100,
         suspect_room: int = 0,
         max_deliveries: int = 3,
+        policy: str = "stream",
         journal: bool = True,
         after: str = "-",
     ) -> Any:
@@ -336,8 +343,8 @@ class Scene:
                 keys.schedule, keys.retry, keys.notes,
             ],
             [
-                keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, int(journal), 1_000,
-                after, *(word for one in in_flight for word in one),
+                keys.group, consumer, from_consumer, case, room, suspect_room, max_deliveries, policy, int(journal),
+                1_000, after, *(word for one in in_flight for word in one),
             ],
         )  # fmt: skip
 

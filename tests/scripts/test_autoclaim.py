@@ -255,14 +255,14 @@ async def test_then_it_becomes_ready_for_anybody(scene: Scene, policy: str, targ
 
 async def test_a_job_after_its_last_delivery_is_dead_lettered_whole(scene: Scene) -> None:
     payload: tuple[Word, ...] = ("n", 1, "n", 2, BINARY, BINARY)
-    await scene.stalled(*payload, times=3)
+    await scene.doomed(*payload)
     page = await claim(scene)
     assert [(code, *rest) for code, _, *rest in page.results] == [(DEAD, "w1", E1, 3, E1)]
     letter = (*ready(E1, 3, "w1", *payload, copies=0), *dead(E1, "max_deliveries", NOT_SETTLED))
     assert await scene.state() == {
         "orders": {"entries": [(E1, *map(shown, payload))], "billing": []},
         "{orders}:dead:billing": {"entries": [("new-1", *letter)]},
-        "{orders}:group:billing": EMBEDDED,
+        "{orders}:group:billing": {**EMBEDDED, "suspects_settled": "0"},
         "{orders}:journal": [event("dead_lettered", E1, delivery=3, reason="max_deliveries", dead_letter="new-1")],
     }
 
@@ -284,14 +284,14 @@ async def test_a_job_before_its_last_delivery_is_parked_as_a_suspect_whatever_th
     ("times", "before", "max_deliveries", "became"),
     [
         (1, 0, 1, DEAD), (1, 0, 2, SUSPECTED), (1, 0, 3, "claimed"), (2, 0, 3, SUSPECTED), (1, 1, 3, SUSPECTED),
-        (3, 0, 3, DEAD), (2, 1, 3, DEAD), (1, 99, 3, DEAD), (3, 0, 9, "claimed"), (7, 0, 9, "claimed"),
-        (8, 0, 9, SUSPECTED), (9, 0, 9, DEAD),
+        (3, 0, 3, SUSPECTED), (2, 1, 3, SUSPECTED), (1, 99, 3, SUSPECTED), (3, 0, 9, "claimed"), (7, 0, 9, "claimed"),
+        (8, 0, 9, SUSPECTED), (9, 0, 9, SUSPECTED),
     ],
 )  # fmt: skip
 async def test_the_limit_is_the_leaders(
     scene: Scene, times: int, before: int, max_deliveries: int, became: int | str
 ) -> None:
-    """A claim counts the delivery to come: dead where its count - 1 >= max, as a leader before redelivering."""
+    """A claim counts the delivery to come. Nobody was let out here."""
     stalled = await scene.stalled("reaper.deliveries", before, times=times)
     page = await claim(scene, max_deliveries=max_deliveries)
     assert (["claimed"] * len(page.claimed) or [row[0] for row in page.results]) == [became]
@@ -400,7 +400,7 @@ async def test_a_copy_that_cannot_be_written_leaves_its_delivery_where_it_is(
 @pytest.mark.parametrize("broken", ["dead", "schedule"])
 async def test_what_has_no_place_to_go_stays_pending(scene: Scene, broken: str) -> None:
     await scene.client.set(getattr(scene.keys, broken), "in the way")
-    added = await scene.stalled(times=3 if broken == "dead" else 2)
+    added = await (scene.doomed() if broken == "dead" else scene.stalled(times=2))
     page = await claim(scene)
     assert [row[0] for row in page.results] == [HELD]
     assert "WRONGTYPE" in page.results[0][1]
@@ -409,7 +409,7 @@ async def test_what_has_no_place_to_go_stays_pending(scene: Scene, broken: str) 
 
 async def test_a_broken_journal_stops_nothing(scene: Scene) -> None:
     await scene.client.set(scene.keys.journal, "no stream")
-    ids = [await scene.stalled(times=times) for times in (1, 2, 3)]
+    ids = [await scene.stalled(), await scene.stalled(times=2), await scene.doomed()]
     page = await claim(scene)
     assert ([one for one, *_ in page.claimed], [row[0] for row in page.results]) == ([ids[0]], [SUSPECTED, DEAD])
     assert (await scene.pending(), (await scene.state())["{orders}:journal"]) == ([(ids[0], "w2", 2)], "no stream")
@@ -423,7 +423,7 @@ async def test_no_journal_is_written_where_it_is_off(scene: Scene) -> None:
 
 
 async def test_recovery_goes_on_when_memory_is_full(scene: Scene) -> None:
-    ids = [await scene.stalled(times=times) for times in (1, 2, 3, 1)]
+    ids = [await scene.stalled(), await scene.stalled(times=2), await scene.doomed(), await scene.stalled()]
     await scene.fill_memory()
     page = await claim(scene, room=1)
     rest = await claim(scene, room=0, patience_ms=0, cursor=page.cursor)

@@ -53,7 +53,7 @@ async def test_a_job_that_cannot_be_made_ready_is_not_forgotten(scene: Scene) ->
 
 
 async def test_dead_letters_are_removed_only_when_that_is_asked_for(scene: Scene) -> None:
-    added = await scene.stalled(times=3)
+    added = await scene.doomed()
     await scene.recover(added, journal=False)
     assert await forget(scene) == [b"dead_letters", 0, 1]
     assert sorted(await scene.state()) == ["orders", "{orders}:dead:billing"]

@@ -119,9 +119,7 @@ async def test_a_group_that_lacks_it_is_another_one_unless_a_consumer_is_older_t
     scene: Scene, is_new: bool
 ) -> None:
     await scene.client.xgroup_createconsumer("orders", "billing", "w1")
-    moment = await scene.now_ms()
-    while await scene.now_ms() < moment + 2:
-        pass
+    await _milliseconds_pass(scene)
     await keep_house(scene)
     if is_new:
         await scene.client.xgroup_destroy("orders", "billing")
@@ -131,6 +129,24 @@ async def test_a_group_that_lacks_it_is_another_one_unless_a_consumer_is_older_t
         await scene.client.xgroup_delconsumer("orders", "billing", "restored-by-reaper")
     assert await keep_house(scene) == [b"ok", 0, 2 if is_new else 0, 0]
     assert await keep_house(scene) == [b"ok", 0, 0, 0]
+
+
+async def test_a_consumer_that_asks_for_jobs_and_gets_none_is_as_old_as_its_last_one(scene: Scene) -> None:
+    """From Redis 7.2 on a read that finds nothing starts its idle time over, and `inactive` tells of the last job."""
+    added = await scene.add()
+    await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
+    await scene.client.xack("orders", "billing", added)
+    await _milliseconds_pass(scene)
+    await keep_house(scene)
+    await scene.client.xreadgroup("billing", "w1", {"orders": ">"})
+    await scene.client.xgroup_delconsumer("orders", "billing", "restored-by-reaper")
+    assert await keep_house(scene) == [b"ok", 0, 0, 0]
+
+
+async def _milliseconds_pass(scene: Scene) -> None:
+    moment = await scene.now_ms()
+    while await scene.now_ms() < moment + 2:
+        pass
 
 
 @pytest.mark.parametrize(("ended_ms", "holds", "is_kept"), [(60_000, 0, True), (700_000, 0, False), (700_000, 1, True)])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.scene import Scene, entry_id, item, ready, rows
+from tests.scripts.scene import FENCE, Scene, entry_id, item, ready, rows
 from tests.scripts.test_release_suspects import park, read, release, stall
 
 pytestmark = pytest.mark.anyio
@@ -344,6 +344,44 @@ async def test_company_is_noted_behind_an_arrival(scene: Scene) -> None:
     assert await reasons(scene) == ["crashed_in_company"] * 2
 
 
+# ---- a last delivery that nobody let out
+
+
+@pytest.mark.parametrize("embedded", [False, True], ids=["leader", "embedded"])
+@pytest.mark.parametrize("policy", ["stream", "retry-stream", "in-place"])
+async def test_what_failed_and_then_crashes_is_let_out_alone_before_it_is_given_up(
+    scene: Scene, policy: str, embedded: bool
+) -> None:
+    """The worker that it failed in gave it its last delivery; whatever ran beside it may have killed that."""
+    await scene.agree(policy=policy, max_deliveries=3, recovery="embedded" if embedded else "reaper")
+    source = scene.keys.retry if policy == "retry-stream" else scene.keys.stream
+    await scene.client.xgroup_create(scene.keys.retry, scene.keys.group, "0", mkstream=True)
+    one = await scene.stalled(times=2)
+    assert await scene.settle(item(one, "nack", times=2)) == [DONE]
+    for became, times in ((SUSPECTED, 3), (DEAD, 4)):
+        if policy != "in-place":
+            [one] = await read(scene, stream=source)
+        await scene.deliver(one, times=times if policy == "in-place" else 1, stream=source)
+        if embedded:
+            found = [row[0] for row in (await scene.autoclaim(source=source, policy=policy))[7]]
+        else:
+            found = [row[0] for row in rows(await scene.recover(one, source=source, policy=policy))]
+        assert found == [became]
+        await scene.release(fence="" if embedded else FENCE, policy=policy)
+    assert await reasons(scene) == ["crashed_in_company"]
+
+
+async def test_what_failed_and_then_crashed_counts_no_more_than_its_limit(scene: Scene) -> None:
+    one = await scene.stalled("reaper.deliveries", 2)
+    assert rows(await scene.recover(one)) == [(SUSPECTED, "w1", one, 2)]
+    assert await parked(scene) == [("parked", one, 2)]
+
+
+async def test_where_a_limit_was_lowered_a_crash_convicts_nobody_that_was_not_let_out(scene: Scene) -> None:
+    one = await scene.stalled(times=4)
+    assert rows(await scene.recover(one, max_deliveries=2)) == [(SUSPECTED, "w1", one, 1)]
+
+
 # ---- proof of life, and running alone
 
 
@@ -541,6 +579,15 @@ async def test_where_somebody_lets_suspects_out_adopting_parks_them(scene: Scene
     assert await parked(scene) == [("parked", E1, 2)]
     name, job, data = (await scene.state())["{orders}:journal"][0]
     assert (name, job, data["mode"], data["reason"]) == ("suspected", E1, "adopt", "last_delivery")
+
+
+async def test_embedded_workers_that_have_set_nothing_let_suspects_out_too(scene: Scene) -> None:
+    """What they have not set is not in the agreement: they go by the defaults."""
+    await scene.client.delete(scene.keys.agreement, scene.keys.fence)
+    await scene.agree(recovery="embedded")
+    await scene.stalled(times=2)
+    assert await scene.adopt(suspect_room=1) == [b"", 0, [], [], []]
+    assert await parked(scene) == [("parked", E1, 2)]
 
 
 async def test_a_suspect_whose_process_ended_with_it_alone_is_given_up_at_once(scene: Scene) -> None:

@@ -225,7 +225,10 @@ class World:
                     source, KEYS.dead, KEYS.agreement, KEYS.journal, KEYS.stream, KEYS.suspects, KEYS.schedule,
                     KEYS.retry,
                 ],
-                [KEYS.group, process.consumer, old.consumer, "restart", 100, 0, MAX_DELIVERIES, 0, 1_000, "-"],
+                [
+                    KEYS.group, process.consumer, old.consumer, "restart", 100, 0, MAX_DELIVERIES, self.policy, 0,
+                    1_000, "-",
+                ],
             )  # fmt: skip
             assert reply[1] == 0, "suspects are parked where somebody lets them out"
             self._start(process, [(source, *row[:3]) for row in reply[4]])

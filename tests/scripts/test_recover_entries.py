@@ -9,7 +9,7 @@ from tests.scripts.scene import BINARY, FENCE, TOO_MANY, Scene, Word, dead, deta
 from tests.support.dump import BASE_MS
 from workers.protocol.calls import Step, clock_word
 from workers.protocol.events import decode_entry
-from workers.protocol.messages import Metadata, pair_up, read_metadata
+from workers.protocol.messages import Metadata, pair_up, read_metadata, text
 
 pytestmark = pytest.mark.anyio
 
@@ -179,13 +179,14 @@ async def test_suspects_are_parked_in_order(scene: Scene) -> None:
 
 async def test_a_job_after_its_last_delivery_is_dead_lettered_whole(scene: Scene) -> None:
     payload: tuple[Word, ...] = ("n", 1, "n", 2, BINARY, BINARY)
-    await scene.stalled(*payload, times=3)
+    await scene.doomed(*payload)
     assert rows(await scene.recover(E1)) == [(DEAD, "w1", E1, 3)]
     letter = (*ready(E1, 3, "w1", *payload, copies=0), *dead(E1, "max_deliveries", NOT_SETTLED))
     assert await scene.state() == {
         "orders": {"entries": [(E1, *map(shown, payload))], "billing": []},
         "{orders}:dead:billing": {"entries": [("new-1", *letter)]},
         "{orders}:fence:billing": FENCE,
+        "{orders}:group:billing": {"suspects_settled": "0"},
         "{orders}:journal": [event("dead_lettered", E1, delivery=3, reason="max_deliveries", dead_letter="new-1")],
     }
 
@@ -197,7 +198,7 @@ async def test_with_a_single_delivery_allowed_the_first_crash_is_the_end(scene: 
 
 @pytest.mark.parametrize(
     ("deliveries", "code", "count"),
-    [(99, DEAD, 3), (1, SUSPECTED, 2), ("many", REDELIVERED, 1), (-4, REDELIVERED, 1), ("", REDELIVERED, 1),
+    [(99, SUSPECTED, 2), (1, SUSPECTED, 2), ("many", REDELIVERED, 1), (-4, REDELIVERED, 1), ("", REDELIVERED, 1),
      (10**15, REDELIVERED, 1), ("1e3", REDELIVERED, 1), (" 1", REDELIVERED, 1), (b"\xff", REDELIVERED, 1)],
 )  # fmt: skip
 async def test_a_count_from_outside_is_cut_so_that_every_entry_was_run_once(
@@ -229,22 +230,37 @@ async def test_a_strange_consumer_name_is_recorded_and_harms_nothing(scene: Scen
     assert state["{orders}:journal"][0][2]["consumer"] == 'a,"b\n\x00'
 
 
-@pytest.mark.parametrize("times", [1, 2, 3], ids=["to redeliver", "to park", "to dead-letter"])
-async def test_an_entry_with_too_many_fields_is_held_and_its_neighbours_are_served(scene: Scene, times: int) -> None:
-    ids = [await scene.stalled(*(TOO_MANY if n == 50 else ()), times=times) for n in range(100)]
-    reply = await scene.recover(*ids)
+@pytest.mark.parametrize(
+    ("limit", "code"), [(3, REDELIVERED), (2, SUSPECTED), (1, DEAD)], ids=["to redeliver", "to park", "to dead-letter"]
+)
+async def test_an_entry_with_too_many_fields_is_held_and_its_neighbours_are_served(
+    scene: Scene, limit: int, code: int
+) -> None:
+    ids = [await scene.stalled(*(TOO_MANY if n == 50 else ())) for n in range(100)]
+    reply = await scene.recover(*ids, max_deliveries=limit)
     held = [n for n, row in enumerate(rows(reply)) if row[0] == HELD]
     assert (held, details(reply)[50]) == ([50], "too many fields")
-    assert {row[0] for n, row in enumerate(rows(reply)) if n != 50} == {times}  # the codes 1, 2, 3
-    assert await scene.pending() == [(ids[50], "w1", times)]
+    assert {row[0] for n, row in enumerate(rows(reply)) if n != 50} == {code}
+    assert await scene.pending() == [(ids[50], "w1", 1)]
 
 
-async def test_the_largest_entry_that_is_redelivered_can_be_parked_and_released(scene: Scene) -> None:
-    payload = tuple(f"f{number}" for number in range(6_988))
-    await scene.stalled(*payload, times=2)
-    assert rows(await scene.recover(E1)) == [(SUSPECTED, "w1", E1, 2)]
-    assert (await scene.release())[:3] == [b"ok", 0, 1]
-    assert (await scene.state())["orders"]["entries"][0][1:-14] == payload
+@pytest.mark.parametrize("words", [6_988, 6_990, 19_988], ids=["unpacked", "a little more", "the largest"])
+async def test_a_large_entry_takes_every_way_whole(scene: Scene, words: int) -> None:
+    """It is made ready, parked, let out and given up; Lua's unpack() gives no more than some 8,000 words at once."""
+    payload = tuple(f"f{number}" for number in range(words))
+    entry = await scene.stalled(*payload)
+    for code, more in ((REDELIVERED, -12), (SUSPECTED, -14), (DEAD, -14)):
+        assert rows(await scene.recover(entry))[0][0] == code
+        if code == SUSPECTED:
+            assert (await scene.release())[:3] == [b"ok", 0, 1]
+        newest: Any = await scene.client.xrevrange(scene.keys.stream, count=1)
+        assert tuple(map(text, newest[0][1]))[:more] == payload
+        reply: Any = await scene.client.xreadgroup("billing", "w1", {scene.keys.stream: ">"})
+        if reply:
+            entry = text(reply[0][1][0][0])
+            await scene.deliver(entry)
+    letters: Any = await scene.client.xrange(scene.keys.dead)
+    assert tuple(map(text, letters[0][1]))[:words] == payload
 
 
 async def test_scattered_entries_are_found_among_others(scene: Scene) -> None:
@@ -370,7 +386,7 @@ async def test_names_of_consumers_and_long_ids_leave_an_entry_of_the_journal_sma
 
 async def test_a_broken_journal_stops_nothing(scene: Scene) -> None:
     await scene.client.set(scene.keys.journal, "no stream")
-    ids = [await scene.stalled(times=times) for times in (1, 2, 3)]
+    ids = [await scene.stalled(), await scene.stalled(times=2), await scene.doomed()]
     assert [row[0] for row in rows(await scene.recover(*ids))] == [REDELIVERED, SUSPECTED, DEAD]
     assert (await scene.pending(), (await scene.state())["{orders}:journal"]) == ([], "no stream")
 
@@ -383,7 +399,7 @@ async def test_no_journal_is_written_where_it_is_off(scene: Scene) -> None:
 
 
 async def test_recovery_goes_on_when_memory_is_full(scene: Scene) -> None:
-    ids = [await scene.stalled(times=times) for times in (1, 2, 3)]
+    ids = [await scene.stalled(), await scene.stalled(times=2), await scene.doomed()]
     await scene.fill_memory()
     reply = await scene.recover(*ids)
     await scene.free_memory()
@@ -396,7 +412,7 @@ async def test_recovery_goes_on_when_memory_is_full(scene: Scene) -> None:
 @pytest.mark.parametrize("broken", ["dead", "schedule"])
 async def test_what_has_no_place_to_go_stays_pending(scene: Scene, broken: str) -> None:
     await scene.client.set(getattr(scene.keys, broken), "in the way")
-    added = await scene.stalled(times=3 if broken == "dead" else 2)
+    added = await (scene.doomed() if broken == "dead" else scene.stalled(times=2))
     reply = await scene.recover(added)
     assert [row[0] for row in rows(reply)] == [HELD]
     assert "WRONGTYPE" in str(details(reply)[0])
@@ -471,13 +487,13 @@ async def test_what_a_foreign_worker_holds_counts_as_often_as_the_leader_says_an
     scene: Scene,
 ) -> None:
     once, twice, more = [await scene.stalled(consumer="web", times=times) for times in (4, 4, 1)]
-    ours = await scene.stalled(consumer="host.0123456789ab", times=4)
+    ours = await scene.stalled(consumer="host.0123456789ab", times=3)
     reply = await scene.recover(once, f"{twice} 2", f"{more} 9", ours, by_sight=True, max_deliveries=4)
     assert rows(reply) == [
         (REDELIVERED, "web", once, 1),
         (REDELIVERED, "web", twice, 2),
         (REDELIVERED, "web", more, 1),
-        (DEAD, "host.0123456789ab", ours, 4),
+        (SUSPECTED, "host.0123456789ab", ours, 3),
     ]
     assert await scene.pending() == []
 

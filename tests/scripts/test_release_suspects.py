@@ -28,9 +28,9 @@ async def release(scene: Scene, **options: Any) -> tuple[int, int, int, list[tup
     return parked, out, settled, [(job.decode(), one.decode()) for job, one in released]
 
 
-async def read(scene: Scene, consumer: str = "w1", count: int = 100) -> list[str]:
+async def read(scene: Scene, consumer: str = "w1", count: int = 100, stream: str = "orders") -> list[str]:
     """Read what is ready, as a plain worker does; return the entries' IDs."""
-    reply: Any = await scene.client.xreadgroup("billing", consumer, {"orders": ">"}, count=count)
+    reply: Any = await scene.client.xreadgroup("billing", consumer, {stream: ">"}, count=count)
     return [one.decode() for _, entries in reply or () for one, _ in entries]
 
 

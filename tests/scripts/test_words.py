@@ -121,7 +121,7 @@ async def test_of_what_one_worker_holds_each_is_judged_by_its_own_idle_time(scen
 
 async def test_nothing_is_given_up_by_a_limit_that_its_worker_did_not_know(scene: Scene) -> None:
     await says(scene, OURS, 4_000, limit=5)
-    ours, other = await scene.stalled(times=2, consumer=OURS), await scene.stalled(times=2, consumer="plain")
+    ours, other = await scene.doomed(times=2, consumer=OURS), await scene.doomed(times=2, consumer="plain")
     reply = await scene.recover(ours, other, max_deliveries=2)
     assert [row[0] for row in reply[1:]] == [1, 3]
     state = await scene.state()
@@ -233,7 +233,7 @@ async def test_an_embedded_worker_gives_nothing_up_by_a_limit_that_its_worker_di
     await embedded(scene, limit=2)
     await says(scene, OURS, 4_000, limit=5)
     for consumer in (OURS, "gone"):
-        await scene.stalled(times=2, consumer=consumer)
+        await scene.doomed(times=2, consumer=consumer)
     await scene.autoclaim(consumer="w2", room=10)
     state = await scene.state()
     assert [entry[2] for entry in state["{orders}:dead:billing"]["entries"]] == ["2"]

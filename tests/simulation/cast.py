@@ -313,13 +313,13 @@ class OurWorker(Actor):
     def _blame_last_deliveries(self, *, fresh: bool) -> None:
         """Note who is beside a job that kills and has had his last delivery, where nobody can tell the two apart.
 
-        Nobody can where the killer is ``fresh``, no suspect. Where it is one, those beside it are spared that are on
-        probation, too; others have their last delivery where the limit is 1, or was lowered meanwhile (decision 51).
+        That is a suspect, where the killer is ``fresh``, none. Who was not let out is spared (decision 76), but where
+        the limit is 1: there are no suspects then.
         """
         least = self.world.story.least_limit  # it may be lowered until they are looked at
-        is_lowered = least == 1 or len(set(self.world.limits)) > 1
         for one in self._held():
-            if one.job.deliveries >= least and (fresh or (is_lowered and plays.SUSPECT not in one.job.reserved)):
+            is_suspect = plays.SUSPECT in one.job.reserved
+            if one.job.deliveries >= least and (least == 1 or (fresh and is_suspect)):
                 self.world.ledger.blame(Execution(one.job.id, one.job.generation))
 
 

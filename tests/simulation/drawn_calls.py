@@ -247,7 +247,7 @@ def adopt(scene: Scene) -> None:
     )  # fmt: skip
     scene.call(
         "adopt", keys, GROUP, scene.consumer(), consumer, scene.random.choice(("restart", "reread", "claimed")),
-        scene.random.choice((1, 10)), scene.random.choice((0, 1)), scene.limit(), "1", 50, "-",
+        scene.random.choice((1, 10)), scene.random.choice((0, 1)), scene.limit(), scene.policy(), "1", 50, "-",
         *(word for entry_id, _, times in rows[:1] for word in (entry_id, scene.random.choice((0, times, times + 1)))),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Who is beside a job that kills is asked for, but where nobody can tell the two apart (decisions 19 and 51)."""
+"""Who is beside a job that kills is asked for, but where nobody can tell the two apart (decisions 19 and 76)."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +22,12 @@ def held(job: str, deliveries: int, *, marked: bool = False) -> Any:
 @pytest.mark.parametrize(
     ("fresh", "limits", "taken_along"),
     [
-        (True, [LIMIT], {"last", "marked"}),
+        (True, [LIMIT], {"marked"}),
         (False, [LIMIT], set()),
-        (False, [5, LIMIT], {"last"}),
-        (True, [5, LIMIT], {"last", "marked"}),
-        (False, [1], {"first", "last"}),
+        (False, [5, LIMIT], set()),
+        (True, [5, LIMIT], {"marked"}),
+        (False, [1], {"first", "last", "marked"}),
+        (False, [LIMIT, 1], {"first", "last", "marked"}),
     ],
 )
 def test_whom_a_job_that_kills_may_take_along(

@@ -361,7 +361,7 @@ async def test_a_job_that_cannot_be_copied_is_held_and_its_batch_is_served(
         if b"big" in job.fields:
             raise Retry("cannot be copied")
 
-    flat = [part for number in range(3_600) for part in (b"f%d" % number, b"x")]
+    flat = [part for number in range(10_100) for part in (b"f%d" % number, b"x")]
     await enqueue(client, *range(20))
     await client.execute_command("XADD", KEYS.stream, "*", "big", "1", *flat)
     await enqueue(client, *range(20, 40))

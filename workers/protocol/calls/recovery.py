@@ -221,8 +221,8 @@ async def adopt(
             keys.notes,
         ),
         (
-            keys.group, consumer, owner, mode, room, suspects, agreement.max_deliveries, *journal, start,
-            *(word for one in in_flight for word in one),
+            keys.group, consumer, owner, mode, room, suspects, agreement.max_deliveries, agreement.redelivery, *journal,
+            start, *(word for one in in_flight for word in one),
         ),
     )  # fmt: skip
     before = owner.encode()

@@ -22,9 +22,9 @@
 -- KEYS[9] notes      {orders}:notes:billing              hash: of what is given back where it is (prelude.lua)
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3] the consumer to take from  ARGV[4] restart | reread | claimed
 -- ARGV[5] how many entries to take at most  ARGV[6] how many of them may be suspects
--- ARGV[7] max_deliveries where the group has agreed on none; where the owner has joined with a higher one: that
--- ARGV[8] journal: '1' = write events  ARGV[9] journal's MAXLEN
--- ARGV[10] exclusive start of the page ('-' = the beginning)  ARGV[11…] what is in flight here and never taken: entry ID, and how
+-- ARGV[7] max_deliveries, and ARGV[8] policy, where the group has agreed on none; where the owner has joined with a higher limit: that
+-- ARGV[9] journal: '1' = write events  ARGV[10] journal's MAXLEN
+-- ARGV[11] exclusive start of the page ('-' = the beginning)  ARGV[12…] what is in flight here and never taken: entry ID, and how
 --          often it was delivered ('0' = whatever that is), by turns
 --
 -- Returns {next start ('' = done), suspects left alone, dead letters, held, taken}:
@@ -40,12 +40,12 @@ local source, dead, agreement, journal, stream, suspects = KEYS[1], KEYS[2], KEY
 local schedule, retry, notes = KEYS[7], KEYS[8], KEYS[9]
 local group, consumer, from, restart, claimed = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'restart', ARGV[4] == 'claimed'
 local room, suspect_room = tonumber(ARGV[5]), tonumber(ARGV[6])
-local write_journal, maxlen = ARGV[8] == '1', ARGV[9]
+local write_journal, maxlen = ARGV[9] == '1', ARGV[10]
 local PAGE = 100
 local MAX_BYTES = 1048576 -- of payloads a call returns or copies, give or take one entry
 
 local in_flight = {}
-for i = 11, #ARGV, 2 do
+for i = 12, #ARGV, 2 do
   in_flight[ARGV[i]] = ARGV[i + 1]
 end
 -- With another count it is a delivery that has never arrived: what is in flight here was given back by others meanwhile.
@@ -57,9 +57,9 @@ end
 open_for_writing(source, group)
 local at = now_ms()
 local agreed = redis.call('HMGET', agreement, 'max_deliveries', 'policy', 'recovery', 'served_until')
-local max_deliveries, policy = math.max(1, whole_number(agreed[1], tonumber(ARGV[7]))), agreed[2]
+local max_deliveries, policy = math.max(1, whole_number(agreed[1], tonumber(ARGV[7]))), agreed[2] or ARGV[8]
 max_deliveries = terms_by_consumer(agreement, 0, max_deliveries, at)(from)[2]
-local gate = policy and has_gate(agreed[3], agreed[4], at) and not layout_refusal(policy, stream, at)
+local gate = has_gate(agreed[3], agreed[4], at) and not layout_refusal(policy, stream, at)
 
 local common = '"group":' .. json_string(group) .. ',"mode":"adopt"'
 local how_it_ended = 'the worker process ended while it held the job'
@@ -145,7 +145,7 @@ local function adopt(row)
   end
 end
 
-local start = ARGV[10] == '-' and '-' or '(' .. ARGV[10]
+local start = ARGV[11] == '-' and '-' or '(' .. ARGV[11]
 local rows = redis.call('XPENDING', source, group, start, '+', PAGE, from)
 local last = ''
 for _, row in ipairs(rows) do

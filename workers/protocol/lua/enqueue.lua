@@ -79,7 +79,7 @@ end
 
 -- What is past is dropped a few at a time, faster than it comes; the key itself goes with the last of it. By pcall: the jobs are there.
 local past = redis.pcall('ZRANGEBYSCORE', enqueued, '-inf', string.format('%.0f', at), 'LIMIT', 0,
-  math.min(FORGOTTEN_PER_JOB * n + FORGOTTEN_AT_LEAST, MAX_ARGUMENTS))
+  math.min(FORGOTTEN_PER_JOB * n + FORGOTTEN_AT_LEAST, MAX_UNPACKED))
 if #past > 0 then
   redis.pcall('ZREM', enqueued, unpack(past))
 end

@@ -8,10 +8,11 @@
 --
 -- Others give no word. Of a consumer that is not a worker of ours and holds something it is noted who saw that (`holds:<consumer>`,
 -- the token). Where it is gone, a leader that saw it itself tells of each delivery (put_back.lua); nobody else knows which they were: then it is told
--- that it is gone. Our own that holds what was put back is made anew below, so that no leader ever misses it: told of, too.
+-- that it is gone. Our own that holds what was put back is made anew below, so that no leader ever misses it: told of, too, and a leader that
+-- saw what it held puts that back once more.
 --
 -- A group is known by a consumer of ours, the one that gets what is put back. Where it was seen before (`marked`, the moment),
--- is not there, and nothing is pending since before that moment (nor any consumer silent for longer), somebody has destroyed the group, and made it again without a
+-- is not there, and nothing is pending since before that moment (nor any consumer silent for longer, or without a job since then), somebody has destroyed the group, and made it again without a
 -- word to anybody (XGROUP CREATE). That is noted as by those who say so (`made`, `made_from`).
 --
 -- KEYS[1] stream     orders                   stream
@@ -59,7 +60,7 @@ local HOLDS = 'holds:'
 local is_there, holders, holds = {}, {}, {} -- holders: those who give no word
 for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
   local name, pending = info_field(info, 'name'), info_field(info, 'pending')
-  longest = math.max(longest, info_field(info, 'idle'))
+  longest = math.max(longest, info_field(info, 'idle'), info_field(info, 'inactive') or 0) -- a read that finds nothing ends the first one alone
   is_there[name] = true
   if pending > 0 and not string.find(name, OUR_CONSUMER) then
     holders[#holders + 1] = name

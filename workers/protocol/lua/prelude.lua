@@ -11,8 +11,8 @@
 local MAX_JOB_ID_BYTES = 256
 local MAX_CONSUMERS_BYTES = 1024
 local MAX_SAFE_COUNT = 9007199254740992 -- 2^53: a delivery count above it is a FATAL XNACK, not a number
-local MAX_ARGUMENTS = 7000 -- unpack() fails a little below 8,000
-local MARKS = 4 -- words that a job may gain where it waits: nothing that was made ready once is too large for it
+local MAX_UNPACKED = 7000 -- unpack() fails a little below 8,000
+local MAX_WORDS = 20000 -- of a copy: it takes the server 20 ms, and four times that for twice as many
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -516,7 +516,7 @@ end
 -- The flat fields of the job's next entry. `waits`: uncounted retries in a row, this one included; none by default.
 local READY_FIELDS = 12 -- two more where it waits
 local function may_be_ready(job, more)
-  return #job.user + READY_FIELDS + more + (job.previous and 2 or 0) <= MAX_ARGUMENTS
+  return #job.user + READY_FIELDS + more + (job.previous and 2 or 0) <= MAX_WORDS
 end
 
 local function ready_fields(job, deliveries, consumers, waits)
@@ -662,15 +662,38 @@ local function park_suspect(schedule, job, score, deliveries, consumers, waits)
 end
 
 -- Adds an entry; returns its ID, or nil and the error's text.
-local function add_entry(stream, fields)
-  if #fields > MAX_ARGUMENTS + MARKS then
-    return nil, 'too many fields'
+local add_entry
+do
+  local MARKS = 32 -- words that a job may gain where it waits, or is given up: nothing that was made ready once is too large for it
+
+  -- Of more words than unpack() gives: it has given the last ones, and the `left` first ones are put in front of these, a few at a time.
+  -- Calls between functions of Lua's own know no limit.
+  local function add_large_entry(stream, words, left, ...)
+    if left == 0 then
+      return redis.pcall('XADD', stream, '*', ...)
+    elseif left < 16 then
+      return add_large_entry(stream, words, left - 1, words[left], ...)
+    end
+    local i = left - 16
+    return add_large_entry(stream, words, i, words[i + 1], words[i + 2], words[i + 3], words[i + 4], words[i + 5], words[i + 6],
+      words[i + 7], words[i + 8], words[i + 9], words[i + 10], words[i + 11], words[i + 12], words[i + 13], words[i + 14], words[i + 15],
+      words[left], ...)
   end
-  local reply = redis.pcall('XADD', stream, '*', unpack(fields))
-  if type(reply) == 'table' and reply.err then
-    return nil, reply.err
+
+  add_entry = function(stream, fields)
+    local n, reply = #fields, nil
+    if n > MAX_WORDS + MARKS then
+      return nil, 'too many fields'
+    elseif n > MAX_UNPACKED then
+      reply = add_large_entry(stream, fields, n - MAX_UNPACKED, unpack(fields, n - MAX_UNPACKED + 1))
+    else
+      reply = redis.pcall('XADD', stream, '*', unpack(fields))
+    end
+    if type(reply) == 'table' and reply.err then
+      return nil, reply.err
+    end
+    return reply
   end
-  return reply
 end
 
 -- The flat fields of a dead letter: the payload byte for byte, then what is known of the job's end.

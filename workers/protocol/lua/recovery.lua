@@ -117,15 +117,18 @@ do
   end
 
   -- Returns how often the job was delivered and counted, and why its last delivery convicts nobody, where it does not: a suspect had
-  -- company, or nobody let it out (the hash was lost, or a producer wrote the mark), so that nobody knows what company it had; or it was
-  -- handed to a worker of ours that never showed that it got it, and may have been dead by then. Those of before show nothing: so twice.
+  -- company; or nobody had let it out (it failed before, and its worker gave it its last delivery; the limit was lowered, or somebody's
+  -- read counted; the hash was lost, or a producer wrote the mark), so that nobody knows what company it had; or it was handed to a worker
+  -- of ours that never showed that it got it, and may have been dead by then. Those of before show nothing: so twice. Where a job has one
+  -- delivery, nobody is let out; and what somebody has given up by XNACK is not let out once more.
   judge = function(job, row)
     local count = delivery_count(job, row[4], max_deliveries)
     if row[2] == NOBODY or (not job.suspect and count < max_deliveries) then -- who has given it back did not crash
       return count, false
     end
     local value = redis.call('HGET', suspects, row[1])
-    local in_doubt = job.suspect and count >= max_deliveries and 'crashed_in_company'
+    local may_be_let_out = job.suspect or (max_deliveries > 1 and count < MAX_SAFE_COUNT)
+    local in_doubt = count >= max_deliveries and may_be_let_out and 'crashed_in_company'
     if value then
       local suspect = read_suspect(value)
       job.suspect = suspect.company
@@ -134,7 +137,7 @@ do
           and (row[2] == RETURNED_CONSUMER or string.find(row[2], OUR_CONSUMER)) and 'never_arrived'
     end
     if in_doubt then
-      job.suspect = job.suspect + 1
+      job.suspect = job.suspect and job.suspect + 1
       return math.min(count, max_deliveries - 1), count >= max_deliveries and in_doubt
     end
     return count, false
@@ -361,8 +364,16 @@ do
     local entry_id, n, new_entry = row[1], #fields, row[1]
     if in_place then
       lay_plain(entry_id, pile)
-    elseif n + READY_FIELDS > MAX_ARGUMENTS then
-      return nil, 'too many fields'
+    elseif n + READY_FIELDS > MAX_UNPACKED then
+      local job, why = open_entry(entry_id, fields), 'too many fields'
+      new_entry = nil
+      if may_be_ready(job, 0) then
+        new_entry, why = add_entry(target, ready_fields(job, row[4], pile.name))
+      end
+      if not new_entry then
+        return nil, why
+      end
+      finish(entry_id, deletes)
     else
       for i = 1, n do
         copy[i] = fields[i]
