@@ -87,7 +87,7 @@ if #extended == 0 then
   -- Who is answered believes that he may extend. Asked of a group that there is not: from 7.0 on, a claim of nothing makes its
   -- consumer, and one that is missing says that somebody deleted it.
   local reply = redis.pcall('XCLAIM', source, 'none-by-reaper', '-', 0, '0-0', 'JUSTID')
-  if type(reply) == 'table' and reply.err and not string.find(reply.err, 'NOGROUP') then
+  if type(reply) == 'table' and reply.err and not string.find(tostring(reply.err), 'NOGROUP') then
     return reply
   end
 end

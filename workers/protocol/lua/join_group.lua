@@ -77,7 +77,7 @@ if consumer ~= '' and ARGV[11] == '0' then -- who begins is to know before it re
   redis.call('XPENDING', stream, group, '0-0', '0-0', 1, consumer)
   redis.call('XRANGE', stream, '0-0', '0-0')
   local reply = redis.pcall('XCLAIM', stream, 'none-by-reaper', '-', 0, '0-0', 'JUSTID') -- as extend_visibility.lua asks
-  if type(reply) == 'table' and reply.err and not string.find(reply.err, 'NOGROUP') then
+  if type(reply) == 'table' and reply.err and not string.find(tostring(reply.err), 'NOGROUP') then
     return reply
   end
 end
