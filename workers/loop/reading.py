@@ -282,9 +282,7 @@ class Reader(Part):
             return
         self._reporter.failed(READING, error)
         if is_contact_error(error):
-            if self._asked_for and not was_not_run(
-                error
-            ):  # the server may let out, or the network carry, no reply as large as that
+            if self._asked_for and not was_not_run(error):  # perhaps no reply as large as that can arrive
                 self._most = max(1, self._asked_for // 2)
             self._membership.join_again()  # so that what settles and proves is connected before there is no room for it
             await self._client.connection_pool.disconnect()
