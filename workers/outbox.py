@@ -15,7 +15,7 @@ from workers.protocol.connection import COMMAND_TIMEOUT_S
 from workers.protocol.errors import ConfigurationError, UnreachableError
 from workers.protocol.keys import stream_keys
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import text
+from workers.protocol.messages import counted, text
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
 from workers.runtime.settings import Duration, delay_in_ms, to_ms
@@ -128,6 +128,6 @@ class Call:
 
 def _unknown(stream: str, jobs: Sequence[PackedJob], error: Exception) -> UnreachableError:
     return UnreachableError(
-        f"no contact with Redis: nobody knows whether {len(jobs)} jobs of {stream} were enqueued (the first "
+        f"no contact with Redis: nobody knows whether {counted(len(jobs), 'job')} of {stream} got there (the first "
         f"is {text(jobs[0].job_id)}). Enqueue them again with job_ids of your own, and none is there twice: {error}"
     )

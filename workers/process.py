@@ -30,7 +30,7 @@ from workers.protocol.connection import check_server
 from workers.protocol.errors import UnreachableError, UnsupportedServerError
 from workers.protocol.events import EventName
 from workers.protocol.meaning import in_words
-from workers.protocol.messages import RecoveryMode
+from workers.protocol.messages import RecoveryMode, counted
 from workers.runtime.callbacks import Callbacks
 from workers.settings import WorkerSettings
 
@@ -264,5 +264,5 @@ class WorkerProcess:
     def _count_what_is_left(self) -> None:
         self.counts.abandoned = left = len(self.in_hand())
         if left:
-            logger.warning("%s leaves %d deliveries pending", self.consumer, left)
+            logger.warning("%s leaves %s pending", self.consumer, counted(left, "delivery"))
         logger.info("%s has stopped: %s", self.consumer, self.counts)

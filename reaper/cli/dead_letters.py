@@ -14,6 +14,7 @@ from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import counted
 from workers.runtime.clock import server_ms
 from workers.runtime.options import examples
 from workers.runtime.printing import ask, show, show_json
@@ -168,11 +169,11 @@ async def purge_(
     if machine:
         show_json({"dry_run": dry_run, "purged": purged})
     else:
-        show(f"{keys.pair}: {purged} dead letters {'would be ' if dry_run else ''}deleted")
+        show(f"{keys.pair}: {counted(purged, 'dead letter')} {'would be ' if dry_run else ''}deleted")
 
 
 def _ask(keys: GroupKeys, number: int) -> None:
-    show(f"This deletes {number} dead letters of {keys.pair} for good.", err=True)
+    show(f"This deletes {counted(number, 'dead letter')} of {keys.pair} for good.", err=True)
     typed = ask(f"Type {keys.pair} to go on")
     if typed != keys.pair:
         raise ConfigurationError("nothing was deleted: what you typed is not the name of the pair.")

@@ -16,6 +16,7 @@ from reaper.operations.redrive import DEFAULT_MAX_GENERATION, Redrive, Redriven,
 from reaper.settings import ReaperSettings
 from workers.protocol.calls.refusals import explained
 from workers.protocol.keys import GroupKeys
+from workers.protocol.messages import counted
 from workers.runtime.options import examples, tell_with_error
 from workers.runtime.printing import show, show_json
 from workers.telemetry.setup import exported
@@ -131,7 +132,7 @@ def _result_line(result: Redriven, how: Redrive) -> str:
 def _summary(counts: Counter[RedriveOutcome], keys: GroupKeys, how: Redrive) -> str:
     done = counts[RedriveOutcome.REDRIVEN]
     others = [one for one in RedriveOutcome if one is not RedriveOutcome.REDRIVEN and counts[one]]
-    told = f"{keys.pair}: {done} dead letters {'would be ' if how.dry_run else ''}redriven"
+    told = f"{keys.pair}: {counted(done, 'dead letter')} {'would be ' if how.dry_run else ''}redriven"
     return ", ".join([told, *(f"{counts[one]} {one.name.lower()}" for one in others)])
 
 

@@ -21,6 +21,7 @@ from reaper.drill.recoveries import RECOVERIES, Recovery, find_recovery
 from reaper.drill.report import as_text
 from reaper.drill.settings import DrillSettings
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.messages import counted
 from workers.runtime.options import INTERRUPTED_EXIT, errors_as_sentences, examples, settings_options
 from workers.runtime.output_files import OutputFile, output_file
 from workers.runtime.printing import show
@@ -160,7 +161,8 @@ def _next_steps(program: str) -> list[str]:
 def _moral(endings: list[Ending]) -> list[str]:
     """Return what the acts have shown."""
     without, with_reaper, embedded = (ending.ledger.stuck for ending in endings)
-    told = [f"Without recovery {without} jobs were stuck for good; with the reaper {with_reaper}, embedded {embedded}."]
+    stuck = counted(without, "job was", "jobs were")
+    told = [f"Without recovery {stuck} stuck for good; with the reaper {with_reaper}, embedded {embedded}."]
     if any(ending.ledger.duplicates for ending in endings):
         told.append(
             "A job counts as a duplicate that ran to its end twice: it was done when its worker was killed, and its "
@@ -215,8 +217,9 @@ def _introduction(programme: Programme) -> list[str]:
     reapers = any(recovery.by_reapers for recovery in programme.recoveries)
     told = [
         (
-            f"{len(programme.jobs)} jobs in {span:.0f} s (trace: {settings.trace_name}), {settings.workers} workers"
-            f"{f', {settings.reapers} reapers' if reapers else ''}."
+            f"{counted(len(programme.jobs), 'job')} in {span:.0f} s (trace: {settings.trace_name}), "
+            f"{counted(settings.workers, 'worker')}"
+            f"{', ' + counted(settings.reapers, 'reaper') if reapers else ''}."
         ),
         (
             f"visibility timeout {settings.visibility_timeout.total_seconds():g} s, lease TTL "

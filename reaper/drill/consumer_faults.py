@@ -13,7 +13,7 @@ from reaper.drill.records import InjectedFault, ProcessRun, Role, number_of
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
 from reaper.drill.worker_faults import NOBODY_BUSY, WorkerFaults
 from workers.protocol.events import EventName
-from workers.protocol.messages import Pending, text
+from workers.protocol.messages import Pending, counted, text
 
 MOST = 10_000
 """Deliveries of one consumer that are looked at: more than any worker of a drill holds."""
@@ -58,7 +58,7 @@ class ConsumerFaults:
             jobs=tuple(number_of(fields) for fields in held),
         )
         how = "killed, and its consumer deleted" if is_killed else "alive, and its consumer is deleted"
-        await tools.note(injected, f"worker {run.name} is {how}, with {len(dropped)} jobs in flight")
+        await tools.note(injected, f"worker {run.name} is {how}, with {counted(len(dropped), 'job')} in flight")
         if is_killed:
             await tools.within(TOLD_S, lambda: self._is_told(consumer))
             await anyio.sleep(PUT_BACK_S)

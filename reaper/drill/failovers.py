@@ -20,7 +20,7 @@ from reaper.drill.faults import AFTER_PAUSE_S, Fault, FaultKind
 from reaper.drill.nodes import Node, Received, Setup, start
 from reaper.drill.records import Enqueued, InjectedFault
 from reaper.drill.toolbox import Toolbox
-from workers.protocol.messages import entry_order
+from workers.protocol.messages import counted, entry_order
 
 FIT_S = 45.0
 """How long a replica that could be promoted is waited for: Sentinels ask an old master seldom to follow."""
@@ -156,7 +156,7 @@ class Failovers:
         over = replace(injected, until=time.time(), jobs=tuple(job.n for job in lost), proven=proven)
         tools.amend(injected, over)
         tools.announce(
-            f"port {promoted.node.port} is the master now; {len(lost)} jobs of the old one's had not reached it"
+            f"port {promoted.node.port} is the master now; it lacks {counted(len(lost), 'job')} of the old one's"
         )
         return promoted.node
 

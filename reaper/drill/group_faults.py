@@ -7,6 +7,7 @@ from reaper.drill import queries
 from reaper.drill.faults import SHORTENED, FaultKind
 from reaper.drill.records import InjectedFault, Role
 from reaper.drill.toolbox import PATIENCE_S, Toolbox
+from workers.protocol.messages import counted
 
 STARTED_S = 10.0
 """A follower this old listens to SIGHUP; a younger one might end of it, and reads its settings just now."""
@@ -53,7 +54,7 @@ class GroupFaults:
         held = len(await queries.pending(tools.stage))
         injected = InjectedFault(FaultKind.DESTROY_GROUP, f"group {keys.group}", time.time(), in_flight=held)
         await tools.stage.client.xgroup_destroy(keys.stream, keys.group)
-        await tools.note(injected, f"the group is destroyed, with {held} jobs in flight")
+        await tools.note(injected, f"the group is destroyed, with {counted(held, 'job')} in flight")
         if tools.stage.recovery.by_reapers:  # until then nothing may seem to be left to do
             await tools.within(PATIENCE_S, self._was_put_back)
         tools.over(injected, time.time())

@@ -18,6 +18,7 @@ from reaper.drill.records import InjectedFault, MissedFault, ProcessRun, Role, S
 from reaper.drill.spread import Spread, spread
 from reaper.drill.terms import Holding, terms
 from workers.protocol.events import EventName, LifecycleEvent
+from workers.protocol.messages import counted
 from workers.runtime.options import USAGE_EXIT
 
 FENCED_VERBS = ("recover", "release_suspects", "move_due")
@@ -203,10 +204,10 @@ def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
     robbed = [start.n for start in ledger.second_starts if start.cause is Cause.ROBBED]
     stale_missing = FaultKind.PAUSE_LEADER in faults and ledger.stale_writes_refused == 0
     found = {
-        f"{lost} jobs are lost": lost,
+        f"{counted(lost, 'job is', 'jobs are')} lost": lost,
         f"what a promoted replica had received is not known: {_some(ledger.unproven)}": ledger.unproven,
         "Redis failed over by itself, and nobody has looked at what was lost by that": ledger.failed_over_unasked,
-        f"{ledger.stuck} jobs are stuck": ledger.stuck,
+        f"{counted(ledger.stuck, 'job is', 'jobs are')} stuck": ledger.stuck,
         f"jobs that nobody enqueued, or in two places: {_some(ledger.strays)}": ledger.strays,
         f"poison jobs that are no dead letters: {_some(poison - dead)}": poison - dead,
         f"dead letters that were no poison: {_some(dead - poison)}": dead - poison,
@@ -215,7 +216,7 @@ def objections(ledger: Ledger, faults: Sequence[FaultKind]) -> list[str]:
         f"entries that were ended twice: {_some(ledger.ended_twice)}": ledger.ended_twice,
         f"jobs started again for no reason: {_some(unexplained)}": unexplained,
         f"jobs taken from live workers by a shorter visibility timeout: {_some(robbed)}": robbed,
-        f"{ledger.early_recoveries} deliveries were recovered before their time": ledger.early_recoveries,
+        f"recovered before its time: {counted(ledger.early_recoveries, 'delivery')}": ledger.early_recoveries,
         "a leader was to be paused past its lease, and no stale write of it was refused": stale_missing,
         f"processes that ended by themselves: {_some(ledger.unexpected_ends)}": ledger.unexpected_ends,
     } | {f"{missed.kind} was left out: {missed.why}": True for missed in ledger.missed}

@@ -10,7 +10,7 @@ from reaper.drill import queries
 from reaper.drill.faults import Fault, FaultKind
 from reaper.drill.records import WORKERS, InjectedFault, ProcessRun, Role
 from reaper.drill.toolbox import Toolbox
-from workers.protocol.messages import Pending
+from workers.protocol.messages import Pending, counted
 
 MANY, WAIT_FOR_MANY_S = 4, 5.0
 """A worker is killed that holds so many jobs; after so many seconds, any worker that holds one."""
@@ -42,7 +42,7 @@ class WorkerFaults:
         run, stranded = victim
         await self.tools.note(
             InjectedFault(FaultKind.KILL_WORKER, run.name, run.killed_at or time.time(), in_flight=len(stranded)),
-            f"kill -9 of worker {run.name} with {len(stranded)} jobs in flight{why}",
+            f"kill -9 of worker {run.name} with {counted(len(stranded), 'job')} in flight{why}",
         )
         return stranded
 
@@ -113,7 +113,7 @@ class WorkerFaults:
         in_flight = await queries.held_by(self.tools.stage, [run.name for run in killed])
         await self.tools.note(
             InjectedFault(FaultKind.KILL_WORKERS, names, killed[0].killed_at or time.time(), in_flight=in_flight),
-            f"kill -9 of workers {names} with {in_flight} jobs in flight",
+            f"kill -9 of workers {names} with {counted(in_flight, 'job')} in flight",
         )
         return ""
 
@@ -128,7 +128,7 @@ class WorkerFaults:
         injected = InjectedFault(FaultKind.PAUSE_WORKER, run.name, time.time(), in_flight=in_flight)
         try:
             await tools.note(
-                injected, f"worker {run.name} is stopped for {seconds:g} s, with {in_flight} jobs in flight"
+                injected, f"worker {run.name} is stopped for {seconds:g} s, with {counted(in_flight, 'job')} in flight"
             )
             await anyio.sleep(seconds)
         finally:

@@ -14,7 +14,7 @@ from reaper.settings import RENEW_PART, RENEWALS_TRIED, TRUST_PART
 from workers.protocol.calls.refusals import explained
 from workers.protocol.capabilities import UNSEEN, Capability, in_words
 from workers.protocol.keys import READY_CONSUMER, WAITING_CONSUMER
-from workers.protocol.messages import Redelivery
+from workers.protocol.messages import Redelivery, counted
 from workers.runtime.settings import to_ms
 
 _FIRST_WITH_DRYRUN = 7
@@ -91,10 +91,10 @@ def _role(server: ServerFacts) -> Finding:
     if replicas and server.configured("min-replicas-to-write", "unknown") == "0":
         return note(
             "replication",
-            f"{replicas} replicas, min-replicas-to-write 0: a failover may lose the last writes (jobs run again); "
-            "min-replicas-to-write 1 bounds that",
+            f"{counted(replicas, 'replica')}, min-replicas-to-write 0: a failover may lose the last writes (jobs "
+            "run again); min-replicas-to-write 1 bounds that",
         )
-    return ok("replication", f"primary with {replicas} replicas")
+    return ok("replication", f"primary with {counted(replicas, 'replica')}")
 
 
 def _eviction(server: ServerFacts) -> Finding:
@@ -121,8 +121,8 @@ def _writes(server: ServerFacts) -> Iterator[Finding]:
     if in_time is not None and int(in_time) < int(least):
         yield wrong(
             "writes",
-            f"every write is refused: {in_time} replicas keep up, and min-replicas-to-write is "
-            f"{least if server.config else 'more'}; bring them back, or lower it",
+            f"every write is refused: {counted(int(in_time), 'replica keeps', 'replicas keep')} up, and "
+            f"min-replicas-to-write is {least if server.config else 'more'}; bring them back, or lower it",
         )
     failed = server.info.get("rdb_last_bgsave_status", "ok") != "ok"
     if failed and server.configured("stop-writes-on-bgsave-error", "yes") == "yes" and server.configured("save", "?"):
@@ -261,7 +261,7 @@ def _group(examined: Examination, facts: GroupFacts, problems: Sequence[Problem]
             *_not_in_force(examined, state),
         ]
     if not any(finding.level is Level.WRONG for finding in found):
-        found.append(ok("group", f"{facts.groups} groups on the stream, policy fits"))
+        found.append(ok("group", f"{counted(facts.groups, 'group')} on the stream, policy fits"))
     yield from (replace(finding, pair=facts.keys.pair) for finding in found)
 
 
@@ -298,7 +298,7 @@ def _consumers(state: GroupState) -> Iterator[Finding]:
     for consumer in (*state.main.silent, *state.retry.silent):
         yield wrong(
             "consumers",
-            f"consumer {consumer.name} holds {consumer.pending} deliveries and has shown no life for "
+            f"consumer {consumer.name} holds {counted(consumer.pending, 'delivery')} and has shown no life for "
             f"{duration(consumer.idle_ms)}: it is gone or hangs; its deliveries are recovered when they are due",
         )
 
@@ -321,7 +321,7 @@ def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iter
     nacks = bool(server.capabilities.get(Capability.XNACK)) and "xnack" not in server.missing_newer
     yield ok(
         "in-place",
-        f"{state.main.ready_in_place} jobs are ready where they are, "
+        f"{counted(state.main.ready_in_place, 'job is', 'jobs are')} ready in place, "
         + (f"nobody's, by XNACK ({UNSEEN}), or " if nacks else "")
         + f"held by consumer {READY_CONSUMER}; what waits is {WAITING_CONSUMER}'s. XGROUP DELCONSUMER of these would "
         "drop their jobs, and any XAUTOCLAIM takes them",
@@ -337,8 +337,8 @@ def _in_place(state: GroupState, facts: GroupFacts, server: ServerFacts) -> Iter
         names = ", ".join(facts.foreign[:3]) + (" …" if len(facts.foreign) > 3 else "")
         yield note(
             "in-place",
-            f"{len(facts.foreign)} consumers are no workers of ours ({names}): those that read without CLAIM get none "
-            "of what is given back, so some others have to",
+            f"{counted(len(facts.foreign), 'consumer is', 'consumers are')} not ours ({names}): those that read "
+            "without CLAIM get none of what is given back, so some others have to",
         )
 
 
@@ -346,9 +346,9 @@ def _counts(state: GroupState) -> Iterator[Finding]:
     if state.report and state.report.rereads:
         yield wrong(
             "counts",
-            f"delivery counts rose without a change of owner ({state.report.rereads} times seen): a worker that is not "
-            "ours reads its history (XREADGROUP … 0), and Redis counts each such read as a delivery, towards "
-            "max_deliveries; set foreign_workers for the pair",
+            f"delivery counts rose without a change of owner (seen: {counted(state.report.rereads, 'time')}): a worker "
+            "that is not ours reads its history (XREADGROUP … 0), and Redis counts each such read as a delivery, "
+            "towards max_deliveries; set foreign_workers for the pair",
         )
 
 

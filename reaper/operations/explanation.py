@@ -9,6 +9,7 @@ from reaper.operations.judgement import REFUSALS, grace_reason
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.words import duration
 from workers.protocol.calls.membership import DEFAULT_MAX_DELIVERIES, DEFAULT_VISIBILITY_TIMEOUT
+from workers.protocol.messages import counted
 from workers.runtime.settings import to_ms
 
 
@@ -145,7 +146,7 @@ def _fate(job: FoundJob, group: GroupState) -> str:
 def _next_of_ready(job: FoundJob, group: GroupState) -> str:
     source = group.retry if job.source == group.keys.retry else group.main
     ready = "1 job is" if str(source.ready) == "1" else f"{source.ready} jobs are"
-    return f"a worker reads it: {ready} ready there, and {source.consumers} consumers are known"
+    return f"a worker reads it: {ready} ready there; known: {counted(source.consumers, 'consumer')}"
 
 
 def _obstacles(group: GroupState, snapshot: Snapshot) -> Iterator[str]:

@@ -18,7 +18,7 @@ from workers.protocol.calls.sight import group_names
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys, group_keys, namespace_keys, split_pair
 from workers.protocol.meaning import Meaning, is_nothing_there, meaning_of
-from workers.protocol.messages import Redelivery, text, told
+from workers.protocol.messages import Redelivery, counted, text, told
 from workers.protocol.scripts import load_script
 from workers.runtime.clock import server_ms
 
@@ -206,11 +206,10 @@ def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> Non
         "no_group": f"jobs wait in {keys.schedule}, and stream {keys.stream!r} has no group {keys.group!r} to "
         f"read them: create it first (XGROUP CREATE {keys.stream} {keys.group} 0)",
         "held": f"a job in {keys.schedule} cannot be made ready ({detail}): mend that first",
-        "retry_waiting": f"{keys.retry} holds {detail} entries, with jobs that are not settled: let "
-        "workers settle them first",
+        "retry_waiting": f"{keys.retry} holds jobs that are not settled ({detail}): let workers settle them first",
     }
     if code in reasons:
-        ready = f" ({made_ready} waiting jobs were made ready)" if made_ready else ""
+        ready = f" ({counted(made_ready, 'waiting job was', 'waiting jobs were')} made ready)" if made_ready else ""
         raise ForgetRefusedError(f"{reasons[code]}; then forget again{ready}.")
 
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from reaper.operations.state import GroupState, Snapshot
+from reaper.operations.state import Count, GroupState, Snapshot
 from reaper.replicas import LEADER, GroupReport
 from reaper.settings import is_observers
 from workers.protocol.calls.refusals import LAYOUT_REFUSALS
-from workers.protocol.messages import on_one_line
+from workers.protocol.messages import counted, on_one_line
 from workers.runtime.contact import LONGEST_GRACE_MS
 
 SCANS_MISSED = 3
@@ -122,14 +122,18 @@ def _judge_group(snapshot: Snapshot, group: GroupState) -> Iterator[tuple[Troubl
     if _retry_is_unread(group):
         yield (
             Trouble.RETRY_UNREAD,
-            f"{group.retry.ready} jobs wait in the retry stream and nobody reads them: let the workers read it too",
+            f"{_waiting(group.retry.ready)} in the retry stream, and nobody reads it: let the workers read that too",
         )
     if _is_unread(group):
         waited_s = (group.main.oldest_ready_ms or 0) // 1000
         yield (
             Trouble.UNREAD,
-            f"{group.main.ready} jobs wait, for up to {waited_s} s, and nobody reads them: do the group's workers run?",
+            f"{_waiting(group.main.ready)}, for up to {waited_s} s, and nobody reads: do the group's workers run?",
         )
+
+
+def _waiting(ready: Count) -> str:
+    return "1 job waits" if str(ready) == "1" else f"{ready} jobs wait"
 
 
 def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trouble, str]]:
@@ -143,8 +147,8 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
         )
     if report.dropped:
         text = (
-            f"{report.dropped} deliveries went with the group, which somebody destroyed, and are not put back: enqueue "
-            "those jobs again, and set recreate_groups for the next time"
+            f"{_deliveries(report.dropped)} went with the group, which somebody destroyed, and nothing is put back: "
+            "enqueue those jobs again, and set recreate_groups for the next time"
         )
         yield Trouble.DROPPED, text
     if report.groups_lost:
@@ -154,14 +158,15 @@ def _judge_report(group: GroupState, report: GroupReport) -> Iterator[tuple[Trou
         )
         yield Trouble.DROPPED, text
     if report.foreign_claims:
-        yield (
-            Trouble.FOREIGN_CLAIMS,
-            f"{report.foreign_claims} deliveries were claimed by somebody else: stop the XAUTOCLAIM loop beside us",
+        text = (
+            f"{_deliveries(report.foreign_claims, 'was', 'were')} claimed by somebody else: stop the "
+            "XAUTOCLAIM loop beside us"
         )
+        yield Trouble.FOREIGN_CLAIMS, text
     if report.from_living and group.reported_ms - report.from_living_ms <= LIVING_MS:
         yield Trouble.FROM_LIVING, f"{taken_from_living(report)}: {TOO_SHORT}"
     if report.held:
-        yield Trouble.HELD, f"{report.held} overdue deliveries cannot be copied; the leader's log says why"
+        yield Trouble.HELD, f"{counted(report.held, 'overdue delivery')} cannot be copied; the leader's log says why"
     if report.error:
         yield Trouble.ERROR, report.error
 
@@ -172,9 +177,15 @@ TOO_SHORT = (
 )
 
 
+def _deliveries(number: int, one_is: str = "", many_are: str = "") -> str:
+    return counted(number, f"delivery {one_is}".strip(), f"deliveries {many_are}".strip())
+
+
 def taken_from_living(report: GroupReport) -> str:
     """Return how much was taken from consumers that were at work on it, and from whom, as the start of a sentence."""
-    return f"{report.from_living} deliveries were taken from consumers at work on them ({_who(report.living)})"
+    return (
+        f"{_deliveries(report.from_living, 'was', 'were')} taken from consumers at work on it ({_who(report.living)})"
+    )
 
 
 def _who(counts: Mapping[str, int]) -> str:
@@ -260,7 +271,7 @@ def replica_notes(snapshot: Snapshot) -> Iterator[str]:
 def _observed(report: GroupReport) -> Iterator[str]:
     if report.false_alarms:
         yield (
-            f"{report.false_alarms} of {report.recovered} deliveries that would have been recovered were settled by "
+            f"of {_deliveries(report.recovered)} that would have been recovered, {report.false_alarms} were settled by "
             f"their own consumer later: a visibility timeout above {report.slowest_ms / 1000:.1f} s would have had no "
             "such false alarm"
         )
@@ -278,27 +289,28 @@ def _group_notes(group: GroupState) -> Iterator[str]:
         yield f"recovery waits {report.grace_ms_left / 1000:.1f} s more{grace_reason(report)}"
     if report and report.lost_payload:
         yield (
-            f"{report.lost_payload} jobs were trimmed or deleted by somebody while they were pending: "
-            "their payloads are lost"
+            f"{counted(report.lost_payload, 'job was', 'jobs were')} trimmed or deleted by somebody while pending: "
+            "the payload is lost"
         )
     if report and report.put_back:
-        yield f"{report.put_back} deliveries that somebody made vanish, with a consumer or the group, were put back"
+        made_vanish = "that somebody made vanish, with a consumer or the group"
+        yield f"put back: {_deliveries(report.put_back)} {made_vanish}"
     if report and report.in_doubt:
         yield (
-            f"{report.in_doubt} deliveries went with consumers that are gone: acknowledged before, or dropped by who "
+            f"{_deliveries(report.in_doubt)} went with consumers that are gone: acknowledged before, or dropped by who "
             "deleted those; the journal's events lost_delivery name them"
         )
     if report and report.from_living and group.reported_ms - report.from_living_ms > LIVING_MS:
         yield f"{taken_from_living(report)}, the last of them more than an hour ago"
     if report and report.read_on:
         yield (
-            f"{report.read_on} deliveries were taken from consumers that have read again since "
+            f"{_deliveries(report.read_on, 'was', 'were')} taken from consumers that have read again since "
             f"({_who(report.reading_on)}): they need longer than the visibility timeout, or were started anew under "
             "the same name, which looks the same"
         )
     for consumer in (*group.main.silent, *group.retry.silent):
         silent_s = consumer.idle_ms // 1000
-        yield f"consumer {consumer.name} holds {consumer.pending} deliveries and has been silent for {silent_s} s"
+        yield f"consumer {consumer.name} holds {_deliveries(consumer.pending)} and has been silent for {silent_s} s"
 
 
 def grace_reason(report: GroupReport) -> str:

@@ -20,7 +20,7 @@ from workers.protocol.calls.recovery import Outcome, Recovered, Recoveries
 from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.upkeep import Moved, Released
 from workers.protocol.meaning import in_words, is_contact_error
-from workers.protocol.messages import Pending, first_of, on_one_line, text
+from workers.protocol.messages import Pending, counted, first_of, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.settings import to_ms
 
@@ -177,9 +177,9 @@ class GroupNotes:
         if not self._moved_of:
             return
         logger.info(
-            "%s: %d deliveries of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
+            "%s: %s of %s stalled: %d ready again, %d parked as suspects (one delivery left)",
             self._pair,
-            self._ready + self._parked,
+            counted(self._ready + self._parked, "delivery"),
             first_of({consumer or b"nobody (XNACK)" for consumer in self._moved_of}),
             self._ready,
             self._parked,
@@ -247,18 +247,18 @@ class GroupNotes:
         self.tally.in_doubt += in_doubt
         if put_back:
             logger.error(
-                "%s: somebody deleted consumer %s: %d deliveries that it held are put back",
+                "%s: somebody deleted consumer %s; put back: %s that it held",
                 self._pair,
                 on_one_line(consumer),
-                put_back,
+                counted(put_back, "delivery"),
             )
         if in_doubt:
             logger.warning(
-                "%s: consumer %s is gone, and with it %d deliveries: it has acknowledged them, or somebody deleted it "
-                "(events lost_delivery)",
+                "%s: consumer %s is gone, and with it %s: it has acknowledged, or somebody deleted it (events "
+                "lost_delivery)",
                 self._pair,
                 on_one_line(consumer),
-                in_doubt,
+                counted(in_doubt, "delivery"),
             )
         if put_back or in_doubt:
             self._report("error", consumer=text(consumer), put_back=put_back, in_doubt=in_doubt, error="lost_delivery")

@@ -8,6 +8,8 @@ young again, its own consumer has read its history.
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
+from workers.protocol.messages import counted
+
 MOST_FOLLOWED = 50_000
 """Overdue deliveries that are followed at a time; what falls overdue beyond them is not counted."""
 LOOKS = 8
@@ -74,21 +76,20 @@ class Verdict:
     def sentence(self, now_ms: int) -> str:
         """Return it in words."""
         minutes = (now_ms - self.began_ms) / 60_000
-        parts = [
-            f"{'at least ' * self.is_full}{self.overdue} deliveries would have been recovered in {minutes:.0f} min"
-        ]
+        overdue = f"{'at least ' * self.is_full}{counted(self.overdue, 'delivery')}"
+        parts = [f"{overdue} would have been recovered in {minutes:.0f} min"]
         if self.false_alarms:
             parts.append(
-                f"{self.false_alarms} of them were settled by their own consumer later, the slowest at an age of "
+                f"settled by their own consumer later: {self.false_alarms}, the slowest at an age of "
                 f"{self.slowest_ms / 1000:.1f} s: false alarms, of which a visibility timeout above that would have "
                 "had none"
             )
         elif self.overdue:
-            parts.append("none of them was settled by its own consumer later")
+            parts.append("none settled by its own consumer later")
         others: Collection[tuple[int, str]] = (
-            (self.claimed, "were claimed by somebody else"),
-            (self.read_again, "were read again by their own consumer"),
-            (self.unseen, "went while nobody watched"),
-            (self.pending, "are pending still"),
+            (self.claimed, "claimed by somebody else"),
+            (self.read_again, "read again by their own consumer"),
+            (self.unseen, "gone while nobody watched"),
+            (self.pending, "pending still"),
         )
         return "; ".join([*parts, *(f"{number} {what}" for number, what in others if number)])

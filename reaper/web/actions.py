@@ -18,7 +18,7 @@ from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
 from workers.protocol.keys import GroupKeys
-from workers.protocol.messages import on_one_line
+from workers.protocol.messages import counted, on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Actions:
             counts[result.outcome] += 1
         left = sum(counts.values()) - counts[RedriveOutcome.REDRIVEN]
         more = f", {left} left as they are" if left else ""
-        return _told(f"{keys.pair}: {counts[RedriveOutcome.REDRIVEN]} dead letters redriven{more}")
+        return _told(f"{keys.pair}: {counted(counts[RedriveOutcome.REDRIVEN], 'dead letter')} redriven{more}")
 
     async def _ids(self, keys: GroupKeys, what: Selection) -> AsyncIterator[str]:
         number = 0

@@ -46,7 +46,7 @@ class Theatre:
     def _ending(self, programme: Programme, recovery: Recovery) -> Ending:
         folder = self.folder / str(len(self.played))
         stage = set_stage(commands_client(SERVER.url), SERVER, programme.settings, recovery, folder, "0a")
-        objections = ("1 jobs are lost",) if recovery.name in self.bad else ()
+        objections = ("1 job is lost",) if recovery.name in self.bad else ()
         return Ending(stage, 0.0, LEDGER, objections, Usage(), {}, 0)
 
     def exit_code(self, command: click.Command, *words: str) -> int:

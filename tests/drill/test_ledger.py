@@ -75,7 +75,7 @@ def test_a_job_that_went_with_a_deleted_consumer_is_accounted_for_once_that_is_t
         (False, 1, 0),
     ]
     assert objections(told, []) == []
-    assert objections(untold, []) == ["1 jobs are lost"]
+    assert objections(untold, []) == ["1 job is lost"]
 
 
 def test_what_a_promoted_replica_had_not_received_is_told_from_what_we_lost() -> None:
@@ -92,7 +92,7 @@ def test_what_a_promoted_replica_had_not_received_is_told_from_what_we_lost() ->
     for known in (replace(fault, jobs=(3, 4)), replace(fault, kind="kill-worker")):
         lost = build_ledger(replace(rows, faults=[known]))
         assert not lost.balanced
-        assert any("jobs are lost" in objection for objection in objections(lost, []))
+        assert any(objection.endswith("lost") for objection in objections(lost, []))
 
 
 def test_a_failover_of_which_nothing_is_known_is_no_excuse() -> None:
@@ -318,7 +318,7 @@ def test_nothing_is_objected_to_a_good_ledger() -> None:
         (replace(GOOD, dead=(2, 2)), "more than one dead letter of a job: 2, 2"),
         (replace(GOOD, altered=(1,)), "payloads that did not arrive as they were sent: 1"),
         (replace(GOOD, ended_twice=("1-0",)), "entries that were ended twice: 1-0"),
-        (replace(GOOD, early_recoveries=2), "2 deliveries were recovered before their time"),
+        (replace(GOOD, early_recoveries=2), "recovered before its time: 2 deliveries"),
         (
             replace(GOOD, unexpected_ends=("r1-1 (exit code 1)",)),
             "processes that ended by themselves: r1-1 (exit code 1)",

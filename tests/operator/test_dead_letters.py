@@ -152,7 +152,7 @@ async def test_redrive_by_id_tells_what_became_of_each(scene: Scene, reaper: Com
     assert answer.out.splitlines() == [
         f"{dead}  job {entry_id(1)}  ready as {new}",
         "1-1  is not there",
-        "orders/billing: 1 dead letters redriven, 1 gone",
+        "orders/billing: 1 dead letter redriven, 1 gone",
     ]
     assert answer.code == 1
 
@@ -179,7 +179,7 @@ async def test_a_dry_run_of_redrive_writes_nothing(scene: Scene, reaper: Command
     answer = await reaper("dead-letters", "redrive", "--all", "--dry-run", *PAIR)
     assert answer.out.splitlines() == [
         f"{dead}  job {entry_id(1)}  would go to orders",
-        "orders/billing: 1 dead letters would be redriven",
+        "orders/billing: 1 dead letter would be redriven",
     ]
     assert await scene.state() == before
 

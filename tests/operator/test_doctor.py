@@ -179,7 +179,7 @@ async def test_counts_that_rise_without_a_change_of_owner_are_found(scene: Scene
     now = await scene.now_ms()
     await elect(scene.client, a_report(last_scan_ms=now - 200, rereads=7), now_ms=now)
     ((check, text),) = await _wrong(reaper)
-    assert (check, "(7 times seen)" in text, "set foreign_workers" in text) == ("counts", True, True)
+    assert (check, "(seen: 7 times)" in text, "set foreign_workers" in text) == ("counts", True, True)
 
 
 async def test_trimming_past_the_pending_entries_is_found(scene: Scene, reaper: Command) -> None:

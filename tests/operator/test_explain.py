@@ -93,7 +93,7 @@ async def test_a_ready_job_waits_for_a_reader(scene: Scene, reaper: Command) -> 
     entry = await scene.add()
     told = await _explained(reaper, entry)
     assert _shown(told, "place", "obstacles") == ["ready", ["no consumer reads orders: start a worker"]]
-    assert told["next"] == "a worker reads it: 1 job is ready there, and 0 consumers are known"
+    assert told["next"] == "a worker reads it: 1 job is ready there; known: 0 consumers"
 
 
 async def test_a_parked_suspect_tells_how_many_go_first(scene: Scene, reaper: Command) -> None:

@@ -217,7 +217,7 @@ async def test_forget_waits_until_the_retry_stream_is_settled(scene: Scene, reap
     pending = await reaper("forget", *BILLING, "--yes")
     for answer in (unread, pending):
         assert answer.code == 2
-        assert "{orders}:retry:billing holds 1 entries, with jobs that are not settled" in answer.err
+        assert "{orders}:retry:billing holds jobs that are not settled (1)" in answer.err
     await scene.client.xack(scene.keys.retry, "billing", reply[0][1][0][0])  # as a bare worker does: the entry stays
     settled = await reaper("forget", *BILLING, "--yes")
     assert "removed {orders}:retry:billing" in settled.out.splitlines()
@@ -236,7 +236,7 @@ async def test_parked_jobs_of_a_retry_stream_group_are_ready_before_it_is_forgot
     await scene.recover(parked, policy="retry-stream")
     answer = await reaper("forget", *BILLING, "--yes")
     assert answer.code == 2
-    assert "then forget again (1 waiting jobs were made ready)." in answer.err
+    assert "then forget again (1 waiting job was made ready)." in answer.err
     assert await scene.client.xlen(scene.keys.retry) == 1
     assert await scene.client.exists(scene.keys.agreement, scene.keys.fence) == 2
 

@@ -83,7 +83,7 @@ def test_groups_that_nobody_has_served_yet_are_well_beside_an_observer() -> None
 def test_false_alarms_of_an_observer_are_noted_with_the_timeout_that_would_have_had_none() -> None:
     report = replace(ALL_WELL, recovered=45, false_alarms=22, slowest_ms=61_040)
     (note,) = notes(a_snapshot(report=report))
-    assert note.startswith("orders/billing: 22 of 45 deliveries that would have been recovered were settled by their")
+    assert note.startswith("orders/billing: of 45 deliveries that would have been recovered, 22 were settled by their")
     assert note.endswith("a visibility timeout above 61.0 s would have had no such false alarm")
 
 
@@ -162,7 +162,7 @@ def test_without_any_group_there_is_nothing_to_watch() -> None:
         (
             {"from_living": 3, "from_living_ms": NOW - LIVING_MS, "living": {"web\n1": 3}},
             Trouble.FROM_LIVING,
-            "at work on them (web\\n1: 3): their jobs run twice; the visibility timeout must be longer than COUNT",
+            "at work on it (web\\n1: 3): their jobs run twice; the visibility timeout must be longer than COUNT",
         ),
         ({"held": 2}, Trouble.HELD, "2 overdue deliveries cannot be copied"),
         ({"error": "scan: NOPERM"}, Trouble.ERROR, "scan: NOPERM"),
@@ -280,7 +280,7 @@ def test_notes_tell_what_may_matter_soon() -> None:
         "there is no follower: nobody takes over when the leader dies",
         "replica dave-1-abc has not registered for 60 s",
         "orders/billing: recovery waits 2.5 s more, so that live workers come first: Redis was out of reach",
-        "orders/billing: 4 jobs were trimmed or deleted by somebody while they were pending: their payloads are lost",
+        "orders/billing: 4 jobs were trimmed or deleted by somebody while pending: the payload is lost",
         "orders/billing: consumer w1 holds 3 deliveries and has been silent for 61 s",
     )
 
@@ -291,7 +291,7 @@ def test_whom_deliveries_were_taken_from_long_ago_or_who_may_have_been_started_a
     snapshot = a_snapshot(report=report)
     assert judge(snapshot) == ()
     first, second = notes(snapshot)
-    assert first.endswith("taken from consumers at work on them (web-1: 3), the last of them more than an hour ago")
+    assert first.endswith("taken from consumers at work on it (web-1: 3), the last of them more than an hour ago")
     assert "4 deliveries were taken from consumers that have read again since (web-2: 3, web-3: 1)" in second
 
 

@@ -84,7 +84,7 @@ async def test_a_redrive_that_is_cut_short_says_what_was_done(
     await wait_until(has_begun, "one was redriven")
     running.interrupt()
     assert await running.wait() == INTERRUPTED_EXIT
-    assert "dead letters redriven" in running.output
+    assert " redriven" in running.output
     assert running.output.count("\n") == 1
 
 

@@ -361,10 +361,7 @@ async def test_an_observer_reports_each_and_logs_what_it_comes_to_where_that_is_
     for at_ms in (120_000, 180_000):
         told.notes.tell_verdict(verdict, at_ms, is_served=False)
     told.notes.tell_verdict(verdict, 240_000, is_served=True, at_the_end=True)
-    said = (
-        "deliveries would have been recovered in {} min; none of them was settled by its own consumer later; "
-        "1 are pending still"
-    )
+    said = "delivery would have been recovered in {} min; none settled by its own consumer later; 1 pending still"
     assert told.lines() == [
         ("INFO", f"orders/billing: 1 {said.format(2)}"),
         (

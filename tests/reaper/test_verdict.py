@@ -24,7 +24,7 @@ def test_what_goes_with_its_owner_was_a_false_alarm_and_its_age_would_have_been_
     verdict.gone([TWO], 55_000)
     assert (verdict.overdue, verdict.false_alarms, verdict.slowest_ms, verdict.pending) == (2, 2, 61_000, 0)
     assert verdict.sentence(120_000) == (
-        "2 deliveries would have been recovered in 2 min; 2 of them were settled by their own consumer later, the "
+        "2 deliveries would have been recovered in 2 min; settled by their own consumer later: 2, the "
         "slowest at an age of 61.0 s: false alarms, of which a visibility timeout above that would have had none"
     )
 
@@ -56,8 +56,8 @@ def test_of_what_went_while_nobody_watched_nothing_is_known() -> None:
     assert (verdict.unseen, verdict.pending) == (1, 1)
     assert not overdue(verdict, TWO, at_ms=90_000)
     assert verdict.sentence(60_000) == (
-        "2 deliveries would have been recovered in 1 min; none of them was settled by its own consumer later; 1 went "
-        "while nobody watched; 1 are pending still"
+        "2 deliveries would have been recovered in 1 min; none settled by its own consumer later; 1 gone while "
+        "nobody watched; 1 pending still"
     )
 
 

@@ -38,6 +38,11 @@ class Setting:
     """Workers know the visibility timeout; else they learn it from the agreement."""
 
     @property
+    def processes(self) -> int:
+        """How many there are: workers, replicas, and a producer."""
+        return self.workers + self.bare_workers + self.replicas + 1
+
+    @property
     def sentence(self) -> str:
         """The setting, in words."""
         named = "named " if self.named else ""

@@ -227,7 +227,7 @@ async def test_one_dead_letter_or_those_of_a_reason_are_redriven(acting: Served,
     await _give_up(client, 2, "other")
     rows: Any = await client.xrange(KEYS.dead)
     one = json.dumps({"pair": KEYS.pair, "id": rows[3][0].decode()})
-    assert (await acting.post("/api/redrive", one)).data == {"told": "orders/billing: 1 dead letters redriven"}
+    assert (await acting.post("/api/redrive", one)).data == {"told": "orders/billing: 1 dead letter redriven"}
     some = json.dumps({"pair": KEYS.pair, "reason": "declined"})
     assert (await acting.post("/api/redrive", some)).data == {"told": "orders/billing: 2 dead letters redriven"}
     assert (await client.xlen(KEYS.dead), await client.xlen(STREAM)) == (1, 3)

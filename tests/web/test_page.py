@@ -206,7 +206,7 @@ async def test_one_dead_letter_is_looked_at_and_redriven(acting_tab: tuple[Tab, 
     await tab.click("#letter [data-action=redrive]")
     assert await tab.text("confirm-text") == "Make job order-99 of orders/billing ready again?"
     await tab.click("#confirm-yes")
-    await tab.shows("told", "orders/billing: 1 dead letters redriven")
+    await tab.shows("told", "orders/billing: 1 dead letter redriven")
     assert await client.xlen(KEYS.dead) == 4
 
 

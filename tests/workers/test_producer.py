@@ -333,7 +333,7 @@ async def test_a_job_sent_through_an_outage_is_enqueued_once_it_ends(
 async def test_without_contact_it_says_that_nobody_knows(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     monkeypatch.setattr("workers.outbox.RETRY_FOR_S", 0)
     async with make("redis://127.0.0.1:1", "orders") as orders:
-        with pytest.raises(UnreachableError, match=r"nobody knows whether 1 jobs of orders .*the first is mail-1"):
+        with pytest.raises(UnreachableError, match=r"nobody knows whether 1 job of orders .*the first is mail-1"):
             await orders.enqueue({"n": 1}, job_id="mail-1")
 
 
@@ -403,7 +403,7 @@ async def test_who_has_too_few_replicas_is_told_each_time_and_nothing_is_taken_b
     replicated.replica.pause()
     for _ in range(2):
         async with make(url, "orders", min_replicas_acked=1, replicas_timeout=0.1) as orders:
-            with pytest.raises(NotReplicatedError, match=r"^1 jobs of orders are .* 0 of 1 replicas .* first is once"):
+            with pytest.raises(NotReplicatedError, match=r"^1 job of orders: .* 0 of 1 replicas .* first is once"):
                 await orders.enqueue({"n": 1}, job_id="once")
         assert replicated.master.command("XLEN", "orders") == 1
     async with make(url, "orders") as orders:  # waits for nobody

@@ -9,7 +9,7 @@ from workers.loop.context import Part, WorkerContext
 from workers.loop.held import Source
 from workers.protocol.calls.recovery import ENDED, Outcome, Page, Recovered
 from workers.protocol.calls.refusals import explained
-from workers.protocol.messages import first_of, on_one_line, text
+from workers.protocol.messages import counted, first_of, on_one_line, text
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ class Stalled:
         moved = self.claimed + self.ready + self.parked
         if moved:
             logger.info(
-                "%s: %d deliveries of %s stalled: %d claimed, %d ready again, %d parked as suspects",
+                "%s: %s of %s stalled: %d claimed, %d ready again, %d parked as suspects",
                 source,
-                moved,
+                counted(moved, "delivery"),
                 first_of(self.consumers),
                 self.claimed,
                 self.ready,

@@ -21,7 +21,7 @@ from workers.protocol.calls.membership import delete_consumers
 from workers.protocol.calls.recovery import Adopted, AdoptionMode, Outcome, Recovered, adopt
 from workers.protocol.events import EventName
 from workers.protocol.keys import NONCE_BYTES
-from workers.protocol.messages import text
+from workers.protocol.messages import counted, text
 from workers.runtime.clock import monotonic
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,8 @@ class Adoption(Part):
             await self._delete_consumers(source, list(earlier))
             for owner, pending in earlier.items():
                 if pending:
-                    logger.info("taking over %d deliveries of %s from %s", pending, source.key, owner)
+                    held = counted(pending, "delivery")
+                    logger.info("taking over %s of %s from %s", held, source.key, owner)
                     self._sweeps.append(Sweep(source, owner, AdoptionMode.RESTART))
 
     def take_stock(self, *, claimed: bool = False) -> None:

@@ -22,6 +22,7 @@ from workers.protocol.messages import (
     Note,
     RecoveryMode,
     Redelivery,
+    counted,
     parse_claim_reply,
 )
 from workers.runtime.clock import monotonic, time_ms
@@ -178,9 +179,9 @@ class Claiming(Part):
                 await return_taken(self._commands, source.key, self._settings.keys, self._consumer, theirs)
         self._membership.join_again()  # our word is dated by the clock as it was
         logger.warning(
-            "%s: the server's clock was set, and a read took %d deliveries from whoever has them: given back",
+            "%s: the server's clock was set, and a read took %s from those at work on it: given back",
             self._settings.keys.pair,
-            len(taken),
+            counted(len(taken), "delivery"),
         )
 
     def _is_to_run(self, entry: ClaimedEntry, asked_at: float) -> bool:

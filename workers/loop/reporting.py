@@ -13,7 +13,7 @@ from workers.protocol.calls.refusals import explained
 from workers.protocol.calls.settlement import Verdict
 from workers.protocol.keys import GroupKeys
 from workers.protocol.meaning import in_words, is_contact_error
-from workers.protocol.messages import on_one_line, text
+from workers.protocol.messages import counted, on_one_line, text
 from workers.runtime.callbacks import Callbacks
 from workers.runtime.clock import monotonic
 from workers.runtime.troubles import Troubles
@@ -209,9 +209,9 @@ class Reporter:
         """Note that deliveries were made ours again that somebody had made vanish."""
         if number:
             logger.error(
-                "%d deliveries of %s that run here were not pending for us any more: somebody has deleted consumer %s "
-                "or the group, or a read has taken them, as the server's clock was set back. They are held again",
-                number,
+                "held again: %s of %s that run here and were not pending for us any more: somebody has deleted "
+                "consumer %s or the group, or a read has taken what it should not, as the server's clock was set back",
+                counted(number, "delivery"),
                 on_one_line(source),
                 self._consumer,
             )

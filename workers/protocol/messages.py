@@ -95,6 +95,12 @@ def on_one_line(value: bytes | str) -> str:
     )
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return ``1 job``, ``2 jobs`` or ``2 deliveries``. ``many``: what several are called where a letter is not all."""
+    several = many or (f"{one[:-1]}ies" if one.endswith("y") else f"{one}s")
+    return f"{number} {one if number == 1 else several}"
+
+
 def first_of(names: Collection[bytes]) -> str:
     """Return the first three of ``names`` for a log, and whether there are more."""
     return ", ".join(map(on_one_line, sorted(names)[:3])) + (" …" if len(names) > 3 else "")

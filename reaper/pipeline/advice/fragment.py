@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from reaper.pipeline.advice.model import Advice, Cost, GroupAdvice, Interval, Verdict, Weights, Workers
-from workers.protocol.messages import on_one_line
+from workers.protocol.messages import counted, on_one_line
 
 WIDTH = 110
 _COLUMNS = f"{'':<14}{'timeout':>11}{'cost':>13}{'crashed wait':>14}{'run twice':>12}{'given up':>10}{'taken':>8}"
@@ -75,8 +75,10 @@ def _basis(each: GroupAdvice) -> str:
     record = each.record
     crashes = sum(kind.crashes for kind in record.kinds)
     slow = sum(kind.cut_off.count for kind in record.kinds)
-    cut_off = f" {slow} jobs reached the timeout again and again: they are slow, nobody knows how much." if slow else ""
-    basis = f"{record.deliveries} deliveries, {crashes:g} of crashed workers.{cut_off}"
+    cut_off = (
+        f" {counted(slow, 'job')} reached the timeout again and again: slow, nobody knows how much." if slow else ""
+    )
+    basis = f"{counted(record.deliveries, 'delivery')}, {crashes:g} of crashed workers.{cut_off}"
     if record.workers is Workers.EXTENDING:
         return f"{basis} Its workers extend what they hold, so only a worker that shows no life loses its jobs."
     if record.bounded:

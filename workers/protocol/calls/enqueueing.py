@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from workers.protocol.errors import NotReplicatedError
 from workers.protocol.keys import StreamKeys
 from workers.protocol.meaning import is_contact_error
-from workers.protocol.messages import text
+from workers.protocol.messages import counted, text
 from workers.protocol.scripts import Keys, Words, load_script
 
 ENQUEUE = load_script("workers.protocol", "enqueue")
@@ -76,9 +76,9 @@ def _check_replicas(request: Enqueueing, reply: Any) -> None:
         return
     had = "nobody knows who has them" if error else f"{reply} of {request.replicas} replicas had them in time"
     raise NotReplicatedError(
-        f"{len(request.jobs)} jobs of {request.keys.stream} are enqueued, and {had} ({request.replicas_ms} ms): a "
-        f"failover may lose them (the first is {text(request.jobs[0].job_id)}). Those with job_ids of your own can be "
-        f"enqueued again, and none is there twice{f': {error}' if error else '.'}"
+        f"{counted(len(request.jobs), 'job')} of {request.keys.stream}: enqueued, and {had} ({request.replicas_ms} "
+        f"ms): a failover may lose them (the first is {text(request.jobs[0].job_id)}). Those with job_ids of your own "
+        f"can be enqueued again, and none is there twice{f': {error}' if error else '.'}"
     ) from error
 
 
