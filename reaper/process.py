@@ -8,14 +8,13 @@ from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from reaper.service import Reaper
 from reaper.settings import ReaperSettings
 from reaper.web.serve import serving_health
 from reaper.web.vitals import ReaperCondition
-from workers.protocol.connection import check_server, commands_client
+from workers.protocol.connection import commands_client
 from workers.protocol.errors import ConfigurationError
 from workers.runtime.garbage import collect_seldom
 from workers.runtime.service_manager import telling_service_manager
@@ -31,31 +30,26 @@ async def serve(settings: ReaperSettings, load: Load | None) -> None:
     SIGTERM or SIGINT: leave leadership and return; the second one ends the process at once. SIGHUP: read the settings
     again by ``load``. Raises UnreachableError or UnsupportedServerError at the start.
     """
-    await _check_redis(settings)
     collect_seldom()
     reaper = Reaper(settings)
     async with anyio.create_task_group() as tasks:
         await tasks.start(_obey_signals, reaper, load)
         async with serving_health(reaper), telling_service_manager(partial(ReaperCondition, reaper)):
+            tasks.start_soon(_warn_of_eviction, settings)
             await reaper.run()
         tasks.cancel_scope.cancel()
 
 
-async def _check_redis(settings: ReaperSettings) -> None:
+async def _warn_of_eviction(settings: ReaperSettings) -> None:
+    """Warn where Redis may throw keys away when memory is short: streams, or the lease (it has an expiry)."""
     client = commands_client(settings.redis_url, key=settings.namespace_keys.lease)
     try:
-        await check_server(client, settings.redis_url)
-        await _warn_of_eviction(client)
-    finally:
-        await client.aclose()
-
-
-async def _warn_of_eviction(client: Redis) -> None:
-    """Warn where Redis may throw keys away when memory is short: streams, or the lease (it has an expiry)."""
-    try:
         policy = (await client.info("memory")).get("maxmemory_policy", "")
-    except RedisError:
-        return  # without the right to ask, nothing can be said
+    except (RedisError, OSError):
+        return  # without the right to ask, or nobody to ask, nothing can be said
+    finally:
+        with anyio.CancelScope(shield=True):
+            await client.aclose()
     if policy not in ("", "noeviction"):
         logger.warning(
             "Redis has maxmemory-policy %s: when memory is short it deletes keys, jobs or the lease among them. "

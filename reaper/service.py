@@ -32,6 +32,7 @@ from workers.protocol.calls.sight import look_at_group
 from workers.protocol.connection import check_server, commands_client, reader_client
 from workers.protocol.meaning import Meaning, meaning_of_text
 from workers.protocol.routing import RoutedClient
+from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks, CallbackT
 from workers.runtime.event_loop import call_in, require_asyncio
 from workers.runtime.grace import Grace
@@ -169,7 +170,7 @@ class Reaper:
             if self.is_stopping:
                 self._scope.cancel()
             try:
-                self.server = str(await check_server(self._control, self.settings.redis_url))
+                self.server = await once_served(self._ask_server, self._elector.is_not_served)
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._callbacks.run)
                     tasks.start_soon(self._registration.run)
@@ -186,6 +187,9 @@ class Reaper:
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._farewell()
+
+    async def _ask_server(self) -> str:
+        return str(await check_server(self._control, self.settings.redis_url))
 
     def _several_nodes(self) -> Shards | None:
         if not isinstance(self._client, RoutedClient):

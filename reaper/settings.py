@@ -15,7 +15,16 @@ from workers.protocol.messages import MAX_DELIVERIES_LIMIT, Redelivery
 from workers.runtime.event_loop import EventLoop, Loop
 from workers.runtime.grace import OUTAGE_PART
 from workers.runtime.redis_settings import RedisArguments, RedisSettings
-from workers.runtime.settings import Duration, HealthHost, JournalMaxlen, Seconds, Section, seconds
+from workers.runtime.settings import (
+    SHORTEST_INTERVAL,
+    SHORTEST_VISIBILITY,
+    Duration,
+    HealthHost,
+    JournalMaxlen,
+    Seconds,
+    Section,
+    seconds,
+)
 from workers.telemetry.names import TraceLinkage
 
 TRUST_MARGIN = timedelta(milliseconds=100)
@@ -30,6 +39,7 @@ RENEWALS_TRIED = 3
 SHORTEST_SILENCE = timedelta(seconds=1)
 """So long nothing need be heard of Redis, however short a visibility timeout is: this costs requests."""
 LONGEST_VISIBILITY = timedelta(days=7)
+MAX_REPLICA_NAME = 200
 
 
 def observers_of(namespace: str) -> str:
@@ -63,7 +73,9 @@ class GroupSettings(Section):
 
     stream: str = Field(description="Name of the stream the jobs live in.")
     group: str = Field(description="Name of the consumer group that is watched.")
-    visibility_timeout: Seconds | None = seconds(None, "Overrides `visibility_timeout` for this pair.")
+    visibility_timeout: Seconds | None = seconds(
+        None, "Overrides `visibility_timeout` for this pair.", least=SHORTEST_VISIBILITY
+    )
     max_deliveries: int | None = Field(
         default=None, ge=1, le=MAX_DELIVERIES_LIMIT, description="Overrides `max_deliveries` for this pair."
     )
@@ -155,7 +167,9 @@ class ReaperSettings(RedisSettings):
         description="Replicas with the same namespace elect one leader; a group belongs to one namespace.",
     )
     name: str = Field(
-        default="", description="Name of this replica in `reaper status`; default: host name and process ID."
+        default="",
+        max_length=MAX_REPLICA_NAME,
+        description="Name of this replica in `reaper status`; default: host name and process ID.",
     )
     groups: Annotated[tuple[GroupSettings, ...], NoDecode, BeforeValidator(_read_groups)] = Field(
         default=(),
@@ -166,6 +180,7 @@ class ReaperSettings(RedisSettings):
         DEFAULT_VISIBILITY_TIMEOUT.total_seconds(),
         "How long a delivery may stay unsettled before it is recovered. Longer than the slowest job; where workers are "
         "not ours, longer than `COUNT` (what they read at a time) times that.",
+        least=SHORTEST_VISIBILITY,
     )
     longest_visibility_timeout: Seconds = seconds(
         LONGEST_VISIBILITY.total_seconds(),
@@ -205,21 +220,25 @@ class ReaperSettings(RedisSettings):
         None,
         "How often the leader renews, at least: a group with a short visibility timeout has it ask more often (a sixth "
         "of that). Default 0.3 * `lease_ttl`.",
+        least=SHORTEST_INTERVAL,
     )
     trust_window: Seconds | None = seconds(
         None, "How long a leader trusts its lease, from the start of a renewal; default 0.7 * `lease_ttl`."
     )
     acquire_retry_interval: Seconds | None = seconds(
-        None, "The longest a follower waits between attempts; default 0.5 * `lease_ttl`."
+        None, "The longest a follower waits between attempts; default 0.5 * `lease_ttl`.", least=SHORTEST_INTERVAL
     )
-    heartbeat_interval: Seconds = seconds(5, "How often a replica registers what it is doing.")
+    heartbeat_interval: Seconds = seconds(5, "How often a replica registers what it is doing.", least=SHORTEST_INTERVAL)
 
     scan_interval: Seconds = seconds(
         1,
         "How often new deliveries are looked for; at most a quarter of the shortest visibility timeout. Where nothing "
         "has been pending for two full scans, up to four times as long may pass, within the same quarter.",
+        least=SHORTEST_INTERVAL,
     )
-    full_scan_interval: Seconds = seconds(30, "How often the whole pending entries list is scanned.")
+    full_scan_interval: Seconds = seconds(
+        30, "How often the whole pending entries list is scanned.", least=SHORTEST_INTERVAL
+    )
     scan_page: int = Field(default=500, ge=10, le=5_000, description="Pending entries a scan asks for at a time.")
     recover_batch: int = Field(
         default=96,

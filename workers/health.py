@@ -43,10 +43,10 @@ class WorkerCondition:
     def summary(self) -> str:
         """Say what it works on."""
         process = self._worker.process
+        if process is not None and process.refusals:
+            return f"{process.consumer}: Redis refuses: {'; '.join(process.refusals)}"
         if process is None or not process.has_joined:
             return "starting"
-        if process.refusals:
-            return f"{process.consumer}: Redis refuses: {'; '.join(process.refusals)}"
         doing = "finishes what runs of" if process.is_stopping else "works on"
         return f"{process.consumer} {doing} {self._worker.settings.keys.pair}"
 
@@ -61,12 +61,12 @@ class WorkerVitals(WorkerCondition):
     async def obstacles(self) -> Sequence[str]:
         """Ready: the worker has read from its group, is refused nothing now, Redis answers, and it is not stopping."""
         process = self._worker.process
+        if process is not None and process.is_stopping:
+            return ["the worker is stopping"]
+        if process is not None and process.refusals:
+            return [f"Redis refuses: {why}" for why in process.refusals]
         if process is None or not process.has_joined:
             return ["the group is not joined yet"]
-        if process.is_stopping:
-            return ["the worker is stopping"]
-        if process.refusals:
-            return [f"Redis refuses: {why}" for why in process.refusals]
         if not process.has_worked:
             return ["the worker has not read from its group yet"]
         try:

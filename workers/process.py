@@ -2,8 +2,8 @@
 
 import logging
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 
 import anyio
 from anyio.abc import TaskStatus
@@ -27,10 +27,11 @@ from workers.loop.waking import Waking
 from workers.protocol.calls.membership import Agreement
 from workers.protocol.capabilities import knows_claim
 from workers.protocol.connection import check_server
-from workers.protocol.errors import UnreachableError, UnsupportedServerError
+from workers.protocol.errors import StreamReaperError, UnreachableError, UnsupportedServerError
 from workers.protocol.events import EventName
 from workers.protocol.meaning import in_words
 from workers.protocol.messages import RecoveryMode, counted
+from workers.runtime.beginning import once_served
 from workers.runtime.callbacks import Callbacks
 from workers.settings import WorkerSettings
 
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 FLUSH_S = 5.0
 """How long settlements may take at the end, whatever is left of the drain timeout."""
+JOINING = "joining the group"
 LAST_FLUSH_S = 2.0
 """The same where the worker was told to end at once, or was cancelled."""
 FAREWELL_S = 2.0
@@ -80,8 +82,49 @@ class WorkerProcess:
 
     async def run(self, *, handle_signals: bool, task_status: TaskStatus[None]) -> None:
         """Work. Raises UnreachableError, UnsupportedServerError, or what redis-py raises while joining."""
+        receiver = anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) if handle_signals else nullcontext()
+        with receiver as signals:
+            try:
+                if await self._joined(signals):
+                    await self._serve(signals, task_status)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._context.close()
+                self.finished = True
+
+    async def _joined(self, signals: AsyncIterable[signal.Signals] | None) -> bool:
+        """Join the group, and tell whether we have: not where we were told to stop before."""
+        failure: StreamReaperError | None = None
+        has_joined = False
+        async with anyio.create_task_group() as joining:
+
+            async def give_up_when_told() -> None:
+                await self._stop_asked.wait()
+                joining.cancel_scope.cancel()
+
+            joining.start_soon(give_up_when_told)
+            if signals is not None:
+                joining.start_soon(self._obey, signals)
+            try:
+                await once_served(self._join, self._is_not_served)
+                has_joined = True
+            except StreamReaperError as error:
+                failure = error
+            joining.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if has_joined:
+            self._context.reporter.works(JOINING)
+        return has_joined
+
+    def _is_not_served(self, why: BaseException) -> None:
+        self._context.reporter.failed(JOINING, why)
+        if self._recovery:
+            self._recovery.was_not_served()
+
+    async def _serve(self, signals: AsyncIterable[signal.Signals] | None, task_status: TaskStatus[None]) -> None:
         membership = self._context.membership
-        async with self._connected(), anyio.create_task_group() as services:
+        async with self._belonging(), anyio.create_task_group() as services:
             await services.start(self._callbacks.run)
             services.start_soon(self._settlements.run)
             services.start_soon(membership.keep_fresh)
@@ -94,8 +137,8 @@ class WorkerProcess:
                 await journal.wait_until_connected()
                 if telemetry:
                     telemetry.watch_journal(lambda: journal.dropped)
-            if handle_signals:
-                services.start_soon(self._watch_signals)
+            if signals is not None:
+                services.start_soon(self._obey, signals)
             recovers = ", and recovers what stalls there" if membership.recovers else ""
             logger.info("%s works on %s%s", self.consumer, self._context.settings.keys.pair, recovers)
             if telemetry:
@@ -196,27 +239,21 @@ class WorkerProcess:
         else:
             self._slots.close()
 
-    async def _watch_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async for _ in signals:
-                self.stop(now=self._stop_asked.is_set())
+    async def _obey(self, signals: AsyncIterable[signal.Signals]) -> None:
+        async for _ in signals:
+            self.stop(now=self._stop_asked.is_set())
 
     # ---- joining and leaving
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[None]:
+    async def _belonging(self) -> AsyncIterator[None]:
+        """Have joined: whatever comes, leave at the end."""
+        self._heartbeat.start()
         try:
-            await self._join()
-            self._heartbeat.start()
-            try:
-                yield
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await self._leave()
+            yield
         finally:
             with anyio.CancelScope(shield=True):
-                await self._context.close()
-            self.finished = True
+                await self._leave()
 
     async def _join(self) -> None:
         settings = self._context.settings

@@ -1,6 +1,5 @@
 """Settings of a worker process. `workers.cli` reads them for `worker run`; a program gives them to `Worker`."""
 
-import re
 import socket
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
@@ -11,10 +10,19 @@ from pydantic_settings import SettingsConfigDict
 from workers.backoff import Backoff
 from workers.protocol.events import DEFAULT_JOURNAL_MAXLEN, JournalLevel
 from workers.protocol.keys import GroupKeys, group_keys
-from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery
+from workers.protocol.messages import MAX_DELIVERIES_LIMIT, RecoveryMode, Redelivery, is_entry_id
 from workers.runtime.event_loop import EventLoop, Loop
 from workers.runtime.redis_settings import RedisArguments, RedisSettings
-from workers.runtime.settings import Duration, HealthHost, JournalMaxlen, Seconds, seconds, to_ms
+from workers.runtime.settings import (
+    SHORTEST_INTERVAL,
+    SHORTEST_VISIBILITY,
+    Duration,
+    HealthHost,
+    JournalMaxlen,
+    Seconds,
+    seconds,
+    to_ms,
+)
 from workers.telemetry.names import TraceLinkage
 
 MAX_NAME_LENGTH = 200
@@ -25,9 +33,6 @@ class UnknownJobTypes(StrEnum):
 
     DEAD_LETTER = "dead-letter"
     LEAVE = "leave"
-
-
-_GROUP_START = re.compile(r"\$|\d+(-\d+)?")
 
 
 class WorkerOptions(RedisArguments, total=False):
@@ -102,6 +107,7 @@ class WorkerSettings(RedisSettings):
         None,
         "How long a delivery may stay unsettled before it is recovered. "
         "Default: what the group has agreed on, else 30.",
+        least=SHORTEST_VISIBILITY,
     )
     max_deliveries: int | None = Field(
         default=None,
@@ -158,7 +164,9 @@ class WorkerSettings(RedisSettings):
         description="Delete an entry from the stream once it is acknowledged. Only done while the group is the "
         "stream's only one; readers without a group miss what is deleted.",
     )
-    refresh_interval: Seconds = seconds(30, "How often the worker looks at what the group has agreed on.")
+    refresh_interval: Seconds = seconds(
+        30, "How often the worker looks at what the group has agreed on.", least=SHORTEST_INTERVAL
+    )
     consumer_retention: Seconds | None = seconds(
         None, "Recovery by workers: delete consumers that hold nothing and were silent for this long; default: never."
     )
@@ -209,7 +217,7 @@ class WorkerSettings(RedisSettings):
     @field_validator("group_start")
     @classmethod
     def _start_id(cls, start: str) -> str:
-        if not _GROUP_START.fullmatch(start):
+        if start != "$" and not is_entry_id(start if "-" in start else f"{start}-0"):
             raise ValueError("write '0', '$' or an entry ID such as '1700000000000-0'")
         return start
 

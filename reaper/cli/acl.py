@@ -50,6 +50,6 @@ def acl(role: str | None, recovery: str, user: str | None, machine: bool, settin
         return
     for one in rules:
         name = user or one.role.value
-        show(f"# {one.role}", one.line(name))
+        show(f"# {one.role}", one.line(name), whole=True)
         if one.newer:
-            show("# and on Redis 8.8 and later, for redelivery in place", one.newer_line(name))
+            show("# and on Redis 8.8 and later, for redelivery in place", one.newer_line(name), whole=True)

@@ -2,14 +2,23 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 
 import click
 
 from reaper.cli.options import Wanted, connected, find_pair, find_pairs, json_option, operator_options, pair_options
 from reaper.cli.redrive import redrive_dead_letters
 from reaper.cli.selection import all_option, filter_options, ids_argument, read_age_ms
-from reaper.operations.dead_letters import DeadLetter, Selection, check_ids, choose, find, purge, select
+from reaper.operations.dead_letters import (
+    DeadLetter,
+    Selection,
+    check_ids,
+    choose,
+    find,
+    is_text,
+    json_value,
+    purge,
+    select,
+)
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.errors import ConfigurationError
@@ -18,6 +27,9 @@ from workers.protocol.messages import counted
 from workers.runtime.clock import server_ms
 from workers.runtime.options import examples
 from workers.runtime.printing import ask, show, show_json
+
+MOST_FIELDS, LONGEST_VALUE = 200, 1_000
+"""Fields of a dead letter that are shown to people, and bytes of a name or value."""
 
 
 @click.group("dead-letters", epilog=examples("reaper dead-letters list", "reaper dead-letters redrive --all --dry-run"))
@@ -108,13 +120,24 @@ async def show_(entry_id: str, pair: Wanted, machine: bool, settings: ReaperSett
 
 
 def _lines_of(letter: DeadLetter) -> list[str]:
-    facts = letter.as_json()
-    fields = facts.pop("fields")
+    facts = replace(letter, payload=[]).as_json()
+    del facts["fields"]
     facts["consumers"] = ", ".join(letter.consumers)
     lines = [f"{name:<12} {value}" for name, value in facts.items() if value != ""]
     lines += ["", "fields"]
-    quoted = partial(json.dumps, ensure_ascii=False)
-    return lines + [f"  {quoted(name)} = {quoted(value)}" for name, value in fields]
+    lines += [f"  {_value(name)} = {_value(value)}" for name, value in letter.payload[:MOST_FIELDS]]
+    left_out = len(letter.payload) - MOST_FIELDS
+    return lines + ([f"  … and {counted(left_out, 'more field')}: --json prints all"] if left_out > 0 else [])
+
+
+def _value(value: bytes) -> str:
+    """Return a name or value as JSON, or its beginning and how long it is."""
+    shown = json.dumps(json_value(value[:LONGEST_VALUE]), ensure_ascii=False)
+    if len(value) <= LONGEST_VALUE:
+        return shown
+    if is_text(value):  # the cut may have gone through a character
+        shown = json.dumps(value[:LONGEST_VALUE].decode(errors="ignore"), ensure_ascii=False)
+    return f"{shown} … ({len(value):,} bytes in all: --json prints them)"
 
 
 # --- purge --------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """``reaper explain JOB``: why a job is not done, and what happens next."""
 
+import os
+
 import click
 
 from reaper.cli.options import Wanted, connected, find_pairs, json_option, operator_options, pair_options
@@ -9,6 +11,7 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.operations.words import duration
 from reaper.settings import ReaperSettings
 from workers.protocol.events import LifecycleEvent
+from workers.protocol.messages import text
 from workers.runtime.options import examples
 from workers.runtime.printing import show, show_json, styled
 
@@ -36,7 +39,7 @@ async def explain_command(
 
     JOB is a job ID, or an entry ID it has or had. Exit code 0 found, 1 nothing is known of it, 2 unreachable.
     """
-    found = await look_for(settings, job, pair, depth)
+    found = await look_for(settings, text(os.fsencode(job)), pair, depth)  # bytes that are no text, as IDs are shown
     told = [one for one in found if one.job.is_known]
     if machine:
         show_json([one.as_json() for one in told])
@@ -51,13 +54,13 @@ async def explain_command(
 async def look_for(settings: ReaperSettings, job: str, pair: Wanted, depth: int) -> list[Explanation]:
     """Explain a job in every pair that may hold it."""
     async with connected(settings, pair) as (client, server):
-        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server)
-        explained = []
-        for keys in await find_pairs(client, settings, pair):
-            state = snapshot.group(keys.pair)
-            if state:
-                explained.append(explain(await find_job(client, keys, job, depth=depth), state, snapshot))
-        return explained
+        pairs = await find_pairs(client, settings, pair)
+        snapshot = await take_snapshot(client, settings.namespace_keys, settings.watched, server, pairs)
+        return [
+            explain(await find_job(client, keys, job, depth=depth), state, snapshot)
+            for keys in pairs
+            if (state := snapshot.group(keys.pair))
+        ]
 
 
 def _nothing_found(job: str, found: list[Explanation], depth: int) -> str:

@@ -252,7 +252,7 @@ def _close(ending: Ending) -> None:
         show(*fitted([f"  NOT AS PROMISED: {objection}."]))
     settings = ending.stage.settings
     if settings.chaos and recovery.promises and ending.objections:
-        show(f"  Play it again: {settings.command(recovery)}")
+        show(f"  Play it again: {settings.command(recovery)}", whole=True)
 
 
 def _as_text(report: dict[str, Any]) -> str:

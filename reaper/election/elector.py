@@ -352,6 +352,10 @@ class Elector:
         if self.troubles.works(ELECTION, monotonic()):
             logger.warning("Redis answers again")
 
+    def is_not_served(self, error: BaseException) -> None:
+        """Note that the replica cannot begin yet, as the server does not serve it."""
+        self._note_failure(error, "to begin")
+
     def _note_failure(self, error: BaseException, what: str) -> None:
         away = self._contact.failed(error)
         self._failing = True

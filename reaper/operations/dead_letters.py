@@ -23,6 +23,7 @@ from workers.protocol.messages import (
     RESERVED_PREFIX,
     Pairs,
     entry_ms,
+    is_entry_id,
     pair_up,
     read_metadata,
     text,
@@ -32,7 +33,6 @@ from workers.protocol.messages import (
 PAGE = 100
 """Dead letters read at a time."""
 PURGE_BATCH = 500
-ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 _TRACE_FIELDS = (FIELD_TRACEPARENT, FIELD_TRACESTATE)
 
@@ -86,15 +86,22 @@ class DeadLetter:
             "at_ms": self.at_ms,
             "traceparent": self.traceparent,
             "tracestate": self.tracestate,
-            "fields": [[_json_value(name), _json_value(value)] for name, value in self.payload],
+            "fields": [[json_value(name), json_value(value)] for name, value in self.payload],
         }
 
 
-def _json_value(value: bytes) -> str | dict[str, str]:
+def json_value(value: bytes) -> str | dict[str, str]:
+    """Return a name or value of a field as JSON has it."""
+    return value.decode() if is_text(value) else {"base64": base64.b64encode(value).decode()}
+
+
+def is_text(value: bytes) -> bool:
+    """Tell whether bytes are UTF-8."""
     try:
-        return value.decode()
+        value.decode()
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
+        return False
+    return True
 
 
 def read_dead_letter(entry_id: bytes, flat: Sequence[bytes]) -> DeadLetter:
@@ -155,7 +162,7 @@ class Selection:
 def check_ids(ids: Sequence[str]) -> tuple[str, ...]:
     """Return ``ids`` without repetitions. Raises ConfigurationError where one is no entry ID."""
     for entry_id in ids:
-        if not ENTRY_ID.fullmatch(entry_id):
+        if not is_entry_id(entry_id):
             meant = f" A pair goes with --group: --group {entry_id}." if "/" in entry_id else ""
             raise ConfigurationError(
                 f"{entry_id!r} is no ID of a dead letter: write it as `reaper dead-letters list` shows it, "

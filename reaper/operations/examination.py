@@ -17,11 +17,12 @@ from reaper.operations.snapshot import take_snapshot
 from reaper.operations.state import GroupState, Snapshot
 from reaper.operations.streams import events_in, newest_first
 from reaper.settings import ReaperSettings
+from workers.protocol.calls.membership import DEFAULT_REDELIVERY
 from workers.protocol.capabilities import Capabilities, Capability, capabilities_of
 from workers.protocol.events import EventName, LifecycleEvent, whole
 from workers.protocol.keys import NONCE_BYTES, OUR_CONSUMERS, GroupKeys
 from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
-from workers.protocol.messages import RecoveryMode, entry_ms, entry_order, pair_up, text
+from workers.protocol.messages import RecoveryMode, Redelivery, entry_ms, entry_order, pair_up, text
 from workers.runtime.clock import server_ms
 
 PINGS = 9
@@ -102,8 +103,11 @@ async def examine(client: Redis, settings: ReaperSettings, release: str) -> Exam
     pairs = known_pairs(settings.watched, (snapshot.live or snapshot.replicas) if snapshot else ())
     server = await _examine_server(client, settings, release, pairs)
     foreign = await _seen(foreign_keys(client, [settings.namespace_keys, *pairs]))
+    wished = {group.keys.pair: group.redelivery for group in settings.watched}
     groups = [
-        await _seen(_examine_group(client, keys, snapshot)) or GroupFacts(keys=keys, seen=False) for keys in pairs
+        await _seen(_examine_group(client, keys, snapshot, wished.get(keys.pair, DEFAULT_REDELIVERY)))
+        or GroupFacts(keys=keys, seen=False)
+        for keys in pairs
     ]
     return Examination(settings=settings, server=server, snapshot=snapshot, foreign=foreign, groups=groups)
 
@@ -206,11 +210,11 @@ _WORKER = re.compile(rf"\.[0-9a-f]{{{2 * NONCE_BYTES}}}$")
 # --- groups -------------------------------------------------------------------------------------------------
 
 
-async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | None) -> GroupFacts:
+async def _examine_group(client: Redis, keys: GroupKeys, snapshot: Snapshot | None, wished: Redelivery) -> GroupFacts:
     if await client.type(keys.stream) != b"stream":
         return GroupFacts(keys=keys, run_times=await run_times(client, keys))
     state = snapshot.group(keys.pair) if snapshot else None
-    policy = state.policy if state and state.policy else "stream"
+    policy = state.policy if state and state.policy else wished
     info: Any = await client.xinfo_stream(keys.stream)
     groups: Any = await client.xinfo_groups(keys.stream)
     own = next((one for one in groups if text(one["name"]) == keys.group), None)

@@ -162,9 +162,10 @@ async def forget(
         keys.dead,
     ]
     before = [key for key in candidates if await client.exists(key)]
+    others = await _other_agreements(client, keys, known)
     places = [
         keys.stream, keys.retry, keys.schedule, keys.suspects, keys.dead, keys.fence, keys.agreement, keys.journal,
-        keys.notes, *await _other_agreements(client, keys, known),
+        keys.notes, *others,
     ]  # fmt: skip
     args: list[str | int] = [keys.group, fence, int(dead_letters), CALL_BYTES, Redelivery.STREAM, *journal]
     script, code, detail, made_ready = load_script("reaper", "forget_group"), b"more", b"", 0
@@ -173,9 +174,10 @@ async def forget(
         made_ready += moved
     _check_done(keys, text(code), told(detail), made_ready)
     after = [key for key in before if await client.exists(key)]
+    is_shared = bool(others) and bool(await client.exists(*others))
     return Forgotten(
         removed=tuple(key for key in before if key not in after),
-        kept=tuple(f"{key} ({_why_kept(keys, key)})" for key in after),
+        kept=tuple(f"{key} ({_why_kept(keys, key, is_shared)})" for key in after),
         made_ready=made_ready,
     )
 
@@ -213,9 +215,9 @@ def _check_done(keys: GroupKeys, code: str, detail: str, made_ready: int) -> Non
         raise ForgetRefusedError(f"{reasons[code]}; then forget again{ready}.")
 
 
-def _why_kept(keys: GroupKeys, key: str) -> str:
+def _why_kept(keys: GroupKeys, key: str, is_shared: bool) -> str:
     if key == keys.dead:
         return "dead letters are in it; --dead-letters removes them"
-    if key == keys.journal:
+    if key == keys.journal and is_shared:
         return "another group of the stream uses it"
     return "written again meanwhile"

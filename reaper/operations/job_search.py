@@ -11,13 +11,23 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from reaper.operations.dead_letters import ENTRY_ID, read_dead_letter, read_names
+from reaper.operations.dead_letters import read_dead_letter, read_names
 from reaper.operations.streams import PAGE, events_in, newest_first
 from workers.protocol.calls.recovery import read_notes
 from workers.protocol.calls.upkeep import SUSPECT_SCORE
 from workers.protocol.events import EventName, LifecycleEvent
 from workers.protocol.keys import NOBODY, READY_CONSUMER, WAITING_CONSUMER, GroupKeys
-from workers.protocol.messages import Metadata, Pending, entry_order, pair_up, read_metadata, text, whole_number
+from workers.protocol.messages import (
+    Metadata,
+    Pending,
+    entry_order,
+    is_entry_id,
+    on_one_line,
+    pair_up,
+    read_metadata,
+    text,
+    whole_number,
+)
 from workers.protocol.scripts import load_script
 
 DEFAULT_DEPTH = 20_000
@@ -168,10 +178,10 @@ async def _entries_of(client: Redis, source: str, found: FoundJob, depth: int) -
         rows: Any = await client.xrange(source, entry_id, entry_id)
         for row in rows:
             yield entry_id, read_metadata(row[0], pair_up(row[1]))
-    ids = {found.wanted.encode(), found.job_id.encode()} - {b""}
+    ids = {found.wanted, found.job_id} - {""}
     async for row in _newest_first(client, source, depth, found):
         metadata = read_metadata(row[0], pair_up(row[1]))
-        if metadata.job_id in ids and text(row[0]) not in named:
+        if {text(metadata.job_id), on_one_line(metadata.job_id)} & ids and text(row[0]) not in named:
             yield text(row[0]), metadata
 
 
@@ -180,7 +190,7 @@ def _named_entries(found: FoundJob) -> list[str]:
     names = [str(event.data.get("new_entry") or "") for event in reversed(found.events)]
     names += [str(event.data.get("entry") or "") for event in reversed(found.events)]
     names += [found.wanted, found.job_id]
-    return [name for name in names if ENTRY_ID.fullmatch(name)]
+    return [name for name in names if is_entry_id(name)]
 
 
 async def _last_delivered(client: Redis, source: str, group: str) -> bytes | None:

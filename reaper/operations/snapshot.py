@@ -36,19 +36,25 @@ LOOKED_AT = 20
 
 
 async def take_snapshot(
-    client: Redis, keys: NamespaceKeys, configured: Sequence[WatchedGroup] = (), server: str = ""
+    client: Redis,
+    keys: NamespaceKeys,
+    configured: Sequence[WatchedGroup] = (),
+    server: str = "",
+    asked: Iterable[GroupKeys] = (),
 ) -> Snapshot:
     """Read the state of a namespace and of its pairs: those of ``configured``, or that live replicas watch.
 
-    Raises what redis-py raises where there is no contact; a key that holds something foreign reads as empty.
+    ``asked``: pairs besides, which nobody need watch. Raises what redis-py raises where there is no contact; a key that
+    holds something foreign reads as empty.
     """
     snapshot = await look_at_namespace(client, keys, server)
     if not snapshot.live:
         snapshot = replace(snapshot, observers=await _look_for_observers(client, keys, snapshot.now_ms))
     settings = {group.keys: group for group in configured}
+    known = known_pairs(configured, snapshot.live or snapshot.observers or snapshot.replicas)
     states = [
         await _read_group(client, pair, snapshot.leader, snapshot.now_ms, settings.get(pair))
-        for pair in known_pairs(configured, snapshot.live or snapshot.observers or snapshot.replicas)
+        for pair in dict.fromkeys((*known, *asked))
     ]
     return replace(snapshot, groups=tuple(states))
 

@@ -219,16 +219,6 @@ async def test_nobody_listens(start: object) -> None:
 
 
 @both
-async def test_no_more_clients_are_let_in(start: object, start_server: StartServer) -> None:
-    server = start_server()
-    async with commands_client(server.url) as first:
-        await first.config_set("maxclients", "1")
-        said = await refusal(start, server.url)
-    assert f"redis_url {server.url!r}" in said
-    assert "max number of clients reached" in said
-
-
-@both
 @pytest.mark.parametrize("credentials", [":not-the-secret@", "somebody:not-the-secret@", ""])
 async def test_the_password_is_wrong_and_is_not_shown(
     start: object, credentials: str, start_server: StartServer, caplog: pytest.LogCaptureFixture

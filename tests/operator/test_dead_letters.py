@@ -2,8 +2,10 @@
 
 import base64
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from reaper.operations.dead_letters import read_dead_letter
 from reaper.operations.signatures import signature_of
@@ -12,7 +14,9 @@ from tests.operator.dead import PAIR, give_up, give_up_many, ids_of, redriven_of
 from tests.scripts.scene import Scene, entry_id
 from tests.support.servers import RedisServer
 from workers.protocol.connection import reader_client
-from workers.protocol.messages import pair_up, parse_read_reply
+from workers.protocol.keys import group_keys
+from workers.protocol.messages import pair_up, parse_read_reply, text
+from workers.runtime.printing import LONGEST_LINE
 
 pytestmark = pytest.mark.anyio
 
@@ -97,6 +101,27 @@ async def test_show_prints_the_payload_with_duplicates_in_order(scene: Scene, re
     assert f"job          {entry_id(1)}" in answer.out.splitlines()
 
 
+async def test_show_prints_no_more_than_anybody_reads_and_says_what_it_leaves_out(
+    client: Redis, reaper: Command
+) -> None:
+    key = group_keys("orders", "billing").dead
+    fields = {b"bin": bytes(range(256)) * 4_000, b"text": "é".encode() * 5_000, b"n" * 5_000: b"v"}
+    many: dict[Any, Any] = {**fields, **{f"f{number}": "v" for number in range(500)}}
+    many |= {"reaper.dead.error": "E" * 100_000, "reaper.consumers": "c," * 50_000}
+    dead = text(await client.xadd(key, many))
+
+    answer = await reaper("dead-letters", "show", dead, *PAIR)
+    assert max(map(len, answer.out.splitlines())) < LONGEST_LINE + 100
+    assert "(1,024,000 bytes in all: --json prints them)" in answer.out
+    assert f'"{"é" * 500}" … (10,000 bytes in all: --json prints them)' in answer.out
+    assert answer.out.splitlines()[-1] == "  … and 303 more fields: --json prints all"
+    assert "E … (95" in answer.out
+
+    whole = (await reaper("dead-letters", "show", dead, *PAIR, "--json")).data
+    assert len(whole["fields"]) == 503
+    assert base64.b64decode(whole["fields"][0][1]["base64"]) == fields[b"bin"]
+
+
 @pytest.mark.usefixtures("scene")
 async def test_show_of_a_letter_that_is_not_there_says_why_that_may_be(reaper: Command) -> None:
     answer = await reaper("dead-letters", "show", "1-1", *PAIR)
@@ -111,6 +136,14 @@ async def test_an_id_that_is_none_is_refused_with_an_example(reaper: Command) ->
     answer = await reaper("dead-letters", "show", "first", *PAIR)
     assert answer.code == 2
     assert "'first' is no ID of a dead letter" in answer.err
+
+
+@pytest.mark.usefixtures("scene")
+async def test_an_id_that_redis_does_not_take_is_impossible_and_not_unreachable(reaper: Command) -> None:
+    for words in (("show",), ("purge", "--yes"), ("redrive",)):
+        answer = await reaper("dead-letters", *words, "18446744073709551616-0", *PAIR, "--json")
+        assert (answer.code, answer.data["status"]) == (2, "impossible")
+    assert (await reaper("explain", "18446744073709551616-0", *PAIR)).code == 1
 
 
 @pytest.mark.parametrize("more", [(), ("--reason", "max_deliveries")])

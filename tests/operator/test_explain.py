@@ -51,6 +51,25 @@ async def test_a_job_is_found_by_its_entry_id_too(scene: Scene, reaper: Command)
     assert _shown(await _explained(reaper, entry), "job_id", "place") == ["order-1", "pending"]
 
 
+@pytest.mark.parametrize("typed", [r"\xff\x1b", "\udcff\x1b"], ids=["as it is shown", "its bytes"])
+async def test_a_job_whose_id_is_no_text_is_found_as_it_is_shown(scene: Scene, reaper: Command, typed: str) -> None:
+    entry = await scene.stalled("n", 1, "reaper.job", b"\xff\x1b")
+    (told,) = (await reaper("explain", typed, "--group", "orders/billing", "--json")).data
+    assert _shown(told, "place", "entry_id") == ["pending", entry]
+
+
+async def test_a_job_of_a_pair_that_nobody_watches_is_found_where_the_pair_is_named(
+    scene: Scene, reaper: Command
+) -> None:
+    entry = await scene.stalled("n", 1)
+    for words in (("--group", "orders/billing"), ("--stream", "orders", "--group", "billing")):
+        (told,) = (await reaper("explain", entry, *words, "--json")).data
+        assert _shown(told, "pair", "place") == ["orders/billing", "pending"]
+        assert told["obstacles"] == ["there is no leader: nothing is recovered before one is elected"]
+    missed = await reaper("explain", "order-1", "--group", "orders/billing")
+    assert (missed.code, missed.err) == (1, "job order-1: nothing is known of it in orders/billing\n")
+
+
 @pytest.mark.parametrize(
     ("times", "next_"),
     [

@@ -91,6 +91,39 @@ async def test_twice_changes_nothing(reaper: Command, client: Redis, file: Place
     assert (await dump(client), file.text) == (before, text)
 
 
+async def test_what_it_writes_the_doctor_finds_nothing_wrong_with(reaper: Command, client: Redis, file: Place) -> None:
+    await client.xgroup_create("shared", "somebody", mkstream=True)
+    await client.xadd("numbered", {"order": 17}, id="5-5")
+    pairs = ("orders/billing", "orders/search", "shared/ours", "numbered/ours", "mail/sender")
+    made = await reaper("init", *pairs)
+    assert "layout" not in made.out
+    assert "shared/ours: what is given back goes to {shared}:retry:ours, which our workers read" in made.out
+    settings = load_settings(ReaperSettings, file=file.path)
+    policies = {one.keys.pair: str(one.redelivery) for one in settings.watched}
+    assert policies == {**dict.fromkeys(pairs, "retry-stream"), "mail/sender": "stream"}
+    assert "layout" not in (await reaper("doctor", "--config", "reaper.toml")).out
+
+
+async def test_who_says_which_policy_he_wants_gets_it_and_hears_of_it(reaper: Command, file: Place) -> None:
+    made = await reaper("init", "orders/billing", "orders/search", "--redelivery", "stream")
+    assert "wrong   layout" in made.out
+    assert {str(one.redelivery) for one in load_settings(ReaperSettings, file=file.path).watched} == {"stream"}
+
+
+async def test_lines_to_add_fit_the_groups_that_are_named_already(reaper: Command, file: Place) -> None:
+    await reaper("init", "orders/billing")
+    answer = await reaper("init", "orders/search")
+    assert answer.code == 2
+    assert file.text
+    assert 'redelivery = "retry-stream"' in answer.err
+
+
+async def test_a_long_timeout_is_written_to_the_second(reaper: Command, file: Place) -> None:
+    await reaper("init", "orders/billing", "--visibility-timeout", "604799.5")
+    (group,) = load_settings(ReaperSettings, file=file.path).watched
+    assert group.visibility_timeout.total_seconds() == 604_799.5
+
+
 @pytest.mark.parametrize(("words", "ready"), [((), 1), (("--from", "now"), 0)], ids=["start", "now"])
 async def test_a_new_group_gets_what_is_in_the_stream_unless_told_otherwise(
     reaper: Command, client: Redis, file: Place, words: tuple[str, ...], ready: int

@@ -57,6 +57,23 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("toml", "sentence"),
     [
+        *(
+            (
+                f"{name} = 0.009",
+                f"'{name}' (in FILE) cannot be 0.009: write a number of seconds from 0.01 up{example}.",
+            )
+            for name, example in (
+                ("renew_interval", ""),
+                ("acquire_retry_interval", ""),
+                ("heartbeat_interval", ", such as 5"),
+                ("scan_interval", ", such as 1"),
+                ("full_scan_interval", ", such as 30"),
+            )
+        ),
+        (
+            "visibility_timeout = 0.09",
+            "'visibility_timeout' (in FILE) cannot be 0.09: write a number of seconds from 0.1 up, such as 30.",
+        ),
         ("lease_ttl = 0", "'lease_ttl' (in FILE) cannot be 0: write a number of seconds greater than 0, such as 10."),
         ("lease_ttl = -1", "'lease_ttl' (in FILE) cannot be -1: write a number of seconds greater than 0, such as 10."),
         (
@@ -93,7 +110,7 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
         ),
         (
             "journal_maxlen = 3",
-            "'journal_maxlen' (in FILE) cannot be 3: write a whole number from 100 up, such as 100000.",
+            "'journal_maxlen' (in FILE) cannot be 3: write a whole number from 100 to 1000000000000, such as 100000.",
         ),
         ("recovery_rate = inf", "'recovery_rate' (in FILE) cannot be inf: write a number from 0 up, such as 0."),
         ('observe = "maybe"', "'observe' (in FILE) cannot be 'maybe': write true or false."),
@@ -110,7 +127,7 @@ def test_unknown_and_missing_names(toml: str, sentence: str, tmp_path: Path) -> 
         ("groups = [5]", "'groups.0' (in FILE) cannot be 5: write [[groups]] tables, each with stream and group."),
         (
             PAIR + "visibility_timeout = 0",
-            "'groups.0.visibility_timeout' (in FILE) cannot be 0: write a number of seconds greater than 0.",
+            "'groups.0.visibility_timeout' (in FILE) cannot be 0: write a number of seconds from 0.1 up.",
         ),
         (
             'groups = ["orders"]',
@@ -244,3 +261,22 @@ async def test_a_file_that_is_not_there_is_named() -> None:
 async def test_the_file_can_be_named_in_the_environment(tmp_path: Path) -> None:
     answer = await run_command(NOWHERE, "status", REAPER_CONFIG=str(tmp_path / "missing.toml"))
     assert (answer.code, "missing.toml cannot be read" in answer.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["name", "health_host", "redis_url", "journal"])
+def test_bytes_that_are_no_text_are_refused_where_no_file_is_named(name: str, tmp_path: Path) -> None:
+    said = _complaint(tmp_path, flags={name: "a\udcff"})
+    assert said == (
+        f"setting '{name}' (as flag --{name.replace('_', '-')}) cannot be 'a\\udcff': it is not valid text; write it "
+        "in UTF-8."
+    )
+    flags = {"actions_token_file": "a\udcff", "health_port": "0"}
+    assert load_settings(ReaperSettings, flags=flags).actions_token_file == flags["actions_token_file"]
+
+
+def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"file /dev/zero holds more than 1,000,000 bytes: name a file"):
+        load_settings(ReaperSettings, file=Path("/dev/zero"))
+    monkeypatch.setenv("REAPER_REDIS_URL_FILE", "/dev/zero")
+    with pytest.raises(ConfigurationError, match=r"file /dev/zero holds more than 1,000,000 bytes: name a file"):
+        load_settings(ReaperSettings)

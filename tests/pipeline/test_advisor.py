@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from reaper.drill.trace import TokenTimes, generate_requests, plan_jobs
 from reaper.pipeline.advice import reading
 from reaper.pipeline.advice.choice import advise, advise_group
-from reaper.pipeline.advice.fragment import as_json, as_toml, stream_of
+from reaper.pipeline.advice.fragment import as_json, as_toml
 from reaper.pipeline.advice.histogram import of_durations
 from reaper.pipeline.advice.model import GroupRecord, Record, Verdict, Weights, Workers
 from reaper.pipeline.advice.records import read_records, records_of
@@ -26,7 +26,6 @@ from tests.docs.json_page import check
 from tests.pipeline import stories
 from tests.pipeline.conftest import Generated
 from tests.pipeline.stories import Row, about, acked, event, frame, nacked, recovered, refused
-from workers.protocol.keys import group_keys
 from workers.runtime.settings import load_settings
 
 VISIBILITY_MS = stories.VISIBILITY_MS
@@ -359,11 +358,6 @@ def test_a_name_from_outside_ends_no_comment(tmp_path: Path) -> None:
     assert read_back(text, tmp_path).keys() == {"orders/g"}
     assert "type b would have" in " ".join(line.removeprefix("# ") for line in text.splitlines())
     assert "rare" not in text  # three deliveries tell nothing of a type
-
-
-@pytest.mark.parametrize("stream", ["orders", "{shop}orders", "a:journal", "{shop}a:b"])
-def test_a_stream_is_known_by_its_journal(stream: str) -> None:
-    assert stream_of(group_keys(stream, "billing").journal) == stream
 
 
 def test_machines_get_curves_and_reasons() -> None:

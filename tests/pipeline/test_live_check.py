@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from reaper.pipeline.report.findings import Findings
 from reaper.pipeline.report.live import look_for_unsettled
-from reaper.pipeline.report.live_check import OpenJob, Place, locate, stream_of_journal
+from reaper.pipeline.report.live_check import OpenJob, Place, locate
 from tests.support.servers import RedisServer
 from workers.protocol.events import EventName, encode_data
 from workers.protocol.keys import group_keys
@@ -117,15 +117,6 @@ async def test_schedules_are_listed_page_by_page(group: Redis) -> None:
         pages += 1
     assert found == {f"job {n}".encode() for n in range(700)}
     assert pages > 1
-
-
-@pytest.mark.parametrize(
-    ("journal", "stream"),
-    [("{orders}:journal", "orders"), ("{shop}orders:journal", "{shop}orders"), ("{a:b}:journal", "a:b")],
-)
-def test_the_stream_of_a_journal_is_known(journal: str, stream: str) -> None:
-    assert stream_of_journal(journal) == stream
-    assert group_keys(stream, "g").journal == journal
 
 
 async def test_what_was_found_is_counted_and_the_missing_are_named(group: Redis, server: RedisServer) -> None:

@@ -133,10 +133,11 @@ def test_rows_with_keys_are_added_once_however_often_they_are_written(server: Re
 
 
 def test_a_key_counts_for_each_stream(server: RedisServer) -> None:
-    table = pa.table({"to": ["s", "{s}:t", "s"], "key": ["a", "a", "a"]})
+    streams = ["s", "{s}:t", "{s}"]
+    table = pa.table({"to": [*streams, "s"], "key": ["a"] * 4})
     for _ in range(2):
         write(server, table, stream="", streamColumn="to", dedupeColumn="key")
-    assert fields(server, "s") == fields(server, "{s}:t") == [[b"key", b"a"]]
+    assert [fields(server, stream) for stream in streams] == [[[b"key", b"a"]]] * 3
 
 
 def test_maps_may_have_keys_beside_them(server: RedisServer) -> None:
@@ -197,9 +198,19 @@ def test_calls_are_bounded_by_a_number_and_a_size() -> None:
     assert sizes([small, large, large, small]) == [2, 1, 1]
 
 
-@pytest.mark.parametrize("stream", [b"s", b"{a}:s", b"a{b}c{d}", b"with space"])
+ODD_NAMES = (
+    b"s", b"{a}:s", b"a{b}c{d}", b"with space", b"orders", b"{orders}", b"a}b", b"{a}b", b"{a}b}", b"{}", b"{}x",
+    b"{}{x}", b"}{x}", b"a{", b"a{b", b"{a{b}", b"{{a}}", b"}", b"{", b"\xff}", b"redis-stream:written:{s}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", ODD_NAMES)
 def test_notes_are_in_the_slot_of_their_stream(stream: bytes) -> None:
     assert slot_of(notes_of(stream)) == slot_of(stream)
+
+
+def test_notes_are_of_one_stream() -> None:
+    assert len(set(map(notes_of, ODD_NAMES))) == len(ODD_NAMES)
 
 
 def test_the_key_of_a_packed_command_is_found() -> None:

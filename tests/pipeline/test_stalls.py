@@ -81,6 +81,7 @@ def test_workers_and_streams_are_told_from_consumers_and_journals(spark: SparkSe
         ("host-1.0123456789ab", "{orders}:journal"),
         ("host.example.org", "{shop}orders:journal"),
         ("w.0123456789AB", "{a:b}:journal"),
+        ("w", "{a{b}:journal"),
     ]
     rows = spark.createDataFrame(names, "consumer string, journal string").select(
         worker_of("consumer"), stream_of("journal")
@@ -89,4 +90,5 @@ def test_workers_and_streams_are_told_from_consumers_and_journals(spark: SparkSe
         ("host-1", "orders"),
         ("host.example.org", "{shop}orders"),
         ("w.0123456789AB", "a:b"),
+        ("w", "a{b"),
     ]

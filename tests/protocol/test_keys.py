@@ -18,6 +18,7 @@ from workers.protocol.keys import (
     group_keys,
     namespace_keys,
     stream_keys,
+    stream_of_journal,
 )
 
 DESCRIBED = re.compile(
@@ -127,3 +128,8 @@ def test_every_key_has_a_type_and_scripts_say_the_same() -> None:
     found = {(key, kinds.get(kind, kind)) for key, kind in told if key in spelt}
     assert {key for key, _ in found} == set(spelt), "a key that no script describes"
     assert {(key, kind) for key, kind in found if spelt[key] != kind} == set()
+
+
+@pytest.mark.parametrize("stream", ["orders", "a:b", "{shop}orders", "{shop}a:b", "a:journal", "a{b", "{a{b}c"])
+def test_a_stream_is_known_by_its_journal(stream: str) -> None:
+    assert stream_of_journal(group_keys(stream, "billing").journal) == stream

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import AuthenticationError, NoPermissionError, ReadOnlyError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -16,9 +25,12 @@ from tests.support.servers import RedisServer
 from workers.protocol.connection import commands_client
 from workers.protocol.meaning import (
     Meaning,
+    NoMasterError,
     NotSentError,
+    WrongNodeError,
     in_words,
     is_not_known,
+    is_not_now,
     is_nothing_there,
     is_refused_to_workers,
     meaning_of,
@@ -28,6 +40,7 @@ from workers.protocol.meaning import (
 CODES = ("NOGROUP", "NOPERM", "WRONGTYPE", "NOAUTH", "WRONGPASS", "READONLY", "LOADING", "no permissions")
 HERE = {"workers/protocol/meaning.py", "reaper/pipeline/redis_stream/connecting.py"}
 """The second one is the data source of Spark, which needs nothing of ours but itself."""
+NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 
 
 @pytest.mark.parametrize(
@@ -163,7 +176,7 @@ def test_nobody_else_looks_for_the_codes_of_errors() -> None:
 )
 def test_where_redis_keeps_to_itself_which_right_is_missing_people_are_told_who_names_it(said: object) -> None:
     told = in_words(said)
-    assert told.startswith(str(said).rstrip("."))
+    assert told.startswith(str(said).partition(" script: 5f")[0])
     assert told.endswith(" (`ACL LOG` at the server names what; `reaper acl` prints the rights to give)")
 
 
@@ -186,6 +199,59 @@ def test_where_redis_keeps_to_itself_which_key_it_means_people_are_told_who_name
 )
 def test_what_is_refused_to_everybody_is_told_from_what_is_refused_to_a_call(said: str) -> None:
     assert is_refused_to_workers(ResponseError(said))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        NO_REPLICAS,
+        NO_REPLICAS + " script: d9130c48412e2c2a, on @user_script:58.",
+        NO_REPLICAS + " script: on @user_script:58.",
+        "Error running script (call to f_1): @user_script:5: @user_script: 5: -" + NO_REPLICAS,
+    ],
+    ids=["itself", "Redis", "Valkey", "Redis 6.2"],
+)
+def test_where_a_script_met_it_is_nothing_for_people(said: str) -> None:
+    assert in_words(ResponseError(said)) == "NOREPLICAS Not enough good replicas to write"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ResponseError("NOREPLICAS Not enough good replicas to write. script: 08616641, on @user_script:1045."),
+        ResponseError("MISCONF Redis is configured to save RDB snapshots"),
+        ResponseError("BUSY Redis is busy running a script."),
+        ResponseError("Error running script (call to f_1): @user_script:1: -OOM command not allowed"),
+        OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        BusyLoadingError("Redis is loading the dataset in memory"),
+        ClusterDownError("The cluster is down"),
+        MasterDownError("Link with MASTER is down"),
+        ReadOnlyError("You can't write against a read only replica."),
+        RedisConnectionError("max number of clients reached"),
+    ],
+    ids=repr,
+)
+def test_what_a_server_says_of_itself_may_pass(error: Exception) -> None:
+    assert is_not_now(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RedisConnectionError("Error 111 connecting to 127.0.0.1:1. Connection refused."),
+        OSError("unreachable"),
+        AuthenticationError("invalid username-password pair or user is disabled."),
+        NoPermissionError("this user has no permissions to run the 'info' command"),
+        ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ResponseError("BUSYGROUP Consumer Group name already exists"),
+        ResponseError("DB index is out of range"),
+        WrongNodeError("a replica answers there"),
+        NoMasterError("the Sentinels name no master"),
+    ],
+    ids=repr,
+)
+def test_what_an_address_a_login_a_right_or_a_name_may_be_to_blame_for_need_not_pass(error: Exception) -> None:
+    assert not is_not_now(error)
 
 
 @pytest.mark.parametrize(

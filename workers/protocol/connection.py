@@ -42,7 +42,9 @@ from workers.protocol.meaning import (
     Meaning,
     NotSentError,
     WrongNodeError,
+    in_words,
     is_failover_error,
+    is_not_now,
     meaning_of,
     takes_no_more_clients,
     was_not_run,
@@ -527,7 +529,6 @@ _OF_TLS = (
 """What is said of a handshake that failed, and what to do about it."""
 _OF_LIMITS = (
     ("DB index", "It has fewer databases: end redis_url with a lower number, or with none."),
-    ("max number of clients", "It serves who is connected, and nobody else: raise its maxclients, or end what is."),
     ("unknown command", "It is to know that by its own name: see its rename-command, or the proxy in front of it."),
 )
 """What a server says that is there, and lets us in, and what to do about it."""
@@ -540,6 +541,8 @@ def _advice(error: RedisError, url: str) -> str:
     said = str(error)
     if isinstance(error, WrongNodeError):
         return ""  # it says so itself
+    if is_not_now(error):
+        return "It is there, and does not serve us now: try again once it does."
     for words, advice in (*_OF_TLS, *_OF_LIMITS):
         if words in said:
             return advice
@@ -560,7 +563,7 @@ async def check_server(client: "Redis", url: str) -> Release:
     try:
         info: Mapping[str, Any] = await client.info("server")
     except RedisError as error:
-        said = f"{str(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
+        said = f"{in_words(error).rstrip('.?!')}. {_advice(error, url)}".rstrip()
         raise UnreachableError(f"no usable Redis at redis_url {hide_password(url)!r}: {said}") from error
     except OSError as error:
         raise UnreachableError(f"no Redis at redis_url {hide_password(url)!r}: {error}") from error

@@ -141,6 +141,13 @@ def group_keys(stream: str, group: str) -> GroupKeys:
     )
 
 
+def stream_of_journal(journal: str) -> str:
+    """Return the stream that a journal belongs to: ``orders`` for ``{orders}:journal``."""
+    prefix = journal.removesuffix(":journal")
+    wrapped = prefix[1:-1]
+    return wrapped if prefix == "{" + wrapped + "}" and "}" not in wrapped else prefix
+
+
 @dataclass(frozen=True, slots=True)
 class StreamKeys:
     """The keys of a stream that belong to no group: what producers work with. Use `stream_keys` to build it."""

@@ -13,9 +13,11 @@ from redis.exceptions import (
     AskError,
     AuthenticationError,
     AuthorizationError,
+    BusyLoadingError,
     ClusterDownError,
     MovedError,
     NoPermissionError,
+    OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
     TryAgainError,
@@ -83,6 +85,11 @@ _CODES: dict[type[BaseException], str] = {
 }
 _LOCKED_OUT = re.compile(r"^-?(NOAUTH|WRONGPASS) ")
 _NO_WRITES = re.compile(r"(^|-)(NOREPLICAS|MISCONF|BUSY) ")
+_NO_MEMORY = re.compile(r"(^|-)OOM ")
+_WHERE_IN_A_SCRIPT = re.compile(
+    r"^Error running script \(call to f_\w+\): @user_script:\d+: (@user_script: ?\d+: )?-?"  # Redis 6.2
+    r"| ?script:( [0-9a-f]+,)? on @user_script:\d+\.?$"
+)
 _DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |ACL failure in script|[Nn]o permissions to ")
 _CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
 _SAID_BY_THE_SERVER = re.compile(r"max number of clients reached")
@@ -156,6 +163,17 @@ def is_refused_to_workers(error: BaseException) -> bool:
     return meaning_of(error) is Meaning.DENIED or _NO_WRITES.search(str(error)) is not None
 
 
+def is_not_now(error: BaseException) -> bool:
+    """Tell whether the server says itself that it is there, and serves nobody, nobody new or nobody's writes for now.
+
+    Then neither the address nor the login nor a right is to blame, and waiting may mend it.
+    """
+    if isinstance(error, BusyLoadingError | OutOfMemoryError) or is_failover_error(error):
+        return True
+    said = str(error)
+    return any(found.search(said) for found in (_NO_WRITES, _NO_MEMORY, _SAID_BY_THE_SERVER))
+
+
 def is_wrong_type(error: object) -> bool:
     """Tell whether the server met a key that holds something foreign; it does not say which."""
     return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
@@ -166,12 +184,12 @@ def in_words(error: object) -> str:
 
     ``error``: what redis-py raised, or the text that a script has given as the reason.
     """
-    said = str(error)
+    said = _WHERE_IN_A_SCRIPT.sub("", str(error)).rstrip(". ")
     if is_wrong_type(error):
         return f"{said} (`reaper doctor` names the key)"
     meaning = meaning_of(error) if isinstance(error, BaseException) else meaning_of_text(said)
     if meaning is Meaning.DENIED:
-        return f"{said.rstrip('.')} (`ACL LOG` at the server names what; `reaper acl` prints the rights to give)"
+        return f"{said} (`ACL LOG` at the server names what; `reaper acl` prints the rights to give)"
     if meaning is Meaning.UNCLEAR and _NO_COMMAND.search(said):
         missing = _MISSING_COMMAND.search(said)
         which = f"{missing[1]}, which" if missing else "a command in a script of ours, which"

@@ -4,6 +4,7 @@ Replies are taken as RESP2 arrays of bytes (see `workers.protocol.connection`): 
 entry into a dict and so loses duplicate fields, and it costs time in the hot path.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,6 +29,9 @@ RESERVED_PREFIX = b"reaper."
 
 MAX_JOB_ID_BYTES = 256
 MAX_DELIVERIES_LIMIT = 1_000_000
+LARGEST_PART = 2**64 - 1
+"""Of both numbers of an entry ID."""
+_ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _MAX_DIGITS = 15  # below 2**53, so that Lua reads the same number
 
 Pairs = list[tuple[bytes, bytes]]
@@ -111,6 +115,11 @@ def entry_ms(entry_id: bytes | str) -> int:
     if isinstance(entry_id, bytes):
         return int(entry_id.partition(b"-")[0])
     return int(entry_id.partition("-")[0])
+
+
+def is_entry_id(value: str) -> bool:
+    """Tell whether ``value`` is an entry ID in full, with two numbers that Redis takes."""
+    return _ENTRY_ID.fullmatch(value) is not None and all(int(part) <= LARGEST_PART for part in value.split("-"))
 
 
 def entry_order(entry_id: bytes | str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from binascii import crc_hqx
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from workers.protocol.address import Host
@@ -19,11 +20,21 @@ _WITHOUT_KEY = frozenset({
 })  # fmt: skip
 
 
-def slot_of(key: bytes) -> int:
-    """Return the slot of ``key``: that of its hash tag, where it has one."""
+def tag_of(key: bytes) -> bytes | None:
+    """Return the hash tag of ``key``: between its first ``{`` and the next ``}``. None where there is nothing."""
     _, brace, rest = key.partition(b"{")
     tag, closed, _ = rest.partition(b"}")
-    return crc_hqx(tag if brace and closed and tag else key, 0) % SLOTS
+    return tag if brace and closed and tag else None
+
+
+def slot_of(key: bytes) -> int:
+    """Return the slot of ``key``: that of its hash tag, where it has one."""
+    return crc_hqx(tag_of(key) or key, 0) % SLOTS
+
+
+def tag_in(slot: int) -> bytes:
+    """Return a hash tag that lies in ``slot``: the first number that does."""
+    return next(tag for tag in map(b"%d".__mod__, count()) if crc_hqx(tag, 0) % SLOTS == slot)
 
 
 def key_of(words: Sequence[Any]) -> bytes | None:

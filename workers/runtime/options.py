@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
-from workers.runtime.printing import give_up_writing, show, show_json
+from workers.runtime.printing import give_up_writing, keep_standard_places, show, show_json
 from workers.runtime.settings import Settings
 from workers.runtime.settings_errors import bare_type, choices_of, plain
 
@@ -39,6 +39,7 @@ class Program(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **more: Any) -> Any:
         """Run what was typed; click itself prints the help, and knows nothing of full disks."""
+        keep_standard_places()
         try:
             return super().main(args, *others, **more)
         except OSError as error:

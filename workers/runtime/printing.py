@@ -2,26 +2,31 @@ r"""The one place where commands print. What is printed is made of lines, and no
 
 Names, reasons and errors come from outside. Written as they are, they would set a terminal's title, clear it, turn the
 reading order round, or forge a line. So whatever cannot be printed is shown by its escape (``\x1b``), in every line,
-and colours are marked by what nobody outside can spell.
+and colours are marked by what nobody outside can spell. And whatever is longer than anybody reads is cut, with a word
+of how much is left out: ``--json`` has it whole.
 """
 
 import errno
 import io
 import json
+import os
 import re
 import secrets
 import sys
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
 import click
 
-from workers.protocol.messages import on_one_line
+from workers.protocol.messages import counted, on_one_line
 
 _SECRET = secrets.token_hex(8)
 """Of this process alone: text from outside cannot hold a mark."""
 _MARK = re.compile(rf"\x1b<{_SECRET}:([0-9;]*)>")
+LONGEST_LINE = 4_096
+"""Characters of one line that are printed for people."""
 UNWRITABLE_EXIT = 2
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33}
 
@@ -35,21 +40,34 @@ def _mark(*codes: int) -> str:
     return f"\x1b<{_SECRET}:{';'.join(map(str, codes))}>"
 
 
-def printable(line: str) -> str:
-    """Return one line as it may stand on a terminal, with its colours."""
+def printable(line: str, longest: int | None = LONGEST_LINE) -> str:
+    """Return one line as it may stand on a terminal, with its colours, and at most ``longest`` characters of it."""
     parts = _MARK.split(line)
-    parts[::2] = map(on_one_line, parts[::2])
+    parts[::2] = map(on_one_line, parts[::2] if longest is None else _cut(parts[::2], longest))
     parts[1::2] = [f"\x1b[{codes}m" for codes in parts[1::2]]
     return "".join(parts)
 
 
-def show(*lines: str, err: bool = False) -> None:
+def _cut(words: list[str], longest: int) -> Iterator[str]:
+    left = longest
+    for number, one in enumerate(words):
+        if len(one) <= left:
+            left -= len(one)
+            yield one
+            continue
+        yield f"{one[:left]} … ({counted(sum(map(len, words[number:])) - left, 'more character')})"
+        yield from [""] * (len(words) - number - 1)
+        return
+
+
+def show(*lines: str, err: bool = False, whole: bool = False) -> None:
     """Print lines for people; a newline inside of one is from outside, and does not begin another.
 
-    No lines are nothing, and no empty one.
+    No lines are nothing, and no empty one. ``whole``: however long they are, as they are to be typed or pasted.
     """
     if lines:
-        _echo("\n".join(map(printable, lines)), err=err)
+        longest = None if whole else LONGEST_LINE
+        _echo("\n".join(printable(line, longest) for line in lines), err=err)
 
 
 def show_json(document: Any) -> None:
@@ -74,6 +92,18 @@ def give_up_writing(error: OSError) -> NoReturn:
     sys.stdout = io.StringIO()  # Python, too, writes to it at its end, and would complain
     click.echo(f"error: standard output cannot be written to: {error.strerror}.", err=True)
     raise SystemExit(UNWRITABLE_EXIT) from error
+
+
+def keep_standard_places() -> None:
+    """Have nothing else get the numbers of standard input, output and error where one of them is closed.
+
+    A connection to Redis would, and whoever writes to that number would write into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
 
 
 def show_crashes() -> None:

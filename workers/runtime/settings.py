@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from workers.protocol.address_files import came_from
@@ -20,6 +20,10 @@ from workers.runtime.settings_errors import did_you_mean, explain
 
 LONGEST = timedelta(days=3660)
 """Beyond that a duration in milliseconds is a mistake (and, far beyond, no exact number in a script)."""
+SHORTEST_INTERVAL = timedelta(milliseconds=10)
+"""Of what is done again and again: more often, it would ask Redis for thousands of things a second."""
+SHORTEST_VISIBILITY = timedelta(milliseconds=100)
+"""Proofs of life and scans come several times in it; a shorter one would be passed by any pause of a process."""
 _TOO_LONG = f"write a number of seconds up to {LONGEST.total_seconds():.0f}, such as 30 or 0.5"
 
 
@@ -47,6 +51,8 @@ def _check_duration(value: timedelta) -> timedelta:
     return value
 
 
+LARGEST_FILE = 1_000_000
+"""In bytes; of what is read for settings, or for one of them. A device may have no end."""
 FILE_SUFFIX = "_FILE"
 """End of the variables that name a file with a value instead of holding it."""
 
@@ -61,16 +67,23 @@ HealthHost = Annotated[
 ]
 JournalMaxlen = Annotated[
     int,
-    Field(ge=100, description="Entries a journal keeps (approximately): as many events or more, up to 32 in an entry."),
+    Field(
+        ge=100,
+        le=10**12,
+        description="Entries a journal keeps (approximately): as many events or more, up to 32 in an entry.",
+    ),
 ]
 
 
-def seconds(default: float | None, description: str, *, may_be_zero: bool = False) -> Any:
-    """Return a field for a duration; ``default`` in seconds, None = it may be left out."""
+def seconds(
+    default: float | None, description: str, *, may_be_zero: bool = False, least: timedelta | None = None
+) -> Any:
+    """Return a field for a duration; ``default`` in seconds, None = it may be left out. ``least``: the shortest one."""
+    lowest = timedelta(0) if may_be_zero else least
     return Field(
         default=None if default is None else timedelta(seconds=default),
-        gt=None if may_be_zero else timedelta(0),
-        ge=timedelta(0) if may_be_zero else None,
+        gt=timedelta(0) if lowest is None else None,
+        ge=lowest,
         description=description,
     )
 
@@ -104,6 +117,17 @@ class Settings(BaseSettings):
     """Longer prefixes, of somebody else's settings."""
     borrowed: ClassVar[Mapping[str, str]] = {}
     """Variables of another program by setting. They count together, where nothing else gives any of these settings."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse bytes of a command line or of the environment that are no UTF-8; a file may be called by such."""
+        if isinstance(value, str) and not str(info.field_name).endswith(FILE_SUFFIX.lower()):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError("it is not valid text; write it in UTF-8") from None
+        return value
 
 
 class Section(Settings):
@@ -168,7 +192,7 @@ def load_settings(
 
 def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        values = tomllib.loads(_text_in(file))
     except OSError as error:
         raise ConfigurationError(f"settings file {file} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -177,6 +201,15 @@ def _read_file(file: Path, kind: type[Settings]) -> dict[str, Any]:
         if name not in kind.model_fields:
             raise ConfigurationError(f"unknown setting {name!r} in {file}{did_you_mean(name, kind.model_fields)}")
     return values
+
+
+def _text_in(file: Path) -> str:
+    """Return what a file holds. Raises OSError, UnicodeDecodeError, or ConfigurationError where it has no end."""
+    with file.open("rb") as opened:
+        found = opened.read(LARGEST_FILE + 1)
+    if len(found) > LARGEST_FILE:
+        raise ConfigurationError(f"file {file} holds more than {LARGEST_FILE:,} bytes: name a file of settings.")
+    return found.decode()
 
 
 def _in_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -200,7 +233,7 @@ def _read_value(variable: str) -> str:
     """Return what is in the file that ``variable`` names, without white space around it. Raises ConfigurationError."""
     file = Path(os.environ[variable])
     try:
-        value = file.read_text(encoding="utf-8").strip()
+        value = _text_in(file).strip()
     except OSError as error:
         raise ConfigurationError(f"file {file}, which {variable} names, cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:

@@ -115,7 +115,7 @@ def _example(field: FieldInfo) -> str:
 
 def plain(value: Any) -> str:
     """Return a value as it is written in settings."""
-    return f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)
+    return f"{value.total_seconds():.15g}" if isinstance(value, timedelta) else str(value)
 
 
 def _shown(value: Any) -> str:

@@ -5,19 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from reaper.pipeline.advice.model import Advice, Cost, GroupAdvice, Interval, Verdict, Weights, Workers
+from workers.protocol.keys import stream_of_journal
 from workers.protocol.messages import counted, on_one_line
 
 WIDTH = 110
 _COLUMNS = f"{'':<14}{'timeout':>11}{'cost':>13}{'crashed wait':>14}{'run twice':>12}{'given up':>10}{'taken':>8}"
 _SHOWN = 7
 """Points of the curve that are written into the settings, as a comment."""
-
-
-def stream_of(journal: str) -> str:
-    """Return the stream of a journal: ``{orders}:journal`` is that of ``orders``."""
-    name = journal.removesuffix(":journal")
-    inner = name[1:-1]
-    return inner if name == "{" + inner + "}" and not {"{", "}"} & set(inner) else name
 
 
 def toml_string(text: str) -> str:
@@ -41,7 +35,7 @@ def as_toml(advice: Sequence[GroupAdvice], weights: Weights) -> str:
 
 def _group(each: GroupAdvice) -> Iterator[str]:
     record, advice = each.record, each.advice
-    stream = stream_of(record.stream)
+    stream = stream_of_journal(record.stream)
     yield from _wrapped(f"{on_one_line(stream)}/{on_one_line(record.group)}: {_basis(each)}")
     for note in advice.notes:
         yield from _wrapped(f"Note: {note}.")
@@ -150,7 +144,7 @@ def as_json(advice: Iterable[GroupAdvice], weights: Weights) -> dict[str, Any]:
 def _group_json(each: GroupAdvice) -> dict[str, Any]:
     record = each.record
     return {
-        "stream": stream_of(record.stream),
+        "stream": stream_of_journal(record.stream),
         "group": record.group,
         "workers": str(record.workers),
         "mode": record.mode,

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from reaper.pipeline.advice.choice import advise_group
-from reaper.pipeline.advice.fragment import stream_of
 from reaper.pipeline.advice.model import GroupAdvice, GroupRecord, Weights, Workers
 from reaper.pipeline.advice.records import read_records
 from reaper.pipeline.analysis.columns import CLOCKS_DIFFER, is_misdated
 from reaper.pipeline.lake.tables import read_events
 from workers.protocol.errors import ConfigurationError
+from workers.protocol.keys import stream_of_journal
 
 
 def advise_lake(
@@ -26,7 +26,7 @@ def advise_lake(
 
 def chosen(records: Sequence[GroupRecord], pair: str | None) -> Sequence[GroupRecord]:
     """Return the records of all groups that are written like ``pair``; None = of all. Raises ConfigurationError."""
-    names = [f"{stream_of(record.stream)}/{record.group}" for record in records]
+    names = [f"{stream_of_journal(record.stream)}/{record.group}" for record in records]
     found = [record for name, record in zip(names, records, strict=True) if pair in (None, name, record.group)]
     if found:
         return found

@@ -105,7 +105,7 @@ def worker_of(consumer: str) -> Column:
 def stream_of(journal: str) -> Column:
     """Return the stream of a journal: ``{orders}:journal`` is that of ``orders``."""
     name = F.regexp_replace(journal, r":journal$", "")
-    return F.regexp_replace(name, r"^\{([^{}]+)\}$", "$1")
+    return F.regexp_replace(name, r"^\{([^}]+)\}$", "$1")
 
 
 def permille(part: Column, whole: Column) -> Column:

@@ -4,9 +4,11 @@ The note and the entry are made in one step, and lie in one slot of a cluster: r
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from reaper.pipeline.redis_stream.errors import RedisStreamError
+from workers.protocol.slots import slot_of, tag_in, tag_of
 
 ROWS_AT_ONCE = 100
 BYTES_AT_ONCE = 200_000
@@ -15,6 +17,8 @@ MOST_WORDS = 7_900
 """Of an entry: Lua hands a function no more than some 8,000."""
 NOTES = b"redis-stream:written:"
 """What keys begin with that hold the notes: sorted sets of the rows' keys, by the time in ms."""
+ODD_NOTES = b"redis-stream:written-beside:"
+"""The same for streams whose names no braces can be put around."""
 
 # What may fail goes first: a note without its entry would lose a row. Each row takes up to two old notes away, so that
 # there are never many more than were made in the time they are kept.
@@ -40,11 +44,17 @@ Row = tuple[bytes, bytes, list[bytes]]
 """Stream, key of the row, and the words of its ``XADD`` after the stream's key."""
 
 
+@lru_cache(maxsize=4_096)
 def notes_of(stream: bytes) -> bytes:
-    """Return the key of the notes about a stream, in its slot."""
-    _, brace, rest = stream.partition(b"{")
-    tag, closed, _ = rest.partition(b"}")
-    return NOTES + (stream if brace and closed and tag else b"{%b}" % stream)
+    """Return the key of the notes about a stream: in its slot, and no other stream's."""
+    tag = tag_of(stream)
+    if tag is None and b"}" not in stream:
+        return NOTES + b"{%b}" % stream
+    if tag is not None and stream != b"{%b}" % tag:
+        return NOTES + stream
+    # Those of `{orders}` would be those of `orders`; and a name like `a}b` is hashed as a whole, but inside of braces
+    # it would not be: so it stands behind a tag of the same slot.
+    return ODD_NOTES + b"{%b}" % (tag or tag_in(slot_of(stream))) + stream
 
 
 def calls(rows: Sequence[Row], keep_s: float) -> Iterator[list[bytes]]:

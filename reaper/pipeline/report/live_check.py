@@ -13,7 +13,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from workers.protocol.events import EventName, LifecycleEvent, events_of
-from workers.protocol.keys import GroupKeys, group_keys
+from workers.protocol.keys import GroupKeys, group_keys, stream_of_journal
 from workers.protocol.messages import entry_ms, entry_order, pair_up, read_metadata, text
 from workers.protocol.scripts import load_script
 
@@ -57,13 +57,6 @@ class OpenJob:
     event: str
     at_ms: int
     last_entry: str | None
-
-
-def stream_of_journal(journal: str) -> str:
-    """Return the stream that a journal belongs to: ``orders`` for ``{orders}:journal``."""
-    name = journal.removesuffix(":journal")
-    bare = name[1:-1]
-    return bare if name == "{" + bare + "}" and not set(bare) & {"{", "}"} else name
 
 
 async def locate(client: Redis, jobs: Sequence[OpenJob], ingested_ms: Mapping[str, int]) -> dict[OpenJob, Place]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from reaper.pipeline.report.live_check import stream_of_journal
+from workers.protocol.keys import stream_of_journal
 
 NOTHING = "\N{EN DASH}"
 _AMBIGUOUS = set('/"(\N{MIDDLE DOT}')
