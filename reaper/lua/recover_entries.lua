@@ -67,6 +67,11 @@ end
 if redis.call('HGET', agreement, 'paused') == '1' then
   return { 'paused' }
 end
+if policy == 'in-place' then
+  -- What is given back is claimed, one by one, and workers prove their life by the same right: without it the call is refused as a
+  -- whole, also one that asks for nothing.
+  redis.call('XCLAIM', source, group, READY_CONSUMER, 0, '0-0', 'JUSTID')
+end
 local at, not_after, steps = now_ms(), read_clock(ARGV[10])
 if at > not_after then
   open_for_writing(source, group) -- the answer says that writes are served again, and the list may be read

@@ -62,6 +62,29 @@ def test_what_the_server_does_not_know(error: ResponseError, expected: bool) -> 
     assert is_not_known(error) is expected
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            "unknown command 'XINFO', with args beginning with: 'STREAM' 'secret' ",
+            "the server does not know XINFO, which we",
+        ),
+        ("unknown command `TIME`, with args beginning with: ", "the server does not know TIME, which we"),
+        ("Unknown command called from script script: on @user_script:51.", "the server does not know a command in a"),
+        (
+            "Error running script (call to f_1): @user_script:3: Unknown Redis command called from Lua script",
+            "the server does",
+        ),
+        ("syntax error", "syntax error"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_command_that_the_server_does_not_know_is_named_and_its_arguments_are_not(said: str, expected: str) -> None:
+    words = in_words(ResponseError(said))
+    assert words.startswith(expected)
+    assert "secret" not in words
+
+
 @pytest.mark.anyio
 @pytest.mark.contract
 async def test_what_is_not_there_or_is_something_foreign_is_told_from_what_is_refused(client: Redis) -> None:

@@ -334,7 +334,7 @@ async def test_nothing_is_read_or_taken_over_before_what_is_left() -> None:
     reader._claiming = SimpleNamespace(is_left=True, left=tell)
     reader._adoption = SimpleNamespace(is_due=True, take=pytest.fail, put_off=pytest.fail, take_stock=lambda: None)
     reader._membership, reader._stock_taken, reader._stalled = SimpleNamespace(joins=2, both=()), 1, StalledDeliveries()
-    reader._reporter = SimpleNamespace(works=lambda _: None, counts=SimpleNamespace(read=0))
+    reader._reporter, reader._most = SimpleNamespace(works=lambda _: None, counts=SimpleNamespace(read=0)), inf
     reader._slots, reader._journal, reader._telemetry = SimpleNamespace(put=taken.extend, free=0), None, None
     assert not await reader._fill_slots(1)
     assert (taken, source.holds(left), reader._reporter.counts.read) == ([left], True, 1)

@@ -352,6 +352,26 @@ async def test_a_deleted_payload_does_not_disturb_who_has_it_in_memory(server: R
     assert (worker.counts.acked, worker.counts.refused) == (2, 0)
 
 
+@extending
+async def test_what_was_told_as_lost_with_its_payload_is_run_to_its_end(server: RedisServer, client: Redis) -> None:
+    """It cannot be extended, so a leader takes it away after a visibility timeout; nobody else can ever run it."""
+    handler = Holding()
+    gone, there = await enqueue(client, 1, 2)
+
+    async with running(make_worker(server.url, handler, visibility_timeout=VISIBILITY_S, journal="full")) as worker:
+        await wait_until(lambda: len(handler.started) == 2, "both run")
+        await client.xdel(KEYS.stream, gone)
+        was_extended = (await extensions(client)).count(there)
+        await wait_until(extended(client, there, was_extended + 3), "it was found to be gone")
+        await client.xack(KEYS.stream, KEYS.group, gone)
+        was_extended = (await extensions(client)).count(there)
+        await wait_until(extended(client, there, was_extended + 3), "its extension was refused")
+        handler.gate.set()
+
+    assert sorted(handler.ended) == [(1, "done"), (2, "done")]
+    assert (worker.counts.acked, worker.counts.refused) == (1, 1)
+
+
 # ---- no contact
 
 

@@ -51,6 +51,21 @@ async def test_a_batch_whose_reply_was_lost_is_run_and_not_counted(
     assert await event_names(client) == ["acked"] * 5
 
 
+@pytest.mark.parametrize("recovery", ["reaper", "embedded"])
+async def test_a_server_that_lets_out_no_large_reply_is_asked_for_smaller_ones(
+    start_server: StartServer, recovery: str
+) -> None:
+    """It hangs up on whoever asked, and what it handed out is ours: asked for again as it was, it never arrived."""
+    limited = start_server()
+    limited.command("CONFIG", "SET", "client-output-buffer-limit", "normal 307200 0 0")
+    async with commands_client(limited.url) as client:
+        for number in range(60):
+            await client.xadd(KEYS.stream, {"n": number, "payload": bytes(20_000)})
+        async with running(make_worker(limited.url, accept, recovery=recovery, concurrency=60)) as worker:
+            await wait_for_settled(worker, 60)
+        assert (worker.counts.acked, await pending_of(client)) == (60, [])
+
+
 async def test_after_a_lost_reply_what_runs_already_is_not_run_again(
     server: RedisServer, client: Redis, proxy: StartProxy
 ) -> None:

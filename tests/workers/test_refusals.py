@@ -16,6 +16,7 @@ from tests.support.waiting import wait_until
 from tests.workers.scene import KEYS, enqueue, make_worker, pending_of, running, wait_for_settled
 from workers import Job, Reject
 from workers.protocol.calls.settlement import settle
+from workers.protocol.errors import UnreachableError
 from workers.protocol.meaning import Meaning, meaning_of
 from workers.protocol.messages import RecoveryMode
 
@@ -124,6 +125,58 @@ async def test_what_the_server_refuses_without_a_reason_is_held_only_if_it_would
     assert (worker.counts.acked, worker.counts.held) == (2, 1)
 
 
+# ---- proof of life
+
+
+@pytest.mark.parametrize("recovery", [RecoveryMode.REAPER, RecoveryMode.EMBEDDED])
+@pytest.mark.parametrize("right", ["xclaim", "xpending", "xrange"])
+async def test_a_worker_that_may_not_prove_its_life_does_not_begin(
+    server: RedisServer, client: Redis, right: str, recovery: RecoveryMode
+) -> None:
+    """Its long jobs would be recovered from under it, run again and again, and be given up."""
+
+    async def handle(_job: Job) -> None:
+        """Return."""
+
+    await enqueue(client, 1)
+    url = await restrict(client, server, f"-{right}", mode=recovery)
+    with pytest.raises(UnreachableError, match=r"cannot join group orders/billing: .*`reaper acl` prints the rights"):
+        await make_worker(url, handle, recovery=recovery).run()
+    assert await pending_of(client) == []
+
+
+async def test_an_extension_that_extends_nothing_does_not_say_that_extending_works(
+    server: RedisServer, client: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where all that could not be extended has been recovered meanwhile."""
+    failures: list[int] = []
+
+    def pause_s(failed: int) -> float:
+        failures.append(failed)
+        return 0.01
+
+    started, done = anyio.Event(), anyio.Event()
+
+    async def handle(_job: Job) -> None:
+        started.set()
+        await done.wait()
+
+    monkeypatch.setattr("workers.loop.heartbeat.pause_s", pause_s)
+    hurry(monkeypatch.setattr)
+    [job_id] = await enqueue(client, 1)
+    async with running(make_worker(await restrict(client, server), handle, visibility_timeout=3_600)):
+        await started.wait()
+        await change_rights(client, "-xclaim")
+        await wait_until(lambda: errors_in(caplog, "Redis refuses", "extending"), "extending is refused")
+        await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "thief", 0, job_id)
+        tried = len(failures)
+        await wait_until(lambda: len(failures) > tried + 3, "it is tried again")
+        assert not errors_in(caplog, "extending works again")
+        await change_rights(client, "+xclaim")
+        await wait_until(lambda: errors_in(caplog, "extending works again"), "it works")
+        done.set()
+
+
 # ---- everything else goes on
 
 
@@ -169,10 +222,11 @@ async def test_an_embedded_worker_that_may_not_claim_reads_on(
     await client.xreadgroup(KEYS.group, "gone", {KEYS.stream: ">"})
     [(entry, _, _)] = await pending_of(client)
     await client.execute_command("XCLAIM", KEYS.stream, KEYS.group, "gone", 0, entry, "IDLE", 7_200_000, "JUSTID")
-    url = await restrict(client, server, "-xclaim", mode=RecoveryMode.EMBEDDED)
+    url = await restrict(client, server, mode=RecoveryMode.EMBEDDED)
     async with running(make_worker(url, handle, recovery="embedded", visibility_timeout=3_600)) as worker:
         assert worker.process
         process = worker.process
+        await change_rights(client, "-xclaim")
         await wait_until(lambda: any("stalls" in why for why in process.refusals), "recovery is refused")
         await enqueue(client, 1, 2, 3)
         await wait_until(lambda: len(ran) == 3, "what is new is run")

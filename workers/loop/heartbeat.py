@@ -30,10 +30,11 @@ from redis.exceptions import RedisError
 
 from workers.loop.beating import Beating, BeatingThread, Carry, Extending, LoopIsClosedError, Steps
 from workers.loop.context import Part, WorkerContext
-from workers.loop.held import ENDED, Held, Source
+from workers.loop.held import ENDED, RUNNING, Held, Source
 from workers.protocol.calls import in_calls
 from workers.protocol.calls.settlement import Extension, Extensions
 from workers.protocol.connection import COMMAND_TIMEOUT_S
+from workers.protocol.meaning import is_contact_error
 from workers.protocol.messages import in_order
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
@@ -114,24 +115,35 @@ class Heartbeat(Part):
     def _failed(self, error: Exception) -> None:
         self._reporter.failed("extending", error)
         if self._instead is None or self._instead.done():
-            self._instead = asyncio.get_running_loop().create_task(self._beat_instead())
+            beating = self._beat_instead(was_refused=not is_contact_error(error))
+            self._instead = asyncio.get_running_loop().create_task(beating)
 
-    async def _beat_instead(self) -> None:
-        """Extend what the thread, which goes on trying, cannot: perhaps its connection alone is refused or gone."""
+    async def _beat_instead(self, *, was_refused: bool) -> None:
+        """Extend what the thread, which goes on trying, cannot: perhaps its connection alone is gone.
+
+        What was refused is refused to both, so an answer here ends that for the thread as well, which may find nothing
+        left to extend.
+        """
         for source, batch in self._due(monotonic(), self._period_s()):
             asked_at = monotonic()
             try:
                 answer = await self._proof.extend_many(source, batch)
             except (RedisError, OSError):
                 return
+            if was_refused:
+                self._reporter.works("extending")
             self._learn(batch, answer, asked_at)
 
     def _learn(self, batch: Sequence[Held], answer: Extensions, asked_at: float) -> None:
         results = answer.results
         self._membership.heard(answer.server_ms, asked_at)
         for held, result in zip(batch, results, strict=True):
-            if result is Extension.REFUSED:
-                self._lose(held, asked_at)
+            if result is Extension.PAYLOAD_GONE:
+                held.is_bare = True
+            elif result is Extension.REFUSED and not (held.is_bare and held.stage is RUNNING):
+                self._lose(
+                    held, asked_at
+                )  # of one without its payload: it was told and acknowledged, and is run by us alone
         vanished = [
             held
             for held, result in zip(batch, results, strict=True)

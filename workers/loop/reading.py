@@ -26,7 +26,7 @@ from workers.loop.stalled import StalledDeliveries
 from workers.protocol.connection import BLOCK_MS, KeptConnection
 from workers.protocol.errors import UnexpectedReplyError
 from workers.protocol.events import EventName
-from workers.protocol.meaning import Meaning, is_contact_error, meaning_of
+from workers.protocol.meaning import Meaning, is_contact_error, meaning_of, was_not_run
 from workers.protocol.messages import parse_read_reply
 from workers.runtime.clock import monotonic
 from workers.runtime.pauses import pause_s
@@ -62,6 +62,9 @@ class Reader(Part):
         self._by_key = {source.key.encode(): source for source in context.membership.both}
         self._planner = Planner()
         self._claiming = Claiming(context)
+        self._asked_for = 0
+        self._most: float = inf
+        """As many deliveries are asked for at most: replies were lost that may have been too large."""
         self._is_blocking = False
         self._late = anyio.Event()
         self._stopping = anyio.Event()
@@ -109,7 +112,8 @@ class Reader(Part):
 
     async def _fill_slots(self, free: int) -> bool:
         """Get deliveries from where it is time for; return whether that was a read, and Redis answered it."""
-        was_read = False
+        was_read, free = False, self._bounded(free)
+        self._asked_for = free
         if self._stock_taken != self._membership.joins:
             self._stock_taken = self._membership.joins
             self._adoption.take_stock()
@@ -133,6 +137,9 @@ class Reader(Part):
             for held in deliveries:
                 self._journal.note(EventName.DELIVERED, held.job)
         self._stalled.were_delivered(deliveries)
+        if deliveries and self._most < inf:
+            larger = self._most + max(1, self._most // 4)
+            self._most = larger if larger < self._slots.concurrency else inf
         self._slots.put(deliveries)
         if deliveries and self._slots.free:
             await asyncio.sleep(0)  # a job that comes alone starts before the next one is asked for
@@ -162,7 +169,10 @@ class Reader(Part):
         return deliveries
 
     def _room_ahead(self) -> int:
-        return 0 if self._stopping.is_set() else self._slots.free
+        return 0 if self._stopping.is_set() else self._bounded(self._slots.free)
+
+    def _bounded(self, free: int) -> int:
+        return int(min(free, self._most))
 
     async def _read(self, free: int) -> list[Held]:
         asked_at = monotonic()
@@ -272,6 +282,8 @@ class Reader(Part):
             return
         self._reporter.failed(READING, error)
         if is_contact_error(error):
+            if self._asked_for and not was_not_run(error):  # perhaps no reply as large as that can arrive
+                self._most = max(1, self._asked_for // 2)
             self._membership.join_again()  # so that what settles and proves is connected before there is no room for it
             await self._client.connection_pool.disconnect()
         with anyio.move_on_after(pause_s(failures)):

@@ -87,7 +87,8 @@ class Reporter:
         """Note that ``part`` (``reading``, ``settling``, …) could not do its work."""
         if self.troubles.failed(part, error, monotonic()):
             what = "no contact with Redis" if is_contact_error(error) else "Redis refuses"
-            logger.error("%s: %s while %s: %s. Trying until it works", self._consumer, what, part, in_words(error))
+            why = in_words(error)
+            logger.error("%s: %s while %s: %s. Trying until it works", self._consumer, what, part, why)
             self._callbacks.report("error", part=part, error=str(error))
 
     def works(self, part: str) -> None:

@@ -527,6 +527,11 @@ _OF_TLS = (
     ("CERTIFICATE_REQUIRED", "It asks for a certificate of ours: set redis_cert_file and redis_key_file."),
 )
 """What is said of a handshake that failed, and what to do about it."""
+_OF_LIMITS = (
+    ("DB index", "It has fewer databases: end redis_url with a lower number, or with none."),
+    ("unknown command", "It is to know that by its own name: see its rename-command, or the proxy in front of it."),
+)
+"""What a server says that is there, and lets us in, and what to do about it."""
 _CUT_SHORT = ("Connection reset", "Connection closed", "Timeout connecting")
 """What is said where one of the two speaks TLS and the other does not, or where a certificate of ours is missing."""
 
@@ -538,9 +543,7 @@ def _advice(error: RedisError, url: str) -> str:
         return ""  # it says so itself
     if is_not_now(error):
         return "It is there, and does not serve us now: try again once it does."
-    if "DB index" in said:
-        return "It has fewer databases: end redis_url with a lower number, or with none."
-    for words, advice in _OF_TLS:
+    for words, advice in (*_OF_TLS, *_OF_LIMITS):
         if words in said:
             return advice
     found = meaning_of(error)

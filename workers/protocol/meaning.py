@@ -94,6 +94,8 @@ _DENIED = re.compile(r"(^|-)NOPERM |The user executing the script can't |ACL fai
 _CODED = re.compile(r"-?[A-Z]+ |.* -[A-Z]+ ")
 _SAID_BY_THE_SERVER = re.compile(r"max number of clients reached")
 _NOTHING_THERE = re.compile(r"^-?(WRONGTYPE |NOGROUP |(ERR )?no such key)")
+_NO_COMMAND = re.compile(r"^(ERR )?unknown command|Unknown (Redis )?command called", re.IGNORECASE)
+_MISSING_COMMAND = re.compile(r"unknown command ['`]([A-Za-z|]{1,32})['`]")
 _NOT_KNOWN = re.compile(r"unknown (sub)?command|syntax error|unbalanced", re.IGNORECASE)
 
 
@@ -188,6 +190,10 @@ def in_words(error: object) -> str:
     meaning = meaning_of(error) if isinstance(error, BaseException) else meaning_of_text(said)
     if meaning is Meaning.DENIED:
         return f"{said} (`ACL LOG` at the server names what; `reaper acl` prints the rights to give)"
+    if meaning is Meaning.UNCLEAR and _NO_COMMAND.search(said):
+        missing = _MISSING_COMMAND.search(said)
+        which = f"{missing[1]}, which" if missing else "a command in a script of ours, which"
+        return f"the server does not know {which} we need: renamed or removed (`rename-command`), or there is a proxy"
     return said
 
 

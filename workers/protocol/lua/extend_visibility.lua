@@ -83,6 +83,14 @@ for from = 1, #extended, 1000 do
   call[#call + 1] = 'JUSTID' -- the count stays
   redis.call('XCLAIM', source, group, consumer, 0, unpack(call))
 end
+if #extended == 0 then
+  -- Who is answered believes that he may extend. Asked of a group that there is not: from 7.0 on, a claim of nothing makes its
+  -- consumer, and one that is missing says that somebody deleted it.
+  local reply = redis.pcall('XCLAIM', source, 'none-by-reaper', '-', 0, '0-0', 'JUSTID')
+  if type(reply) == 'table' and reply.err and not string.find(tostring(reply.err), 'NOGROUP') then
+    return reply
+  end
+end
 if write_journal then
   for i = 1, items do
     local item = first + (i - 1) * ITEM

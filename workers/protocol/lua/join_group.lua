@@ -28,7 +28,8 @@
 -- start ID of the group if it was created now ('' if not), groups of the stream, server time in ms, mismatch (''),
 -- ms for which a leader is sure to serve the group (0 = none is), recovery by workers begins with us, in our way (1|0), version of the
 -- agreement (0 = nothing is agreed on), since when our word stands (the server's ms; 0 = we give none)}.
--- Raises WRONGTYPE where the stream's key holds something else, and NEWERDATA with the version found and ours.
+-- Raises WRONGTYPE where the stream's key holds something else, NEWERDATA with the version found and ours, and, of a worker that begins
+-- (ARGV[11] is 0), what Redis says of a command that extensions need and may not have.
 -- Fence: none; it only creates what is missing, and removes the fence of a leader that has gone.
 
 --- @prelude
@@ -70,6 +71,15 @@ if failed then
 end
 if created then -- whoever watches the group puts back what it had read up to there (restore_group.lua)
   made_anew(agreement, start == '$' and info_field(redis.call('XINFO', 'STREAM', stream), 'last-generated-id') or start)
+end
+
+if consumer ~= '' and ARGV[11] == '0' then -- who begins is to know before it reads whether it can prove its life
+  redis.call('XPENDING', stream, group, '0-0', '0-0', 1, consumer)
+  redis.call('XRANGE', stream, '0-0', '0-0')
+  local reply = redis.pcall('XCLAIM', stream, 'none-by-reaper', '-', 0, '0-0', 'JUSTID') -- as extend_visibility.lua asks
+  if type(reply) == 'table' and reply.err and not string.find(tostring(reply.err), 'NOGROUP') then
+    return reply
+  end
 end
 
 raise_data_version(agreement)
