@@ -44,7 +44,9 @@ async def extend(scene: Scene, *, times: Word = "", source: str = "orders", stre
 async def hold_again(scene: Scene, *, times: Word = "") -> int:
     """Run ``hold_again`` for the first entry, proven alive lately; returns its result."""
     reply: Any = await load_script("workers.protocol", "hold_again").run(
-        scene.client, ["orders", "orders", scene.keys.agreement], ["billing", "w1", E1, times or await proven(scene)]
+        scene.client,
+        ["orders", "orders", scene.keys.agreement, scene.keys.suspects, scene.keys.notes, scene.keys.journal],
+        ["billing", "w1", E1, times or await proven(scene)],
     )
     return int(reply[0])
 
@@ -99,6 +101,38 @@ async def test_a_suspect_that_is_held_again_is_out_again(
         await vanish(scene, "consumer")
         await load_script("workers.protocol", "hold_again").run(scene.client, keys, words)
         assert await scene.client.hget(scene.keys.suspects, E1) == b"stream,0,2,1700000000000+2!", "it was still out"
+
+
+@pytest.mark.parametrize(
+    ("event", "data", "is_over"),
+    [
+        ("acked", '{"v":1,"group":"billing","entry":"%s","delivery":1}', True),
+        ("acked", '{"v":2,"group":"billing","entries":["7-0","%s"],"delivery":1}', True),
+        ("acked", '{"v":1,"group":"billing","job":"%s","entry":"7-0","delivery":1}', True),
+        ("dead_lettered", '{"v":1,"group":"billing","entry":"%s","dead_letter":"7-0"}', True),
+        ("acked", '{"v":1,"group":"search","entry":"%s","delivery":1}', False),
+        ("dead_lettered", '{"v":1,"group":"billing","entry":"7-0","dead_letter":"%s"}', False),
+        ("nacked", '{"v":1,"group":"billing","entry":"%s","delivery":1}', False),
+        ("refused", '{"v":1,"group":"billing","entry":"%s","delivery":1}', False),
+        ("acked", '{"v":1,"group":"billing","entry":"7-0","error":"\\"%s\\""}', False),
+    ],
+)
+@pytest.mark.parametrize("when", ["since", "before"])
+async def test_what_another_delivery_has_settled_since_is_not_held_again(
+    held: Scene, event: str, data: str, is_over: bool, when: str
+) -> None:
+    """A server that lost its latest writes handed the entry out anew, and that delivery was settled (seed 9000036)."""
+    await vanish(held, "consumer")
+    at_ms = await held.now_ms() - (100 if when == "since" else 1_000)
+    await held.client.xadd(held.keys.journal, {"event": event, "data": data % E1}, id=f"{at_ms}-0")
+    alive = await proven(held, ago_ms=500)
+    gone = is_over and when == "since"
+    assert await extend(held, times=alive) == (REFUSED if gone else VANISHED)
+    assert await hold_again(held, times=alive) == (0 if gone else 1)
+    await vanish(held, "consumer")
+    reply = await held.settle(item(E1, "ack"), proven_ms=alive.partition(",")[2])
+    assert reply == ([REFUSED] if gone else 1)
+    assert await held.pending() == []
 
 
 EMBEDDED = {"recovery": "embedded", **WORD}

@@ -141,9 +141,8 @@ class Heartbeat(Part):
             if result is Extension.PAYLOAD_GONE:
                 held.is_bare = True
             elif result is Extension.REFUSED and not (held.is_bare and held.stage is RUNNING):
-                self._lose(
-                    held, asked_at
-                )  # of one without its payload: it was told and acknowledged, and is run by us alone
+                # One without its payload was told and acknowledged by the leader, and is run by us alone: it goes on.
+                self._lose(held, asked_at)
         vanished = [
             held
             for held, result in zip(batch, results, strict=True)

@@ -297,7 +297,7 @@ class Extend(Generic[DeliveryT]):
         for delivery, proof in zip(deliveries, proofs, strict=True):
             words += (delivery.raw_entry_id, f"{delivery.times_delivered}{_suffix(proof)}")
         keys = self.keys
-        places = source, keys.stream, keys.agreement, keys.suspects, keys.notes
+        places = source, keys.stream, keys.agreement, keys.suspects, keys.notes, keys.journal
         reply = await HOLD_AGAIN.run(client, places, words)
         return [bool(result) for result in _in_time(reply, _HELD_TOO_LATE)]
 

@@ -42,7 +42,7 @@ local function judge(entry_id, times, proven, is_late, left)
   if not row and is_late then
     return LATE
   end
-  if not row and agreement and has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
+  if not row and agreement and has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven, journal) then
     return VANISHED
   end
   if not row or row[4] ~= times then

@@ -9,6 +9,8 @@
 -- KEYS[4] suspects   {orders}:suspects:billing           hash, and
 -- KEYS[5] notes      {orders}:notes:billing              hash: may be left out. A suspect that vanished was taken for settled, and the
 --                                                        next one let out; it is out again, so that nobody dies for the other
+-- KEYS[6] journal    {orders}:journal                    stream: may be left out. Where the server has lost this delivery, and another one
+--                                                        was settled since, the journal alone tells
 -- ARGV[1] group  ARGV[2] our consumer  ARGV[3…] per item: entry ID, its delivery count, and behind commas when
 -- it was proven alive last and until when that counts (server's ms; may be left out: what is told apart by the first alone is refused then)
 --
@@ -19,7 +21,7 @@
 
 --- @prelude
 
-local source, stream, agreement, suspects, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local source, stream, agreement, suspects, notes, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local group, consumer = ARGV[1], ARGV[2]
 local first = 3
 
@@ -46,7 +48,7 @@ for i = first, #ARGV, 2 do
     result = 1
   elseif (is_late and not is_ours) or is_taken(source, group, agreement, consumer, entry_id, times, proven) then
     result = 2
-  elseif has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
+  elseif has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven, journal) then
     hold_again(source, group, consumer, entry_id, times)
     if lets_suspects_out then
       count_as_out(entry_id, times)

@@ -733,6 +733,64 @@ local RESTORED_CONSUMER = 'restored-by-reaper'
 local function was_returned(row, times)
   return row and row[2] == RETURNED_CONSUMER and row[4] == times
 end
+
+-- What the journal tells of how a delivery ended since a moment: 'over' where the group has settled the job for good, 'ended' where it was
+-- given back or the like, or is over in some group, 'open' where it tells of no end, nothing where it does not reach so far, or has too much
+-- to tell. (A group's name that JSON writes otherwise is not known again.)
+local told_end
+do
+  local MOST_TOLD, MOST_LOOKS = 200, 8
+  local GOES_ON = { delivered = true, started = true, extended = true, refused = true, scanned = true }
+  local looks = {} -- each: since when, whether it tells of all, and by entry or job ID when one ended last, and was over
+
+  local function note_end(known, group, event, ms)
+    local data = event.data or ''
+    local is_ours = string.match(data, '"group":"([^"]*)"') == group
+    for entry_id in string.gmatch(data, '"(%d+%-%d+)"') do
+      known.ended[entry_id] = ms
+      known.over[entry_id] = is_ours and event.event == 'acked' and ms or known.over[entry_id]
+    end
+    local given_up = is_ours and event.event == 'dead_lettered' and string.match(data, '"entry":"(%d+%-%d+)"')
+    if given_up then
+      known.over[given_up] = ms
+    end
+  end
+
+  local function look(journal, group, since)
+    local known = { since = since, is_all = false, ended = {}, over = {} }
+    local oldest = redis.pcall('XRANGE', journal, '-', '+', 'COUNT', 1)
+    local rows = oldest[1] and redis.pcall('XRANGE', journal, string.format('%.0f', since), '+', 'COUNT', MOST_TOLD) or {}
+    for _, row in ipairs(rows) do
+      local event = {}
+      for i = 1, #row[2], 2 do
+        event[row[2][i]] = row[2][i + 1]
+      end
+      if not GOES_ON[event.event] then
+        note_end(known, group, event, entry_ms(row[1]))
+      end
+    end
+    known.is_all = oldest[1] and entry_ms(oldest[1][1]) < since and not rows.err and #rows < MOST_TOLD
+    return known
+  end
+
+  told_end = function(journal, group, entry_id, since)
+    local found
+    for _, known in ipairs(looks) do
+      found = found or (known.since == since or (known.is_all and known.since < since)) and known
+    end
+    if not found and #looks < MOST_LOOKS then
+      found = look(journal, group, since)
+      looks[#looks + 1] = found
+    end
+    if not found then
+      return nil
+    elseif (found.over[entry_id] or 0) >= since then
+      return 'over'
+    end
+    return (found.ended[entry_id] or 0) >= since and 'ended' or found.is_all and 'open' or nil
+  end
+end
+
 local has_vanished, is_taken
 do
   -- What a consumer's worker has joined with, or nothing where it gives no word. It may be silent for the shorter of what others judge
@@ -757,7 +815,7 @@ do
     return ago and ago >= 0 and ago * 3 <= terms.silence * 2 and proven >= terms.since
   end
 
-  has_vanished = function(source, stream, group, agreement, consumer, entry_id, times, proven)
+  has_vanished = function(source, stream, group, agreement, consumer, entry_id, times, proven, journal)
     local row = redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1]
     if was_returned(row, times) then
       return true
@@ -778,6 +836,9 @@ do
       if info_field(info, 'name') == group and is_after(entry_id, info_field(info, 'last-delivered-id')) then
         return false -- the server has lost that it was ever delivered: it is ready, and will be delivered anew
       end
+    end
+    if journal and proven and told_end(journal, group, entry_id, proven) == 'over' then
+      return false -- the server has lost this delivery, and another one was settled
     end
     return is_safe or delivery_count(open_entry(entry_id, entry[2]), times, terms.max_deliveries) < terms.max_deliveries
   end
@@ -867,17 +928,19 @@ end
 
 -- Writes one entry of the journal: a lifecycle event, whose `data` is JSON text. A journal that is broken or full never stops an effect. It is trimmed
 -- by the first event of a call and by every hundredth after it: a stream gives up its entries by the hundred anyway.
-local TRIM_EVERY = 100
-local until_trim = 0
 local try = redis.pcall -- a local name is reached faster
-local function add_to_journal(journal, maxlen, ...)
-  if until_trim == 0 then
-    until_trim = TRIM_EVERY
-    try('XADD', journal, 'MAXLEN', '~', maxlen, '*', ...)
-  else
-    try('XADD', journal, '*', ...)
+local add_to_journal
+do
+  local TRIM_EVERY, until_trim = 100, 0
+  add_to_journal = function(journal, maxlen, ...)
+    if until_trim == 0 then
+      until_trim = TRIM_EVERY
+      try('XADD', journal, 'MAXLEN', '~', maxlen, '*', ...)
+    else
+      try('XADD', journal, '*', ...)
+    end
+    until_trim = until_trim - 1
   end
-  until_trim = until_trim - 1
 end
 local function journal_event(journal, maxlen, event, job_id, data)
   add_to_journal(journal, maxlen, 'event', event, 'job', job_id, 'data', data)

@@ -364,45 +364,15 @@ end
 
 -- Tells whether the journal says that no earlier call has settled an entry: it reaches back to when that was proven alive, and tells of
 -- no end of it since. Of what was given back by a copy nothing else may be left.
-local journal_denies
-do
-  local MOST_TOLD, GOES_ON = 200, { delivered = true, started = true, extended = true, refused = true, scanned = true }
-  local ended_since = {} -- by when it begins: the IDs that the journal names since then, but as going on; false where it does not reach so far
-  local function look(ms)
-    local oldest = redis.pcall('XRANGE', journal, '-', '+', 'COUNT', 1)
-    local rows = oldest[1] and entry_ms(oldest[1][1]) < ms and redis.pcall('XRANGE', journal, string.format('%.0f', ms), '+', 'COUNT', MOST_TOLD)
-    if not rows or rows.err or #rows == MOST_TOLD then
-      return false
-    end
-    local ended = {}
-    for _, row in ipairs(rows) do
-      local event = {}
-      for i = 1, #row[2], 2 do
-        event[row[2][i]] = row[2][i + 1]
-      end
-      for entry_id in string.gmatch(not GOES_ON[event.event] and event.data or '', '"(%d+%-%d+)"') do
-        ended[entry_id] = true
-      end
-    end
-    return ended
-  end
-
-  journal_denies = function(entry_id, proven)
-    if not write_journal or not proven then
-      return false
-    end
-    if ended_since[proven] == nil then
-      ended_since[proven] = look(proven)
-    end
-    return ended_since[proven] and not ended_since[proven][entry_id]
-  end
+local function journal_denies(entry_id, proven)
+  return write_journal and proven and told_end(journal, group, entry_id, proven) == 'open'
 end
 
 -- What somebody else made vanish while it ran is settled as if nothing had happened.
 local function taken_back(entry_id, verb, times, proven)
   if left[entry_id] then
     return false
-  elseif not has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven) then
+  elseif not has_vanished(source, stream, group, agreement, consumer, entry_id, times, proven, journal) then
     return false
   elseif reply_was_lost and not is_witness(entry_id, verb, times, proven) and not journal_denies(entry_id, proven) then -- what is gone may have been settled…
     if not was_returned(redis.call('XPENDING', source, group, entry_id, entry_id, 1)[1], times) then -- … what was returned was not
