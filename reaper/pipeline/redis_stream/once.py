@@ -4,7 +4,6 @@ The note and the entry are made in one step, and lie in one slot of a cluster: r
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import groupby
 
 from reaper.pipeline.redis_stream.errors import RedisStreamError
@@ -44,7 +43,6 @@ Row = tuple[bytes, bytes, list[bytes]]
 """Stream, key of the row, and the words of its ``XADD`` after the stream's key."""
 
 
-@lru_cache(maxsize=4_096)
 def notes_of(stream: bytes) -> bytes:
     """Return the key of the notes about a stream: in its slot, and no other stream's."""
     tag = tag_of(stream)
