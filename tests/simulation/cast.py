@@ -314,11 +314,15 @@ class OurWorker(Actor):
         """Note who is beside a job that kills and has had his last delivery, where nobody can tell the two apart.
 
         That is a suspect, where the killer is ``fresh``, none. Who was not let out is spared (decision 76), but where
-        the limit is 1: there are no suspects then.
+        the limit is 1: there are no suspects then. A copy has the mark in its fields, what is given back in place has
+        none.
         """
         least = self.world.story.least_limit  # it may be lowered until they are looked at
+        let_out = self.world.server.keys.values.get(KEYS.suspects.encode())
         for one in self._held():
-            is_suspect = plays.SUSPECT in one.job.reserved
+            is_suspect = plays.SUSPECT in one.job.reserved or (
+                isinstance(let_out, dict) and one.job.raw_entry_id in let_out
+            )
             if one.job.deliveries >= least and (least == 1 or (fresh and is_suspect)):
                 self.world.ledger.blame(Execution(one.job.id, one.job.generation))
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.simulation.cast import OurWorker
 from tests.simulation.conftest import Make
+from tests.simulation.places import KEYS
 from tests.simulation.plays import SUSPECT
 from tests.simulation.story import Setting, Step, Story
 
@@ -16,18 +17,22 @@ LIMIT = 3
 def held(job: str, deliveries: int, *, marked: bool = False) -> Any:
     """Return a delivery in the hands of a worker, as far as anybody asks it."""
     reserved = {SUSPECT: b"1"} if marked else {}
-    return SimpleNamespace(job=SimpleNamespace(id=job, generation=0, deliveries=deliveries, reserved=reserved))
+    return SimpleNamespace(
+        job=SimpleNamespace(
+            id=job, generation=0, deliveries=deliveries, reserved=reserved, raw_entry_id=job.encode() + b"-0"
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("fresh", "limits", "taken_along"),
     [
-        (True, [LIMIT], {"marked"}),
+        (True, [LIMIT], {"marked", "let out in place"}),
         (False, [LIMIT], set()),
         (False, [5, LIMIT], set()),
-        (True, [5, LIMIT], {"marked"}),
-        (False, [1], {"first", "last", "marked"}),
-        (False, [LIMIT, 1], {"first", "last", "marked"}),
+        (True, [5, LIMIT], {"marked", "let out in place"}),
+        (False, [1], {"first", "last", "marked", "let out in place"}),
+        (False, [LIMIT, 1], {"first", "last", "marked", "let out in place"}),
     ],
 )
 def test_whom_a_job_that_kills_may_take_along(
@@ -39,7 +44,10 @@ def test_whom_a_job_that_kills_may_take_along(
     world.limits += later
     worker = world.actors["worker-1"]
     assert isinstance(worker, OurWorker)
-    in_hand = [held("first", 1), held("last", LIMIT), held("marked", LIMIT, marked=True)]
+    world.server.keys.values[KEYS.suspects.encode()] = {b"let out in place-0": b"stream,0"}
+    in_hand = [
+        held("first", 1), held("last", LIMIT), held("marked", LIMIT, marked=True), held("let out in place", LIMIT)
+    ]  # fmt: skip
     monkeypatch.setattr(worker, "_held", lambda: in_hand)
     worker._blame_last_deliveries(fresh=fresh)
     assert {execution.job for execution in world.ledger.endings} == taken_along
