@@ -65,6 +65,8 @@ class Known(NamedTuple):
 
     made: int
     was_made: bool
+    has_scanned: bool
+    """All of it, and has done what follows from that; else what it has seen so far is here."""
     journal_at: bytes
     missing: dict[tuple[str, bytes], Missing]
     """By source and consumer: what went with consumers that somebody deleted."""
@@ -126,9 +128,10 @@ class GroupWatch:
         self._scope = anyio.CancelScope()
         self._next_full = float("-inf")
         self._is_agreed = True
+        self._has_taken_over = known is not None
         self._made = known.made if known else 0
         self._was_made = known is not None and known.was_made
-        self._has_scanned = known is not None
+        self._has_scanned = known is not None and known.has_scanned
         self._scanned = dict(known.scanned) if known else {}  # until this watch has scanned all of it itself
         self._told_at_ms: int | None = None
         self._former = FormerVisibility()
@@ -177,10 +180,17 @@ class GroupWatch:
         An observer, who puts nothing back, needs to know nothing.
         """
         self._scope.cancel()
-        if self._verdict or not self._has_scanned:
+        if self._verdict or not self._has_taken_over:
             return None
         scanned = {key: source.scanner.known() for key, source in self._sources.items()}
-        return Known(self._made, self._was_made, self._journal_at, self._dropped.missing, self._scanned | scanned)
+        return Known(
+            self._made,
+            self._was_made,
+            self._has_scanned,
+            self._journal_at,
+            self._dropped.missing,
+            self._scanned | scanned,
+        )
 
     def _add_source(self, source: str, tasks: TaskGroup) -> None:
         watch = SourceWatch(
@@ -265,8 +275,8 @@ class GroupWatch:
                 f"the data of this group is of version {answer.detail}, which this replica does not know: upgrade it",
             )
             return False
-        if not self._sources and not self._has_scanned:  # else what was watched may have to be put back first
-            self._made = answer.made
+        if not self._has_taken_over:  # else what was watched may have to be put back first
+            self._has_taken_over, self._made = True, answer.made
         self._former = (await self._writer.former_visibility()).or_longer(answer.before)
         self._former_until_ms = monotonic_ms() + self._former.until_ms - self._context.server_ms()
         self._log_change(answer.before)

@@ -3,11 +3,13 @@
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 
 from reaper.operations.judgement import Trouble, judge
 from reaper.operations.snapshot import take_snapshot
+from reaper.recovery.housekeeping import Housekeeping
 from reaper.replicas import GroupReport
 from tests.conftest import StartProxy
 from tests.faults.reapers import VISIBILITY_MS, Case, leading, nothing_left, quick_settings
@@ -15,7 +17,7 @@ from tests.faults.scene import Handler, running_worker
 from tests.support.proxy import command, runs
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
-from workers.protocol.calls.upkeep import KEEP_HOUSE
+from workers.protocol.calls.upkeep import KEEP_HOUSE, Kept
 from workers.protocol.events import EventName, encode_data
 from workers.protocol.keys import RESTORED_CONSUMER, group_keys, namespace_keys
 from workers.protocol.messages import text
@@ -485,6 +487,35 @@ async def test_what_was_dropped_before_settings_are_reloaded_is_known_to_the_wat
         await case.client.xgroup_delconsumer("orders", "billing", consumer)
         for limit in (7, 8):  # the second one before the first has scanned anything, perhaps
             leader.reaper.reload(quick_settings(case.server, max_deliveries=limit, **changes))
+        report = await case.wait_for_report(lambda report: report.put_back + report.in_doubt == 3, "it is told")
+        assert sorted(await case.work_off(nothing_left)) == (jobs if put_back else [])
+        assert leader.errors() == ["lost_delivery"]
+    assert (report.put_back, report.in_doubt) == (put_back, in_doubt)
+
+
+@pytest.mark.parametrize(("consumer", "put_back", "in_doubt"), [(OURS, 3, 0), ("foreign", 0, 3)])
+async def test_what_was_dropped_before_settings_are_reloaded_in_the_first_scan_is_known_too(
+    case: Case, monkeypatch: pytest.MonkeyPatch, consumer: str, put_back: int, in_doubt: int
+) -> None:
+    """It has seen what is pending, and not yet done what follows from that."""
+    run, is_under_way = Housekeeping.run, anyio.Event()
+
+    async def held_up(house: Housekeeping) -> Kept:
+        if not is_under_way.is_set():
+            is_under_way.set()
+            await anyio.sleep_forever()
+        return await run(house)
+
+    monkeypatch.setattr(Housekeeping, "run", held_up)
+    changes = {"full_scan_interval": SELDOM}
+    jobs = await case.enqueue(3)
+    if consumer == OURS:
+        await give_word(case, OURS)
+    await case.read(consumer, count=3)
+    async with leading(quick_settings(case.server, **changes), "error") as leader:
+        await is_under_way.wait()
+        await case.client.xgroup_delconsumer("orders", "billing", consumer)
+        leader.reaper.reload(quick_settings(case.server, max_deliveries=7, **changes))
         report = await case.wait_for_report(lambda report: report.put_back + report.in_doubt == 3, "it is told")
         assert sorted(await case.work_off(nothing_left)) == (jobs if put_back else [])
         assert leader.errors() == ["lost_delivery"]
