@@ -139,8 +139,8 @@ class Heartbeat(Part):
         self._membership.heard(answer.server_ms, asked_at)
         for held, result in zip(batch, results, strict=True):
             if result is Extension.PAYLOAD_GONE:
-                held.is_bare = True
-            elif result is Extension.REFUSED and not (held.is_bare and held.stage is RUNNING):
+                held.has_lost_payload = True
+            elif result is Extension.REFUSED and not (held.has_lost_payload and held.stage is RUNNING):
                 # One without its payload was told and acknowledged by the leader, and is run by us alone: it goes on.
                 self._lose(held, asked_at)
         vanished = [

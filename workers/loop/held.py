@@ -168,7 +168,7 @@ class Held:
     """For how many milliseconds it was in its slot; not set before it has ended."""
     trace: JobTrace | None
     """What is to be told of the delivery as a span; None = nothing."""
-    is_bare: bool
+    has_lost_payload: bool
     """Somebody has deleted its payload from the stream: nobody else can ever run it."""
     is_used_up: bool
     """It has had all its deliveries, and nobody was there to say so: it is given up instead of run."""
@@ -190,7 +190,7 @@ class Held:
         self.again_at = -inf
         self.stage = QUEUED
         self.interruption = self.runner = self.trace = self.returning = None
-        self.is_bare = self.is_used_up = False
+        self.has_lost_payload = self.is_used_up = False
 
     # ---- what happens to it
 
