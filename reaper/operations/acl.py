@@ -18,7 +18,7 @@ from workers.protocol.address import Topology
 from workers.protocol.connection import read_address
 from workers.protocol.keys import GroupKeys, NamespaceKeys, StreamKeys, group_keys, namespace_keys, stream_keys
 from workers.protocol.messages import RecoveryMode
-from workers.protocol.scripts import SHARED_PART, script_text
+from workers.protocol.scripts import COMMENT, put_together, script_text
 
 
 class Role(StrEnum):
@@ -284,36 +284,17 @@ def _quote(word: str) -> str:
 # --- what a script runs -------------------------------------------------------------------------------------
 
 _CALL = re.compile(r"(?:redis\.p?call|\btry)\('([A-Z]+)'(?:,\s*'([A-Z]+)')?")
-_FUNCTION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)(?:\(|\ndo$).*?^end$", re.MULTILINE | re.DOTALL)
-"""A function, or some that are made in a block with what they alone need: ``local a, b``, ``do`` in the next line."""
 _WITH_SUBCOMMANDS = frozenset({"xinfo", "xgroup"})
 
 
 @cache
 def commands_of(package: str, name: str) -> frozenset[str]:
     """Return the commands that a script may run, lower case."""
-    body = _read(package, name)
-    functions: dict[str, str] = {}
-    for part in SHARED_PART.findall(body):
-        for found in _FUNCTION.finditer(_read(_PROTOCOL, part)):
-            functions |= dict.fromkeys(found[1].split(", "), found[0])
-    reached: set[str] = set()
-    texts = [body]
-    while texts:
-        words = set(re.findall(r"\w+", texts[-1]))
-        texts.pop()
-        for function in (functions.keys() & words) - reached:
-            reached.add(function)
-            texts.append(functions[function])
-    text = "\n".join([body, *(functions[function] for function in reached)])
-    return frozenset(_commands_in(text))
+    source = put_together(script_text(package, name))
+    return frozenset(_commands_in(COMMENT.sub("", source)))  # what a comment names is not run
 
 
 def _commands_in(text: str) -> Iterable[str]:
     for command, second in _CALL.findall(text):
         name = command.lower()
         yield f"{name}|{second.lower()}" if name in _WITH_SUBCOMMANDS and second else name
-
-
-def _read(package: str, name: str) -> str:
-    return re.sub(r"(?m)(?<!-)--(?!- @).*$", "", script_text(package, name))  # what a comment names is not run

@@ -131,6 +131,21 @@ def test_what_the_body_needs_of_the_prelude_is_there(package: str, name: str) ->
     assert ("--- @prelude" in source) == bool(needed - own)
 
 
+@each_script
+def test_what_a_script_uses_of_the_shared_parts_is_in_it_and_has_a_value(package: str, name: str) -> None:
+    parts = "\n".join((FOLDERS["workers.protocol"] / f"{part}.lua").read_text() for part in SHARED)
+    shared = {
+        word
+        for names in re.findall(r"^local (?:function )?(\w+(?:, \w+)*)", parts, re.MULTILINE)
+        for word in names.split(", ")
+    }
+    source = re.sub(r"--.*$", "", load_script(package, name).source, flags=re.MULTILINE)
+    used = {word for word in shared if re.search(rf"(?<![.\w]){word}\(", source)}
+    given = set(re.findall(r"function (\w+)\(|(?:^|\s)(\w+) = ", source, re.MULTILINE))
+    together = {word for names in re.findall(r"local (\w+(?:, \w+)+) = ", source) for word in names.split(", ")}
+    assert used - {word for pair in given for word in pair} - together == set()
+
+
 def test_every_script_is_used() -> None:
     python = "\n".join(
         file.read_text() for folder in ("workers", "reaper") for file in Path(ROOT, folder).rglob("*.py")

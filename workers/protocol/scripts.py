@@ -1,7 +1,9 @@
 """Loads and runs the Lua scripts. One file is one transition; its header is its contract.
 
 A script is put together here from its own file and the shared parts it names (``--- @prelude``), because Redis has no
-include and 6.2 has no functions.
+include and 6.2 has no functions. Of a shared part it gets what it uses: each call makes the functions anew that stand
+in a script, and the server's interpreter walks through all that it has loaded, again and again
+(``docs/decisions/0079-what-it-uses.md``).
 """
 
 import hashlib
@@ -9,7 +11,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import redis
@@ -22,7 +24,11 @@ from workers.protocol.meaning import is_contact_error, was_not_run
 RETRY_DELAYS_S = (0.05, 0.2)
 Keys = Sequence[str | bytes]
 Words = Sequence[str | bytes | int | float]
-SHARED_PART = re.compile(r"^--- @(\w+)$", re.MULTILINE)
+_SHARED_PART = re.compile(r"^--- @(\w+)$", re.MULTILINE)
+_STATEMENT = re.compile(r"(?:^--.*\n)*^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
+"""Where a statement of a shared part begins, with the comment in front of it: all of them declare something."""
+_ASSIGNED = re.compile(r"^\s*(\w+) = ", re.MULTILINE)
+COMMENT = re.compile(r"(?<!-)--(?!- @).*$", re.MULTILINE)
 
 
 class Script:
@@ -30,7 +36,7 @@ class Script:
 
     def __init__(self, package: str, name: str) -> None:
         self.name = name
-        self.source = SHARED_PART.sub(lambda part: script_text("workers.protocol", part[1]), script_text(package, name))
+        self.source = put_together(script_text(package, name))
         self.digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(self, client: Redis | KeptConnection, keys: Keys, args: Words) -> Any:
@@ -101,6 +107,52 @@ def _first_answered(replies: list[Any]) -> tuple[Any, Any]:
     if isinstance(done, Exception):
         raise done
     return done, after
+
+
+def put_together(text: str) -> str:
+    """Put into each mark's place what is used of its shared part: by the script, or by a part behind it."""
+    for mark in reversed(list(_SHARED_PART.finditer(text))):
+        behind = text[mark.end() :]
+        text = text[: mark.start()] + _used_of(mark[1], behind) + behind
+    return text
+
+
+class _Statement(NamedTuple):
+    """A statement of a shared part."""
+
+    text: str
+    names: frozenset[str]
+    """What it declares, or gives a value."""
+    words: frozenset[str]
+    """What it may use."""
+
+
+def _used_of(part: str, behind: str) -> str:
+    """Return those statements of a shared part whose names occur behind it, or in one that is needed."""
+    left, kept, words = dict(enumerate(_statements(part))), dict[int, str](), _words(behind)
+    while needed := [at for at, statement in left.items() if not words.isdisjoint(statement.names)]:
+        for at in needed:
+            statement = left.pop(at)
+            kept[at], words = statement.text, words | statement.words
+    return "".join(kept[at] for at in sorted(kept))
+
+
+@cache
+def _statements(part: str) -> list[_Statement]:
+    text = script_text("workers.protocol", part)
+    found = list(_STATEMENT.finditer(text))
+    ends = [*(statement.start() for statement in found[1:]), len(text)]
+    texts = [text[statement.start() : end] for statement, end in zip(found, ends, strict=True)]
+    declared = [frozenset(statement[1].split(", ")) for statement in found]
+    shared = frozenset().union(*declared)
+    return [
+        _Statement(each, names | (shared & set(_ASSIGNED.findall(each))), _words(each))
+        for each, names in zip(texts, declared, strict=True)
+    ]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", COMMENT.sub("", text)))
 
 
 @cache
