@@ -1043,7 +1043,9 @@ end
 -- What a member of the schedule stands for that waits where it is: the job, with its `source`, its `row` in the pending entries list
 -- and its counted deliveries; or nil where it waits no more (acknowledged, deleted, or claimed by a reader, as nobody kept it young).
 -- Somebody may have deleted `WAITING_CONSUMER`, which is idle for long, and all that it held with it. Then the schedule alone knows
--- of it: it is pending again, of `RESTORED_CONSUMER` and overdue, to be recovered as any.
+-- of it: it is pending again, of `RESTORED_CONSUMER` and overdue, to be recovered as any. What waits next makes that consumer anew, so its
+-- absence is no more than one sign. The other is a note: whoever of ours ends a job takes it away, so where nobody else has ever held the
+-- job, nobody has ended it.
 local waiting_there
 do
   local function has_waiting_consumer(source, group)
@@ -1064,20 +1066,30 @@ do
     return false
   end
 
+  local function is_dropped(source, group, note)
+    local consumers = with_note({}, note).consumers or ''
+    local all_ours = consumers ~= '' and #consumers < MAX_CONSUMERS_BYTES -- else it is cut
+    for name in string.gmatch(consumers, '[^,]+') do
+      all_ours = all_ours and (name == RESTORED_CONSUMER or string.find(name, OUR_CONSUMER) ~= nil)
+    end
+    return all_ours or not has_waiting_consumer(source, group)
+  end
+
   waiting_there = function(member, stream, retry, group, notes, agreement)
     local kind, entry_id = entry_named(member)
     local source = kind == 'retry' and retry or stream
     local row = redis.pcall('XPENDING', source, group, entry_id, entry_id, 1)[1]
     local waits = not row or row[2] == WAITING_CONSUMER or row[2] == RETURNED_CONSUMER
     local entry = waits and redis.call('XRANGE', source, entry_id, entry_id)[1]
-    if entry and not row and is_delivered(source, group, entry_id) and not has_waiting_consumer(source, group) then
+    local note = entry and redis.call('HGET', notes, entry_id)
+    if entry and not row and is_delivered(source, group, entry_id) and is_dropped(source, group, note) then
       redis.call('XCLAIM', source, group, RESTORED_CONSUMER, 0, entry_id, 'IDLE',
         whole_number(redis.call('HGET', agreement, 'visibility_ms'), 30000), 'RETRYCOUNT', 1, 'FORCE', 'JUSTID')
     end
     if not entry or not row then
       return nil
     end
-    local job = with_note(open_entry(entry_id, entry[2]), redis.call('HGET', notes, entry_id))
+    local job = with_note(open_entry(entry_id, entry[2]), note)
     job.kind, job.source, job.row = kind, source, row
     job.counted = job.deliveries + row[4]
     return job
