@@ -1080,11 +1080,14 @@ do
   end
 
   -- Returns how often an entry was delivered of which there is no row any more, as far as its note says so: who had it is named there, but
-  -- for who claimed it from one of these. At most as often as it may have been, else it would not wait. `copied`: names of before the entry.
-  local function times_by_note(job, copied, agreement)
+  -- for who claimed it from one of these. At most as often as it may have been, else it would not wait. `before`: who is named in the entry.
+  local function times_by_note(job, before, agreement)
     local named = count_ours(job.consumers)
+    if not named or named == 0 then
+      return nil
+    end
     local most = whole_number(redis.call('HGET', agreement, 'max_deliveries'), 3) - 1 - job.deliveries
-    return named and named > 0 and math.max(1, -job.deliveries, math.min(named - copied, most)) or nil
+    return math.max(1, -job.deliveries, math.min(named - (count_ours(before) or 0), most))
   end
 
   waiting_there = function(member, stream, retry, group, notes, agreement)
@@ -1097,10 +1100,10 @@ do
       return nil
     end
     local job, note = open_entry(entry_id, entry[2]), redis.call('HGET', notes, entry_id)
-    local copied = count_ours(job.consumers) or 0
+    local before = job.consumers
     job = with_note(job, note)
     if not row and is_delivered(source, group, entry_id) then
-      local times = note and times_by_note(job, copied, agreement)
+      local times = note and times_by_note(job, before, agreement)
       if times then
         hold_again(source, group, WAITING_CONSUMER, entry_id, times)
         row = { entry_id, WAITING_CONSUMER, 0, times }
