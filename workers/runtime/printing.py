@@ -116,9 +116,16 @@ def acting() -> Iterator[None]:
         give_up_writing(failures[0])
 
 
+class _Nowhere(io.StringIO):
+    """Standard output that was closed before we began. Programs of users print there and are not told, as in Python."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
 def check_stdout() -> None:
-    """Raise OSError where standard output was closed before we began; Python prints into the void then."""
-    if sys.stdout is None:
+    """Raise OSError where standard output was closed before we began."""
+    if isinstance(sys.stdout, _Nowhere):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
@@ -168,7 +175,9 @@ def prepare_outputs() -> None:
     if sys.stderr is sys.__stderr__:
         encoding = getattr(sys.stderr, "encoding", None)
         sys.stderr = io.TextIOWrapper(_Unfailing(), encoding, "backslashreplace", write_through=True)
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if sys.stdout is None:
+        sys.stdout = _Nowhere()
+    elif isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
