@@ -121,8 +121,13 @@ class _Unhindered(logging.StreamHandler[TextIO]):
         return bool(place.poll(0 if self._lost else READER_PATIENCE_S * 1000))
 
 
-def log_to_stderr(level: int = logging.INFO, log_format: str = CONSOLE) -> None:
-    """Write log lines to stderr: standard output belongs to results."""
+def handler_for(log_format: str) -> logging.StreamHandler[TextIO]:
+    """Return what writes log lines to standard error, as it is now."""
     handler = _Unhindered()
     handler.setFormatter(JsonFormatter() if log_format == JSON else ConsoleFormatter())
-    logging.basicConfig(level=level, handlers=[handler])
+    return handler
+
+
+def log_to_stderr(level: int = logging.INFO, log_format: str = CONSOLE) -> None:
+    """Write log lines to stderr: standard output belongs to results."""
+    logging.basicConfig(level=level, handlers=[handler_for(log_format)])

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from workers.protocol.errors import ConfigurationError, StreamReaperError, UnreachableError
 from workers.runtime.entrance import INTERRUPTED_EXIT, interruptible
+from workers.runtime.limits import limit_met
 from workers.runtime.logs import CONSOLE, LOG_FORMATS
 from workers.runtime.printing import check_stdout, give_up_writing, prepare_outputs, show, show_json
 from workers.runtime.settings import Settings
@@ -71,6 +72,12 @@ class Program(click.Group):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED_EXIT) from None
+        except (OSError, MemoryError, RuntimeError) as error:
+            limit = limit_met(error)
+            if not limit:
+                raise
+            show_error(ConfigurationError(limit), machine="--json" in ctx.meta[_TYPED])
+            raise click.exceptions.Exit(USAGE_EXIT) from error
         except click.UsageError as error:
             if not ("--json" in ctx.meta[_TYPED] and error.ctx and _speaks_json(error.ctx.command)):
                 raise
@@ -222,8 +229,10 @@ def show_error(error: StreamReaperError, *, machine: bool) -> None:
     """Print one of our errors: its sentences, each on a line.
 
     For a machine, a document on standard output: ``{"status": "unreachable" | "impossible", "error": …}``, and what
-    `tell_with_error` was given.
+    `tell_with_error` was given. Where a limit of the system has led to it, that is what is told.
     """
+    if limit := limit_met(error):
+        error = ConfigurationError(limit)
     if machine:
         status = "unreachable" if isinstance(error, UnreachableError) else "impossible"
         command = click.get_current_context(silent=True)
